@@ -1,0 +1,47 @@
+# Everything that a newcomer needs is a target here: `make help` lists them.
+PYTHON ?= python3
+PORT ?= 8080
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench docs browser clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(READY) ## record a sample session if there is none, and serve it (PORT=8080)
+	@$(BIN)/rayhistory demo --port $(PORT)
+
+test: $(READY) browser ## all tests, with real Ray and a real browser
+	@$(BIN)/python -m pytest
+
+check: $(READY) ## format, lint and types, in one command
+	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/mypy
+
+format: $(READY) ## put the code into its form
+	@$(BIN)/ruff format src tests benchmarks
+	@$(BIN)/ruff check --fix src tests benchmarks
+
+bench: $(READY) ## time and memory of the fold, on generated sessions
+	@$(BIN)/python benchmarks/fold.py
+
+docs: $(READY) ## the parts of docs/ that are made from code
+	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md
+
+browser: # Debian's Chromium, for the browser tests
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { echo "installing chromium for the browser tests"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  { echo "the browser tests need Chromium: install the package 'chromium'" >&2; exit 1; }
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	@touch $@
+
+clean: ## remove what was set up here
+	rm -rf $(VENV) build artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The `rayhistory` command, for people."""

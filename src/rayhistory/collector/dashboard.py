@@ -1,0 +1,98 @@
+"""The Ray Dashboard of the session that this collector keeps, as a client."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from rayhistory import __version__
+from rayhistory.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_PROJECTED_TOKEN = Path("/var/run/secrets/ray.io/serviceaccount/token")
+_LARGEST_ANSWER = 64 * 2**20
+_LONGEST = 30.0  # the first question about Serve, Data or Train starts a driver inside Ray
+
+
+class DashboardError(Exception):
+    """The reason is a word or two."""
+
+
+class _Version(msgspec.Struct):
+    ray_version: str = ""
+    session_name: str = ""
+
+
+class Dashboard:
+    """`found` looks up the address that the session's own dashboard has announced."""
+
+    def __init__(self, settings: Settings, session: str, found: Callable[[], str | None]) -> None:
+        self.address = settings.ray_dashboard_address.rstrip("/")
+        self.verified = False
+        self._configured = self.address
+        self._settings = settings
+        self._session = session
+        self._found = found
+        self._http = httpx.AsyncClient(
+            # Not a browser: for browsers Ray hides the values of environment variables.
+            headers={"User-Agent": f"rayhistory-collector/{__version__}"},
+            timeout=_LONGEST,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def verify(self) -> tuple[str, bytes]:
+        """Ray's version, with the whole answer. Another cluster's dashboard may be at the usual address."""
+        try:
+            body = await self.get("/api/version")
+            version = msgspec.json.decode(body, type=_Version)
+        except (DashboardError, msgspec.MsgspecError) as error:
+            await self._try_the_other_address()
+            raise DashboardError(str(error)) from None
+        if version.session_name and version.session_name != self._session:
+            await self._try_the_other_address()
+            raise DashboardError("other session")
+        self.verified = True
+        return version.ray_version, body
+
+    async def _try_the_other_address(self) -> None:
+        announced = await asyncio.to_thread(self._found)
+        self.address = announced if announced and self.address == self._configured else self._configured
+
+    async def get(self, uri: str) -> bytes:
+        """The body of a 200; DashboardError for everything else."""
+        try:
+            async with self._http.stream("GET", self.address + uri, headers=await self._authorization()) as response:
+                if response.status_code in {401, 403}:
+                    raise DashboardError("authentication")
+                if response.status_code != 200:
+                    raise DashboardError(f"status {response.status_code}")
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > _LARGEST_ANSWER:
+                        raise DashboardError("too large")
+                return bytes(body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self.verified = False
+            raise DashboardError("no connection") from error
+
+    async def _authorization(self) -> dict[str, str]:
+        """As KubeRay's collector: the projected token, else the static one, else none."""
+        settings = self._settings
+        if settings.ray_enable_k8s_token_auth:
+            try:
+                token = (await asyncio.to_thread(_PROJECTED_TOKEN.read_text)).strip()
+            except OSError:
+                token = ""
+        else:
+            token = settings.ray_auth_token.strip()
+        if not token and (settings.ray_enable_k8s_token_auth or settings.ray_auth_mode.lower() == "token"):
+            raise DashboardError("no token")
+        return {"x-ray-authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,177 @@
+"""Everything that is kept of one session on this node, from its first second to its seal."""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rayhistory.collector.discovery import Raylet, find_dashboard, raylet
+from rayhistory.collector.ingest import Ingest
+from rayhistory.collector.logs import LogShipper
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.record import SessionRecord, now_ms, seal_node
+from rayhistory.collector.spool import Spool
+from rayhistory.collector.supervise import keep_going, unless
+from rayhistory.collector.upload import Uploader
+from rayhistory.layout import Layout, NodeSeal, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+if TYPE_CHECKING:
+    from rayhistory.collector.snapshots import Snapshots
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = "unknown"
+_MOST_NAMES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What all sessions of the process share."""
+
+    settings: Settings
+    store: Store
+    layout: Layout
+    spool: Spool
+    uploader: Uploader
+    ingest: Ingest
+    metrics: Metrics
+
+
+class SessionKeeper:
+    """`directory` is None while only events tell of the session."""
+
+    def __init__(self, shared: Shared, ref: SessionRef, directory: Path | None) -> None:
+        self.ref = ref
+        self.directory = directory
+        self.node: str | None = None
+        self._shared = shared
+        self._bad_before, self._lost_before = shared.metrics.bad, shared.metrics.lost
+        self._node_known = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._logs: LogShipper | None = None
+        self._record: SessionRecord | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._snapshots: Snapshots | None = None
+
+    def start(self) -> None:
+        log.info("a session is kept", extra={"session": self.ref.session, "directory": str(self.directory or "")})
+        shared = self._shared
+        settings = shared.settings
+        if settings.enable_log_collector and settings.role == "Head":
+            self._record = SessionRecord(
+                self.ref,
+                self.directory,
+                shared.store,
+                shared.layout,
+                shared.metrics,
+                heartbeat=settings.heartbeat_interval,
+            )
+            self._heartbeat = self._go("record", self._record.run)
+            self._snapshots = self._ask_dashboard(self._record)
+            self._tasks.append(self._go("snapshots", self._snapshots.run))
+        if self.directory:
+            self.attach(self.directory)
+
+    def attach(self, directory: Path) -> None:
+        """The session's directory has been found."""
+        self.directory = directory
+        if self._shared.settings.enable_log_collector:
+            self._logs = LogShipper(
+                directory / "logs",
+                self._shared.store,
+                lambda name: self._shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
+                self._shared.metrics,
+                interval=self._shared.settings.log_interval,
+            )
+            self._tasks.append(self._go("logs", self._ship_logs))
+
+    async def set_node(self, node: str) -> None:
+        if node == self.node:
+            return
+        log.info("the node is known", extra={"session": self.ref.session, "node": node, "before": self.node or ""})
+        await self._shared.spool.name_node(self.ref.session, node)
+        self.node = node
+        self._node_known.set()
+        if self._record:
+            self._record.learn(node=node)
+
+    async def ask_a_last_time(self) -> None:
+        if self._snapshots:
+            await _cancelled(self._tasks)
+            await self._snapshots.final()
+
+    async def raylet(self) -> Raylet:
+        return await asyncio.to_thread(raylet, self.directory) if self.directory else Raylet.GONE
+
+    async def close(self, reason: str, give_up: asyncio.Event) -> None:
+        """Brings everything of the session to the store, or as much as there is time for, and seals it."""
+        shared, session = self._shared, self.ref.session
+        await _cancelled(self._tasks)
+        if self._snapshots:
+            await self._snapshots.close()
+        await shared.spool.rotate(session)
+        if self.node is None:
+            await self.set_node(shared.ingest.senders.get(session) or UNKNOWN)
+        finish = [shared.uploader.drain(session), *([self._logs.finish()] if self._logs else [])]
+        await unless(give_up, asyncio.gather(*finish))
+        left = await self._left()
+        tally = shared.metrics.sessions[session]
+        seal = NodeSeal(
+            node_id=self.node or UNKNOWN,
+            sealed_ms=now_ms(),
+            received=tally.received,
+            stored=tally.stored,
+            set_aside=shared.metrics.bad - self._bad_before,
+            dropped=shared.metrics.lost - self._lost_before,
+            left_behind=left[:_MOST_NAMES],
+        )
+        await seal_node(shared.store, shared.layout, self.ref, seal, shared.metrics)
+        if self._record:
+            if self._heartbeat:
+                await _cancelled([self._heartbeat])
+            await self._record.end(reason)
+        log.info("a session is closed", extra={"session": session, "reason": reason, "left_behind": left})
+
+    async def _left(self) -> list[str]:
+        segments = [segment.path.name for segment in self._shared.spool.segments(self.ref.session)]
+        logs = await asyncio.to_thread(self._logs.left) if self._logs else []
+        return [*segments, *(f"logs/{name}" for name in logs)]
+
+    async def _ship_logs(self) -> None:
+        await self._node_known.wait()
+        if self._logs:
+            await self._logs.run()
+
+    def _ask_dashboard(self, record: SessionRecord) -> "Snapshots":
+        # Only the head needs an HTTP client: on all other nodes it would be memory for nothing.
+        from rayhistory.collector.dashboard import Dashboard  # noqa: PLC0415
+        from rayhistory.collector.schedule import Schedule  # noqa: PLC0415
+        from rayhistory.collector.snapshots import Snapshots  # noqa: PLC0415
+
+        shared = self._shared
+        return Snapshots(
+            session=self.ref.session,
+            dashboard=Dashboard(shared.settings, self.ref.session, self._announced_dashboard),
+            questions=Schedule(time.monotonic(), shared.settings.poll_interval, shared.settings.additional_endpoints),
+            spool=shared.spool,
+            put_endpoint=lambda uri, body: shared.store.put(shared.layout.endpoint_key(self.ref, uri), body),
+            record=record,
+            metrics=shared.metrics,
+        )
+
+    def _announced_dashboard(self) -> str | None:
+        return find_dashboard(self.directory) if self.directory else None
+
+    def _go(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return asyncio.create_task(keep_going(name, work, self._shared.metrics))
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

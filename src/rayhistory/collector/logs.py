@@ -1,0 +1,154 @@
+"""The session's log files, whole, in KubeRay's place.
+
+While the session runs, a growing file is written again only when it has grown by a quarter or has been quiet,
+so that the bytes written stay in proportion to its size. At the end, everything that differs is written.
+"""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.supervise import delays
+from rayhistory.errors import ObjectNotFound, StoreError
+from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
+
+_PUTS_AT_ONCE = 4
+_GROWTH = 1.25
+_MOST_ROUNDS = 3  # at the end: files of processes that outlive Ray may go on growing
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    name: str
+    """Path below the logs directory."""
+    path: Path
+    size: int
+    modified_ns: int
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.size, self.modified_ns
+
+
+class LogShipper:
+    """`key_of` gives the key for a file's name: the caller knows the session and the node."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        key_of: Callable[[str], str],
+        metrics: Metrics,
+        *,
+        interval: float,
+    ) -> None:
+        self._directory = directory
+        self._store = store
+        self._key_of = key_of
+        self._metrics = metrics
+        self._interval = interval
+        self._shipped: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        while True:
+            await self.ship_due()
+            await asyncio.sleep(self._interval)
+
+    async def ship_due(self) -> None:
+        """One round while the session runs; what fails waits for the next."""
+        async with self._turn:
+            files = await asyncio.to_thread(lambda: list(find_logs(self._directory)))
+            due = [file for file in files if self._is_due(file)]
+            self._seen = {file.name: file.version for file in files}
+            await self._ship_all(due)
+
+    async def finish(self) -> None:
+        """Ships all that differs, small files first, and repeats what fails until it is cancelled."""
+        async with self._turn:
+            for attempt, pause in enumerate(delays(0.5, 2.0)):
+                left = await asyncio.to_thread(self._differing)
+                failed = await self._ship_all(left)
+                if not left or (not failed and attempt >= _MOST_ROUNDS):
+                    return
+                if failed:
+                    await asyncio.sleep(pause)
+
+    def left(self) -> list[str]:
+        """Files whose last state is not in the store."""
+        return [file.name for file in self._differing()]
+
+    def _differing(self) -> list[LogFile]:
+        files = [file for file in find_logs(self._directory) if self._shipped.get(file.name) != file.version]
+        return sorted(files, key=lambda file: file.size)
+
+    def _is_due(self, file: LogFile) -> bool:
+        shipped = self._shipped.get(file.name)
+        if shipped is None:
+            return True
+        if shipped == file.version:
+            return False
+        quiet = self._seen.get(file.name) == file.version
+        return quiet or file.size < shipped[0] or file.size >= max(1, shipped[0]) * _GROWTH
+
+    async def _ship_all(self, files: list[LogFile]) -> int:
+        """Returns how many failed."""
+        places = asyncio.Semaphore(_PUTS_AT_ONCE)
+
+        async def ship(file: LogFile) -> bool:
+            async with places:
+                return await self._ship(file)
+
+        return (await asyncio.gather(*map(ship, files))).count(False)
+
+    async def _ship(self, file: LogFile) -> bool:
+        try:
+            await self._store.put(self._key_of(file.name), file.path)
+        except ObjectNotFound:
+            return not file.path.exists()  # Ray has rotated it, or moved it to old/
+        except (StoreError, OSError) as error:
+            self._metrics.upload_retries.labels("logs").inc()
+            log.warning("a log file could not be uploaded", extra={"file": file.name, "reason": str(error)})
+            return False
+        self._shipped[file.name] = file.version
+        self._metrics.uploads.labels("logs").inc()
+        self._metrics.upload_bytes.labels("logs").inc(file.size)
+        return True
+
+
+def find_logs(directory: Path) -> Iterator[LogFile]:
+    """Regular files, and links to such files inside the directory: a link must not lead out of it."""
+    root = os.path.realpath(directory)
+    folders = [root]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif file := _log_file(entry, root):
+                        yield file
+        except OSError:
+            continue
+
+
+def _log_file(entry: os.DirEntry[str], root: str) -> LogFile | None:
+    try:
+        path = os.path.realpath(entry.path, strict=True)
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a Path per file and round costs more than the rest
+        name = os.path.relpath(entry.path, root)
+        name.encode()
+    except (OSError, UnicodeEncodeError):
+        return None
+    inside = os.path.commonpath([root, path]) == root
+    if not inside or not stat.S_ISREG(found.st_mode):
+        return None
+    return LogFile(name, Path(path), found.st_size, found.st_mtime_ns)

@@ -1,0 +1,224 @@
+"""The collector of one node: takes events all the time, and keeps one session after the other.
+
+Ray may be started again in the same pod: then the old session is closed while the new one begins. On SIGTERM,
+Ray and the collector are told at the same time, so the collector goes on taking events until Ray is gone.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from rayhistory.collector.app import make_app
+from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, raylet
+from rayhistory.collector.ingest import Ingest
+from rayhistory.collector.keeper import UNKNOWN, SessionKeeper, Shared
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.setaside import SetAside
+from rayhistory.collector.spool import Spool
+from rayhistory.collector.supervise import keep_going, pause, unless
+from rayhistory.collector.upload import Uploader
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
+
+_LOOK = 1.0
+_LOOK_FOR_END = 0.25
+_KEPT_FOR_FLUSH = 10.0
+_KEPT_FOR_SEAL = 2.0
+_KEPT_FOR_EXIT = 1.0
+_HURRY = 5.0
+_EVENTS_ALONE = 10.0  # a session that has events but no directory for so long has none that we can see
+_MB = 10**6
+
+
+class Collector:
+    """`cluster` is the name in force: that of the settings, or the host's."""
+
+    def __init__(self, settings: Settings, cluster: str, store: Store) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._settings = settings
+        self._cluster = cluster
+        self._root = Path(settings.ray_tmp_root)
+        metrics = Metrics()
+        layout = Layout(settings.storage_root_dir)
+        spool = Spool(
+            Path(settings.event_data_dir) / f"{cluster}_{settings.ray_cluster_namespace}",
+            budget=settings.event_max_disk_mb * _MB,
+            segment_size=settings.event_max_file_size_mb * _MB,
+            segment_age=settings.event_rotation_interval,
+        )
+        aside = SetAside(spool.directory / "set-aside", metrics)
+        uploader = Uploader(
+            spool=spool,
+            store=store,
+            layout=layout,
+            ref_of=self._ref,
+            aside=aside,
+            metrics=metrics,
+            compressed=settings.event_compression_enabled,
+        )
+        ingest = Ingest(
+            spool,
+            aside,
+            metrics,
+            largest_body=settings.events_max_body,
+            allow_remote=settings.events_allow_remote,
+        )
+        self._shared = Shared(settings, store, layout, spool, uploader, ingest, metrics)
+        self._keeper: SessionKeeper | None = None
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._give_up = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        metrics.watch("spool_bytes", "bytes on the local disk that are not yet in the store", lambda: spool.bytes)
+        metrics.watch("segments_waiting", "closed spool files that are not yet in the store", lambda: len(spool.closed))
+
+    @property
+    def app(self) -> Starlette:
+        ingest = self._shared.ingest if self._settings.enable_event_collector else None
+        return make_app(ingest, self._shared.metrics, self._why_not_ready)
+
+    def _why_not_ready(self) -> str | None:
+        return None if self._shared.spool.writable else f"the spool {self._shared.spool.directory} cannot be written"
+
+    def _ref(self, session: str) -> SessionRef:
+        return SessionRef(
+            self._settings.ray_cluster_namespace,
+            self._cluster,
+            session,
+            self._settings.owner_kind or None,
+            self._settings.owner_name or None,
+        )
+
+    # While Ray runs
+
+    async def start(self) -> None:
+        """Raises UsageError when another collector uses the same spool."""
+        try:
+            await self._shared.spool.open()
+        except OSError as error:
+            log.error("the spool cannot be used yet", extra={"reason": str(error)})  # noqa: TRY400
+        self._go("upload", self._shared.uploader.run)
+        self._go("watch", self._watch)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._notice(await asyncio.to_thread(look, self._root))
+            await self._name_strays()
+            await asyncio.sleep(_LOOK)
+
+    async def _notice(self, sighting: Sighting | None) -> None:
+        keeper = self._keeper
+        if sighting and (keeper is None or keeper.ref.session != sighting.session):
+            if sighting.session not in self._closing and await self._is_live(sighting):
+                self._change(sighting.session, sighting.directory)
+        elif sighting and keeper and keeper.directory is None:
+            keeper.attach(sighting.directory)
+        elif keeper is None and (session := self._shared.ingest.latest_session(_EVENTS_ALONE)):
+            self._change(session, None)
+        if self._keeper:
+            session = self._keeper.ref.session
+            seen = sighting.node if sighting and sighting.session == session else None
+            if node := seen or self._keeper.node or self._shared.ingest.senders.get(session):
+                await self._keeper.set_node(node)
+
+    async def _is_live(self, sighting: Sighting) -> bool:
+        """`session_latest` may lead to a session that ended long ago, while the next is about to start."""
+        if self._shared.metrics.sessions[sighting.session].received:
+            return True
+        return await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE
+
+    def _change(self, session: str, directory: Path | None) -> None:
+        if before := self._keeper:
+            close = keep_going(
+                "close", lambda: before.close("Ray began a new session", self._give_up), self._shared.metrics
+            )
+            self._closing[before.ref.session] = asyncio.create_task(close)
+        self._keeper = SessionKeeper(self._shared, self._ref(session), directory)
+        self._keeper.start()
+
+    async def _name_strays(self) -> None:
+        """Segments of sessions that are not kept: left from before, or of a Ray that we cannot see."""
+        kept = self._keeper.ref.session if self._keeper else None
+        for session in self._shared.spool.waiting_for_node() - {kept}:
+            found = await asyncio.to_thread(find_node, self._root / session)
+            if node := found or self._shared.ingest.senders.get(session):
+                await self._shared.spool.name_node(session, node)
+
+    # The end
+
+    async def end(self, stop_listening: Callable[[], Awaitable[None]]) -> None:
+        began = time.monotonic()
+        grace = self._settings.grace_period
+        if self._keeper is None:  # a session so short that it has not been noticed yet
+            await self._notice(await asyncio.to_thread(look, self._root))
+        await self._until_ray_is_gone(began + grace - _KEPT_FOR_FLUSH)
+        await stop_listening()
+        await _cancelled(self._tasks)
+        deadline = began + grace - _KEPT_FOR_EXIT
+        if self.hurry.is_set():
+            deadline = min(deadline, time.monotonic() + _HURRY)
+        timer = asyncio.create_task(self._give_up_at(deadline - _KEPT_FOR_SEAL))
+        try:
+            async with asyncio.timeout(max(_KEPT_FOR_SEAL, deadline - time.monotonic())):
+                await self._close_all()
+        except TimeoutError:
+            log.error("the time is up")  # noqa: TRY400
+        timer.cancel()
+        await self._shared.uploader.stop()
+        await self._shared.spool.shut()
+        await self._shared.store.close()
+        left = self._shared.spool.segments()
+        log.info(
+            "the collector ends",
+            extra={"segments_left": len(left), "bytes_left": sum(each.size for each in left)},
+        )
+
+    async def _until_ray_is_gone(self, latest: float) -> None:
+        """Ray's last events come while it ends, and its dashboard answers only as long as it is there."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        log.info("the end has come: events are taken until Ray is gone", extra={"session": keeper.ref.session})
+        questions = asyncio.create_task(keeper.ask_a_last_time())
+        while time.monotonic() < latest and not self.hurry.is_set():
+            if await keeper.raylet() is Raylet.GONE:
+                break
+            await pause(self.hurry, _LOOK_FOR_END)
+        await unless(self.hurry, questions)
+
+    async def _give_up_at(self, when: float) -> None:
+        await pause(self.hurry, when - time.monotonic())
+        await asyncio.sleep(max(0.0, min(when, time.monotonic() + _HURRY) - time.monotonic()))
+        self._give_up.set()
+
+    async def _close_all(self) -> None:
+        shared = self._shared
+        shared.uploader.hurry = True
+        keepers = [*self._closing.values()]
+        if self._keeper:
+            keepers.append(asyncio.create_task(self._keeper.close("the collector was told to end", self._give_up)))
+        await shared.spool.rotate()
+        await self._name_strays()
+        kept = {self._keeper.ref.session} if self._keeper else set()
+        for session in shared.spool.waiting_for_node() - kept:
+            await shared.spool.name_node(session, UNKNOWN)
+        await unless(self._give_up, shared.uploader.drain())
+        for failure in await asyncio.gather(*keepers, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                log.error("a session could not be closed", exc_info=failure)
+
+    def _go(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(keep_going(name, work, self._shared.metrics)))
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

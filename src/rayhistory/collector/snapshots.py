@@ -1,0 +1,238 @@
+"""What events do not carry, from the dashboard of the head: kept on change, each answer with its time."""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rayhistory.collector import schedule
+from rayhistory.collector.dashboard import Dashboard, DashboardError
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.record import SessionRecord
+from rayhistory.collector.schedule import Question, Schedule
+from rayhistory.collector.spool import Spool, SpoolError
+from rayhistory.collector.supervise import delays
+from rayhistory.errors import StoreError
+from rayhistory.layout.keys import SNAPSHOTS
+
+log = logging.getLogger(__name__)
+
+_BETWEEN_QUESTIONS = 1.0
+_FINAL_PASS = 5.0
+_SLOWEST_KNOCK = 5.0
+
+# Questions that start a driver inside Ray are asked only when an actor shows that the library is in use.
+_SERVE_ACTOR, _DATA_ACTOR, _TRAIN_ACTOR = "ServeController", "_StatsActor", "TrainStateActor"
+_ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
+_RUNNING, _OVER, _TOLD = "running", "over", "told"
+
+# Ray's arrays of command lines end in thousands of "".
+_EMPTY_TAIL = re.compile(rb'(?:,\s*""){8,}\s*\]')
+# What differs in every answer and says nothing.
+_VOLATILE = re.compile(rb'"now": ?[0-9.]+|Autoscaler status: [0-9: .-]+')
+
+
+class Snapshots:
+    """`put_endpoint` keeps an answer as KubeRay does, under the request's URI."""
+
+    def __init__(
+        self,
+        *,
+        session: str,
+        dashboard: Dashboard,
+        questions: Schedule,
+        spool: Spool,
+        put_endpoint: Callable[[str, bytes], Awaitable[None]],
+        record: SessionRecord,
+        metrics: Metrics,
+    ) -> None:
+        self._session = session
+        self._dashboard = dashboard
+        self._questions = questions
+        self._spool = spool
+        self._put_endpoint = put_endpoint
+        self._record = record
+        self._metrics = metrics
+        self._kept: dict[str, bytes] = {}
+        self._put: dict[str, bytes] = {}
+        self._classes: set[str] = set()
+        self._jobs: dict[str, str] = {}
+        self._said: set[str] = set()
+
+    async def run(self) -> None:
+        pauses = delays(_BETWEEN_QUESTIONS, _SLOWEST_KNOCK)
+        while True:
+            if self._dashboard.verified:
+                question = self._questions.next()
+                await asyncio.sleep(max(0.0, question.due - time.monotonic()))
+                await self._ask(question)
+                await asyncio.sleep(_BETWEEN_QUESTIONS)
+            elif await self._verify():
+                pauses = delays(_BETWEEN_QUESTIONS, _SLOWEST_KNOCK)
+            else:
+                await asyncio.sleep(_BETWEEN_QUESTIONS + next(pauses))
+
+    async def final(self) -> None:
+        """Everything once more, at once, as long as the dashboard is still there."""
+        try:
+            async with asyncio.timeout(_FINAL_PASS):
+                if not self._dashboard.verified and not await self._verify():
+                    return
+                asked = self._questions.at_the_end()
+                await asyncio.gather(*(self._ask(question, last=True) for question in asked))
+                new = [question for question in self._questions.at_the_end() if question not in asked]
+                await asyncio.gather(*(self._ask(question, last=True) for question in new))
+        except TimeoutError:
+            log.warning("the dashboard did not answer all last questions in time")
+
+    async def close(self) -> None:
+        await self._dashboard.close()
+
+    async def _ask(self, question: Question, *, last: bool = False) -> None:
+        self._metrics.snapshot_requests.inc()
+        try:
+            body = await self._dashboard.get(question.request)
+        except DashboardError as failure:
+            self._failed(question.uri, str(failure))
+            self._questions.failed(question, time.monotonic())
+            return
+        self._learn(question.uri, body)
+        await self._keep(question, body, last=last)
+        self._questions.answered(question, time.monotonic(), len(body))
+
+    async def _verify(self) -> bool:
+        """Whether the dashboard is there, and is that of our session."""
+        self._metrics.snapshot_requests.inc()
+        try:
+            ray_version, body = await self._dashboard.verify()
+        except DashboardError as failure:
+            self._failed(schedule.VERSION, str(failure))
+            return False
+        self._record.learn(ray_version=ray_version, dashboard=self._dashboard.address)
+        await self._keep(Question(schedule.VERSION, 0.0), body, last=False)
+        return True
+
+    def _failed(self, uri: str, reason: str) -> None:
+        self._metrics.snapshot_failures.labels(reason).inc()
+        if reason not in self._said:
+            self._said.add(reason)
+            log.warning(
+                "the dashboard did not answer; asked again, and not said again",
+                extra={"uri": uri, "address": self._dashboard.address, "reason": reason},
+            )
+
+    async def _keep(self, question: Question, body: bytes, *, last: bool) -> None:
+        uri, digest = question.uri, hashlib.blake2b(_VOLATILE.sub(b"", body)).digest()
+        if self._kept.get(uri) != digest:
+            line = b"%b %b\n" % (
+                SNAPSHOTS.encode(),
+                _snapshot(self._session, self._spool.node_of(self._session), uri, body),
+            )
+            try:
+                await self._spool.append({self._session: line})
+            except SpoolError:
+                self._metrics.snapshots_dropped.inc()
+                self._metrics.lost += 1
+            else:
+                self._kept[uri] = digest
+                self._metrics.snapshots_kept.inc()
+        if question.kuberay and self._put.get(uri) != digest and not _says_nothing(uri, body, last=last):
+            try:
+                await self._put_endpoint(uri, body)
+            except StoreError as error:
+                self._metrics.upload_retries.labels("endpoints").inc()
+                log.warning("an answer could not be uploaded", extra={"uri": uri, "reason": str(error)})
+            else:
+                self._put[uri] = digest
+
+    def _learn(self, uri: str, body: bytes) -> None:
+        """What an answer tells about what else to ask."""
+        if uri == schedule.NODES:
+            self._questions.set_nodes([node for node in map(_node_id, _list(body, "data", "summary")) if node])
+        elif uri == schedule.ACTORS:
+            actors = _at(body, "data", "actors")
+            for actor in actors.values() if isinstance(actors, dict) else ():
+                if isinstance(actor, dict):
+                    self._classes |= {str(actor.get("actorClass")), str(actor.get("className"))}
+        elif uri == schedule.JOBS:
+            for job in _list(body):
+                if isinstance(job, dict) and isinstance(job.get("job_id"), str):
+                    self._jobs.setdefault(job["job_id"], _RUNNING)
+                    if job.get("status") in _ENDED and self._jobs[job["job_id"]] == _RUNNING:
+                        self._jobs[job["job_id"]] = _OVER
+        elif uri.startswith(schedule.DATASETS) and self._jobs.get(uri.rpartition("/")[2]) == _OVER:
+            self._jobs[uri.rpartition("/")[2]] = _TOLD  # the job had ended before: there is nothing more to learn
+            self._questions.remove(uri)
+        self._ask_about_libraries()
+
+    def _ask_about_libraries(self) -> None:
+        if any(_SERVE_ACTOR in name for name in self._classes):
+            self._questions.add(schedule.SERVE)
+        if any(_TRAIN_ACTOR in name for name in self._classes):
+            self._questions.add(schedule.TRAIN)
+        if any(_DATA_ACTOR in name for name in self._classes):
+            for job, state in self._jobs.items():
+                if state != _TOLD:
+                    self._questions.add(schedule.DATASETS + job)
+
+
+def _snapshot(session: str, node: str | None, uri: str, body: bytes) -> bytes:
+    now = time.time_ns()
+    return msgspec.json.encode(
+        {
+            "eventId": base64.b64encode(secrets.token_bytes(28)).decode(),
+            "eventType": "DASHBOARD_SNAPSHOT",
+            "sourceType": "RAYHISTORY",
+            "timestamp": f"{datetime.fromtimestamp(now // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{now % 10**9:09d}Z",
+            "severity": "INFO",
+            "message": "",
+            "sessionName": session,
+            "nodeId": node or "",
+            "dashboardSnapshot": {"uri": uri, "body": _as_json(body)},
+        }
+    )
+
+
+def _as_json(body: bytes) -> Any:
+    """The answer as it is, on one line; what is not JSON, as a string."""
+    try:
+        body.decode()
+        return msgspec.Raw(msgspec.json.format(_EMPTY_TAIL.sub(b"]", body), indent=-1))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode(errors="replace")
+
+
+def _says_nothing(uri: str, body: bytes, *, last: bool) -> bool:
+    """As in KubeRay: an empty answer does not replace a better one."""
+    if uri.startswith(schedule.DATASETS):
+        return not _at(body, "datasets")
+    return uri == schedule.SERVE and last and not _at(body, "applications")
+
+
+def _at(body: bytes, *path: str) -> Any:
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _list(body: bytes, *path: str) -> list[Any]:
+    value = _at(body, *path)
+    return value if isinstance(value, list) else []
+
+
+def _node_id(summary: Any) -> str | None:
+    raylet = summary.get("raylet") if isinstance(summary, dict) else None
+    node = raylet.get("nodeId") if isinstance(raylet, dict) else None
+    return node if isinstance(node, str) and re.fullmatch(r"[0-9a-f]{56}", node) else None

@@ -1,0 +1,72 @@
+"""Every exception that the project raises on purpose.
+
+RayHistoryError
+├── UsageError              the caller's mistake: one line, exit code 2
+│   └── Misconfigured       a setting that cannot work, found at start
+├── StoreError              the object store did not do what was asked
+│   ├── ObjectNotFound
+│   ├── ObjectExists        a conditional create came second
+│   ├── StoreDenied
+│   └── StoreUnavailable    try again later; never the same as "empty"
+├── SessionNotFound
+├── LogNotFound
+├── NotIndexedYet           the fold is still running
+├── FoldFailed              the fold ended with an error
+└── DamagedIndex            an index that cannot be trusted: rebuild it
+"""
+
+
+class RayHistoryError(Exception):
+    """Root of all: its text is one line that a user can act on."""
+
+
+class UsageError(RayHistoryError):
+    """Something that was asked for cannot be done as asked."""
+
+
+class Misconfigured(UsageError):
+    """A setting, named in the message, has a value that cannot work."""
+
+
+class StoreError(RayHistoryError):
+    """An operation on the object store failed."""
+
+
+class ObjectNotFound(StoreError):
+    """There is no object with this key."""
+
+
+class ObjectExists(StoreError):
+    """A create found the key taken."""
+
+
+class StoreDenied(StoreError):
+    """The store refused: credentials or permissions."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or is overloaded."""
+
+
+class SessionNotFound(RayHistoryError):
+    """No session of this name is in the store."""
+
+
+class LogNotFound(RayHistoryError):
+    """No log file of this name was kept."""
+
+
+class NotIndexedYet(RayHistoryError):
+    """The session is being folded; `progress` is what is known of how far it is (0 to 1)."""
+
+    def __init__(self, message: str, progress: float | None = None) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+class FoldFailed(RayHistoryError):
+    """The process that folded the session ended with an error."""
+
+
+class DamagedIndex(RayHistoryError):
+    """An index whose files do not fit together, or are of another schema."""

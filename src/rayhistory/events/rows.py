@@ -1,0 +1,517 @@
+"""One event, one or more rows: what each type of event says, in the columns of `tables`.
+
+An id that is not one, or a state that is unknown, makes a row useless: the event is counted and set aside.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw
+
+from rayhistory import ids
+from rayhistory.events import snapshots, wire
+from rayhistory.events.tables import TABLES, TASK_STATES
+from rayhistory.events.times import parse_ns
+
+Problem = tuple[str, str]
+_STATE_INDEX = {state: index for index, state in enumerate(TASK_STATES)}
+_STATE_BY_NUMBER = {str(index + 1): index for index in range(len(TASK_STATES))}
+_EMPTY = {"", "{}", "[]", "null", '""'}
+_METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
+
+
+class Rows:
+    """Rows by table, each a tuple in the order of the table's columns."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[tuple[object, ...]]] = {table.name: [] for table in TABLES}
+
+    def add(self, table: str, row: tuple[object, ...]) -> None:
+        self.tables[table].append(row)
+
+
+def json_text(raw: Raw) -> str | None:
+    """A JSON value as text; None when it is absent or empty."""
+    text = str(raw, "utf-8")
+    return None if text in _EMPTY else text
+
+
+def add_event(out: Rows, event: wire.Event, ns: int) -> Problem | None:
+    """Adds what an event says; returns what was wrong with it, if anything."""
+    if event.task_lifecycle_event is not None:
+        return _task_lifecycle(out, event.task_lifecycle_event, ns)
+    if event.task_definition_event is not None:
+        return _task_definition(out, event.task_definition_event, None)
+    if event.actor_task_definition_event is not None:
+        return _task_definition(out, event.actor_task_definition_event, "ACTOR_TASK")
+    if event.task_profile_events is not None:
+        return _task_profile(out, event.task_profile_events)
+    for field, handler in _RARER.items():
+        nested = getattr(event, field)
+        if nested is not None and nested is not wire.NOTHING:
+            return handler(out, nested, event, ns)
+    return "unknown event type", event.event_type
+
+
+def _task_lifecycle(out: Rows, event: wire.TaskLifecycle, ns: int) -> Problem | None:
+    task_id = ids.to_hex(event.task_id, ids.TASK)
+    if task_id is None:
+        return "not a task id", event.task_id
+    problem: Problem | None = None
+    times: list[int | None] = [None] * len(TASK_STATES)
+    for change in event.state_transitions:
+        index = _STATE_INDEX.get(change.state)
+        at = parse_ns(change.timestamp)
+        if index is None or at is None:
+            if change.state not in _METRICS_ONLY_STATES:
+                problem = "unknown task state or time", f"{change.state} {change.timestamp}"
+            continue
+        before = times[index]
+        if before is None or at < before:
+            times[index] = at
+    for number, text in event.task_state.items():  # Ray 2.49 and 2.50: a map from the state's number
+        index = _STATE_BY_NUMBER.get(number, _STATE_INDEX.get(number))
+        at = parse_ns(text)
+        if index is not None and at is not None:
+            times[index] = at
+    error, log = event.ray_error_info, event.task_log_info
+    out.add(
+        "task_updates",
+        (
+            task_id,
+            event.task_attempt,
+            ids.to_hex(event.job_id, ids.JOB),
+            ids.to_hex(event.node_id, ids.NODE),
+            ids.to_hex(event.worker_id, ids.WORKER),
+            event.worker_pid or None,
+            event.actor_repr_name or None,
+            event.is_debugger_paused,
+            *(_log_columns(log) if log else (None,) * 6),
+            *((times[-1] or ns, error.error_type or None, error.error_message or None) if error else (None,) * 3),
+            *times,
+        ),
+    )
+    return problem
+
+
+def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
+    """Before 2.58 every field was always printed: 0 and "" mean unset, but for a start of 0 beside a file."""
+    return (
+        log.stdout_file or None,
+        log.stderr_file or None,
+        log.stdout_start if log.stdout_file else log.stdout_start or None,
+        log.stdout_end or None,
+        log.stderr_start if log.stderr_file else log.stderr_start or None,
+        log.stderr_end or None,
+    )
+
+
+def _task_definition(out: Rows, event: wire.TaskDefinition, kind: str | None) -> Problem | None:
+    task_id = ids.to_hex(event.task_id, ids.TASK)
+    if task_id is None:
+        return "not a task id", event.task_id
+    kind = kind or event.task_type or None
+    actor = ids.to_hex(event.actor_id, ids.ACTOR)
+    if actor is None and kind == "ACTOR_CREATION_TASK":
+        actor = ids.actor_of_task(task_id)
+    runtime_env = event.serialized_runtime_env
+    if not runtime_env and event.runtime_env_info:
+        runtime_env = event.runtime_env_info.serialized_runtime_env
+    out.add(
+        "task_definitions",
+        (
+            task_id,
+            event.task_attempt,
+            ids.to_hex(event.job_id, ids.JOB),
+            kind,
+            event.task_name or event.actor_task_name or None,
+            function_name(event.task_func or event.actor_func),
+            event.language or None,
+            ids.to_hex(event.parent_task_id, ids.TASK),
+            actor,
+            ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP),
+            json_text(event.required_resources),
+            json_text(event.label_selector),
+            json_text(event.fallback_strategy),
+            runtime_env or None,
+            event.call_site or None,
+        ),
+    )
+    return None
+
+
+def function_name(function: wire.Function | None) -> str | None:
+    """`Class.method` or the function's name, as Ray shortens them."""
+    if function is None:
+        return None
+    if python := function.python_function_descriptor:
+        name = _last_part(python.function_name)
+        return (f"{_last_part(python.class_name)}.{name}" if python.class_name else name) or None
+    if java := function.java_function_descriptor:
+        return f"{java.class_name}.{java.function_name}" if java.class_name else java.function_name or None
+    if cpp := function.cpp_function_descriptor:
+        return cpp.function_name or None
+    return None
+
+
+def _last_part(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _task_profile(out: Rows, event: wire.TaskProfile) -> Problem | None:
+    task_id = ids.to_hex(event.task_id, ids.TASK)
+    if task_id is None:
+        return "not a task id", event.task_id
+    spans = event.profile_events
+    if spans is None:
+        return None
+    head = (
+        task_id,
+        event.attempt_number,
+        ids.to_hex(event.job_id, ids.JOB),
+        spans.component_type or None,
+        ids.any_to_hex(spans.component_id) or None,
+        spans.node_ip_address or None,
+    )
+    for span in spans.events:
+        extra = span.extra_data if span.extra_data not in ("", "{}") else None
+        out.add("profile_events", (*head, span.event_name, span.start_time, span.end_time, extra))
+    return None
+
+
+def _actor_definition(out: Rows, event: wire.ActorDefinition, _: wire.Event, ns: int) -> Problem | None:
+    actor_id = ids.to_hex(event.actor_id, ids.ACTOR)
+    if actor_id is None:
+        return "not an actor id", event.actor_id
+    out.add(
+        "actor_definitions",
+        (
+            actor_id,
+            ids.to_hex(event.job_id, ids.JOB),
+            event.name or None,
+            event.ray_namespace or None,
+            event.class_name or None,
+            ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP),
+            event.serialized_runtime_env or None,
+            event.call_site or None,
+            ids.any_to_hex(event.parent_id) or None,
+            event.is_detached,
+            json_text(event.required_resources),
+            json_text(event.label_selector),
+            json_text(event.fallback_strategy),
+        ),
+    )
+    return None
+
+
+def _actor_lifecycle(out: Rows, event: wire.ActorLifecycle, _: wire.Event, ns: int) -> Problem | None:
+    actor_id = ids.to_hex(event.actor_id, ids.ACTOR)
+    if actor_id is None:
+        return "not an actor id", event.actor_id
+    problem: Problem | None = None
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        if at is None or not change.state:
+            problem = "unknown actor state or time", f"{change.state} {change.timestamp}"
+            continue
+        out.add(
+            "actor_transitions",
+            (
+                actor_id,
+                at,
+                change.state,
+                ids.to_hex(change.node_id, ids.NODE),
+                ids.to_hex(change.worker_id, ids.WORKER),
+                change.pid or None,
+                change.port or None,
+                change.repr_name or None,
+                (change.restart_reason or None) if change.state == "RESTARTING" else None,
+                _death_cause(change.death_cause),
+            ),
+        )
+    return problem
+
+
+def _death_cause(raw: Raw) -> str | None:
+    """As Ray's API has it: snake_case, and ids in hex."""
+    if json_text(raw) is None:
+        return None
+    return msgspec.json.encode(_snake_case(msgspec.json.decode(raw))).decode()
+
+
+def _snake_case(value: object) -> object:
+    if isinstance(value, list):
+        return [_snake_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    result: dict[str, object] = {}
+    for key, item in value.items():
+        name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
+        is_id = name.endswith("_id") and isinstance(item, str)
+        result[name] = ids.any_to_hex(item) if is_id else _snake_case(item)
+    return result
+
+
+def _driver_job(out: Rows, event: wire.DriverJobDefinition, _: wire.Event, ns: int) -> Problem | None:
+    job_id = ids.to_hex(event.job_id, ids.JOB)
+    if job_id is None:
+        return "not a job id", event.job_id
+    config = event.config or wire.JobConfig()
+    out.add(
+        "driver_jobs",
+        (
+            job_id,
+            ids.to_hex(event.driver_node_id, ids.NODE),
+            event.entrypoint or None,
+            config.serialized_runtime_env or None,
+            config.metadata.get("job_submission_id") or None,
+            event.driver_pid or None,
+            msgspec.json.encode(config.metadata, order="sorted").decode() if config.metadata else None,
+            None,
+            None,
+        ),
+    )
+    return None
+
+
+def _job_lifecycle(out: Rows, event: wire.JobLifecycle, _: wire.Event, ns: int) -> Problem | None:
+    job_id = ids.to_hex(event.job_id, ids.JOB)
+    if job_id is None:
+        return "not a job id", event.job_id
+    problem: Problem | None = None
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        created, finished = change.state == "CREATED", change.state == "FINISHED"
+        if at is None or not (created or finished):
+            problem = "unknown job state or time", f"{change.state} {change.timestamp}"
+            continue
+        times = (at, None) if created else (None, at)
+        out.add("driver_jobs", (job_id, None, None, None, None, None, None, *times))
+    return problem
+
+
+def _submission_job(out: Rows, event: wire.SubmissionJobDefinition, _: wire.Event, ns: int) -> Problem | None:
+    if not event.submission_id:
+        return "not a submission id", ""
+    config = event.config or wire.JobConfig()
+    metadata = msgspec.json.encode(config.metadata, order="sorted").decode() if config.metadata else None
+    out.add(
+        "submission_jobs",
+        (
+            event.submission_id, event.entrypoint or None, config.serialized_runtime_env or None,
+            None, None, None, metadata, ns // 1_000_000 or None,
+            None, None, None, None, None, None,
+        ),
+    )  # fmt: skip
+    return None
+
+
+def _submission_lifecycle(out: Rows, event: wire.SubmissionJobLifecycle, _: wire.Event, ns: int) -> Problem | None:
+    if not event.submission_id:
+        return "not a submission id", ""
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        if at is None:
+            return "unknown job state or time", f"{change.state} {change.timestamp}"
+        ended = at // 1_000_000 if change.state in {"STOPPED", "SUCCEEDED", "FAILED"} else None
+        out.add(
+            "submission_jobs",
+            (
+                event.submission_id, None, None, change.driver_agent_http_address or None,
+                ids.to_hex(change.driver_node_id, ids.NODE), None, None, None,
+                at, change.state, change.message or None, change.error_type or None, ended, change.driver_exit_code,
+            ),
+        )  # fmt: skip
+    return None
+
+
+def _node_definition(out: Rows, event: wire.NodeDefinition, _: wire.Event, ns: int) -> Problem | None:
+    node_id = ids.to_hex(event.node_id, ids.NODE)
+    if node_id is None:
+        return "not a node id", event.node_id
+    out.add(
+        "node_definitions",
+        (
+            node_id,
+            event.node_ip_address or None,
+            event.hostname or None,
+            event.node_name or None,
+            event.instance_id or None,
+            event.instance_type_name or None,
+            json_text(event.labels),
+            None,
+            None,
+            parse_ns(event.start_timestamp),
+        ),
+    )
+    return None
+
+
+def _node_lifecycle(out: Rows, event: wire.NodeLifecycle, _: wire.Event, ns: int) -> Problem | None:
+    node_id = ids.to_hex(event.node_id, ids.NODE)
+    if node_id is None:
+        return "not a node id", event.node_id
+    problem: Problem | None = None
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        if at is None or not change.state:
+            problem = "unknown node state or time", f"{change.state} {change.timestamp}"
+            continue
+        death = change.death_info or wire.DeathInfo()
+        sub_state = change.alive_sub_state if change.alive_sub_state != "UNSPECIFIED" else ""
+        out.add(
+            "node_transitions",
+            (
+                node_id,
+                at,
+                change.state,
+                sub_state or None,
+                death.reason or None,
+                death.reason_message or None,
+            ),
+        )
+        resources = json_text(change.resources)
+        if resources:
+            head = True if "node:__internal_head__" in resources else None
+            out.add("node_definitions", (node_id, None, None, None, None, None, None, resources, head, None))
+    return problem
+
+
+def _worker_definition(out: Rows, event: wire.WorkerDefinition, _: wire.Event, ns: int) -> Problem | None:
+    worker_id = ids.to_hex(event.worker_id, ids.WORKER)
+    if worker_id is None:
+        return "not a worker id", event.worker_id
+    node_id = ids.to_hex(event.node_id, ids.NODE)
+    out.add(
+        "workers",
+        (
+            worker_id,
+            node_id,
+            event.worker_type or None,
+            None,
+            None,
+            None,
+            None,
+            event.pid or None,
+            *(None,) * 6,
+        ),
+    )
+    return None
+
+
+def _worker_lifecycle(out: Rows, event: wire.WorkerLifecycle, _: wire.Event, ns: int) -> Problem | None:
+    worker_id = ids.to_hex(event.worker_id, ids.WORKER)
+    if worker_id is None:
+        return "not a worker id", event.worker_id
+    job_id = ids.to_hex(event.job_id, ids.JOB)
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        if at is None:
+            return "unknown worker state or time", f"{change.state} {change.timestamp}"
+        dead = change.state == "DEAD"
+        death = change.death_info or wire.WorkerDeath()
+        out.add(
+            "workers",
+            (
+                worker_id, None, None, job_id, None,
+                (death.exit_type or None) if dead else None, (death.exit_detail or None) if dead else None, None,
+                sane_ms(change.worker_launch_time_ms), sane_ms(change.worker_launched_time_ms),
+                sane_ms(change.start_time_ms), sane_ms(change.end_time_ms),
+                None if dead else at, at if dead else None,
+            ),
+        )  # fmt: skip
+    return None
+
+
+def sane_ms(value: int) -> int | None:
+    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known."""
+    return value if 0 < value < 2**62 else None
+
+
+def _placement_group(out: Rows, event: wire.PlacementGroupDefinition, _: wire.Event, ns: int) -> Problem | None:
+    group_id = ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP)
+    if group_id is None:
+        return "not a placement group id", event.placement_group_id
+    bundles = [
+        {
+            "bundle_id": {"placement_group_id": group_id, "bundle_index": bundle.bundle_index},
+            "unit_resources": bundle.unit_resources,
+            "node_id": "",
+            "label_selector": bundle.label_selector,
+        }
+        for bundle in event.bundles
+    ]
+    out.add(
+        "placement_groups",
+        (
+            group_id, event.name or None, ids.to_hex(event.creator_job_id, ids.JOB), event.is_detached,
+            msgspec.json.encode(bundles).decode(), event.creation_request_received_ns or ns, *(None,) * 6,
+        ),
+    )  # fmt: skip
+    return None
+
+
+def _placement_group_lifecycle(
+    out: Rows, event: wire.PlacementGroupLifecycle, _: wire.Event, ns: int
+) -> Problem | None:
+    group_id = ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP)
+    if group_id is None:
+        return "not a placement group id", event.placement_group_id
+    for change in event.state_transitions:
+        at = parse_ns(change.timestamp)
+        if at is None:
+            return "unknown placement group state or time", f"{change.state} {change.timestamp}"
+        stats = {
+            "scheduling_state": change.scheduling_state,
+            "scheduling_attempt": change.scheduling_attempt,
+            "highest_retry_delay_ms": change.highest_retry_delay_ms,
+        }
+        out.add(
+            "placement_groups",
+            (
+                group_id, None, None, None, None, None,
+                at, change.state, None, msgspec.json.encode(stats).decode(), None, None,
+            ),
+        )  # fmt: skip
+    return None
+
+
+def _platform_event(out: Rows, nested: Raw, event: wire.Event, ns: int) -> Problem | None:
+    body = {
+        "eventId": event.event_id,
+        "sourceType": event.source_type,
+        "eventType": event.event_type,
+        "timestamp": event.timestamp,
+        "severity": event.severity,
+        "message": event.message,
+        "platformEvent": nested,
+    }
+    out.add("platform_events", (event.event_id, ns, msgspec.json.encode(body).decode()))
+    return None
+
+
+def _snapshot(out: Rows, snapshot: wire.DashboardSnapshot, _: wire.Event, ns: int) -> Problem | None:
+    if not snapshot.uri or not snapshot.body:
+        return "empty snapshot", snapshot.uri
+    out.add("snapshots", (snapshot.uri, ns, str(snapshot.body, "utf-8")))
+    return snapshots.add_rows(out.add, snapshot.uri, msgspec.json.decode(snapshot.body), ns)
+
+
+_RARER: dict[str, Callable[..., Problem | None]] = {
+    "task_execution_event": lambda out, event, _, ns: _task_lifecycle(out, event, ns),
+    "actor_lifecycle_event": _actor_lifecycle,
+    "actor_definition_event": _actor_definition,
+    "worker_lifecycle_event": _worker_lifecycle,
+    "worker_definition_event": _worker_definition,
+    "driver_job_definition_event": _driver_job,
+    "driver_job_lifecycle_event": _job_lifecycle,
+    "driver_job_execution_event": _job_lifecycle,
+    "node_definition_event": _node_definition,
+    "node_lifecycle_event": _node_lifecycle,
+    "placement_group_definition_event": _placement_group,
+    "placement_group_lifecycle_event": _placement_group_lifecycle,
+    "submission_job_definition_event": _submission_job,
+    "submission_job_lifecycle_event": _submission_lifecycle,
+    "platform_event": _platform_event,
+    "dashboard_snapshot": _snapshot,
+}

@@ -1,0 +1,251 @@
+"""The tables that events are turned into, and how two rows about the same thing become one.
+
+Each column merges by a rule that does not care about order, grouping or repetition, so that any split of the events
+over files, nodes and time gives the same table. The SQL of the merge, the reference used by tests and the schema's
+documentation are made from this declaration.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+TASK_STATES = (
+    "PENDING_ARGS_AVAIL",
+    "PENDING_NODE_ASSIGNMENT",
+    "PENDING_OBJ_STORE_MEM_AVAIL",
+    "PENDING_ARGS_FETCH",
+    "SUBMITTED_TO_WORKER",
+    "PENDING_ACTOR_TASK_ARGS_FETCH",
+    "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY",
+    "RUNNING",
+    "RUNNING_IN_RAY_GET",
+    "RUNNING_IN_RAY_WAIT",
+    "FINISHED",
+    "FAILED",
+)
+"""In Ray's order: the state of an attempt is the last of these that it has reached, whatever the clocks say."""
+
+
+class Rule(Enum):
+    KEY = "identifies the row"
+    HIGHEST = "the highest value; for what never changes, simply the value"
+    LOWEST = "the lowest value; for times, the earliest"
+    LATEST = "together with the other columns of its group, from the row whose group is the latest"
+
+
+class Type(Enum):
+    TEXT = "VARCHAR"
+    JSON = "VARCHAR "
+    INT = "BIGINT"
+    BOOL = "BOOLEAN"
+
+    @property
+    def sql(self) -> str:
+        return self.value.strip()
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    type: Type
+    rule: Rule
+    group: str = ""
+
+
+class Table(msgspec.Struct, frozen=True):
+    name: str
+    text: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def keys(self) -> list[str]:
+        return [column.name for column in self.columns if column.rule is Rule.KEY]
+
+
+def state_column(state: str) -> str:
+    return f"{state.lower()}_ns"
+
+
+def _columns(rule: Rule, kind: Type, names: str, group: str = "") -> Iterable[Column]:
+    return (Column(name, kind, rule, group) for name in names.split())
+
+
+def _key(names: str, kind: Type = Type.TEXT) -> Iterable[Column]:
+    return _columns(Rule.KEY, kind, names)
+
+
+def _text(names: str) -> Iterable[Column]:
+    return _columns(Rule.HIGHEST, Type.TEXT, names)
+
+
+def _json(names: str) -> Iterable[Column]:
+    return _columns(Rule.HIGHEST, Type.JSON, names)
+
+
+def _int(names: str) -> Iterable[Column]:
+    return _columns(Rule.HIGHEST, Type.INT, names)
+
+
+def _bool(names: str) -> Iterable[Column]:
+    return _columns(Rule.HIGHEST, Type.BOOL, names)
+
+
+def _earliest(names: str) -> Iterable[Column]:
+    return _columns(Rule.LOWEST, Type.INT, names)
+
+
+def _latest(group: str, time: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
+    yield Column(time, Type.INT, Rule.LATEST, group)
+    yield from _columns(Rule.LATEST, Type.TEXT, text, group)
+    yield from _columns(Rule.LATEST, Type.JSON, json, group)
+    yield from _columns(Rule.LATEST, Type.INT, number, group)
+
+
+def _table(name: str, text: str, *columns: Iterable[Column]) -> Table:
+    return Table(name, text, tuple(column for part in columns for column in part))
+
+
+TABLES: tuple[Table, ...] = (
+    _table(
+        "task_definitions",
+        "What the owner said an attempt of a task is.",
+        _key("task_id"),
+        _key("attempt", Type.INT),
+        _text("job_id type name func_or_class_name language parent_task_id actor_id placement_group_id"),
+        _json("required_resources label_selector fallback_strategy"),
+        _text("runtime_env call_site"),
+    ),
+    _table(
+        "task_updates",
+        "What happened to an attempt: the time at which it reached each state, where it ran, how it failed.",
+        _key("task_id"),
+        _key("attempt", Type.INT),
+        _text("job_id node_id worker_id"),
+        _int("worker_pid"),
+        _text("actor_repr_name"),
+        _bool("is_debugger_paused"),
+        _text("stdout_file stderr_file"),
+        _int("stdout_start stdout_end stderr_start stderr_end"),
+        _latest("error", "error_ns", "error_type error_message"),
+        _earliest(" ".join(state_column(state) for state in TASK_STATES)),
+    ),
+    _table(
+        "profile_events",
+        "Spans inside a task, for the timeline.",
+        _key("task_id"),
+        _key("attempt", Type.INT),
+        _key("job_id component_type component_id node_ip event_name"),
+        _key("start_ns end_ns", Type.INT),
+        _key("extra_data"),
+    ),
+    _table(
+        "actor_definitions",
+        "What an actor is.",
+        _key("actor_id"),
+        _text("job_id name ray_namespace class_name placement_group_id runtime_env call_site parent_id"),
+        _bool("is_detached"),
+        _json("required_resources label_selector fallback_strategy"),
+    ),
+    _table(
+        "actor_transitions",
+        "Each state that an actor was in, and where.",
+        _key("actor_id"),
+        _key("ns", Type.INT),
+        _key("state node_id worker_id"),
+        _key("pid port", Type.INT),
+        _key("repr_name restart_reason death_cause"),
+    ),
+    _table(
+        "driver_jobs",
+        "The drivers that connected to the cluster.",
+        _key("job_id"),
+        _text("driver_node_id entrypoint runtime_env submission_id"),
+        _int("driver_pid"),
+        _json("metadata"),
+        _earliest("created_ns finished_ns"),
+    ),
+    _table(
+        "submission_jobs",
+        "Jobs that were submitted, whether or not they ever had a driver.",
+        _key("submission_id"),
+        _text("entrypoint runtime_env driver_agent_http_address driver_node_id job_id"),
+        _json("metadata"),
+        _earliest("start_ms"),
+        _latest("status", "seen_ns", "status message error_type", "", "end_ms driver_exit_code"),
+    ),
+    _table(
+        "node_definitions",
+        "What a node is.",
+        _key("node_id"),
+        _text("node_ip hostname node_name instance_id instance_type_name"),
+        _json("labels resources"),
+        _bool("is_head"),
+        _earliest("start_ns"),
+    ),
+    _table(
+        "node_transitions",
+        "When a node was alive, and how it died.",
+        _key("node_id"),
+        _key("ns", Type.INT),
+        _key("state sub_state death_reason death_message"),
+    ),
+    _table(
+        "workers",
+        "Worker processes; drivers among them.",
+        _key("worker_id"),
+        _text("node_id worker_type job_id ip exit_type exit_detail"),
+        _int("pid launch_ms launched_ms start_ms end_ms"),
+        _earliest("alive_ns dead_ns"),
+    ),
+    _table(
+        "placement_groups",
+        "Placement groups, from the dashboard's answers (Ray does not export them yet).",
+        _key("placement_group_id"),
+        _text("name creator_job_id"),
+        _bool("is_detached"),
+        _json("defined_bundles"),
+        _earliest("created_ns"),
+        _latest("status", "seen_ns", "state", "bundles stats topology_strategy topology_assignments"),
+    ),
+    _table(
+        "platform_events",
+        "Events of the platform below Ray, such as Kubernetes.",
+        _key("event_id"),
+        _earliest("ns"),
+        _json("body"),
+    ),
+    _table(
+        "cluster_events",
+        "Lines of Ray's own event log files.",
+        _key("event_id"),
+        _text("source_type hostname pid severity label message job_id node_id"),
+        _earliest("timestamp_s"),
+        _json("custom_fields"),
+    ),
+    _table(
+        "snapshots",
+        "The dashboard's answers, with the time at which each was seen.",
+        _key("uri"),
+        _key("ns", Type.INT),
+        _json("body"),
+    ),
+    _table(
+        "gaps",
+        "What could not be read, was unknown or is missing, per object.",
+        _key("source kind detail"),
+        _int("count"),
+    ),
+    _table(
+        "life_signs",
+        "The first and the last time that anything is known of.",
+        _key("source"),
+        _earliest("first_ns"),
+        _int("last_ns"),
+    ),
+)
+
+BY_NAME = {table.name: table for table in TABLES}

@@ -1,0 +1,54 @@
+"""Ids of Ray in one spelling.
+
+Ray posts ids as base64 of their bytes; its API, its file names and older collectors use lower-case hex.
+The length of an id is fixed by its kind, so the spelling can be told from the number of characters.
+"""
+
+import binascii
+import re
+
+JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
+
+_HEX = re.compile(r"[0-9a-fA-F]+\Z")
+
+
+def to_hex(value: object, size: int) -> str | None:
+    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size."""
+    if not isinstance(value, str) or not value:
+        return None
+    if len(value) == 2 * size and _HEX.match(value):
+        text = value.lower()
+    else:
+        try:
+            raw = binascii.a2b_base64(value)
+        except (ValueError, binascii.Error):
+            return None
+        if len(raw) != size:
+            return None
+        text = raw.hex()
+    return None if text == "f" * (2 * size) else text
+
+
+def any_to_hex(value: str) -> str:
+    """An id of unknown kind as hex; what is neither hex nor base64 stays as it is."""
+    if not value or _HEX.match(value):
+        return value.lower()
+    try:
+        return binascii.a2b_base64(value).hex()
+    except (ValueError, binascii.Error):
+        return value
+
+
+def actor_of_task(task_id: str) -> str | None:
+    """The actor inside a task id: its last 16 bytes, unless they name no actor."""
+    tail = task_id[-2 * ACTOR :]
+    return None if len(task_id) != 2 * TASK or tail.startswith("f" * 24) else tail
+
+
+def driver_worker(job_id: str) -> str:
+    """The worker id that Ray gives to the driver of a job."""
+    return job_id + "f" * (2 * (WORKER - JOB))
+
+
+def is_driver_task(task_id: str) -> bool:
+    return task_id.startswith("f" * 40)

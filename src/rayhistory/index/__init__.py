@@ -1,0 +1,1 @@
+"""A session folded once into a few Parquet tables beside it, and opened from there by everyone."""

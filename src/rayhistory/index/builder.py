@@ -1,0 +1,143 @@
+"""Folds sessions on demand: at most a few at once, one per session, in processes of their own."""
+
+import asyncio
+import logging
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from rayhistory.errors import DamagedIndex, FoldFailed, NotIndexedYet, StoreUnavailable
+from rayhistory.index.cache import IndexCache
+from rayhistory.index.fold import FoldJob, FoldReport
+from rayhistory.index.manifest import Closing, Manifest, read_latest
+from rayhistory.index.query import OpenIndex
+from rayhistory.index.sources import digest, list_sources
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 25.0
+"""Ray's dashboard proxy gives up after 30 s: an answer that takes longer is "not yet"."""
+_LOOK_AGAIN = 5.0
+"""A session that was compared with the store within this time is not compared again."""
+
+
+class _Running(msgspec.Struct):
+    task: "asyncio.Task[Manifest]"
+    report: FoldReport
+
+
+class IndexBuilder:
+    def __init__(self, settings: Settings, store: Store, layout: Layout) -> None:
+        self._settings = settings
+        self._store = store
+        self._layout = layout
+        self._cache = IndexCache(Path(settings.cache_dir) / "index", store, layout)
+        self._slots = asyncio.Semaphore(settings.folds)
+        self._running: dict[tuple[str, str, str], _Running] = {}
+        self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
+
+    async def open(self, ref: SessionRef, closing: Closing | None, patience: float | None = None) -> OpenIndex:
+        """The session's index: as it is in the store when that covers everything, else after folding.
+
+        A running session grows all the time: what there is of it is served at once, and the next visit sees more.
+        """
+        known = self._opened.get(ref.identity)
+        if known and time.monotonic() - known[0] < _LOOK_AGAIN and known[1].manifest.closing == closing:
+            return known[1]
+        manifest = await read_latest(self._store, self._layout, ref)
+        covered = manifest is not None and await self._covers(ref, manifest, closing)
+        if manifest is None or (not covered and closing is not None):
+            manifest = await self._folded(ref, closing, patience)
+        elif not covered:
+            self._start(ref, closing)
+        return await self._load(ref, manifest, closing)
+
+    async def close(self) -> None:
+        """Ends the folds that are going on: their processes, too."""
+        tasks = [running.task for running in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> OpenIndex:
+        try:
+            index = await self._cache.open(ref, manifest)
+        except DamagedIndex as error:
+            log.warning("index is rebuilt", extra={"session": ref.path, "reason": str(error)})
+            index = await self._cache.open(ref, await self._folded(ref, closing))
+        self._opened[ref.identity] = (time.monotonic(), index)
+        return index
+
+    async def _covers(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> bool:
+        if manifest.closing != closing:
+            return False
+        return manifest.covered == digest(await list_sources(self._store, self._layout, ref))
+
+    async def _folded(self, ref: SessionRef, closing: Closing | None, patience: float | None = None) -> Manifest:
+        running = self._start(ref, closing)
+        try:
+            return await asyncio.wait_for(asyncio.shield(running.task), _PATIENCE if patience is None else patience)
+        except TimeoutError:
+            raise NotIndexedYet(running.report.detail or "waiting for a free place", running.report.progress) from None
+
+    def _start(self, ref: SessionRef, closing: Closing | None) -> _Running:
+        running = self._running.get(ref.identity)
+        if running is None:
+            report = FoldReport(detail="waiting for a free place")
+            running = _Running(asyncio.create_task(self._fold(ref, closing)), report)
+            self._running[ref.identity] = running
+            running.task.add_done_callback(lambda task: self._done(ref, task))
+        return running
+
+    def _done(self, ref: SessionRef, task: "asyncio.Task[Manifest]") -> None:
+        self._running.pop(ref.identity, None)
+        if not task.cancelled() and task.exception():
+            log.error("fold failed", extra={"session": ref.path, "reason": str(task.exception())})
+
+    async def _fold(self, ref: SessionRef, closing: Closing | None) -> Manifest:
+        async with self._slots:
+            log.info("fold begins", extra={"session": ref.path})
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "rayhistory.index.fold",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                limit=1 << 22,
+            )  # fmt: skip
+            try:
+                return await self._follow(process, ref, closing)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    async def _follow(self, process: asyncio.subprocess.Process, ref: SessionRef, closing: Closing | None) -> Manifest:
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101
+        complaint = asyncio.create_task(process.stderr.read())
+        process.stdin.write(msgspec.json.encode(FoldJob(msgspec.to_builtins(self._settings), ref, closing)))
+        process.stdin.close()
+        manifest: Manifest | None = None
+        async for line in process.stdout:
+            report = msgspec.json.decode(line, type=FoldReport)
+            manifest = report.manifest
+            if running := self._running.get(ref.identity):
+                running.report = report
+        await process.wait()
+        if manifest is None:
+            raise _failure(ref, (await complaint).decode(errors="replace"))
+        log.info(
+            "fold done",
+            extra={"session": ref.path, "events": manifest.events, "seconds": manifest.seconds},
+        )
+        return manifest
+
+
+def _failure(ref: SessionRef, complaint: str) -> Exception:
+    last = (complaint.strip().splitlines() or ["no reason given"])[-1]
+    if "StoreUnavailable" in last or "StoreDenied" in last:
+        return StoreUnavailable(last.partition(": ")[2])
+    log.error("fold process failed", extra={"session": ref.path, "output": complaint[-4000:]})
+    return FoldFailed(f"{ref.path} could not be folded: {last[:500]}")

@@ -1,0 +1,249 @@
+"""From merged rows to the tables that are served: joins, final states, and the closing of what was left open.
+
+Ray exports nothing when it shuts down, and does not export its own marking of tasks whose worker died or whose job
+ended. Both are replayed here, and when the session is over, what is still open is closed at its last sign of life.
+What we close, and Ray did not, has `closed_by_history` set.
+"""
+
+from rayhistory.events.tables import TASK_STATES, state_column
+from rayhistory.index.manifest import Closing
+
+_STATE_NS = ", ".join(f"u.{state_column(state)}" for state in TASK_STATES)
+_STATE_CASE = "\n".join(
+    f"      WHEN {state_column(state)} IS NOT NULL THEN '{state}'" for state in reversed(TASK_STATES)
+)
+
+_TASKS = f"""
+WITH names AS (
+  SELECT task_id, attempt, min(substr(event_name, 7)) AS profile_name
+  FROM profile_events WHERE starts_with(event_name, 'task::') GROUP BY ALL
+), joined AS (
+  SELECT coalesce(d.task_id, u.task_id) AS task_id, coalesce(d.attempt, u.attempt)::BIGINT AS attempt_number,
+    coalesce(d.job_id, u.job_id, right(coalesce(d.task_id, u.task_id), 8)) AS job_id,
+    d.task_id IS NOT NULL AS defined,
+    coalesce(d.type, CASE WHEN starts_with(u.task_id, repeat('f', 40)) THEN 'DRIVER_TASK'
+      WHEN starts_with(u.task_id, repeat('f', 16)) THEN 'ACTOR_CREATION_TASK'
+      WHEN substr(u.task_id, 17, 24) <> repeat('f', 24) THEN 'ACTOR_TASK' ELSE 'NORMAL_TASK' END) AS type,
+    coalesce(d.name, d.func_or_class_name, n.profile_name, '') AS plain_name,
+    coalesce(d.func_or_class_name, n.profile_name, '') AS func_or_class_name,
+    d.language, d.parent_task_id,
+    coalesce(d.actor_id, CASE WHEN substr(coalesce(d.task_id, u.task_id), 17, 24) <> repeat('f', 24)
+      THEN substr(coalesce(d.task_id, u.task_id), 17, 32) END) AS actor_id,
+    d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
+    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, u.is_debugger_paused, u.stdout_file, u.stderr_file,
+    u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
+    u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_NS}
+  FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
+  LEFT JOIN names n ON n.task_id = coalesce(d.task_id, u.task_id) AND n.attempt = coalesce(d.attempt, u.attempt)
+), closings AS (
+  SELECT j.*, CASE{{case}} END AS closed_by,
+    coalesce(coalesce(w.end_ms * 1000000, w.dead_ns), b.finished_ns, {{closing_ns}}) AS open_end_ns,
+    w.exit_type, w.exit_detail
+  FROM joined j
+  LEFT JOIN workers w ON w.worker_id = j.worker_id AND (w.dead_ns IS NOT NULL OR w.end_ms IS NOT NULL)
+  LEFT JOIN driver_jobs b ON b.job_id = j.job_id AND b.finished_ns IS NOT NULL
+), finished AS (
+  SELECT *, CASE WHEN closed_by IS NOT NULL THEN open_end_ns END AS closed_ns,
+    CASE WHEN closed_by IS NOT NULL THEN 'FAILED'
+{_STATE_CASE}
+      ELSE 'NIL' END AS state
+  FROM closings
+)
+SELECT task_id, attempt_number,
+  CASE WHEN actor_repr_name IS NOT NULL AND type = 'ACTOR_TASK' AND plain_name = func_or_class_name
+    THEN actor_repr_name || '.' || split_part(func_or_class_name, '.', -1) ELSE plain_name END AS name,
+  state, job_id, actor_id, type, func_or_class_name, parent_task_id, node_id, worker_id, worker_pid,
+  CASE WHEN state <> 'FAILED' THEN NULL
+    WHEN closed_by IN ('worker', 'job') THEN coalesce(reported_error_type, 'WORKER_DIED')
+    WHEN closed_by = 'session' THEN coalesce(reported_error_type, 'NODE_DIED')
+    ELSE reported_error_type END AS error_type,
+  CASE WHEN state <> 'FAILED' THEN NULL WHEN reported_error_message IS NOT NULL THEN reported_error_message
+    WHEN closed_by = 'worker' THEN 'Worker running the task (' || worker_id || ') died with exit_type: ' ||
+      CASE exit_type WHEN 'SYSTEM_ERROR' THEN '0' WHEN 'INTENDED_SYSTEM_EXIT' THEN '1' WHEN 'USER_ERROR' THEN '2'
+        WHEN 'INTENDED_USER_EXIT' THEN '3' WHEN 'NODE_OUT_OF_MEMORY' THEN '4' ELSE coalesce(exit_type, '') END ||
+      ' with error_message: ' || coalesce(exit_detail, '')
+    WHEN closed_by = 'job' THEN 'Job finishes (' || job_id ||
+      ') as driver exits. Marking all non-terminal tasks as failed.'
+    WHEN closed_by = 'session' THEN {{closing_text}} END AS error_message,
+  pending_args_avail_ns // 1000000 AS creation_time_ms, running_ns // 1000000 AS start_time_ms,
+  coalesce(closed_ns, failed_ns, finished_ns) // 1000000 AS end_time_ms,
+  language, required_resources, runtime_env, placement_group_id, is_debugger_paused, call_site, label_selector,
+  fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
+  defined, coalesce(closed_by = 'session', false) AS closed_by_history, closed_ns,
+  {", ".join(state_column(state) for state in TASK_STATES)}
+FROM finished ORDER BY task_id, attempt_number DESC
+"""
+
+_ACTORS = """
+WITH changes AS (
+  SELECT *, CASE state WHEN 'DEAD' THEN 4 WHEN 'RESTARTING' THEN 3 WHEN 'ALIVE' THEN 2
+    WHEN 'PENDING_CREATION' THEN 1 ELSE 0 END AS rank FROM actor_transitions
+), history AS (
+  SELECT actor_id, arg_max(state, {'ns': ns, 'rank': rank}) AS last_state,
+    arg_max(node_id, ns) FILTER (WHERE state = 'ALIVE') AS node_id,
+    arg_max(worker_id, ns) FILTER (WHERE state = 'ALIVE') AS worker_id,
+    arg_max(pid, ns) FILTER (WHERE state = 'ALIVE') AS pid, arg_max(port, ns) FILTER (WHERE state = 'ALIVE') AS port,
+    arg_max(repr_name, ns) FILTER (WHERE repr_name IS NOT NULL) AS repr_name,
+    arg_min(death_cause, {'ns': ns, 'text': death_cause}) FILTER (WHERE death_cause IS NOT NULL) AS death_cause,
+    min(ns) FILTER (WHERE state = 'ALIVE') AS alive_ns, min(ns) FILTER (WHERE state = 'DEAD') AS dead_ns,
+    max(ns) AS changed_ns,
+    count(DISTINCT ns) FILTER (WHERE state = 'RESTARTING') AS num_restarts,
+    count(DISTINCT ns) FILTER (WHERE restart_reason = 'LINEAGE_RECONSTRUCTION') AS lineage_restarts,
+    count(DISTINCT ns) FILTER (WHERE restart_reason = 'NODE_PREEMPTION') AS preemption_restarts
+  FROM changes GROUP BY actor_id
+)
+SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'DEPENDENCIES_UNREADY') END
+    AS state,
+  coalesce(d.job_id, right(actor_id, 8)) AS job_id, d.name, h.node_id, h.pid, d.ray_namespace,
+  d.runtime_env, d.required_resources, h.death_cause, coalesce(d.is_detached, false) AS is_detached,
+  d.placement_group_id, h.repr_name, coalesce(h.num_restarts, 0) AS num_restarts,
+  coalesce(h.lineage_restarts, 0) AS lineage_restarts, coalesce(h.preemption_restarts, 0) AS preemption_restarts,
+  d.call_site, d.label_selector, d.fallback_strategy, h.worker_id, h.port, n.node_ip,
+  h.alive_ns // 1000000 AS start_time_ms,
+  CASE WHEN {closed} THEN {closing_ns} ELSE CASE WHEN h.last_state = 'DEAD' THEN h.dead_ns END END // 1000000
+    AS end_time_ms,
+  h.changed_ns // 1000000 AS changed_ms, d.actor_id IS NOT NULL AS defined, {closed} AS closed_by_history
+FROM actor_definitions d FULL OUTER JOIN history h USING (actor_id)
+LEFT JOIN node_definitions n ON n.node_id = h.node_id
+ORDER BY actor_id
+"""
+
+_JOBS = """
+WITH completed AS (
+  SELECT json_extract_string(custom_fields, '$.submission_id') AS submission_id,
+    max(nullif(regexp_extract(message, 'with a status (\\w+)', 1), '')) AS status, max(timestamp_s) * 1000 AS end_ms
+  FROM cluster_events WHERE source_type = 'JOBS' AND starts_with(message, 'Completed a ray job') GROUP BY 1
+), drivers AS (
+  SELECT *, row_number() OVER (PARTITION BY submission_id ORDER BY job_id DESC) AS place FROM driver_jobs
+), submissions AS (
+  SELECT coalesce(s.submission_id, d.submission_id) AS submission_id, coalesce(d.job_id, s.job_id) AS job_id,
+    coalesce(s.entrypoint, d.entrypoint) AS entrypoint,
+    coalesce(s.runtime_env, d.runtime_env) AS runtime_env, coalesce(s.metadata, d.metadata) AS metadata,
+    s.driver_agent_http_address, coalesce(s.driver_node_id, d.driver_node_id) AS driver_node_id,
+    CASE WHEN s.status IN ('SUCCEEDED', 'FAILED', 'STOPPED') THEN s.status
+      ELSE coalesce(c.status, s.status, 'RUNNING') END AS status,
+    s.message, s.error_type, s.driver_exit_code,
+    coalesce(s.start_ms, d.created_ns // 1000000) AS start_ms,
+    coalesce(s.end_ms, c.end_ms) AS end_ms, d.driver_pid, coalesce(d.driver_node_id, s.driver_node_id) AS at_node
+  FROM submission_jobs s
+  FULL OUTER JOIN (SELECT * FROM drivers WHERE submission_id IS NOT NULL AND place = 1) d USING (submission_id)
+  LEFT JOIN completed c ON c.submission_id = coalesce(s.submission_id, d.submission_id)
+), listed AS (
+  SELECT 'SUBMISSION' AS type, * FROM submissions
+  UNION ALL BY NAME
+  SELECT 'DRIVER' AS type, NULL AS submission_id, job_id, entrypoint, runtime_env, metadata,
+    NULL AS driver_agent_http_address, NULL AS driver_node_id,
+    CASE WHEN finished_ns IS NULL THEN 'RUNNING' ELSE 'SUCCEEDED' END AS status, NULL AS message,
+    NULL AS error_type, NULL AS driver_exit_code, created_ns // 1000000 AS start_ms, finished_ns // 1000000 AS end_ms,
+    driver_pid, driver_node_id AS at_node
+  FROM drivers WHERE submission_id IS NULL
+)
+SELECT type, job_id, submission_id, entrypoint, runtime_env, metadata, driver_agent_http_address, driver_node_id,
+  CASE WHEN {open} THEN {closing_status} ELSE status END AS status,
+  CASE WHEN {open} THEN {closing_text} ELSE message END AS message,
+  error_type, driver_exit_code, start_ms AS start_time,
+  CASE WHEN {open} THEN {closing_ns} // 1000000 ELSE end_ms END AS end_time,
+  driver_pid, at_node, n.node_ip AS driver_ip, {open} AS closed_by_history
+FROM listed LEFT JOIN node_definitions n ON n.node_id = listed.at_node
+ORDER BY job_id, submission_id
+"""
+
+_NODES = """
+WITH history AS (
+  SELECT node_id, arg_max(state, {'ns': ns, 'dead': state = 'DEAD'}) AS last_state,
+    min(ns) FILTER (WHERE state = 'ALIVE') AS alive_ns, min(ns) FILTER (WHERE state = 'DEAD') AS dead_ns,
+    arg_max(death_reason, ns) FILTER (WHERE state = 'DEAD') AS death_reason,
+    arg_max(death_message, ns) FILTER (WHERE state = 'DEAD') AS death_message
+  FROM node_transitions GROUP BY node_id
+)
+SELECT node_id, d.node_ip, d.hostname, d.node_name, d.instance_id, d.instance_type_name, d.labels, d.resources,
+  coalesce(d.is_head, contains(d.labels, '"headgroup"'), false) AS is_head,
+  CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'ALIVE') END AS state,
+  CASE WHEN h.last_state = 'DEAD' THEN
+    concat_ws(': ', CASE h.death_reason WHEN 'EXPECTED_TERMINATION' THEN 'Expected termination'
+      WHEN 'UNEXPECTED_TERMINATION' THEN 'Unexpected termination'
+      WHEN 'AUTOSCALER_DRAIN_PREEMPTED' THEN 'Terminated due to preemption'
+      WHEN 'AUTOSCALER_DRAIN_IDLE' THEN 'Terminated due to idle (no Ray activity)' END, h.death_message)
+    WHEN {closed} THEN {closing_text} END AS state_message,
+  coalesce(d.start_ns, h.alive_ns) // 1000000 AS start_time_ms,
+  CASE WHEN {closed} THEN {closing_ns} WHEN h.last_state = 'DEAD' THEN h.dead_ns END // 1000000 AS end_time_ms,
+  {closed} AS closed_by_history
+FROM node_definitions d FULL OUTER JOIN history h USING (node_id)
+ORDER BY node_id
+"""
+
+_WORKERS = """
+WITH known AS (
+  SELECT * FROM workers
+  UNION ALL BY NAME
+  SELECT job_id || repeat('f', 48) AS worker_id, driver_node_id AS node_id, 'DRIVER' AS worker_type, job_id,
+    driver_pid AS pid, created_ns // 1000000 AS start_ms, finished_ns // 1000000 AS end_ms, created_ns AS alive_ns,
+    finished_ns AS dead_ns
+  FROM driver_jobs WHERE job_id || repeat('f', 48) NOT IN (SELECT worker_id FROM workers)
+)
+SELECT worker_id, coalesce(w.end_ms, w.dead_ns) IS NULL AND NOT {session_closed} AS is_alive,
+  coalesce(w.worker_type, 'WORKER') AS worker_type, w.exit_type, w.node_id, coalesce(w.ip, n.node_ip) AS ip, w.pid,
+  w.job_id, coalesce(w.exit_detail, CASE WHEN {closed} THEN {closing_text} END) AS exit_detail,
+  w.launch_ms, w.launched_ms, coalesce(w.start_ms, w.alive_ns // 1000000) AS start_time_ms,
+  coalesce(w.end_ms, w.dead_ns // 1000000, {closing_ns} // 1000000) AS end_time_ms, {closed} AS closed_by_history
+FROM known w LEFT JOIN node_definitions n ON n.node_id = w.node_id
+ORDER BY worker_id
+"""
+
+_PLACEMENT_GROUPS = """
+SELECT placement_group_id, name, creator_job_id, coalesce(state, 'PENDING') AS state,
+  coalesce(bundles, defined_bundles) AS bundles, coalesce(is_detached, false) AS is_detached, stats,
+  topology_strategy, topology_assignments, seen_ns
+FROM placement_groups ORDER BY placement_group_id
+"""
+
+_OPEN_STATES = "status IN ('PENDING', 'RUNNING')"
+
+
+def served_sql(closing: Closing | None) -> dict[str, str]:
+    """Table by table, the query that makes it from the merged ones."""
+    ns = str(closing.ns) if closing else "NULL::BIGINT"
+    text = _closing_text(closing) if closing else "NULL"
+    case = "\n      WHEN finished_ns IS NOT NULL OR failed_ns IS NOT NULL THEN NULL"
+    case = case.replace("finished_ns", "j.finished_ns").replace("failed_ns", "j.failed_ns")
+    case += "\n      WHEN w.worker_id IS NOT NULL THEN 'worker' WHEN b.job_id IS NOT NULL THEN 'job'"
+    case += "\n      WHEN true THEN 'session'" if closing else ""
+
+    def fill(template: str, **values: str) -> str:
+        values |= {"closing_ns": ns, "closing_text": text}
+        for name, value in values.items():
+            template = template.replace("{" + name + "}", value)
+        return template
+
+    status = "'STOPPED'" if closing and closing.clean else "'FAILED'"
+    shut = "true" if closing else "false"
+    return {
+        "tasks": fill(_TASKS, case=case),
+        "actors": fill(_ACTORS, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
+        "actor_transitions": "SELECT * FROM actor_transitions ORDER BY actor_id, ns",
+        "jobs": fill(_JOBS, open=f"({shut} AND {_OPEN_STATES})", closing_status=status),
+        "nodes": fill(_NODES, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
+        "workers": fill(_WORKERS, session_closed=shut, closed=f"({shut} AND w.end_ms IS NULL AND w.dead_ns IS NULL)"),
+        "placement_groups": _PLACEMENT_GROUPS,
+        "profile_events": "SELECT * FROM profile_events ORDER BY job_id, task_id, attempt, start_ns",
+        "cluster_events": "SELECT * FROM cluster_events ORDER BY timestamp_s, event_id",
+        "platform_events": "SELECT * FROM platform_events ORDER BY ns, event_id",
+        "snapshots": "SELECT * FROM snapshots ORDER BY uri, ns",
+        "gaps": "SELECT * FROM gaps ORDER BY kind, detail, source",
+    }
+
+
+def _closing_text(closing: Closing) -> str:
+    moment = f"strftime(make_timestamp_ns({closing.ns})::TIMESTAMP, '%Y-%m-%dT%H:%M:%SZ')"
+    what = "ended" if closing.clean else "vanished"
+    return f"('The session {what} at ' || {moment} || ' before Ray reported an end.')"
+
+
+GAP_QUERIES = {
+    "task without a definition": "SELECT count(*) FROM tasks WHERE NOT defined",
+    "task closed at the session's end": "SELECT count(*) FROM tasks WHERE closed_by_history",
+    "actor closed at the session's end": "SELECT count(*) FROM actors WHERE closed_by_history",
+    "job closed at the session's end": "SELECT count(*) FROM jobs WHERE closed_by_history",
+    "worker closed at the session's end": "SELECT count(*) FROM workers WHERE closed_by_history",
+    "node closed at the session's end": "SELECT count(*) FROM nodes WHERE closed_by_history",
+}

@@ -1,0 +1,36 @@
+"""The merge of rows, as SQL made from the declaration of the tables."""
+
+from rayhistory.events.tables import Column, Rule, Table
+
+_AGGREGATE = {Rule.HIGHEST: "max", Rule.LOWEST: "min"}
+
+
+def merge_sql(table: Table, source: str, where: str = "") -> str:
+    """A query that gives one row per key from any number of rows about it, in any order."""
+    groups = _groups(table)
+    columns = list(table.keys)
+    for column in table.columns:
+        if column.rule in _AGGREGATE:
+            columns.append(f"{_AGGREGATE[column.rule]}({column.name}) AS {column.name}")
+        elif column.rule is Rule.LATEST:
+            members = ", ".join(f"{member.name} := {member.name}" for member in groups[column.group])
+            columns.append(
+                f"max(struct_pack({members})) FILTER (WHERE {groups[column.group][0].name} IS NOT NULL)"
+                f".{column.name} AS {column.name}"
+            )
+    condition = f" WHERE {where}" if where else ""
+    inner = f"SELECT {', '.join(columns)} FROM {source}{condition} GROUP BY {', '.join(table.keys)}"
+    return f"SELECT {', '.join(table.names)} FROM ({inner})"
+
+
+def _groups(table: Table) -> dict[str, list[Column]]:
+    groups: dict[str, list[Column]] = {}
+    for column in table.columns:
+        if column.group:
+            groups.setdefault(column.group, []).append(column)
+    return groups
+
+
+def create_sql(table: Table, name: str = "") -> str:
+    columns = ", ".join(f"{column.name} {column.type.sql}" for column in table.columns)
+    return f"CREATE TABLE {name or table.name} ({columns})"

@@ -1,0 +1,170 @@
+"""The one module that knows every key.
+
+KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-history/` beside it for what it has not:
+
+    cluster-metadata/<kind>/<ns>_[<owner>_]<cluster>/<session>          empty: the session exists
+    cluster-history/<kind>/<ns>/[<owner>/]<cluster>/<session>/
+        <node>/node_events/<node>-<hour>-<ns>.jsonl[.gz]                 events of no job
+        <node>/job_events/<job>/<node>-<hour>-<ns>.jsonl[.gz]            events of a job
+        <node>/logs/<path>                                               log files, whole
+        fetched_endpoints/restful__…                                     the dashboard's last answers
+    ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json, nodes/<node>.json
+    ray-history/snapshots/<ns>/<cluster>/<session>/<node>-<hour>-<ns>.jsonl[.gz]
+                                                                         the dashboard's answers, each with its time
+    ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, <n>-<build>/<table>.parquet
+"""
+
+import re
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+import msgspec
+
+from rayhistory.layout.session import SessionRef, is_safe_component, is_session_name
+from rayhistory.settings import parse_name
+
+NODE_EVENTS = "node_events"
+JOB_EVENTS = "job_events"
+SNAPSHOTS = "snapshots"
+
+_EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
+_MANIFEST = re.compile(r"manifest-(\d+)\.json\Z")
+
+
+class EventObject(msgspec.Struct, frozen=True):
+    """An object that holds events or snapshots, as a listing shows it."""
+
+    key: str
+    size: int
+    node: str
+
+
+class Layout:
+    def __init__(self, root: str = "") -> None:
+        self.root = "/".join(part for part in root.split("/") if part)
+
+    def _join(self, *parts: str) -> str:
+        return "/".join(part for part in (self.root, *parts) if part)
+
+    # KubeRay's trees
+
+    def metadata_prefix(self) -> str:
+        return self._join("cluster-metadata")
+
+    def metadata_key(self, ref: SessionRef) -> str:
+        kind, owner = ref.owner_kind or "raycluster", ref.owner_name
+        names = [ref.namespace, owner, ref.cluster] if owner else [ref.namespace, ref.cluster]
+        return self._join("cluster-metadata", kind, "_".join(names), ref.session)
+
+    def parse_metadata_key(self, key: str) -> SessionRef | None:
+        """None for what is not a session's key: folder markers and things of others."""
+        prefix = self.metadata_prefix() + "/"
+        parts = key.removeprefix(prefix).split("/") if key.startswith(prefix) else []
+        if len(parts) != 3 or not is_session_name(parts[2]):
+            return None
+        kind, names = parts[0].lower(), parts[1].split("_")
+        if not all(_is_name(name) for name in names):
+            return None
+        if kind == "raycluster" and len(names) == 2:
+            return SessionRef(names[0], names[1], parts[2])
+        if kind in {"rayjob", "rayservice"} and len(names) == 3:
+            return SessionRef(names[0], names[2], parts[2], kind, names[1])
+        return None
+
+    def history_prefix(self, ref: SessionRef) -> str:
+        owner = [ref.owner_name] if ref.owner_name else []
+        return self._join(
+            "cluster-history", ref.owner_kind or "raycluster", ref.namespace, *owner, ref.cluster, ref.session
+        )
+
+    def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
+        """Where a rotated spool file goes; the category is node_events, job_events/<job> or snapshots."""
+        hour = datetime.fromtimestamp(created_ns // 10**9, UTC).strftime("%Y-%m-%d-%H")
+        name = f"{node}-{hour}-{created_ns}.jsonl" + (".gz" if compressed else "")
+        if category == SNAPSHOTS:
+            return f"{self.snapshots_prefix(ref)}/{name}"
+        return f"{self.history_prefix(ref)}/{node}/{category}/{name}"
+
+    def parse_event_key(self, ref: SessionRef, key: str, size: int) -> EventObject | None:
+        """An object below the session's history that holds events; None for logs and everything else."""
+        parts = key.removeprefix(self.history_prefix(ref) + "/").split("/")
+        if len(parts) < 3 or not _EVENT_FILE.search(parts[-1]):
+            return None
+        if (parts[1] == NODE_EVENTS and len(parts) == 3) or (parts[1] == JOB_EVENTS and len(parts) >= 4):
+            return EventObject(key, size, parts[0])
+        return None
+
+    def logs_prefix(self, ref: SessionRef, node: str) -> str:
+        return f"{self.history_prefix(ref)}/{node}/logs"
+
+    def log_key(self, ref: SessionRef, node: str, path: str) -> str:
+        return f"{self.logs_prefix(ref, node)}/{PurePosixPath(path)}"
+
+    def endpoint_key(self, ref: SessionRef, uri: str) -> str:
+        return f"{self.history_prefix(ref)}/fetched_endpoints/restful__{uri.strip('/').replace('/', '__')}"
+
+    def endpoints_prefix(self, ref: SessionRef) -> str:
+        return f"{self.history_prefix(ref)}/fetched_endpoints"
+
+    # Our tree
+
+    def sessions_prefix(self) -> str:
+        return self._join("ray-history", "sessions")
+
+    def _own(self, tree: str, ref: SessionRef) -> str:
+        return self._join("ray-history", tree, ref.path)
+
+    def start_key(self, ref: SessionRef) -> str:
+        return self._own("sessions", ref) + "/start.json"
+
+    def alive_key(self, ref: SessionRef) -> str:
+        return self._own("sessions", ref) + "/alive"
+
+    def end_key(self, ref: SessionRef) -> str:
+        return self._own("sessions", ref) + "/end.json"
+
+    def node_seal_key(self, ref: SessionRef, node: str) -> str:
+        return self._own("sessions", ref) + f"/nodes/{node}.json"
+
+    def node_seals_prefix(self, ref: SessionRef) -> str:
+        return self._own("sessions", ref) + "/nodes"
+
+    def parse_record_key(self, key: str) -> tuple[SessionRef, str] | None:
+        """The session and the record's name (start.json, alive, end.json) behind a key of the sessions tree."""
+        parts = key.removeprefix(self.sessions_prefix() + "/").split("/")
+        if len(parts) != 4 or not (_is_name(parts[0]) and _is_name(parts[1]) and is_session_name(parts[2])):
+            return None
+        return SessionRef(parts[0], parts[1], parts[2]), parts[3]
+
+    def snapshots_prefix(self, ref: SessionRef) -> str:
+        return self._own("snapshots", ref)
+
+    def parse_snapshot_key(self, key: str, size: int) -> EventObject | None:
+        name = key.rpartition("/")[2]
+        match = _EVENT_FILE.search(name)
+        return EventObject(key, size, name[: match.start()]) if match else None
+
+    def index_prefix(self, ref: SessionRef) -> str:
+        return self._own("index", ref)
+
+    def manifest_key(self, ref: SessionRef, generation: int) -> str:
+        return f"{self.index_prefix(ref)}/manifest-{generation}.json"
+
+    def parse_manifest_key(self, key: str) -> int | None:
+        match = _MANIFEST.match(key.rpartition("/")[2])
+        return int(match[1]) if match else None
+
+    def index_file_key(self, ref: SessionRef, build: str, table: str) -> str:
+        return f"{self.index_prefix(ref)}/{build}/{table}.parquet"
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return parse_name(text) == text
+    except ValueError:
+        return False
+
+
+def is_node_folder(name: str) -> bool:
+    """A folder right below a session's history that is a node's, as far as its name can tell."""
+    return name != "fetched_endpoints" and is_safe_component(name)

@@ -1,0 +1,40 @@
+"""The small JSON objects that say when a session began, that it ended well, and what each node sent."""
+
+import msgspec
+
+
+class StartRecord(msgspec.Struct, omit_defaults=True):
+    """`start.json`: written by the head's collector as soon as it knows the session."""
+
+    namespace: str
+    cluster: str
+    session: str
+    started_ms: int
+    node_id: str = ""
+    owner_kind: str | None = None
+    owner_name: str | None = None
+    ray_version: str | None = None
+    dashboard_address: str | None = None
+    collector_version: str = ""
+    format: int = 1
+
+
+class EndRecord(msgspec.Struct, omit_defaults=True):
+    """`end.json`: its presence means a clean end."""
+
+    ended_ms: int
+    reason: str = ""
+    format: int = 1
+
+
+class NodeSeal(msgspec.Struct, omit_defaults=True):
+    """`nodes/<node>.json`: what one node's collector has counted, written when it ends."""
+
+    node_id: str
+    sealed_ms: int
+    received: int = 0
+    stored: int = 0
+    set_aside: int = 0
+    dropped: int = 0
+    left_behind: list[str] = []
+    format: int = 1

@@ -1,0 +1,75 @@
+"""The shapes of answers: Ray's for Ray's API, one of our own for ours."""
+
+import re
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def json_answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(_ENCODER.encode(body), status, headers, "application/json")
+
+
+def rest_answer(message: str, data: dict[str, Any], *, result: bool = True, status: int = 200) -> Response:
+    """The envelope of Ray's dashboard."""
+    return json_answer({"result": result, "msg": message, "data": data}, status)
+
+
+def state_answer(result: object, total: int, filtered: int, warnings: list[str] | None = None) -> Response:
+    """The envelope of Ray's State API. Nothing is ever cut before the filters here, so both totals are the same."""
+    return rest_answer(
+        "",
+        {
+            "result": {
+                "total": total,
+                "num_after_truncation": total,
+                "num_filtered": filtered,
+                "result": result,
+                "partial_failure_warning": "",
+                "warnings": warnings,
+            }
+        },
+    )
+
+
+def ray_error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """An error inside Ray's API, in the shape that its clients print."""
+    return json_answer({"result": False, "msg": message, "data": {"result": None}}, status, headers)
+
+
+def own_error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """An error of our own API."""
+    return json_answer({"error": {"status": status, "message": message}}, status, headers)
+
+
+def text_answer(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/plain")
+
+
+def parsed(text: str | None, default: Any) -> Any:
+    """A column that holds JSON."""
+    return msgspec.json.decode(text) if text else default
+
+
+def google_style(value: Any) -> Any:
+    """Keys from snake_case to camelCase all the way down, as Ray's dashboard does: map keys too."""
+    if isinstance(value, dict):
+        return {camel_key(key): google_style(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [google_style(item) for item in value]
+    return value
+
+
+def camel_key(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+_ANSI = re.compile(r"\x1b\[[\d;]*m")
+
+
+def without_ansi(text: str) -> str:
+    return _ANSI.sub("", text)

@@ -1,0 +1,150 @@
+"""Which sessions there are, and whether each runs, has ended or has vanished: from listings alone."""
+
+import asyncio
+import time
+from typing import TypeVar
+
+import msgspec
+
+from rayhistory.errors import ObjectNotFound, SessionNotFound
+from rayhistory.index.manifest import Closing
+from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.layout.session import session_time
+from rayhistory.storage import Store
+
+LATEST, LIVE = "latest", "live"
+T = TypeVar("T", bound=msgspec.Struct)
+
+RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
+
+_FRESH = 2.0
+
+
+class Entry(msgspec.Struct):
+    """A session, as the listing shows it."""
+
+    ref: SessionRef
+    recorded: bool = False
+    """Whether a collector of ours wrote its record; sessions of KubeRay's collectors have none."""
+    alive: float | None = None
+    sealed: bool = False
+
+    def state(self, now: float, vanished_after: float) -> str:
+        if self.sealed or not self.recorded:
+            return ENDED
+        return RUNNING if self.alive is not None and now - self.alive < vanished_after else VANISHED
+
+    @property
+    def started_ms(self) -> int | None:
+        """By the session's name; the record knows better."""
+        moment = session_time(self.ref.session)
+        return int(moment.timestamp() * 1000) if moment else None
+
+
+class Catalogue:
+    def __init__(self, store: Store, layout: Layout, vanished_after: float) -> None:
+        self._store = store
+        self._layout = layout
+        self._vanished_after = vanished_after
+        self._entries: dict[tuple[str, str, str], Entry] = {}
+        self._listed = float("-inf")
+        self._lock = asyncio.Lock()
+        self._starts: dict[tuple[str, str, str], StartRecord] = {}
+        self._ends: dict[tuple[str, str, str], EndRecord] = {}
+
+    async def entries(self) -> list[Entry]:
+        """Every session, running ones first, newest first. Raises when the store cannot be listed."""
+        async with self._lock:
+            if time.monotonic() - self._listed > _FRESH:
+                self._entries = await self._list()
+                self._listed = time.monotonic()
+        return sorted(self._entries.values(), key=self._order)
+
+    def state(self, entry: Entry) -> str:
+        return entry.state(time.time(), self._vanished_after)
+
+    async def find(self, namespace: str, cluster: str, session: str) -> Entry:
+        """The session of this name, or the newest one for `latest` and `live`."""
+        return _first(
+            [e for e in await self.entries() if (e.ref.namespace, e.ref.cluster) == (namespace, cluster)],
+            session,
+            f"{namespace}/{cluster}",
+        )
+
+    async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> Entry:
+        """The same, by what created the cluster."""
+        owned = [
+            e
+            for e in await self.entries()
+            if (e.ref.namespace, e.ref.owner_kind, e.ref.owner_name) == (namespace, kind, name)
+        ]
+        return _first(owned, session, f"{namespace}/{kind}/{name}")
+
+    async def start(self, entry: Entry) -> StartRecord | None:
+        if not entry.recorded:
+            return None
+        record = self._starts.get(entry.ref.identity)
+        if record is None or record.ray_version is None:
+            record = await self._read(self._layout.start_key(entry.ref), StartRecord)
+            if record is not None:
+                self._starts[entry.ref.identity] = record
+        return record
+
+    async def end(self, entry: Entry) -> EndRecord | None:
+        if not entry.sealed:
+            return None
+        record = self._ends.get(entry.ref.identity)
+        if record is None:
+            record = await self._read(self._layout.end_key(entry.ref), EndRecord)
+            if record is not None:
+                self._ends[entry.ref.identity] = record
+        return record
+
+    async def closing(self, entry: Entry) -> Closing | None:
+        """How what was left open is to be closed; None while the session runs."""
+        state = self.state(entry)
+        if state == RUNNING:
+            return None
+        if state == VANISHED:
+            return Closing(int((entry.alive or 0) * 1e9), clean=False)
+        end = await self.end(entry)
+        return Closing(end.ended_ms * 1_000_000 if end else 0, clean=True)
+
+    async def _read(self, key: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(await self._store.get(key), type=kind)
+        except (ObjectNotFound, msgspec.DecodeError):
+            return None
+
+    def _order(self, entry: Entry) -> tuple[bool, int, SessionRef]:
+        return self.state(entry) != RUNNING, -(entry.started_ms or 0), entry.ref
+
+    async def _list(self) -> dict[tuple[str, str, str], Entry]:
+        entries: dict[tuple[str, str, str], Entry] = {}
+        async for info in self._store.list_all(self._layout.metadata_prefix()):
+            ref = self._layout.parse_metadata_key(info.key)
+            if ref:
+                entries[ref.identity] = Entry(ref)
+        async for info in self._store.list_all(self._layout.sessions_prefix()):
+            parsed = self._layout.parse_record_key(info.key)
+            if not parsed:
+                continue
+            ref, record = parsed
+            entry = entries.setdefault(ref.identity, Entry(ref))
+            entry.recorded = True
+            if record == "alive" or (record == "start.json" and entry.alive is None):
+                entry.alive = info.modified
+            elif record == "end.json":
+                entry.sealed = True
+        return entries
+
+
+def _first(candidates: list[Entry], session: str, where: str) -> Entry:
+    if session in (LATEST, LIVE):
+        if candidates:
+            return max(candidates, key=lambda entry: entry.started_ms or 0)
+        raise SessionNotFound(f"no session of {where} is in the store")
+    for entry in candidates:
+        if entry.ref.session == session:
+            return entry
+    raise SessionNotFound(f"no session {session} of {where} is in the store")

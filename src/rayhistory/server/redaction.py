@@ -1,0 +1,31 @@
+"""Values of environment variables are masked for browsers, as Ray 2.60 does; command lines and SDKs get them."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+MASK = "<redacted>"
+_BROWSER_HEADERS = ("referer", "origin", "sec-fetch-mode", "sec-fetch-site", "access-control-request-method")
+
+
+def is_browser(request: Request) -> bool:
+    agent = request.headers.get("user-agent", "")
+    return agent.startswith("Mozilla") or any(name in request.headers for name in _BROWSER_HEADERS)
+
+
+def masked(runtime_env: Any) -> Any:
+    """A runtime environment with the values of its variables hidden."""
+    if isinstance(runtime_env, dict) and isinstance(runtime_env.get("env_vars"), dict):
+        return {**runtime_env, "env_vars": dict.fromkeys(runtime_env["env_vars"], MASK)}
+    return runtime_env
+
+
+def masked_text(serialized: str | None) -> str | None:
+    """The same for one that is kept as JSON text."""
+    if not serialized or "env_vars" not in serialized:
+        return serialized
+    try:
+        return msgspec.json.encode(masked(msgspec.json.decode(serialized))).decode()
+    except msgspec.DecodeError:
+        return MASK

@@ -1,0 +1,16 @@
+"""Ray's API below a session's address, one file per family."""
+
+from starlette.routing import BaseRoute
+
+from rayhistory.server.routes import actors, cluster, jobs, logs, nodes, state, summaries, timeline
+
+SESSION_ROUTES: list[BaseRoute] = [
+    *nodes.ROUTES,
+    *jobs.ROUTES,
+    *actors.ROUTES,
+    *summaries.ROUTES,
+    *timeline.ROUTES,
+    *logs.ROUTES,
+    *cluster.ROUTES,
+    *state.ROUTES,
+]

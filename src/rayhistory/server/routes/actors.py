@@ -1,0 +1,103 @@
+"""Actors as the dashboard's pages read them."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.index.query import Filter
+from rayhistory.server.answers import parsed, rest_answer
+from rayhistory.server.routing import get
+from rayhistory.server.view import SessionView
+
+_LAST_SEEN = (
+    "gpus", "tpus", "mem", "processStats", "numExecutedTasks", "numPendingTasks", "numObjectRefsInScope",
+    "numInPlasma", "numLocalObjects", "usedObjectStoreMemory", "taskQueueLength", "language", "workerType",
+)  # fmt: skip
+_DEATHS = {
+    "actor_died_error_context": "error_message",
+    "runtime_env_failed_context": "error_message",
+    "actor_unschedulable_context": "error_message",
+    "creation_task_failure_context": "formatted_exception_string",
+}
+
+
+async def dashboard_actors(view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
+    """Actors by id. What only the dashboard measured is what it last said of each."""
+    rows = await view.rows("actors", *filters)
+    answer = await view.snapshot("/logical/actors") or {}
+    measured = answer.get("data", {}).get("actors", {})
+    return {row["actor_id"]: _actor(row, measured.get(row["actor_id"], {})) for row in rows}
+
+
+def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    optional = {"placementGroupId": row["placement_group_id"], "callSite": row["call_site"]}
+    return {
+        "actorId": row["actor_id"],
+        "jobId": row["job_id"],
+        "state": row["state"],
+        "pid": row["pid"] or 0,
+        "address": {
+            "nodeId": row["node_id"] or "",
+            "ipAddress": row["node_ip"] or "",
+            "port": row["port"] or 0,
+            "workerId": row["worker_id"] or "",
+        },
+        "name": row["name"] or "",
+        "numRestarts": str(row["num_restarts"]),
+        "className": row["class_name"] or "",
+        "actorClass": row["class_name"] or "",
+        "startTime": row["start_time_ms"] or 0,
+        "endTime": row["end_time_ms"] or 0,
+        "timestamp": float(row["end_time_ms"] or row["changed_ms"] or 0),
+        "reprName": row["repr_name"] or "",
+        "labelSelector": parsed(row["label_selector"], {}),
+        "requiredResources": plain_resources(parsed(row["required_resources"], {})),
+        "exitDetail": exit_detail(row),
+        "gpus": [],
+        "tpus": [],
+        "mem": [],
+        "processStats": None,
+        **{key: measured[key] for key in _LAST_SEEN if key in measured},
+        **({"workerId": row["worker_id"]} if row["worker_id"] else {}),
+        **{key: value for key, value in optional.items() if value},
+    }
+
+
+def exit_detail(row: dict[str, Any]) -> str:
+    for name, context in parsed(row["death_cause"], {}).items():
+        text = context.get(_DEATHS.get(name, "")) if isinstance(context, dict) else None
+        if text:
+            return str(text)
+    return "The session ended before Ray reported an end." if row["closed_by_history"] else "-"
+
+
+def plain_resources(resources: dict[str, float]) -> dict[str, float]:
+    """Names that Ray makes for a placement group's bundles, mapped back to what was asked for."""
+    plain: dict[str, float] = {}
+    for name, amount in resources.items():
+        base, _, suffix = name.partition("_group_")
+        if not suffix:
+            plain[name] = amount
+        elif base != "bundle":
+            plain[base] = amount
+    return plain
+
+
+async def actors(request: Request, view: SessionView) -> Response:
+    wanted = request.query_params.get("ids")
+    filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
+    return rest_answer("All actors fetched.", {"actors": await dashboard_actors(view, *filters)})
+
+
+async def actor(request: Request, view: SessionView) -> Response:
+    name = request.path_params["actor"]
+    found = await dashboard_actors(view, Filter("actor_id", "=", name))
+    return rest_answer("Actor details fetched.", {"detail": found.get(name.lower())})
+
+
+ROUTES: list[BaseRoute] = [
+    get("/logical/actors", actors),
+    get("/logical/actors/{actor}", actor),
+]

@@ -1,0 +1,151 @@
+"""The cluster as a whole. What a dead cluster cannot answer is said in a way that the pages show well."""
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.index.query import Filter
+from rayhistory.server.answers import google_style, json_answer, parsed, rest_answer, text_answer
+from rayhistory.server.redaction import is_browser, masked
+from rayhistory.server.routing import get, get_plain
+from rayhistory.server.view import SessionView
+
+_NO_SERVE: dict[str, Any] = {
+    "controller_info": {},
+    "proxies": {},
+    "applications": {},
+    "target_capacity": None,
+}
+
+
+async def cluster_status(request: Request, view: SessionView) -> Response:
+    if request.query_params.get("format") == "1":
+        kept = await view.snapshot("/api/cluster_status?format=1") or {}
+        status = kept.get("data", {}).get("clusterStatus")
+        return rest_answer("Got formatted cluster status.", {"clusterStatus": status})
+    nothing = {"autoscalingStatus": None, "autoscalingError": None, "clusterStatus": None}
+    kept = await view.snapshot("/api/cluster_status") or {}
+    return rest_answer("Got cluster status.", kept.get("data") or nothing)
+
+
+async def cluster_metadata(request: Request, view: SessionView) -> Response:
+    kept = await view.snapshot("/api/v0/cluster_metadata") or {}
+    version = view.index.manifest.ray_version
+    return rest_answer("", kept.get("data") or ({"rayVersion": version} if version else {}))
+
+
+async def timezone(request: Request, view: SessionView) -> Response:
+    return json_answer(await view.snapshot("/timezone") or {"offset": "+00:00", "value": "UTC"})
+
+
+async def events(request: Request, view: SessionView) -> Response:
+    job = request.query_params.get("job_id")
+    if job is not None:
+        rows = await view.rows("cluster_events", Filter("job_id", "=", job), sort=("timestamp_s", "event_id"))
+        return rest_answer("Job events fetched.", {"jobId": job, "events": [_event(row) for row in rows]})
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for row in await view.rows("cluster_events", sort=("timestamp_s", "event_id")):
+        by_job.setdefault(row["job_id"] or "global", []).append(_event(row))
+    return rest_answer("All events fetched.", {"events": by_job})
+
+
+def _event(row: dict[str, Any]) -> dict[str, Any]:
+    pid = row["pid"] or ""
+    return {
+        "eventId": row["event_id"],
+        "sourceType": row["source_type"] or "",
+        "sourceHostname": row["hostname"] or "",
+        "sourcePid": int(pid) if pid.isdigit() else pid,
+        "message": row["message"] or "",
+        "timestamp": str(row["timestamp_s"]),
+        "customFields": google_style(parsed(row["custom_fields"], {})),
+        "severity": row["severity"] or "",
+        "label": row["label"] or "",
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["timestamp_s"])),
+    }
+
+
+async def platform_events(request: Request, view: SessionView) -> Response:
+    """The page's link is hidden when there are none: it goes by the status of a HEAD."""
+    rows = await view.rows("platform_events", sort=("ns",))
+    if not rows:
+        return text_answer("404: Not Found", 404)
+    return rest_answer("", {"events": [parsed(row["body"], {}) for row in rows]})
+
+
+async def serve_applications(request: Request, view: SessionView) -> Response:
+    kept = await view.snapshot("/api/serve/applications/") or _NO_SERVE
+    if is_browser(request):
+        kept = _without_secrets(kept)
+    return json_answer(kept)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    if isinstance(value, dict):
+        return {key: masked(item) if key == "runtime_env" else _without_secrets(item) for key, item in value.items()}
+    return value
+
+
+async def datasets(request: Request, view: SessionView) -> Response:
+    kept = await view.snapshot(f"/api/data/datasets/{request.path_params['job']}")
+    return json_answer(kept or {"datasets": []})
+
+
+async def train_runs(request: Request, view: SessionView) -> Response:
+    return json_answer(await view.snapshot("/api/train/v2/runs/v1") or {"train_runs": []})
+
+
+async def grafana_health(request: Request) -> Response:
+    return rest_answer("Grafana is not connected to this history.", {"grafanaHost": "DISABLED"})
+
+
+async def prometheus_health(request: Request) -> Response:
+    return rest_answer("There are no live metrics of a cluster that is gone.", {}, result=False)
+
+
+async def authentication_mode(request: Request) -> Response:
+    return json_answer({"authentication_mode": "disabled"})
+
+
+async def profiling_enabled(request: Request) -> Response:
+    return rest_answer("", {"profilingEnabled": False})
+
+
+async def redaction(request: Request) -> Response:
+    return rest_answer("", {"redactionEnabled": True})
+
+
+async def usage_stats(request: Request) -> Response:
+    data = {"usageStatsEnabled": False, "usageStatsPromptEnabled": False}
+    return rest_answer("Fetched usage stats enabled", data)
+
+
+async def gaps(request: Request, view: SessionView) -> Response:
+    """What is missing from this session, and why."""
+    rows = await view.rows("gaps", sort=("kind", "detail", "source"))
+    return json_answer({"gaps": rows, "complete": not rows})
+
+
+ROUTES: list[BaseRoute] = [
+    get("/api/cluster_status", cluster_status),
+    get("/api/v0/cluster_metadata", cluster_metadata),
+    get("/timezone", timezone),
+    get("/events", events),
+    get("/api/v0/platform_events", platform_events),
+    get("/api/serve/applications", serve_applications),
+    get("/api/serve/applications/", serve_applications),
+    get("/api/data/datasets/{job}", datasets),
+    get("/api/train/v2/runs/v1", train_runs),
+    get("/api/history/gaps", gaps),
+    get_plain("/api/grafana_health", grafana_health),
+    get_plain("/api/prometheus_health", prometheus_health),
+    get_plain("/api/authentication_mode", authentication_mode),
+    get_plain("/api/profiling_enabled", profiling_enabled),
+    get_plain("/api/v0/runtime_env_redaction", redaction),
+    get_plain("/usage_stats_enabled", usage_stats),
+]

@@ -1,0 +1,105 @@
+"""Ray's summaries: how many tasks, actors and objects there are, by name and state, or as the tree of calls."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.errors import UsageError
+from rayhistory.index.query import Filter, Query, Row
+from rayhistory.server.answers import state_answer
+from rayhistory.server.lineage import ACTOR_COLUMNS, TASK_COLUMNS, lineage
+from rayhistory.server.routes.state import NO_DRIVERS, task_total
+from rayhistory.server.routing import get
+from rayhistory.server.state_options import Condition, conditions, index_filters
+from rayhistory.server.state_schema import ACTORS, NO_OBJECTS, OBJECTS, TASKS
+from rayhistory.server.view import SessionView
+
+MOST_TASKS_OF_A_TREE = 10_000
+"""A tree names every task, so a larger one would be of no use to a browser; Ray draws the line here too."""
+
+_MISSING = "There is missing data in this aggregation. Possibly due to task data being evicted to preserve memory."
+
+
+async def summarize_tasks(request: Request, view: SessionView) -> Response:
+    by = request.query_params.get("summary_by") or "func_name"
+    if by not in ("func_name", "task_name", "lineage"):
+        raise UsageError('summary_by must be one of "func_name", "task_name", or "lineage".')
+    given = conditions(request.query_params, TASKS)
+    filters = index_filters(TASKS, given)
+    if by == "lineage":
+        return await _by_lineage(view, given, (NO_DRIVERS, *filters))
+    return await _by_name(view, given, (NO_DRIVERS, *filters))
+
+
+async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
+    groups = await view.index.group(Query("tasks", filters=filters), ("name", "func_or_class_name", "type", "state"))
+    summary: dict[str, Row] = {}
+    for group in sorted(groups, key=lambda one: (one["name"] or one["func_or_class_name"], one["type"])):
+        name = group["name"] or group["func_or_class_name"]
+        of_name = summary.setdefault(
+            name, {"func_or_class_name": name, "type": group["type"], "state_counts": Counter()}
+        )
+        of_name["state_counts"][group["state"]] += group["count"]
+    body = {"summary": summary, **_totals((group["type"], group["count"]) for group in groups)}
+    filtered = sum(group["count"] for group in groups)
+    return _answer(body | {"summary_by": "func_name"}, await task_total(view, given, (NO_DRIVERS,)), filtered)
+
+
+async def _by_lineage(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
+    query = Query("tasks", TASK_COLUMNS, filters, TASKS.sort, MOST_TASKS_OF_A_TREE)
+    tasks, actors = await asyncio.gather(view.index.rows(query), view.rows("actors", columns=ACTOR_COLUMNS))
+    tree = await asyncio.to_thread(lineage, tasks, actors)
+    filtered = len(tasks)
+    if filtered == MOST_TASKS_OF_A_TREE:
+        filtered = await view.index.count(Query("tasks", filters=filters))
+    body = {"summary": tree, **_totals((task["type"], 1) for task in tasks), "summary_by": "lineage"}
+    warnings = [_MISSING] if len(tasks) < filtered else None
+    return _answer(body, await task_total(view, given, (NO_DRIVERS,)), filtered, warnings)
+
+
+def _totals(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    by_type: Counter[str] = Counter()
+    for kind, count in counted:
+        by_type[kind] += count
+    return {
+        "total_tasks": by_type["NORMAL_TASK"],
+        "total_actor_tasks": by_type["ACTOR_TASK"],
+        "total_actor_scheduled": by_type["ACTOR_CREATION_TASK"],
+    }
+
+
+async def summarize_actors(request: Request, view: SessionView) -> Response:
+    filters = index_filters(ACTORS, conditions(request.query_params, ACTORS))
+    groups = await view.index.group(Query("actors", filters=filters), ("class_name", "state"))
+    summary: dict[str, Row] = {}
+    for group in sorted(groups, key=lambda one: one["class_name"] or ""):
+        name = group["class_name"] or ""
+        of_class = summary.setdefault(name, {"class_name": name, "state_counts": Counter()})
+        of_class["state_counts"][group["state"]] += group["count"]
+    filtered = sum(group["count"] for group in groups)
+    total = await view.index.count(Query("actors")) if filters else filtered
+    return _answer({"summary": summary, "total_actors": filtered, "summary_by": "class"}, total, filtered)
+
+
+async def summarize_objects(request: Request, view: SessionView) -> Response:
+    conditions(request.query_params, OBJECTS)
+    body = {
+        "summary": {}, "total_objects": 0, "total_size_mb": 0.0, "callsite_enabled": True, "summary_by": "callsite",
+    }  # fmt: skip
+    return _answer(body, 0, 0, [NO_OBJECTS])
+
+
+def _answer(summary: dict[str, Any], total: int, filtered: int, warnings: list[str] | None = None) -> Response:
+    return state_answer({"node_id_to_summary": {"cluster": summary}}, total, filtered, warnings)
+
+
+ROUTES: list[BaseRoute] = [
+    get("/api/v0/tasks/summarize", summarize_tasks),
+    get("/api/v0/actors/summarize", summarize_actors),
+    get("/api/v0/objects/summarize", summarize_objects),
+]

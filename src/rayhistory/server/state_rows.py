@@ -1,0 +1,197 @@
+"""Rows of the index in the shape of Ray's State API: the same fields, types and ways to say "nothing"."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rayhistory.events.tables import TASK_STATES, state_column
+from rayhistory.index.query import Row
+from rayhistory.server.answers import parsed, without_ansi
+from rayhistory.server.state_schema import NIL_TASK, UNKNOWN_MS
+
+_STATE_COLUMNS = tuple((state, state_column(state)) for state in TASK_STATES)
+_LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+_RUNTIME_ENV_CONFIG = {"setup_timeout_seconds": 600, "eager_install": True, "log_files": []}
+
+TASK_COLUMNS = (
+    "task_id", "attempt_number", "name", "state", "job_id", "actor_id", "type", "func_or_class_name", "parent_task_id",
+    "node_id", "worker_id", "worker_pid", "error_type",
+)  # fmt: skip
+
+
+def task(row: Row) -> Row:
+    """A task as lists without detail show it."""
+    shown = {name: row[name] for name in TASK_COLUMNS}
+    shown["parent_task_id"] = row["parent_task_id"] or NIL_TASK
+    return shown
+
+
+def task_detail(row: Row, spans: list[Row]) -> Row:
+    driver = row["type"] == "DRIVER_TASK"
+    return task(row) | {
+        "language": row["language"],
+        "required_resources": parsed(row["required_resources"], {}),
+        "runtime_env_info": _runtime_env_info(row["runtime_env"], driver=driver),
+        "placement_group_id": row["placement_group_id"],
+        "events": _task_events(row),
+        "profiling_data": profiling_data(spans),
+        "creation_time_ms": _float(row["creation_time_ms"]),
+        "start_time_ms": _float(row["start_time_ms"]),
+        "end_time_ms": _float(row["end_time_ms"]),
+        "task_log_info": task_log_info(row),
+        "error_message": without_ansi(row["error_message"]) if row["error_message"] else None,
+        "is_debugger_paused": row["is_debugger_paused"],
+        "call_site": row["call_site"],
+        "label_selector": parsed(row["label_selector"], {}),
+        "fallback_strategy": parsed(row["fallback_strategy"], None if driver else {"options": []}),
+    }
+
+
+def _runtime_env_info(serialized: str | None, *, driver: bool) -> Row:
+    if driver:
+        return {"serialized_runtime_env": serialized or ""}
+    return {"serialized_runtime_env": serialized or "{}", "runtime_env_config": _RUNTIME_ENV_CONFIG}
+
+
+def _task_events(row: Row) -> list[Row]:
+    events = [
+        {"state": state, "created_ms": float(row[column] // 1_000_000)}
+        for state, column in _STATE_COLUMNS
+        if row[column] is not None
+    ]
+    if row["closed_ns"] is not None:
+        events.append({"state": "FAILED", "created_ms": float(row["closed_ns"] // 1_000_000)})
+    return events
+
+
+def task_log_info(row: Row) -> Row | None:
+    """Where a task's output is: the fields that are known; None when no file is."""
+    if row["stdout_file"] is None and row["stderr_file"] is None:
+        return None
+    return {name: row[name] for name in _LOG_FIELDS if row[name] is not None}
+
+
+def profiling_data(spans: list[Row]) -> Row:
+    if not spans:
+        return {}
+    first = spans[0]
+    return {
+        "component_type": first["component_type"] or "",
+        "component_id": first["component_id"] or "",
+        "node_ip_address": first["node_ip"] or "",
+        "events": [
+            {
+                "start_time": span["start_ns"] / 1e6,
+                "end_time": span["end_ns"] / 1e6,
+                "extra_data": extra_data(span),
+                "event_name": span["event_name"],
+            }
+            for span in spans
+        ],
+    }
+
+
+def extra_data(span: Row) -> Row:
+    """What the program added to a span; it may be anything."""
+    try:
+        extra = parsed(span["extra_data"], {})
+    except msgspec.DecodeError:
+        return {}
+    return extra if isinstance(extra, dict) else {}
+
+
+def by_attempt(spans: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+    found: dict[tuple[str, int], list[Row]] = {}
+    for span in spans:
+        found.setdefault((span["task_id"], span["attempt"]), []).append(span)
+    return found
+
+
+def actor(row: Row) -> Row:
+    return {
+        "actor_id": row["actor_id"],
+        "class_name": row["class_name"] or "",
+        "state": row["state"],
+        "job_id": row["job_id"],
+        "name": row["name"] or "",
+        "node_id": row["node_id"],
+        "pid": row["pid"] or 0,
+        "ray_namespace": row["ray_namespace"] or "",
+        "serialized_runtime_env": row["runtime_env"] or "{}",
+        "required_resources": parsed(row["required_resources"], {}),
+        "death_cause": parsed(row["death_cause"], None),
+        "is_detached": row["is_detached"],
+        "placement_group_id": row["placement_group_id"],
+        "repr_name": row["repr_name"] or "",
+        "num_restarts": str(row["num_restarts"]),
+        "num_restarts_due_to_lineage_reconstruction": str(row["lineage_restarts"]),
+        "num_restarts_due_to_node_preemption": str(row["preemption_restarts"]),
+        "call_site": row["call_site"],
+        "label_selector": parsed(row["label_selector"], {}),
+        "fallback_strategy": parsed(row["fallback_strategy"], None),
+    }
+
+
+def node(row: Row) -> Row:
+    return {
+        "node_id": row["node_id"],
+        "node_ip": row["node_ip"] or "",
+        "is_head_node": row["is_head"],
+        "state": row["state"],
+        "state_message": row["state_message"],
+        "node_name": row["node_name"] or "",
+        "resources_total": parsed(row["resources"], {}),
+        "labels": parsed(row["labels"], {}),
+        "start_time_ms": row["start_time_ms"] or 0,
+        "end_time_ms": row["end_time_ms"] or 0,
+    }
+
+
+def worker(row: Row) -> Row:
+    return {
+        "worker_id": row["worker_id"],
+        "is_alive": row["is_alive"],
+        "worker_type": row["worker_type"],
+        "exit_type": row["exit_type"],
+        "node_id": row["node_id"] or "",
+        "ip": row["ip"] or "",
+        "pid": row["pid"] or 0,
+        "exit_detail": row["exit_detail"],
+        "worker_launch_time_ms": row["launch_ms"] or UNKNOWN_MS,
+        "worker_launched_time_ms": row["launched_ms"] or UNKNOWN_MS,
+        "start_time_ms": row["start_time_ms"] or 0,
+        "end_time_ms": row["end_time_ms"] or 0,
+        "debugger_port": None,
+        "num_paused_threads": None,
+    }
+
+
+def placement_group(row: Row) -> Row:
+    return {
+        "placement_group_id": row["placement_group_id"],
+        "name": row["name"] or "",
+        "creator_job_id": row["creator_job_id"] or "",
+        "state": row["state"],
+        "bundles": parsed(row["bundles"], []),
+        "is_detached": row["is_detached"],
+        "stats": parsed(row["stats"], {}),
+        "topology_strategy": parsed(row["topology_strategy"], {}),
+        "topology_assignments": parsed(row["topology_assignments"], {}),
+    }
+
+
+def cluster_event(row: Row) -> Row:
+    return {
+        "severity": row["severity"] or "",
+        "time": datetime.fromtimestamp(row["timestamp_s"] or 0, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "source_type": row["source_type"] or "",
+        "message": row["message"] or "",
+        "event_id": row["event_id"],
+        "custom_fields": parsed(row["custom_fields"], {}),
+    }
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)

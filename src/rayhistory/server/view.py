@@ -1,0 +1,53 @@
+"""One session as the routes see it: tables, snapshots and logs, whoever asks and however it was addressed."""
+
+from typing import Any
+
+import msgspec
+
+from rayhistory.index.query import Filter, OpenIndex, Query, Row
+from rayhistory.layout import SessionRef
+from rayhistory.server.logfiles import Logs
+
+
+class SessionView:
+    def __init__(self, ref: SessionRef, state: str, index: OpenIndex, logs: Logs) -> None:
+        self.ref = ref
+        self.state = state
+        self.index = index
+        self.logs = logs
+
+    async def rows(
+        self,
+        table: str,
+        *filters: Filter,
+        columns: tuple[str, ...] = (),
+        sort: tuple[str, ...] = (),
+        limit: int | None = None,
+    ) -> list[Row]:
+        return await self.index.rows(Query(table, columns, filters, sort, limit))
+
+    async def row(self, table: str, *filters: Filter) -> Row | None:
+        found = await self.rows(table, *filters, limit=1)
+        return found[0] if found else None
+
+    async def snapshot(self, uri: str) -> Any:
+        """The dashboard's last answer to this request, decoded; None when there is none."""
+        found = await self.rows("snapshots", Filter("uri", "=", uri), sort=("-ns",), limit=1)
+        return msgspec.json.decode(found[0]["body"]) if found else None
+
+    async def snapshots(self, prefix: str) -> dict[str, Any]:
+        """The last answer to each request that begins so."""
+        found = await self.rows("snapshots", Filter("uri", "prefix", prefix), sort=("ns",))
+        return {row["uri"]: msgspec.json.decode(row["body"]) for row in found}
+
+    async def head_node(self) -> str | None:
+        """The id of the head node."""
+        found = await self.rows("nodes", Filter("is_head", "=", True), sort=("start_time_ms",), limit=1)
+        return found[0]["node_id"] if found else None
+
+    @property
+    def last_ms(self) -> int:
+        """The last sign of life."""
+        manifest = self.index.manifest
+        closing = manifest.closing.ns if manifest.closing else 0
+        return max(manifest.last_ns or 0, closing) // 1_000_000

@@ -1,0 +1,186 @@
+"""A directory as an object store: keys are paths, an object appears whole or not at all, and is fsynced."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from rayhistory.errors import (
+    Misconfigured,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from rayhistory.settings import Settings, default_data_dir
+from rayhistory.storage.seam import Listing, ObjectInfo
+
+T = TypeVar("T")
+_HALF_WRITTEN = ".half-written-"
+
+
+def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
+    directory = Path(settings.local_storage_dir)
+    if writable:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: cannot be made ({error.strerror})") from None
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: cannot be written by this user")
+    elif not directory.is_dir() and (directory.exists() or str(directory) != default_data_dir()):
+        raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: there is no such directory")
+    return LocalStore(directory)
+
+
+def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
+    """KubeRay's `localtest`: a directory for trying things, the same one for every program of this user."""
+    directory = Path(tempfile.gettempdir()) / f"rayhistory-localtest-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return LocalStore(directory)
+
+
+class LocalStore:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._directory.absolute()}"
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        await self._run(lambda: self._write(key, data, os.replace))
+
+    async def create(self, key: str, data: bytes) -> None:
+        await self._run(lambda: self._write(key, data, _link))
+
+    async def get(self, key: str) -> bytes:
+        return await self._run(lambda: self._path(key).read_bytes(), key)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self._run(lambda: self._read(key, start, end), key)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._run(lambda: self._info(key), key)
+
+    async def delete(self, key: str) -> None:
+        await self._run(lambda: self._path(key).unlink(missing_ok=True))
+
+    async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        for info in await self._run(lambda: list(self._walk(prefix.strip("/")))):
+            if info.key > start_after:
+                yield info
+
+    async def list_folder(self, prefix: str) -> Listing:
+        return await self._run(lambda: self._folder(prefix.strip("/")))
+
+    async def close(self) -> None:
+        pass
+
+    async def _run(self, work: Callable[[], T], key: str = "") -> T:
+        return await asyncio.to_thread(_translated, work, key or str(self._directory))
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if any(part in {"", ".", ".."} or "\0" in part for part in parts):
+            raise StoreError(f"not a key: {key!r}")
+        return self._directory.joinpath(*parts)
+
+    def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
+        target = self._path(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half = target.with_name(_HALF_WRITTEN + secrets.token_hex(8))
+        try:
+            with half.open("wb") as file:
+                if isinstance(data, Path):
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            publish(half, target)
+            _sync_directory(target.parent)
+        finally:
+            half.unlink(missing_ok=True)
+
+    def _read(self, key: str, start: int, end: int) -> bytes:
+        with self._path(key).open("rb") as file:
+            file.seek(start)
+            return file.read(max(0, end - start))
+
+    def _info(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        if not path.is_file():
+            raise ObjectNotFound(f"no object {key}")
+        stat = path.stat()
+        return ObjectInfo(key, stat.st_size, stat.st_mtime)
+
+    def _folder(self, prefix: str) -> Listing:
+        folders, objects = [], []
+        for entry in self._entries(prefix):
+            if entry.is_dir():
+                folders.append(entry.name)
+            else:
+                objects.append(_entry_info(prefix, entry))
+        return Listing(folders, objects)
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        # Keys are sorted as whole strings: "a.b" comes before "a/b", so a folder sorts as "name/".
+        for entry in sorted(self._entries(prefix), key=lambda e: e.name + "/" if e.is_dir() else e.name):
+            if entry.is_dir():
+                yield from self._walk(f"{prefix}/{entry.name}" if prefix else entry.name)
+            else:
+                yield _entry_info(prefix, entry)
+
+    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
+        """What is in a folder, by name. A folder that is not there is an empty one: object stores have no folders."""
+        path = self._path(prefix) if prefix else self._directory
+        try:
+            with os.scandir(path) as entries:
+                found = [entry for entry in entries if not entry.name.startswith(_HALF_WRITTEN)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry_info(prefix: str, entry: os.DirEntry[str]) -> ObjectInfo:
+    stat = entry.stat()
+    return ObjectInfo(f"{prefix}/{entry.name}" if prefix else entry.name, stat.st_size, stat.st_mtime)
+
+
+def _link(half: Path, target: Path) -> None:
+    """Publishes only if the name is free, in one step."""
+    os.link(half, target)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    with suppress(OSError):
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _translated(work: Callable[[], T], key: str) -> T:
+    with _store_errors(key):
+        return work()
+
+
+@contextmanager
+def _store_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise ObjectNotFound(f"no object {key}") from None
+    except FileExistsError:
+        raise ObjectExists(f"object {key} exists") from None
+    except PermissionError as error:
+        raise StoreDenied(f"{error.filename or key}: permission denied") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{key}: {error.strerror or error}") from error

@@ -1,0 +1,88 @@
+"""How times, sizes and names read on a page: one place, so that the same value looks the same everywhere."""
+
+import re
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_DURATION_UNITS = (("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", _SECOND))
+_AGE_UNITS = (
+    ("y", 365 * _DAY, 2),
+    ("mo", 30 * _DAY, 2),
+    ("d", _DAY, 1),
+    ("h", _HOUR, 1),
+    ("min", _MINUTE, 1),
+)
+_SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_SESSION_NAME = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_\d+_\d+")
+_LONGEST_SESSION_NAME = 20
+
+
+def format_duration(milliseconds: int) -> str:
+    """The two largest units, as Ray's dashboard writes them: `3h 12m`."""
+    if milliseconds < _SECOND:
+        return "<1s"
+    parts: list[str] = []
+    rest = milliseconds
+    for name, unit in _DURATION_UNITS:
+        amount, rest = divmod(rest, unit)
+        if amount:
+            parts.append(f"{amount}{name}")
+        if len(parts) == 2 or (parts and not amount):
+            break
+    return " ".join(parts)
+
+
+def format_age(then_ms: int, now_ms: int) -> str:
+    """A time slightly in the future is another machine's clock, not the future."""
+    age = now_ms - then_ms
+    for name, unit, least in _AGE_UNITS:
+        if age >= least * unit:
+            return f"{age // unit} {name} ago"
+    return "just now"
+
+
+def format_bytes(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    power = 1
+    while size >= 1023.5 * 1024**power and power < len(_SIZE_UNITS):
+        power += 1
+    amount = size / 1024**power
+    return f"{amount:.{1 if amount < 9.95 else 0}f} {_SIZE_UNITS[power - 1]}"
+
+
+def format_count(number: int) -> str:
+    return f"{number:,}"
+
+
+def format_utc(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def format_iso(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def short_session_name(name: str) -> str:
+    """Ray's names are recognised by their time; the microseconds and process id behind it only take room."""
+    if match := _SESSION_NAME.fullmatch(name):
+        return match[1]
+    return name if len(name) <= _LONGEST_SESSION_NAME else f"{name[:10]}…{name[-9:]}"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def code_spans(text: str) -> Markup:
+    """Backticks become code, so that one message serves the terminal and the page; the rest stays text."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)
+    return Markup().join(
+        Markup("<code>{}</code>").format(piece) if position % 2 else escape(piece)
+        for position, piece in enumerate(pieces)
+    )

@@ -1,0 +1,217 @@
+"""A private Ray cluster: real Ray, started, used and ended."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rayhistory.cli import keeper
+from rayhistory.cli.localray import LocalRay
+from rayhistory.cli.ports import ReservedPorts
+from rayhistory.errors import RayHistoryError, UsageError
+
+# Nobody listens there: Ray keeps its events and goes on trying.
+EVENTS_URL = "http://127.0.0.1:9/v1/events"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def ray(runner: asyncio.Runner) -> Iterator[LocalRay]:
+    ray = LocalRay(EVENTS_URL, num_cpus=2)
+    runner.run(ray.__aenter__())
+    try:
+        runner.run(ray.ready())
+        yield ray
+    finally:
+        runner.run(ray.__aexit__(None, None, None))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+async def output_of(ray: LocalRay, submission_id: str) -> str:
+    return "".join([chunk async for chunk in ray.follow_output(submission_id)])
+
+
+def test_the_cluster_tells_where_it_is(ray: LocalRay) -> None:
+    """Once ready, its address, version and session are known."""
+    assert ray.dashboard_url.startswith("http://127.0.0.1:")
+    assert ray.version[:2] == "2."
+    assert (ray.session_dir / "logs").is_dir()
+    assert (ray.temp_dir / "session_latest").resolve() == ray.session_dir.resolve()
+
+
+def test_nothing_of_it_listens_beyond_loopback(ray: LocalRay) -> None:
+    """Every listening socket of its processes is bound to 127.0.0.1."""
+    assert ray.root_pid is not None
+    inodes = set()
+    for pid in keeper.descendants(ray.root_pid):
+        for handle in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(str(handle.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    listening = [
+        fields[1].split(":")[0]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for fields in map(str.split, Path(table).read_text().splitlines()[1:])
+        if fields[3] == "0A" and fields[9] in inodes
+    ]
+    assert listening
+    assert set(listening) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def test_a_job_runs_here_and_its_output_is_seen(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """The command runs in our directory, with the variables and the Python that it was given."""
+
+    async def scenario() -> None:
+        script = 'echo "in $(pwd)"; echo "dear $WHO" >&2; python -c "import ray; print(ray.__version__)"'
+        job = await ray.submit(["sh", "-c", script], "greeting", {"WHO": "reader"}, {"team": "docs"})
+        assert job == "greeting"
+        lines = (await output_of(ray, job)).splitlines()
+        details = await ray.wait(job)
+        assert [f"in {Path.cwd()}", "dear reader", ray.version] == lines[-3:]
+        assert (details["status"], details["driver_exit_code"]) == ("SUCCEEDED", 0)
+        assert details["metadata"] == {"team": "docs"}
+
+    runner.run(scenario())
+
+
+def test_the_exit_code_of_a_failed_job_is_told(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """What the command exits with is in the job's details."""
+
+    async def scenario() -> None:
+        details = await ray.wait(await ray.submit(["sh", "-c", "exit 7"]))
+        assert (details["status"], details["driver_exit_code"]) == ("FAILED", 7)
+
+    runner.run(scenario())
+
+
+def test_a_job_can_be_stopped(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """A job that would run for long ends when asked to."""
+
+    async def scenario() -> None:
+        job = await ray.submit(["sleep", "1000"])
+        await ray.stop_job(job)
+        assert (await ray.wait(job))["status"] == "STOPPED"
+
+    runner.run(scenario())
+
+
+def test_an_unknown_job_is_an_error_that_names_it(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """Ray's own words are passed on."""
+    with pytest.raises(RayHistoryError, match="no-such-job does not exist"):
+        runner.run(ray.wait("no-such-job"))
+
+
+def test_two_clusters_live_side_by_side_and_leave_nothing_behind() -> None:
+    """Each has its own session; ending one leaves no process of it and does not touch the other."""
+
+    async def scenario() -> None:
+        async with LocalRay(EVENTS_URL, num_cpus=1) as one, LocalRay(EVENTS_URL, num_cpus=1) as two:
+            await asyncio.gather(one.ready(), two.ready())
+            assert one.session_name != two.session_name
+            assert one.dashboard_url != two.dashboard_url
+
+            escaped = one.temp_dir / "escaped"
+            daemon = f"setsid sh -c 'echo $$ > {escaped}.tmp; mv {escaped}.tmp {escaped}; exec sleep 1000' &"
+            await one.wait(await one.submit(["sh", "-c", daemon]))
+            assert await asyncio.to_thread(eventually, escaped.exists)
+            assert one.root_pid is not None
+            tree = [one.root_pid, *keeper.descendants(one.root_pid)]
+            assert int(escaped.read_text()) in tree
+
+            await one.stop()
+            await one.stop()
+            assert [pid for pid in tree if alive(pid)] == []
+            assert (one.session_dir / "logs" / "raylet.out").exists()
+            one.cleanup()
+            one.cleanup()
+            assert not one.temp_dir.exists()
+            with pytest.raises(RayHistoryError, match="not running"):
+                await one.submit(["true"])
+
+            assert (await two.wait(await two.submit(["true"])))["status"] == "SUCCEEDED"
+        assert not two.temp_dir.exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_to_start_shows_what_ray_said(tmp_path: Path) -> None:
+    """The last output of the command is in the message, and nothing is left."""
+    command = tmp_path / "ray"
+    command.write_text("#!/bin/sh\n[ $1 = --version ] && echo ray, version 2.60.0 || echo no luck; exit 1\n")
+    command.chmod(0o755)
+
+    async def scenario() -> None:
+        async with LocalRay(EVENTS_URL, ray_command=command) as ray:
+            with pytest.raises(RayHistoryError, match=r"2\.60\.0 ended while it was starting:\nno luck"):
+                await ray.ready()
+        assert not ray.temp_dir.exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_missing_ray_is_a_usage_error_that_says_how_to_get_it(tmp_path: Path) -> None:
+    """No `ray` command: the message names the package."""
+    with pytest.raises(UsageError, match=r"ray\[default\]"):
+        asyncio.run(LocalRay(EVENTS_URL, ray_command=tmp_path / "ray").start())
+
+
+def test_a_directory_too_long_for_sockets_is_refused() -> None:
+    """Before Ray is started, and with the limit."""
+    with pytest.raises(UsageError, match="at most 43 characters"):
+        asyncio.run(LocalRay(EVENTS_URL, temp_dir=Path("/tmp") / ("long" * 20)).start())
+
+
+def test_reserved_ports_are_given_to_nobody_else() -> None:
+    """Two reservations never share a port, and a released one is free again."""
+    first, second = ReservedPorts(["a", "b"]), ReservedPorts(["a", "b"])
+    assert len({first["a"], first["b"], second["a"], second["b"]}) == 4
+    first.release()
+    second.release()
+    assert not first.stolen()
+
+
+def test_the_tree_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
+    """When ours is killed outright, the keeper still ends everything below it, detached or not."""
+    pids = tmp_path / "pids"
+    command = f"trap '' TERM; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & echo $$ >> {pids}; wait"
+    script = (
+        "import subprocess, sys, time;"
+        "subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, start_new_session=True);"
+        "time.sleep(1000)"
+    )
+    argv = ["-I", "-S", keeper.__file__, "0.2", "sh", "-c", command]
+    parent = subprocess.Popen([sys.executable, "-c", script, *argv])
+    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert all(map(alive, started))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert eventually(lambda: not any(map(alive, started)))

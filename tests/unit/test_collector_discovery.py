@@ -1,0 +1,106 @@
+"""What Ray's temporary directory tells about the session and the node."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rayhistory.collector.discovery import Raylet, find_dashboard, find_node, look, raylet, started_ms
+from rayhistory.collector.main import host_cluster_name
+from rayhistory.settings import parse_name
+
+SESSION = "session_2026-11-15_19-18-08_055078_15551"
+NODES = ["a" * 56, "b" * 56, "c" * 56]
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A short path: a socket is below it."""
+    directory = Path(tempfile.mkdtemp(prefix="rh"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def session(root: Path) -> Path:
+    directory = root / SESSION
+    (directory / "logs").mkdir(parents=True)
+    (directory / "sockets").mkdir()
+    (root / "session_latest").symlink_to(SESSION)
+    return directory
+
+
+def test_nothing_is_no_session(root: Path) -> None:
+    """Neither a missing directory nor a link to nowhere or to something else."""
+    assert look(root / "nothing") is None
+    (root / "session_latest").symlink_to("session_gone")
+    assert look(root) is None
+    (root / "session_latest").unlink()
+    (root / "session_latest").symlink_to("/etc")
+    assert look(root) is None
+
+
+def test_the_node_is_known_from_port_files_newest_first(root: Path, session: Path) -> None:
+    """A raylet that was started again has written new ones."""
+    for age, node in enumerate(reversed(NODES)):
+        path = session / f"metrics_export_port_{node}"
+        path.write_text("1")
+        os.utime(path, (1000 - age, 1000 - age))
+    assert find_node(session) == NODES[-1]
+    seen = look(root)
+    assert seen
+    assert (seen.session, seen.node) == (SESSION, NODES[-1])
+
+
+def test_before_ray_2_54_the_node_is_known_from_the_raylets_log(root: Path, session: Path) -> None:
+    """The last raylet that says so counts."""
+    (session / "logs" / "raylet.out").write_text(
+        "".join(f"[2026] main.cc:1: Raylet of id, {node} started. Raylet consists of …\n" for node in NODES)
+    )
+    assert find_node(session, root) == NODES[-1]
+
+
+def test_the_hook_file_of_older_setups_is_honoured(root: Path, session: Path) -> None:
+    """If nothing better is there; rubbish in it is not."""
+    (root / "raylet_node_id").write_text("not an id\n")
+    assert find_node(session, root) is None
+    (root / "raylet_node_id").write_text(f"{NODES[0]}\n")
+    assert find_node(session, root) == NODES[0]
+
+
+def test_the_raylet_is_there_when_somebody_listens(session: Path) -> None:
+    """A socket file alone means nothing."""
+    assert raylet(session) is Raylet.GONE
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(session / "sockets" / "raylet"))
+        listener.listen()
+        assert raylet(session) is Raylet.ALIVE
+    assert raylet(session) is Raylet.GONE
+
+
+def test_the_dashboard_is_found_from_its_log(session: Path) -> None:
+    """Ray may have chosen another port than the usual one."""
+    assert find_dashboard(session) is None
+    (session / "logs" / "dashboard.log").write_text("INFO -- Dashboard head http address: 127.0.0.1:8266\n")
+    assert find_dashboard(session) == "http://127.0.0.1:8266"
+
+
+def test_a_session_began_when_its_oldest_file_was_made(session: Path) -> None:
+    """A collector that comes late does not make the session younger."""
+    os.utime(session / "sockets", (1000, 1000))
+    assert started_ms(session, 2_000_000_000_000) == 1_000_000
+    assert started_ms(session / "nothing", 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("host", "cluster"),
+    [("vm", "vm"), ("My_Laptop.local", "my-laptop.local"), ("-x-", "x"), ("ümlaut", "mlaut"), ("", "local")],
+)
+def test_a_hosts_name_becomes_a_clusters_name(host: str, cluster: str) -> None:
+    """KubeRay's keys depend on DNS-1123 names."""
+    assert host_cluster_name(host) == cluster
+    assert parse_name(cluster) == cluster

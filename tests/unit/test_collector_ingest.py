@@ -1,0 +1,198 @@
+"""POST /v1/events with everything that can be wrong with a body: Ray must get its 200, and nothing good is lost."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rayhistory.collector.app import make_app
+from rayhistory.collector.ingest import Ingest, is_loopback
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.setaside import SetAside
+from rayhistory.collector.spool import Spool
+
+SESSION = "session_2026-11-15_19-18-08_055078_15551"
+GOOD = {"eventId": "good", "eventType": "X", "sessionName": SESSION}
+
+
+class Receiver:
+    """The real app on a real spool, called without a network."""
+
+    def __init__(
+        self, directory: Path, *, budget: int = 10**7, largest_body: int = 10**6, remote: bool = False
+    ) -> None:
+        self.directory = directory
+        self.metrics = Metrics()
+        self.spool = Spool(directory, budget=budget, segment_size=10**6, segment_age=300)
+        aside = SetAside(directory / "set-aside", self.metrics)
+        self.ingest = Ingest(self.spool, aside, self.metrics, largest_body=largest_body, allow_remote=remote)
+        self.app = make_app(self.ingest, self.metrics, lambda: None)
+
+    async def post(self, body: bytes, peer: str = "127.0.0.1") -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, client=(peer, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/v1/events", content=body)
+
+    def spooled(self) -> list[bytes]:
+        return [line for path in sorted(self.directory.rglob("*.wal")) for line in path.read_bytes().splitlines()]
+
+    def aside(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted(self.directory.joinpath("set-aside").glob("*"))]
+
+
+def run(directory: Path, use: Callable[[Receiver], Awaitable[None]], **options: Any) -> Receiver:
+    async def session() -> Receiver:
+        receiver = Receiver(directory, **options)
+        await receiver.spool.open()
+        try:
+            await use(receiver)
+        finally:
+            await receiver.spool.shut()
+        return receiver
+
+    return asyncio.run(session())
+
+
+def post(directory: Path, body: bytes, **options: Any) -> tuple[Receiver, int]:
+    statuses: list[int] = []
+
+    async def use(receiver: Receiver) -> None:
+        statuses.append((await receiver.post(body)).status_code)
+
+    return run(directory, use, **options), statuses[0]
+
+
+def test_a_batch_becomes_one_record_per_event(tmp_path: Path) -> None:
+    """The events' own bytes are kept: no number goes through a float."""
+    body = f'[{{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}, {json.dumps(GOOD)}]'.encode()
+    receiver, status = post(tmp_path, body)
+    assert status == 200
+    assert receiver.spooled() == [
+        f'node_events {{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}'.encode(),
+        b"node_events " + json.dumps(GOOD).encode(),
+    ]
+
+
+def test_a_single_object_is_a_batch_of_one(tmp_path: Path) -> None:
+    """An object instead of an array is understood."""
+    receiver, status = post(tmp_path, json.dumps(GOOD).encode())
+    assert (status, len(receiver.spooled())) == (200, 1)
+
+
+def test_pretty_printed_events_stay_on_one_line(tmp_path: Path) -> None:
+    """Line breaks between tokens would break the records."""
+    receiver, status = post(tmp_path, json.dumps([GOOD, GOOD], indent=2).replace("\n", "\r\n").encode())
+    assert status == 200
+    assert [json.loads(line.partition(b" ")[2]) for line in receiver.spooled()] == [GOOD, GOOD]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"hello",
+        b"[1, 2",
+        b'[{"a": }]',
+        b"\xff\xfe",
+        b"[" * 100_000 + b"]" * 100_000,
+        b'[{"sessionName": "' + b"x" * 100 + b"\x00" + b'"}]',
+        b'[{"a": "line\nbreak"}]',
+        b'{"sessionName"',
+    ],
+)
+def test_a_body_that_is_not_json_is_set_aside_and_acknowledged(tmp_path: Path, body: bytes) -> None:
+    """Otherwise Ray would send it for ever, and everything behind it would wait."""
+    receiver, status = post(tmp_path, body)
+    assert status == 200
+    assert receiver.spooled() == []
+    assert receiver.aside() == [body]
+
+
+@pytest.mark.parametrize("body", [b"[]", b" [ ] ", b""])
+def test_a_body_with_nothing_in_it_is_acknowledged(tmp_path: Path, body: bytes) -> None:
+    """There is nothing to keep of it."""
+    receiver, status = post(tmp_path, body)
+    assert (status, receiver.spooled(), receiver.aside()) == (200, [], [])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"3",
+        b'"text"',
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"sessionName": "../../../etc"}',
+        b'{"sessionName": "%b", "x": "\xff"}' % SESSION.encode(),
+        b'{"sessionName": {"deep": %b}}' % (b"[" * 50 + b"]" * 50),
+    ],
+)
+def test_a_bad_element_does_not_harm_its_neighbours(tmp_path: Path, bad: bytes) -> None:
+    """It is set aside alone."""
+    good = json.dumps(GOOD).encode()
+    receiver, status = post(tmp_path, b"[%b, %b, %b]" % (good, bad, good))
+    assert status == 200
+    assert receiver.spooled() == [b"node_events " + good] * 2
+    assert receiver.aside() == [bad]
+
+
+def test_a_body_that_is_too_large_is_set_aside_and_acknowledged(tmp_path: Path) -> None:
+    """Its beginning is kept: memory and disk are bounded."""
+    receiver, status = post(tmp_path, b"[" + b" " * 5000 + b"]", largest_body=1000)
+    assert (status, receiver.spooled()) == (200, [])
+    assert all(len(kept) <= 1000 for kept in receiver.aside())
+
+
+def test_what_is_set_aside_is_bounded_in_number(tmp_path: Path) -> None:
+    """A sender of garbage cannot fill the disk with files."""
+    receiver, status = post(tmp_path, b"[" + b",".join([b"1"] * 1500) + b"]")
+    assert status == 200
+    assert len(receiver.aside()) == 1000
+    assert receiver.metrics.bad == 1500
+
+
+def test_a_spent_disk_budget_is_the_only_reason_to_refuse(tmp_path: Path) -> None:
+    """503 with Retry-After, and taken again as soon as there is room."""
+
+    async def use(receiver: Receiver) -> None:
+        body = json.dumps([{**GOOD, "pad": "x" * 600}]).encode()
+        assert (await receiver.post(body)).status_code == 200
+        refused = await receiver.post(body)
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        await receiver.spool.rotate()
+        for segment in receiver.spool.segments():
+            await receiver.spool.discard(segment)
+        assert (await receiver.post(body)).status_code == 200
+
+    receiver = run(tmp_path, use, budget=1000)
+    assert b'refused_total{reason="spool"} 1.0' in receiver.metrics.exposition()
+
+
+def test_other_machines_are_refused_unless_allowed(tmp_path: Path) -> None:
+    """Ray posts from the same machine; anybody else could forge history."""
+
+    async def use(receiver: Receiver) -> None:
+        body = json.dumps([GOOD]).encode()
+        assert (await receiver.post(body, "10.1.2.3")).status_code == 403
+        assert (await receiver.post(body, "::1")).status_code == 200
+
+    async def use_open(receiver: Receiver) -> None:
+        assert (await receiver.post(json.dumps([GOOD]).encode(), "10.1.2.3")).status_code == 200
+
+    run(tmp_path / "closed", use)
+    run(tmp_path / "open", use_open, remote=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False),
+     ("::ffff:10.0.0.1", False), ("localhost.evil", False), ("", False)],
+)  # fmt: skip
+def test_loopback_is_told_from_the_address(host: str, expected: bool) -> None:
+    """In both families, and in the mixed form."""
+    assert is_loopback(host) is expected

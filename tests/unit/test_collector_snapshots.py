@@ -1,0 +1,253 @@
+"""Questions to the dashboard: which, when, and what is kept of the answers."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from rayhistory.collector.dashboard import Dashboard
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.record import SessionRecord
+from rayhistory.collector.schedule import ACTORS, JOBS, NODES, PLACEMENT_GROUPS, SERVE, Question, Schedule
+from rayhistory.collector.snapshots import Snapshots
+from rayhistory.collector.spool import Spool
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage.local import LocalStore
+
+SESSION = "session_2026-11-15_19-18-08_055078_15551"
+NODE = "a" * 56
+REF = SessionRef("default", "test", SESSION)
+VERSION = {"ray_version": "2.60.0", "session_name": SESSION}
+
+
+class FakeDashboard:
+    """A web server that answers as Ray's dashboard would, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {"/api/version": VERSION, JOBS: [], NODES: {}, ACTORS: {}}
+        self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = ""
+
+    def count(self, uri: str) -> int:
+        return self.asked.count(uri)
+
+
+@contextmanager
+def serving() -> Iterator[FakeDashboard]:
+    fake = FakeDashboard()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fake.asked.append(self.path)
+            fake.headers.append(dict(self.headers))
+            uri = self.path.replace("?nocache=1", "").replace("&nocache=1", "")
+            body = json.dumps(fake.answers.get(uri)).encode()
+            self.send_response(200 if uri in fake.answers else 500)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(
+    tmp_path: Path, use: Callable[[Snapshots, FakeDashboard], Awaitable[None]], **options: Any
+) -> tuple[list[dict[str, Any]], FakeDashboard]:
+    """What was kept, in order."""
+
+    async def session(fake: FakeDashboard) -> None:
+        settings = Settings(ray_dashboard_address=options.pop("address", fake.url), **options)
+        metrics, layout, store = Metrics(), Layout(), LocalStore(tmp_path / "store")
+        spool = Spool(tmp_path / "spool", budget=10**7, segment_size=10**7, segment_age=300)
+        await spool.open()
+        snapshots = Snapshots(
+            session=SESSION,
+            dashboard=Dashboard(settings, SESSION, lambda: fake.url),
+            questions=Schedule(0.0, 30.0, ("/additional",)),
+            spool=spool,
+            put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
+            record=SessionRecord(REF, None, store, layout, metrics, heartbeat=30),
+            metrics=metrics,
+        )
+        await use(snapshots, fake)
+        await snapshots.close()
+        await spool.shut()
+
+    with serving() as fake:
+        asyncio.run(session(fake))
+    lines = [line for path in tmp_path.rglob("*.wal") for line in path.read_bytes().splitlines()]
+    assert all(line.startswith(b"snapshots {") for line in lines)
+    return [json.loads(line.partition(b" ")[2]) for line in lines], fake
+
+
+def bodies(kept: list[dict[str, Any]], uri: str) -> list[Any]:
+    return [each["dashboardSnapshot"]["body"] for each in kept if each["dashboardSnapshot"]["uri"] == uri]
+
+
+def test_an_answer_is_kept_when_it_has_changed(tmp_path: Path) -> None:
+    """With its time, as a record like Ray's own."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        await snapshots.final()
+        await snapshots.final()
+        fake.answers[JOBS] = [{"submission_id": "a", "status": "SUCCEEDED"}]
+        await snapshots.final()
+
+    kept, fake = ask(tmp_path, use)
+    assert bodies(kept, JOBS) == [[], [{"submission_id": "a", "status": "SUCCEEDED"}]]
+    record = kept[0]
+    assert (record["eventType"], record["sourceType"], record["sessionName"]) == (
+        "DASHBOARD_SNAPSHOT",
+        "RAYHISTORY",
+        SESSION,
+    )
+    assert record["timestamp"].endswith("Z")
+    assert len(record["timestamp"]) == len("2026-11-15T19:18:22.063903729Z")
+    assert all("rayhistory-collector" in headers["User-Agent"] for headers in fake.headers)
+
+
+def test_the_time_of_asking_is_no_change(tmp_path: Path) -> None:
+    """Fields that differ in every answer are not compared."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        for now in (1.5, 2.5):
+            fake.answers[NODES] = {"data": {"summary": [{"now": now, "cpu": 3}]}}
+            await snapshots.final()
+
+    assert len(bodies(ask(tmp_path, use)[0], NODES)) == 1
+
+
+def test_command_lines_are_trimmed(tmp_path: Path) -> None:
+    """Ray's end in thousands of empty strings."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        fake.answers[NODES] = {"cmdline": ["ray::IDLE", "", "x", *[""] * 5000], "few": ["a", "", ""]}
+        await snapshots.final()
+
+    assert bodies(ask(tmp_path, use)[0], NODES) == [{"cmdline": ["ray::IDLE", "", "x"], "few": ["a", "", ""]}]
+
+
+def test_rays_stale_answers_are_not_taken(tmp_path: Path) -> None:
+    """Some routes answer with what they found the last time somebody asked."""
+
+    async def use(snapshots: Snapshots, _: FakeDashboard) -> None:
+        await snapshots.final()
+
+    _, fake = ask(tmp_path, use)
+    assert f"{NODES}&nocache=1" in fake.asked
+    assert f"{ACTORS}?nocache=1" in fake.asked
+    assert JOBS in fake.asked
+
+
+def test_serve_data_and_train_are_asked_only_when_in_use(tmp_path: Path) -> None:
+    """These questions start drivers inside Ray."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        await snapshots.final()
+        assert not any("serve" in uri or "data/" in uri or "train" in uri for uri in fake.asked)
+        fake.answers[JOBS] = [{"job_id": "02000000", "status": "RUNNING"}]
+        fake.answers[ACTORS] = {
+            "data": {"actors": {"x": {"actorClass": "ServeController"}, "y": {"className": "_StatsActor"}}}
+        }
+        await snapshots.final()
+        assert {SERVE, "/api/data/datasets/02000000"} <= set(fake.asked)
+        assert not any("train" in uri for uri in fake.asked)
+
+    ask(tmp_path, use)
+
+
+def test_kuberays_own_questions_are_also_kept_as_its_objects(tmp_path: Path) -> None:
+    """Verbatim, under its names."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        fake.answers |= {PLACEMENT_GROUPS: {"a": [1, "", ""]}, "/timezone": {"offset": "+00:00"}, "/additional": "text"}
+        await snapshots.final()
+
+    ask(tmp_path, use)
+    folder = tmp_path / "store/cluster-history/raycluster/default/test" / SESSION / "fetched_endpoints"
+    names = {path.name: path.read_text() for path in folder.iterdir()}
+    assert names == {
+        "restful__api__v0__placement_groups?detail=1&limit=10000": '{"a": [1, "", ""]}',
+        "restful__timezone": '{"offset": "+00:00"}',
+        "restful__additional": '"text"',
+    }
+
+
+def test_another_sessions_dashboard_is_not_believed(tmp_path: Path) -> None:
+    """Two clusters on one host: the usual port may be the other one's."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        fake.answers["/api/version"] = {**VERSION, "session_name": "session_2020-01-01_00-00-00_000000_1"}
+        await snapshots.final()
+
+    kept, fake = ask(tmp_path, use)
+    assert kept == []
+    assert set(fake.asked) == {"/api/version"}
+
+
+def test_the_address_in_the_dashboards_log_is_the_second_guess(tmp_path: Path) -> None:
+    """When nobody, or another cluster, answers at the configured one."""
+
+    async def use(snapshots: Snapshots, _: FakeDashboard) -> None:
+        await snapshots.final()
+        await snapshots.final()
+
+    kept, _ = ask(tmp_path, use, address="http://127.0.0.1:9")
+    assert bodies(kept, JOBS) == [[]]
+
+
+def test_a_token_is_sent_as_kuberays_collector_does(tmp_path: Path) -> None:
+    """In Ray's own header."""
+
+    async def use(snapshots: Snapshots, _: FakeDashboard) -> None:
+        await snapshots.final()
+
+    _, fake = ask(tmp_path, use, ray_auth_token=" secret\n")  # noqa: S106
+    assert {headers.get("X-Ray-Authorization") or headers.get("x-ray-authorization") for headers in fake.headers} == {
+        "Bearer secret"
+    }
+
+
+def test_one_question_per_second_whatever_the_size(tmp_path: Path) -> None:
+    """A thousand nodes are asked in turn, and the frequent questions are not kept waiting."""
+    schedule = Schedule(0.0, 30.0)
+    schedule.set_nodes([f"{number:056x}" for number in range(1000)])
+    asked: list[Question] = []
+    now = 0.0
+    while now < 300:
+        question = schedule.next()
+        now = max(now, question.due)
+        asked.append(question)
+        schedule.answered(question, now, 2000)
+        now += 1.0
+    jobs = [question for question in asked if question.uri == JOBS]
+    nodes = {question.uri for question in asked if question.uri.startswith("/nodes/")}
+    assert len(asked) <= 301
+    assert len(jobs) > 60
+    assert len(nodes) > 30
+
+
+def test_large_answers_are_asked_for_less_often() -> None:
+    """What is kept stays bounded."""
+    schedule = Schedule(0.0, 30.0)
+    question = schedule.next()
+    schedule.answered(question, 100.0, 10 * 2**20)
+    assert question.due == 100.0 + 160.0

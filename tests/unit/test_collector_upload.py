@@ -1,0 +1,161 @@
+"""Closed segments become KubeRay's objects: the right keys, the right bytes, and no way to lose any."""
+
+import asyncio
+import gzip
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.setaside import SetAside
+from rayhistory.collector.split import split
+from rayhistory.collector.spool import Spool
+from rayhistory.collector.upload import Uploader
+from rayhistory.errors import StoreUnavailable
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.storage.local import LocalStore
+
+SESSION = "session_2026-11-15_19-18-08_055078_15551"
+NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
+KUBERAY_EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?$")
+
+
+class FlakyStore(LocalStore):
+    """A real store with outages: the first writes fail, some of them after the object is there."""
+
+    def __init__(self, directory: Path, failures: int) -> None:
+        super().__init__(directory)
+        self.failures = failures
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            if self.failures % 2:
+                await super().put(key, data)
+            raise StoreUnavailable("the store is away")
+        await super().put(key, data)
+
+
+class Place:
+    def __init__(self, directory: Path, *, failures: int = 0, compressed: bool = True) -> None:
+        self.directory = directory
+        self.metrics = Metrics()
+        self.spool = Spool(directory / "spool", budget=10**9, segment_size=10**8, segment_age=300)
+        self.uploader = Uploader(
+            spool=self.spool,
+            store=FlakyStore(directory / "store", failures),
+            layout=Layout(),
+            ref_of=lambda session: SessionRef("default", "test", session),
+            aside=SetAside(directory / "set-aside", self.metrics),
+            metrics=self.metrics,
+            compressed=compressed,
+        )
+
+    def objects(self) -> dict[str, bytes]:
+        store = self.directory / "store"
+        return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def at(place: Place, use: Callable[[Place], Awaitable[None]]) -> Place:
+    async def session() -> None:
+        await place.spool.open()
+        await use(place)
+        await place.uploader.stop()
+        await place.spool.shut()
+
+    asyncio.run(session())
+    return place
+
+
+async def fill_and_drain(place: Place) -> None:
+    records = b'node_events {"a":1}\njob_events/01000000 {"a":2}\nsnapshots {"a":3}\nnode_events {"a":4}\n'
+    await place.spool.append({SESSION: records})
+    await place.spool.name_node(SESSION, NODE)
+    await place.spool.rotate()
+    await place.uploader.drain()
+
+
+def test_a_segment_becomes_one_object_per_category(tmp_path: Path) -> None:
+    """Under KubeRay's names, in the order of arrival, and the segment is gone."""
+    place = at(Place(tmp_path), fill_and_drain)
+    history = f"cluster-history/raycluster/default/test/{SESSION}/{NODE}"
+    found = {str(Path(key).parent): gzip.decompress(data) for key, data in place.objects().items()}
+    assert found == {
+        f"{history}/node_events": b'{"a":1}\n{"a":4}\n',
+        f"{history}/job_events/01000000": b'{"a":2}\n',
+        f"ray-history/snapshots/default/test/{SESSION}": b'{"a":3}\n',
+    }
+    for key in place.objects():
+        assert KUBERAY_EVENT_FILE.search(key)
+        assert Path(key).name.startswith(f"{NODE}-")
+        assert key.endswith(".jsonl.gz")
+    assert not list((tmp_path / "spool").rglob("*.wal"))
+    assert not (tmp_path / "spool" / SESSION).exists()
+    assert place.spool.bytes == 0
+    assert place.metrics.sessions[SESSION].stored == 3
+
+
+def test_without_compression_objects_are_plain(tmp_path: Path) -> None:
+    """And their names say so."""
+    place = at(Place(tmp_path, compressed=False), fill_and_drain)
+    assert b'{"a":1}\n{"a":4}\n' in place.objects().values()
+    assert all(key.endswith(".jsonl") for key in place.objects())
+
+
+def test_a_failing_store_is_tried_until_it_answers(tmp_path: Path) -> None:
+    """The segment stays until every part is confirmed, and repeats write the same objects."""
+    place = at(Place(tmp_path, failures=5), fill_and_drain)
+    assert len(place.objects()) == 3
+    assert not list((tmp_path / "spool").rglob("*.wal"))
+
+
+def test_a_segment_waits_until_its_node_is_known(tmp_path: Path) -> None:
+    """Nothing is filed under a node that nobody knows yet."""
+
+    async def use(place: Place) -> None:
+        await place.spool.append({SESSION: b'node_events {"a":1}\n'})
+        await place.spool.rotate()
+        await place.uploader.drain()
+        assert place.objects() == {}
+        await place.spool.name_node(SESSION, NODE)
+        await place.uploader.drain()
+        assert len(place.objects()) == 1
+
+    at(Place(tmp_path), use)
+
+
+def test_bytes_depend_on_the_segment_alone(tmp_path: Path) -> None:
+    """Split again after a crash, at another time and place, it gives the same objects."""
+    segment = tmp_path / "5-n.wal"
+    segment.write_bytes(b"".join(b'job_events/%02d {"n":%d}\n' % (n % 3, n) for n in range(1000)))
+    outcomes = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        parts, _ = split(segment, tmp_path / name, compressed=True)
+        outcomes.append([(part.category, part.lines, part.path.read_bytes()) for part in parts])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_more_jobs_than_files_can_be_open_at_once(tmp_path: Path) -> None:
+    """A thousand short jobs in one segment are a thousand objects."""
+    segment = tmp_path / "5-n.wal"
+    segment.write_bytes(b"".join(b'job_events/%04d {"n":%d}\n' % (n % 500, n) for n in range(1000)))
+    (tmp_path / "parts").mkdir()
+    parts, damage = split(segment, tmp_path / "parts", compressed=False)
+    assert len(parts) == 500
+    assert all(part.lines == len(part.path.read_bytes().splitlines()) == 2 for part in parts)
+    assert (damage.torn, damage.lines) == (0, [])
+
+
+def test_damaged_records_are_set_aside_and_the_rest_is_stored(tmp_path: Path) -> None:
+    """A bad sector costs what was in it."""
+    folder = tmp_path / "spool" / SESSION
+    folder.mkdir(parents=True)
+    (folder / f"5-{NODE}.wal").write_bytes(b'node_events {"a":1}\nrubbish\nnode_events {"a":2}\nnode_ev')
+
+    async def use(place: Place) -> None:
+        await place.uploader.drain()
+
+    place = at(Place(tmp_path), use)
+    assert [gzip.decompress(data) for data in place.objects().values()] == [b'{"a":1}\n{"a":2}\n']
+    assert [path.read_bytes() for path in (tmp_path / "set-aside").iterdir()] == [b"rubbish\n"]

@@ -1,0 +1,64 @@
+"""Keys as KubeRay's server reads them, and back."""
+
+import re
+
+import pytest
+
+from rayhistory.errors import UsageError
+from rayhistory.layout import Layout, SessionRef
+
+SESSION = "session_2026-08-12_09-15-02_123456_1"
+PLAIN = SessionRef("default", "raycluster", SESSION)
+OWNED = SessionRef("default", "rayjob-x7k2p", SESSION, "rayjob", "nightly")
+NODE = "0f690c018f332312c5b989cb5e700a26dbae9b206feb5f1f086485ee"
+
+
+@pytest.mark.parametrize("root", ["", "log", "/log/", "a//b"])
+@pytest.mark.parametrize("ref", [PLAIN, OWNED])
+def test_a_sessions_metadata_key_can_be_read_back(root: str, ref: SessionRef) -> None:
+    layout = Layout(root)
+    assert layout.parse_metadata_key(layout.metadata_key(ref)) == ref
+
+
+def test_keys_are_those_of_kuberays_current_layout() -> None:
+    layout = Layout()
+    history = f"cluster-history/rayjob/default/nightly/rayjob-x7k2p/{SESSION}"
+    assert layout.metadata_key(OWNED) == f"cluster-metadata/rayjob/default_nightly_rayjob-x7k2p/{SESSION}"
+    assert layout.metadata_key(PLAIN) == f"cluster-metadata/raycluster/default_raycluster/{SESSION}"
+    assert layout.log_key(OWNED, NODE, "events/event_JOBS.log") == f"{history}/{NODE}/logs/events/event_JOBS.log"
+    key = layout.events_key(OWNED, NODE, "job_events/01000000", 1786526102000000001, compressed=True)
+    assert key == f"{history}/{NODE}/job_events/01000000/{NODE}-2026-08-12-09-1786526102000000001.jsonl.gz"
+    assert re.search(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?$", key)
+    uri = "/api/v0/placement_groups?detail=1&limit=10000"
+    expected = "fetched_endpoints/restful__api__v0__placement_groups?detail=1&limit=10000"
+    assert layout.endpoint_key(PLAIN, uri).endswith(expected)
+    assert layout.endpoint_key(PLAIN, "/api/serve/applications/").endswith("/restful__api__serve__applications")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cluster-metadata/raycluster/default_c/",
+        "cluster-metadata/raycluster/default_c/notes.txt",
+        f"cluster-metadata/raycluster/default_c_d/{SESSION}",
+        f"cluster-metadata/rayjob/default_c/{SESSION}",
+        f"cluster-metadata/other/default_c/{SESSION}",
+        f"cluster-metadata/raycluster/.._../{SESSION}",
+        f"elsewhere/raycluster/default_c/{SESSION}",
+        f"cluster-metadata/raycluster/default_c/deeper/{SESSION}",
+    ],
+)
+def test_what_is_not_a_sessions_key_is_passed_over(key: str) -> None:
+    assert Layout().parse_metadata_key(key) is None
+
+
+@pytest.mark.parametrize("name", ["session_latest", "session_x", "../x", f"{SESSION}/..", f"{SESSION}\n", "", "x" * 300])
+def test_a_name_from_outside_that_is_no_session_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        SessionRef.checked("default", "c", name)
+
+
+@pytest.mark.parametrize("name", ["..", "a_b", "A", "a/b", "a\0", "", "-a", "x" * 300])
+def test_a_name_from_outside_that_is_not_dns_1123_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        SessionRef.checked(name, "c", SESSION)

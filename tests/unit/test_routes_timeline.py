@@ -1,0 +1,85 @@
+"""The timeline: the spans of the live dashboard, readable for Chrome's tracing and Perfetto."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from recorded_sample import live, serving
+from starlette.testclient import TestClient
+
+from rayhistory.server.routes import timeline
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with serving(tmp_path_factory.mktemp("timeline")) as client:
+        yield client
+
+
+def events(client: TestClient, query: str = "") -> list[Row]:
+    answer = client.get(f"api/v0/tasks/timeline{query}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("application/json")
+    found: list[Row] = answer.json()
+    return found
+
+
+def worker_of(event: Row, all_events: list[Row]) -> str:
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in all_events if e["name"] == "thread_name"}
+    name: str = names[event["pid"], event["tid"]]
+    return name
+
+
+def span(event: Row, all_events: list[Row]) -> Row:
+    numbers = ("pid", "tid", "ts", "dur")
+    return {k: v for k, v in event.items() if k not in numbers} | {"worker": worker_of(event, all_events)}
+
+
+def test_spans_are_those_of_the_live_dashboard(client: TestClient) -> None:
+    """All of them, on the same workers, to the microsecond (Ray rounds); more came after the live answer."""
+    ours, theirs = events(client), live("v0_tasks_timeline")
+    for expected in (event for event in theirs if event["ph"] == "X"):
+        [same] = [
+            event for event in ours
+            if event["ph"] == "X" and event["cat"] == expected["cat"]
+            and event["args"]["task_id"] == expected["args"]["task_id"]
+        ]  # fmt: skip
+        assert span(same, ours) == span(expected, theirs)
+        assert (same["ts"], same["dur"]) == pytest.approx((expected["ts"], expected["dur"]), abs=1)
+
+
+def test_nodes_and_workers_are_named(client: TestClient) -> None:
+    found = events(client)
+    assert {"name": "process_name", "args": {"name": "Node 192.0.2.2"}, "pid": 0, "tid": None, "ph": "M"} in found
+    assert all(event["ph"] == "M" for event in found[-2:])
+
+
+def test_driver_spans_are_left_out_as_in_ray(client: TestClient) -> None:
+    assert not [event for event in events(client) if event.get("cat") == "submit_task"]
+
+
+def test_a_timeline_can_be_of_one_job(client: TestClient) -> None:
+    found = events(client, "?job_id=03000000")
+    assert {event["args"]["job_id"] for event in found if event["ph"] == "X"} == {"03000000"}
+
+
+def test_a_job_without_spans_gives_an_empty_array(client: TestClient) -> None:
+    assert client.get("api/v0/tasks/timeline?job_id=99000000").text == "[]"
+
+
+def test_the_timeline_can_be_downloaded(client: TestClient) -> None:
+    answer = client.get("api/v0/tasks/timeline?download=1&job_id=01000000")
+    assert answer.headers["content-disposition"].startswith('attachment; filename="timeline-01000000-')
+
+
+def test_portions_change_nothing(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = events(client)
+    monkeypatch.setattr(timeline, "_TASKS_AT_ONCE", 3)
+    assert events(client) == whole
+
+
+def test_what_is_no_job_is_refused(client: TestClient) -> None:
+    answer = client.get("api/v0/tasks/timeline", params={"download": "1", "job_id": 'x"\r\nSet-Cookie: a=b'})
+    assert answer.status_code == 400
