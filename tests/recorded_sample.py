@@ -1,4 +1,4 @@
-"""A session recorded from real Ray 2.60, small enough to be in the repository: its events, and what the live dashboard said.
+"""A session recorded from real Ray 2.60: its events, and what the live dashboard said.
 
 The workload had tasks of every fate, nested and retried ones, actors that restarted and died, submitted jobs and
 placement groups. The answers in `data/ray-2.60/endpoints` are from about half a minute before its end.

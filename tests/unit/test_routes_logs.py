@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recorded_sample import NODE, REF, live, serving, settings_for
 from starlette.testclient import TestClient
 
 from rayhistory.layout import Layout
 from rayhistory.server.logfind import below_logs
 from rayhistory.server.routes import logs as routes
 from rayhistory.storage import open_store
+from recorded_sample import NODE, REF, live, serving, settings_for
 
 SESSION_LOGS = f"/tmp/ray/{REF.session}/logs"
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
@@ -190,12 +190,10 @@ def test_a_file_that_was_moved_away_is_found(client: TestClient) -> None:
      "../../../secret", "*", "//etc/passwd"],
 )  # fmt: skip
 def test_no_name_leads_to_anything_but_a_file_of_the_listing(client: TestClient, directory: Path, name: str) -> None:
-    put(directory, Layout().logs_prefix(REF, NODE).removesuffix("/logs") + "/secret", b"secret")
+    put(directory, Layout().logs_prefix(REF, NODE).removesuffix("/logs") + "/secret", b"9f3a61")
     answer = client.get("api/v0/logs/file", params={"node_id": NODE, "filename": name})
     assert answer.status_code == 500
-    assert b"secret" not in answer.content.replace(name.encode(), b"").replace(b"/secret", b"").replace(
-        b"not found at: ../secret", b""
-    )
+    assert b"9f3a61" not in answer.content
 
 
 @pytest.mark.parametrize("path", ["/%2e%2e/secret", "/file/../../secret", "/file%2f..%2f..%2fsecret"])
@@ -248,9 +246,11 @@ def test_a_task_that_wrote_nothing_has_an_empty_log(client: TestClient, director
         ({"task_id": TASK, "lines": "all"}, "lines must be a whole number, not 'all'"),
         ({"task_id": TASK, "attempt_number": "x"}, "attempt_number must be a whole number, not 'x'"),
         ({"task_id": TASK, "interval": 1}, "interval is given for a file. It is only for a stream."),
-        ({"node_id": NODE, "node_ip": "1.2.3.4", "filename": "a"}, "Both node_id and node_ip are given. Only one of them "
+        ({"node_id": NODE, "node_ip": "1.2.3.4", "filename": "a"},
+         "Both node_id and node_ip are given. Only one of them "
          f"can be provided. Given node id: {NODE}, given node ip: 1.2.3.4"),
-        ({"node_id": NODE}, "None of actor_id, task_id, pid, submission_id or filename is provided. At least one of them "
+        ({"node_id": NODE},
+         "None of actor_id, task_id, pid, submission_id or filename is provided. At least one of them "
          "is required to fetch logs."),
         ({"filename": "raylet.out"}, "node_id or node_ip must be provided as constructor arguments when no actor or "
          "task_id is supplied as arguments."),

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recorded_sample import NODE, live, live_rows, serving
 from starlette.testclient import TestClient
+
+from recorded_sample import NODE, live, live_rows, serving
 
 Rows = list[dict[str, Any]]
 
@@ -225,8 +226,8 @@ def test_all_filters_must_hold(client: TestClient) -> None:
         ("tasks?limit=-1", "Given limit -1 is negative. Use 0 or more."),
         ("tasks?timeout=soon", "timeout: invalid literal for int() with base 10: 'soon'"),
         ("tasks?detail=maybe", "Failed to convert a value maybe of type <class 'str'> to <class 'bool'>"),
-        ("actors?filter_keys=name", "1 filter_keys, 0 filter_predicates and 0 filter_values are given. Each filter needs "
-         "one of each."),
+        ("actors?filter_keys=name",
+         "1 filter_keys, 0 filter_predicates and 0 filter_values are given. Each filter needs one of each."),
         ("tasks?filter_keys=name&filter_predicates=contains&filter_values=x",
          "Unsupported filter predicate contains is given. Available predicates: =, !=."),
         ("tasks?filter_keys=attempt_number&filter_predicates=%3D&filter_values=x",
@@ -235,7 +236,8 @@ def test_all_filters_must_hold(client: TestClient) -> None:
         ("workers?filter_keys=is_alive&filter_predicates=%3D&filter_values=x",
          "Invalid filter `--filter is_alive x` for a boolean type column. Please provide "
          "`--filter is_alive [True|true|1]` for True or `--filter is_alive [False|false|0]` for False."),
-        ("actors?filter_keys=state&filter_predicates=%3D&filter_values=gone", "Invalid actor state for filtering: GONE"),
+        ("actors?filter_keys=state&filter_predicates=%3D&filter_values=gone",
+         "Invalid actor state for filtering: GONE"),
         ("nodes?filter_keys=state&filter_predicates=%3D&filter_values=gone", "Invalid node state for filtering: GONE"),
         ("tasks?filter_keys=job_id&filter_predicates=!%3D&filter_values=01",
          "ID string needs to have length 4, got 1"),

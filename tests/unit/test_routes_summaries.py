@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded_sample import live, serving
 from starlette.testclient import TestClient
 
 from rayhistory.server.lineage import lineage
+from recorded_sample import live, serving
 
 Row = dict[str, Any]
 JOB = "filter_keys=job_id&filter_predicates=%3D&filter_values=01000000"

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from recorded_sample import live, serving
 from starlette.testclient import TestClient
 
 from rayhistory.server.routes import timeline
+from recorded_sample import live, serving
 
 Row = dict[str, Any]
 

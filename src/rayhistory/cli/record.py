@@ -43,24 +43,44 @@ class Recorded(msgspec.Struct, frozen=True):
         return self.ref.url
 
 
-async def record(wish: Wish) -> Recorded:
-    """Runs the command as a submitted job: Ray keeps the output and the failure of those, not of plain drivers."""
+class Recording(msgspec.Struct, frozen=True):
+    """A local Ray that is up, and the port of the collector beside it."""
+
+    ray: LocalRay
+    ref: SessionRef
+    port: int
+
+    async def settle(self) -> None:
+        """Waits until what has happened so far has reached the collector."""
+        await _settle(self.port)
+
+
+@contextlib.asynccontextmanager
+async def recording(wish: Wish) -> AsyncIterator[Recording]:
+    """A local Ray and a collector beside it; leaving the block ends both, in the order in which nothing is lost."""
     open_store(wish.settings, writable=True)
-    port = ReservedPorts(["events"])["events"]
     say("starting Ray")
+    port = ReservedPorts(["events"])["events"]
     async with LocalRay(f"http://127.0.0.1:{port}/v1/events", num_cpus=wish.num_cpus) as ray:
         async with _collector(wish, ray, port) as collector:
             await ray.ready()
-            say(f"Ray {ray.version} is up, running: {_one_line(wish.argv)}")
-            exit_code = await _run_job(ray, wish.argv)
-            say("keeping what is still on its way")
-            await _settle(port)
+            session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)
+            yield session
+            await session.settle()
             collector.send_signal(signal.SIGTERM)  # it takes the dashboard's last answers, then waits for Ray's end
             await _last_answers_taken(port)
             await ray.stop()
             if await asyncio.wait_for(collector.wait(), 60) != 0:
                 raise RayHistoryError("the collector ended with an error: what it said is above")
-        return Recorded(SessionRef.checked(wish.namespace, wish.name, ray.session_name), exit_code)
+
+
+async def record(wish: Wish) -> Recorded:
+    """Runs the command as a submitted job: Ray keeps the output and the failure of those, not of plain drivers."""
+    async with recording(wish) as session:
+        say(f"Ray {session.ray.version} is up, running: {_one_line(wish.argv)}")
+        exit_code = await _run_job(session.ray, wish.argv)
+        say("keeping what is still on its way")
+    return Recorded(session.ref, exit_code)
 
 
 def _one_line(argv: list[str]) -> str:

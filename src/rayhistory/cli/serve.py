@@ -9,6 +9,7 @@ from rayhistory import jsonlog
 from rayhistory.cli import record, sample_job
 from rayhistory.layout import Layout
 from rayhistory.server import frontend
+from rayhistory.server.app import create_app
 from rayhistory.server.catalogue import Catalogue, Entry
 from rayhistory.server.main import listen
 from rayhistory.server.main import serve as serve_until_stopped
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     entries = asyncio.run(_entries(settings))
     jsonlog.set_up("warning")
     _greet(address, settings, entries)
-    serve_until_stopped(settings, listener)
+    serve_until_stopped(create_app(settings), listener)
     return 0
 
 

@@ -7,8 +7,6 @@ import time
 from datetime import UTC, datetime
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from rayhistory.layout import Layout
 from rayhistory.server.catalogue import Catalogue
@@ -17,14 +15,15 @@ from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 from rayhistory.web import SessionRow
 
+_HEADINGS = ("STATE", "CLUSTER", "SESSION", "STARTED (UTC)", "DURATION", "JOBS", "TASKS", "RAY")
+
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     rows = asyncio.run(_rows(settings))
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     elif rows:
-        console = Console()
-        console.print(_table(rows), soft_wrap=True, crop=False, width=None if console.is_terminal else 200)
+        print(_table([_HEADINGS, *map(_cells, rows)]))
     else:
         print("The store holds no session yet. Record one with: rayhistory run -- python my_job.py")
     return 0
@@ -40,26 +39,30 @@ async def _rows(settings: Settings) -> list[SessionRow]:
         await store.close()
 
 
-def _table(rows: list[SessionRow]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("STATE", "CLUSTER", "SESSION", "STARTED (UTC)", "DURATION", "JOBS", "TASKS", "RAY"):
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells(row))
-    return table
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _cells(row: SessionRow) -> list[str]:
-    started = (
-        datetime.fromtimestamp(row.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if row.started_ms else "–"
-    )
+def _cells(row: SessionRow) -> tuple[str, ...]:
     duration = row.duration_ms(int(time.time() * 1000))
-    jobs, tasks = "–", "–"
+    jobs = tasks = "not indexed yet"
     if row.counts:
         jobs = ", ".join(f"{number} {status.lower()}" for status, number in sorted(row.counts.jobs.items())) or "0"
         failed = f" ({row.counts.failed_tasks} failed)" if row.counts.failed_tasks else ""
         tasks = f"{row.counts.tasks}{failed}"
-    return [
-        row.state, f"{row.namespace}/{row.cluster}", row.session, started,
-        f"{duration / 1000:.0f} s" if duration is not None else "–", jobs, tasks, row.ray_version or "–",
-    ]  # fmt: skip
+    return (
+        row.state,
+        f"{row.namespace}/{row.cluster}",
+        row.session,
+        _time(row.started_ms),
+        f"{duration / 1000:.0f} s" if duration is not None else "?",
+        jobs,
+        tasks,
+        row.ray_version or "?",
+    )
+
+
+def _time(ms: int | None) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms else "?"

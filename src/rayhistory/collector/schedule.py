@@ -9,6 +9,7 @@ NODES = "/nodes?view=summary"
 SERVE = "/api/serve/applications/"
 DATASETS = "/api/data/datasets/"
 TRAIN = "/api/train/v2/runs/v1"
+GRAFANA = "/api/grafana_health"
 PLACEMENT_GROUPS = "/api/v0/placement_groups?detail=1&limit=10000"
 
 _ONCE = float("inf")
@@ -57,7 +58,7 @@ class Schedule:
                 Question("/api/cluster_status?format=1", 10.0),
                 Question("/api/v0/workers?detail=1&limit=10000", poll_interval),
                 Question("/api/v0/nodes?detail=1&limit=10000", poll_interval),
-                Question("/api/grafana_health", _ONCE, final=False),
+                Question(GRAFANA, _ONCE, final=False),
             ]
         }
         for uri in additional:

@@ -75,9 +75,15 @@ class Collector:
         self._keeper: SessionKeeper | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
+        self._last_answers_taken = False
         self._tasks: list[asyncio.Task[None]] = []
         metrics.watch("spool_bytes", "bytes on the local disk that are not yet in the store", lambda: spool.bytes)
         metrics.watch("segments_waiting", "closed spool files that are not yet in the store", lambda: len(spool.closed))
+        metrics.watch(
+            "last_answers_taken",
+            "1 when the dashboard was asked a last time after SIGTERM: Ray may be stopped",
+            lambda: self._last_answers_taken,
+        )
 
     @property
     def app(self) -> Starlette:
@@ -184,14 +190,21 @@ class Collector:
         """Ray's last events come while it ends, and its dashboard answers only as long as it is there."""
         keeper = self._keeper
         if keeper is None:
+            self._last_answers_taken = True
             return
         log.info("the end has come: events are taken until Ray is gone", extra={"session": keeper.ref.session})
-        questions = asyncio.create_task(keeper.ask_a_last_time())
+        questions = asyncio.create_task(self._ask_a_last_time(keeper))
         while time.monotonic() < latest and not self.hurry.is_set():
             if await keeper.raylet() is Raylet.GONE:
                 break
             await pause(self.hurry, _LOOK_FOR_END)
         await unless(self.hurry, questions)
+
+    async def _ask_a_last_time(self, keeper: SessionKeeper) -> None:
+        try:
+            await keeper.ask_a_last_time()
+        finally:
+            self._last_answers_taken = True
 
     async def _give_up_at(self, when: float) -> None:
         await pause(self.hurry, when - time.monotonic())

@@ -122,9 +122,12 @@ class Snapshots:
 
     def _failed(self, uri: str, reason: str) -> None:
         self._metrics.snapshot_failures.labels(reason).inc()
-        if reason not in self._said:
-            self._said.add(reason)
-            log.warning(
+        none_is_normal = uri == schedule.GRAFANA and reason.startswith("status")
+        said = f"{uri} {reason}" if none_is_normal else reason
+        if said not in self._said:
+            self._said.add(said)
+            log.log(
+                logging.INFO if none_is_normal else logging.WARNING,
                 "the dashboard did not answer; asked again, and not said again",
                 extra={"uri": uri, "address": self._dashboard.address, "reason": reason},
             )

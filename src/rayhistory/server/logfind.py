@@ -87,7 +87,7 @@ async def _of_name(view: SessionView, node: str, name: str) -> Found:
 
 async def _of_actor(view: SessionView, wanted: Wanted, actor_id: str) -> Found:
     """The output of the latest life of the actor that left any."""
-    changes = await view.rows("actor_transitions", Filter("actor_id", "=", actor_id), sort=("-ns",))
+    changes = await view.rows("actor_transitions", Filter("actor_id", "in", (actor_id.lower(),)), sort=("-ns",))
     if not changes and await view.row("actors", Filter("actor_id", "=", actor_id)) is None:
         raise LogNotFound(f"Actor ID {actor_id} not found.")
     lives = dict.fromkeys((c["node_id"], c["worker_id"]) for c in changes if c["node_id"] and c["worker_id"])
@@ -121,7 +121,7 @@ async def _of_submission(view: SessionView, wanted: Wanted, submission_id: str) 
 
 
 async def _of_task(view: SessionView, wanted: Wanted, task_id: str) -> Found:
-    attempts = await view.rows("tasks", Filter("task_id", "=", task_id), sort=("-attempt_number",))
+    attempts = await view.rows("tasks", Filter("task_id", "in", (task_id.lower(),)), sort=("-attempt_number",))
     if not attempts:
         raise LogNotFound(
             f"Could not find log file for task: {task_id} (attempt {wanted.attempt or 0}) with suffix: {wanted.suffix}"

@@ -6,11 +6,12 @@ import socket
 import sys
 
 import uvicorn
+from starlette.applications import Starlette
 
 from rayhistory import jsonlog
 from rayhistory.errors import UsageError
 from rayhistory.server.app import create_app
-from rayhistory.settings import SERVER, Settings, parse_command_line
+from rayhistory.settings import SERVER, parse_command_line
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings, listener: socket.socket) -> None:
+def serve(app: Starlette, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C."""
-    config = uvicorn.Config(create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
     uvicorn.Server(config).run([listener])
 
 
@@ -45,11 +46,12 @@ def main() -> None:
         log.warning(warning)
     host = settings.host or "0.0.0.0"  # noqa: S104
     try:
+        app = create_app(settings)
         listener = listen(host, settings.port)
         log.info("serving", extra={"address": f"http://{host}:{listener.getsockname()[1]}/"})
         if host in ("0.0.0.0", "::"):  # noqa: S104
             log.warning("everyone who can reach this address can read every session: there is no access control")
-        serve(settings, listener)
+        serve(app, listener)
     except UsageError as error:
         sys.stderr.write(f"historyserver: {error}\n")
         raise SystemExit(2) from None

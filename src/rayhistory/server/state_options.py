@@ -143,10 +143,12 @@ def index_filters(schema: Schema, given: tuple[Condition, ...]) -> tuple[Filter,
         operator = "=" if condition.equal else "!="
         if column.optional and not condition.equal:
             filters.append(Filter(column.source, "!=", None))
-        if isinstance(value, str) and column.kind is not Kind.TEXT:
+        if isinstance(value, str) and column.kind not in (Kind.TEXT, Kind.ID):
             continue
         if column.absent is not None and _same(value, column.absent):
             filters.append(Filter(column.source, operator, None))
+        elif column.kind is Kind.ID and condition.equal:
+            filters.append(Filter(column.source, "in", (str(value).lower(),)))
         else:
             filters.append(Filter(column.source, operator, _bounded(value)))
     return tuple(filters)

@@ -21,6 +21,7 @@ class Kind(Enum):
     """How Ray reads the text of a filter. The `MAYBE_` ones are not converted for `!=`, which then always holds."""
 
     TEXT = "text"
+    ID = "id, which the index keeps in lower case"
     INT = "int"
     BOOL = "bool"
     MAYBE_INT = "int or nothing"
@@ -86,23 +87,23 @@ def _d(name: str, source: str = "") -> Column:
 TASKS = Schema(
     "tasks",
     (
-        _f("task_id"),
+        _f("task_id", kind=Kind.ID),
         _f("attempt_number", kind=Kind.INT),
         _f("name"),
         _f("state"),
-        _f("job_id"),
-        _f("actor_id"),
+        _f("job_id", kind=Kind.ID),
+        _f("actor_id", kind=Kind.ID),
         _f("type"),
         _f("func_or_class_name"),
-        _f("parent_task_id", absent=NIL_TASK),
-        _f("node_id"),
-        _f("worker_id"),
+        _f("parent_task_id", kind=Kind.ID, absent=NIL_TASK),
+        _f("node_id", kind=Kind.ID),
+        _f("worker_id", kind=Kind.ID),
         _f("worker_pid", kind=Kind.MAYBE_INT),
         _f("error_type", optional=True),
         _f("language", detail=True),
         _d("required_resources"),
         _d("runtime_env_info"),
-        _f("placement_group_id", detail=True),
+        _f("placement_group_id", kind=Kind.ID, detail=True),
         _d("events"),
         _d("profiling_data"),
         _d("creation_time_ms"),
@@ -122,19 +123,19 @@ TASKS = Schema(
 ACTORS = Schema(
     "actors",
     (
-        _f("actor_id"),
+        _f("actor_id", kind=Kind.ID),
         _f("class_name", absent=""),
         _f("state"),
-        _f("job_id"),
+        _f("job_id", kind=Kind.ID),
         _f("name", absent=""),
-        _f("node_id", optional=True),
+        _f("node_id", kind=Kind.ID, optional=True),
         _f("pid", kind=Kind.MAYBE_INT, absent=0),
         _f("ray_namespace", absent=""),
         _d("serialized_runtime_env"),
         _d("required_resources"),
         _d("death_cause"),
         _d("is_detached"),
-        _f("placement_group_id", detail=True, optional=True),
+        _f("placement_group_id", kind=Kind.ID, detail=True, optional=True),
         _f("repr_name", detail=True, absent=""),
         _d("num_restarts"),
         _d("num_restarts_due_to_lineage_reconstruction"),
@@ -152,7 +153,7 @@ ACTORS = Schema(
 NODES = Schema(
     "nodes",
     (
-        _f("node_id"),
+        _f("node_id", kind=Kind.ID),
         _f("node_ip", absent=""),
         _f("is_head_node", "is_head", kind=Kind.BOOL),
         _f("state"),
@@ -172,11 +173,11 @@ NODES = Schema(
 WORKERS = Schema(
     "workers",
     (
-        _f("worker_id"),
+        _f("worker_id", kind=Kind.ID),
         _f("is_alive", kind=Kind.BOOL),
         _f("worker_type"),
         _f("exit_type", optional=True),
-        _f("node_id", absent=""),
+        _f("node_id", kind=Kind.ID, absent=""),
         _f("ip", absent=""),
         _f("pid", kind=Kind.INT, absent=0),
         _d("exit_detail"),
@@ -193,9 +194,9 @@ WORKERS = Schema(
 PLACEMENT_GROUPS = Schema(
     "placement_groups",
     (
-        _f("placement_group_id"),
+        _f("placement_group_id", kind=Kind.ID),
         _f("name", absent=""),
-        _f("creator_job_id", absent=""),
+        _f("creator_job_id", kind=Kind.ID, absent=""),
         _f("state"),
         _d("bundles"),
         _f("is_detached", kind=Kind.MAYBE_BOOL, detail=True),

@@ -20,6 +20,8 @@ from rayhistory.server.view import SessionView
 
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 
+_LARGE_PAGE = 1_000
+_MANY_SPANS = 100_000
 _RUNTIME_ENVS = "/api/v0/runtime_envs"
 
 Shape = Callable[[Row], Row]
@@ -29,8 +31,7 @@ Source = Callable[[SessionView], Awaitable[list[Row]]]
 async def tasks(request: Request, view: SessionView) -> Response:
     options = list_options(request.query_params, state_schema.TASKS)
     always = (NO_DRIVERS,) if options.exclude_driver else ()
-    columns = () if options.detail else state_rows.TASK_COLUMNS
-    found = await _page(view, state_schema.TASKS, options, always, columns)
+    found = await _task_page(view, options, always)
     filtered = await _filtered(view, state_schema.TASKS, options, always, len(found))
     total = await task_total(view, options.conditions, always)
     rows = await _detailed(view, found) if options.detail else [state_rows.task(row) for row in found]
@@ -43,6 +44,21 @@ async def task_total(view: SessionView, conditions: tuple[Condition, ...], alway
     return await view.index.count(Query("tasks", filters=always + index_filters(state_schema.TASKS, early)))
 
 
+async def _task_page(view: SessionView, options: Options, always: tuple[Filter, ...]) -> list[Row]:
+    """A large page of whole rows is cut by its ids first: sorting ids is cheap, sorting rows is not."""
+    if not options.detail:
+        return await _page(view, state_schema.TASKS, options, always, state_rows.TASK_COLUMNS)
+    if options.limit > _LARGE_PAGE:
+        ids = await _page(view, state_schema.TASKS, options, always, ("task_id",))
+        always += _between(ids) if ids else ()
+    return await _page(view, state_schema.TASKS, options, always)
+
+
+def _between(rows: list[Row]) -> tuple[Filter, Filter]:
+    """What narrows a table down to the tasks of a page, and to few others."""
+    return Filter("task_id", ">=", rows[0]["task_id"]), Filter("task_id", "<=", rows[-1]["task_id"])
+
+
 async def _detailed(view: SessionView, found: list[Row]) -> list[Row]:
     spans = state_rows.by_attempt(await _spans(view, found))
     return await asyncio.to_thread(
@@ -51,12 +67,13 @@ async def _detailed(view: SessionView, found: list[Row]) -> list[Row]:
 
 
 async def _spans(view: SessionView, found: list[Row]) -> list[Row]:
-    task_ids = sorted({row["task_id"] for row in found})
-    if not task_ids:
+    """What was profiled in the tasks of a page; when that lies far apart, each task is asked for by name."""
+    if not found:
         return []
-    return await view.rows(
-        "profile_events", Filter("task_id", "in", task_ids), sort=("task_id", "attempt", "end_ns", "start_ns")
-    )
+    filters: tuple[Filter, ...] = _between(found)
+    if await view.index.count(Query("profile_events", filters=filters)) > _MANY_SPANS:
+        filters += (Filter("task_id", "in", sorted({row["task_id"] for row in found})),)
+    return await view.rows("profile_events", *filters, sort=("task_id", "attempt", "end_ns", "start_ns"))
 
 
 async def _list(schema: Schema, shape: Shape, request: Request, view: SessionView) -> Response:

@@ -1,0 +1,117 @@
+"""`rayhistory run`: a user's own script, kept whole, with nothing to set up."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rayhistory.server.app import create_app
+from rayhistory.settings import SERVER, resolve
+
+RAYHISTORY = Path(sys.executable).parent / "rayhistory"
+
+SCRIPT = """
+import sys, ray
+ray.init(logging_level="error")
+
+@ray.remote
+def square(x):
+    print("squaring", x)
+    return x * x
+
+print("sum", sum(ray.get([square.remote(i) for i in range(8)])))
+ray.get(square.options(name="the-very-last").remote(9))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+async def run(store: Path, name: str, *argv: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        RAYHISTORY, "run", "--name", name, "--num-cpus", "2", "--", *argv,
+        env=os.environ | {"LOCAL_STORAGE_DIR": str(store)},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, errors = await process.communicate()
+    return process.returncode or 0, output.decode(), errors.decode()
+
+
+async def ask(store: Path, url: str) -> httpx.Response:
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": str(store / "cache")})
+    app = create_app(settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://history") as http,
+    ):
+        return await http.get(url)
+
+
+def link(errors: str) -> str:
+    found = re.search(r"Session kept: http://127\.0\.0\.1:8080(/s/\S+/)", errors)
+    assert found, errors
+    return found[1]
+
+
+def test_two_runs_at_once_are_both_kept_whole(tmp_path: Path) -> None:
+    """Output on the terminal, the script's exit code, and everything up to its last task in the store."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    store = tmp_path / "store"
+
+    async def both() -> None:
+        runs = await asyncio.gather(
+            run(store, "one", "python", str(script), "0"), run(store, "two", "python", str(script), "7")
+        )
+        for (code, output, errors), expected in zip(runs, (0, 7), strict=True):
+            assert code == expected, errors
+            assert "sum 140" in output
+            url = link(errors)
+            tasks = (await ask(store, f"{url}api/v0/tasks?limit=100")).json()["data"]["result"]["result"]
+            assert len(tasks) == 9
+            assert {task["state"] for task in tasks} == {"FINISHED"}
+            assert "the-very-last" in {task["name"] for task in tasks}
+            (job,) = (await ask(store, f"{url}api/jobs/")).json()
+            assert job["status"] == ("SUCCEEDED" if expected == 0 else "FAILED")
+            assert job["driver_exit_code"] == expected
+            logs = (await ask(store, f"{url}api/jobs/{job['submission_id']}/logs")).json()["logs"]
+            assert "sum 140" in logs
+            assert "squaring 7" in logs
+
+    asyncio.run(both())
+    listed = json.loads(os.popen(f"LOCAL_STORAGE_DIR={store} {RAYHISTORY} sessions --json").read())  # noqa: S605
+    assert {(row["cluster"], row["state"]) for row in listed} == {("one", "ended"), ("two", "ended")}
+
+
+def test_an_interrupted_run_is_kept_too(tmp_path: Path) -> None:
+    """Ctrl-C ends the job, and what it had done until then is in the store."""
+
+    async def interrupted() -> tuple[int, str]:
+        code = "import time; print('begun', flush=True); time.sleep(600)"
+        process = await asyncio.create_subprocess_exec(
+            RAYHISTORY, "run", "--name", "cut", "--num-cpus", "1", "--", "python", "-c", code,
+            env=os.environ | {"LOCAL_STORAGE_DIR": str(tmp_path)},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout
+        while b"begun" not in (line := await process.stdout.readline()):
+            assert line, "the job ended by itself"
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+        return process.returncode or 0, errors.decode()
+
+    code, errors = asyncio.run(interrupted())
+    assert code == 130, errors
+    (job,) = asyncio.run(ask(tmp_path, f"{link(errors)}api/jobs/")).json()
+    assert job["status"] == "STOPPED"
+
+
+@pytest.mark.parametrize("argv", [["no-such-program"], ["python", "no-such-file.py"]])
+def test_a_command_that_cannot_be_run_fails_like_in_a_shell(tmp_path: Path, argv: list[str]) -> None:
+    code, output, errors = asyncio.run(run(tmp_path, "wrong", *argv))
+    assert code in (127, 2), errors
+    assert "no-such" in output

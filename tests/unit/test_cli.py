@@ -1,0 +1,91 @@
+"""A wrong call is answered with one line that says what was wrong, with what value, and what to do."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAYHISTORY_", "STORAGE_"))}
+    return subprocess.run(
+        [BIN / argv[0], *argv[1:]], env=clean | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "complaint"),
+    [
+        (["rayhistory", "run"], {}, "rayhistory: say what to run: rayhistory run -- python my_job.py"),
+        (["rayhistory", "fly"], {}, "rayhistory: argument COMMAND: invalid choice: 'fly'"),
+        (["rayhistory", "serve", "--prot", "1"], {}, "rayhistory: unknown flag or argument: --prot 1"),
+        (["rayhistory", "serve", "--port", "x"], {}, "rayhistory: --port=x: use a port number"),
+        (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),
+        (["rayhistory", "env", "--ray-version", "1.2"], {}, "rayhistory: "),
+        (["rayhistory", "sessions"], {"LOCAL_STORAGE_DIR": "/nowhere"}, "LOCAL_STORAGE_DIR=/nowhere: there is no such"),
+        (["rayhistory", "run", "--", "ls"], {"LOCAL_STORAGE_DIR": "/proc/x"}, "LOCAL_STORAGE_DIR=/proc/x: cannot be made"),
+        (["historyserver"], {"STORAGE_BACKEND": "tape"}, "historyserver: unknown storage backend 'tape'"),
+        (["historyserver", "--nope"], {}, "historyserver: unknown flag or argument: --nope"),
+        (["collector", "--role", "king"], {}, "collector: --role=king: use Head or Worker"),
+        (["collector"], {"RAY_CLUSTER_NAME": "no_underscores"}, "collector: RAY_CLUSTER_NAME=no_underscores: use"),
+        (["collector"], {"STORAGE_BACKEND": "tape"}, "collector: unknown storage backend 'tape'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_2(argv: list[str], environment: dict[str, str], complaint: str) -> None:
+    done = call(*argv, **environment)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_is_said_by_every_program(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        store = {"LOCAL_STORAGE_DIR": str(tmp_path)}
+        calls = (["rayhistory", "serve", "--port", port], ["historyserver", "--port", port],
+                 ["collector", "--events-port", port, "--event-data-dir", str(tmp_path / "spool")])  # fmt: skip
+        for argv in calls:
+            done = call(*argv, **store)
+            assert done.returncode == 2
+            assert f"{port}" in done.stderr
+            assert "in use" in done.stderr
+
+
+def test_an_empty_store_is_not_an_error(tmp_path: Path) -> None:
+    """A newcomer's first call tells how to get a first session."""
+    done = call("rayhistory", "sessions", LOCAL_STORAGE_DIR=str(tmp_path))
+    assert done.returncode == 0
+    assert "rayhistory run -- python my_job.py" in done.stdout
+    assert call("rayhistory", "sessions", "--json", LOCAL_STORAGE_DIR=str(tmp_path)).stdout.strip() == "[]"
+
+
+def test_the_doctor_names_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    good = call("rayhistory", "doctor", LOCAL_STORAGE_DIR=str(tmp_path))
+    assert good.returncode == 0
+    assert "objects can be created" in good.stdout
+    bad = call("rayhistory", "doctor", LOCAL_STORAGE_DIR="/proc/x")
+    assert bad.returncode == 1
+    assert "FAIL  store: LOCAL_STORAGE_DIR=/proc/x" in bad.stdout
+
+
+def test_the_environment_for_a_cluster_is_right_for_its_version() -> None:
+    """`ALL` is not understood before 2.54, and both names of the variable are printed."""
+    new, old = call("rayhistory", "env", "--ray-version", "2.60"), call("rayhistory", "env", "--ray-version", "2.53")
+    name = "AGENT_EXPOSABLE_EVENT_TYPES="
+    assert f"{name}ALL" in new.stdout
+    assert "PUBLISHER_HTTP_ENDPOINT_EXPOSABLE_EVENT_TYPES=ALL" in new.stdout
+    assert f"{name}TASK_DEFINITION_EVENT,TASK_LIFECYCLE_EVENT" in old.stdout
+    assert "TASK_PROFILE_EVENT" in old.stdout
+    assert "--system-config=" in new.stdout
+
+
+@pytest.mark.parametrize("program", ["collector", "historyserver", "rayhistory"])
+def test_help_is_given(program: str) -> None:
+    done = call(program, "--help")
+    assert done.returncode == 0
+    assert "usage:" in done.stdout
