@@ -61,17 +61,17 @@ async def recording(wish: Wish) -> AsyncIterator[Recording]:
     open_store(wish.settings, writable=True)
     say("starting Ray")
     port = ReservedPorts(["events"])["events"]
-    async with LocalRay(f"http://127.0.0.1:{port}/v1/events", num_cpus=wish.num_cpus) as ray:
-        async with _collector(wish, ray, port) as collector:
-            await ray.ready()
-            session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)
-            yield session
-            await session.settle()
-            collector.send_signal(signal.SIGTERM)  # it takes the dashboard's last answers, then waits for Ray's end
-            await _last_answers_taken(port)
-            await ray.stop()
-            if await asyncio.wait_for(collector.wait(), 60) != 0:
-                raise RayHistoryError("the collector ended with an error: what it said is above")
+    events_url = f"http://127.0.0.1:{port}/v1/events"
+    async with LocalRay(events_url, num_cpus=wish.num_cpus) as ray, _collector(wish, ray, port) as collector:
+        await ray.ready()
+        session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)
+        yield session
+        await session.settle()
+        collector.send_signal(signal.SIGTERM)  # it takes the dashboard's last answers, then waits for Ray's end
+        await _last_answers_taken(port)
+        await ray.stop()
+        if await asyncio.wait_for(collector.wait(), 60) != 0:
+            raise RayHistoryError("the collector ended with an error: what it said is above")
 
 
 async def record(wish: Wish) -> Recorded:
@@ -172,7 +172,9 @@ async def _settle(port: int) -> None:
 async def _last_answers_taken(port: int) -> None:
     """Ray may go when the collector has asked its dashboard for the last time."""
     deadline = time.monotonic() + 6
-    while time.monotonic() < deadline and await _metric(port, "rayhistory_collector_last_answers_taken") < 1:
+    while await _metric(port, "rayhistory_collector_last_answers_taken") < 1:
+        if time.monotonic() > deadline:
+            return
         await asyncio.sleep(0.1)
 
 

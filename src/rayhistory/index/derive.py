@@ -15,8 +15,10 @@ _STATE_CASE = "\n".join(
 
 _TASKS = f"""
 WITH names AS (
-  SELECT task_id, attempt, min(substr(event_name, 7)) AS profile_name
-  FROM profile_events WHERE starts_with(event_name, 'task::') GROUP BY ALL
+  SELECT task_id, attempt, min(substr(event_name, 7)) FILTER (WHERE starts_with(event_name, 'task::')) AS profile_name,
+    max(end_ns) FILTER (WHERE event_name = 'task:store_outputs') AS stored_ns
+  FROM profile_events
+  WHERE (task_id, attempt) NOT IN (SELECT (task_id, attempt) FROM task_definitions) GROUP BY ALL
 ), joined AS (
   SELECT coalesce(d.task_id, u.task_id) AS task_id, coalesce(d.attempt, u.attempt)::BIGINT AS attempt_number,
     coalesce(d.job_id, u.job_id, right(coalesce(d.task_id, u.task_id), 8)) AS job_id,

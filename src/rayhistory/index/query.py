@@ -117,7 +117,7 @@ def _condition(column: str, is_text: bool, condition: Filter) -> tuple[str, list
     if operator == "!=":
         return (f"{column} IS NOT NULL", []) if value is None else (f"{left} IS DISTINCT FROM {right}", [value])
     if operator == "in":
-        return f"{column} IN ({', '.join('?' for _ in value)})", list(value)
+        return f"{column} IN (SELECT unnest(?))", [list(value)]
     if operator == "contains":
         return f"contains(lower({column}::VARCHAR), lower(?))", [str(value)]
     if operator == "prefix":

@@ -6,12 +6,14 @@ import msgspec
 from starlette.requests import Request
 
 MASK = "<redacted>"
-_BROWSER_HEADERS = ("referer", "origin", "sec-fetch-mode", "sec-fetch-site", "access-control-request-method")
+_BROWSER_HEADERS = ("referer", "origin")
+_BROWSER_PREFIXES = ("sec-fetch-", "access-control-request-")
 
 
 def is_browser(request: Request) -> bool:
-    agent = request.headers.get("user-agent", "")
-    return agent.startswith("Mozilla") or any(name in request.headers for name in _BROWSER_HEADERS)
+    if request.headers.get("user-agent", "").startswith("Mozilla"):
+        return True
+    return any(name in _BROWSER_HEADERS or name.startswith(_BROWSER_PREFIXES) for name in request.headers)
 
 
 def masked(runtime_env: Any) -> Any:

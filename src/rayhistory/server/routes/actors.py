@@ -6,15 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from rayhistory import ids
 from rayhistory.index.query import Filter
 from rayhistory.server.answers import parsed, rest_answer
 from rayhistory.server.routing import get
 from rayhistory.server.view import SessionView
 
-_LAST_SEEN = (
-    "gpus", "tpus", "mem", "processStats", "numExecutedTasks", "numPendingTasks", "numObjectRefsInScope",
-    "numInPlasma", "numLocalObjects", "usedObjectStoreMemory", "taskQueueLength", "language", "workerType",
-)  # fmt: skip
+_NIL = "f" * (2 * ids.NODE)
 _DEATHS = {
     "actor_died_error_context": "error_message",
     "runtime_env_failed_context": "error_message",
@@ -33,33 +31,35 @@ async def dashboard_actors(view: SessionView, *filters: Filter) -> dict[str, dic
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     optional = {"placementGroupId": row["placement_group_id"], "callSite": row["call_site"]}
+    told = {} if measured.get("state") != "DEAD" else measured
     return {
+        "gpus": [],
+        "tpus": [],
+        "mem": [],
+        "processStats": None,
+        **measured,
         "actorId": row["actor_id"],
         "jobId": row["job_id"],
         "state": row["state"],
         "pid": row["pid"] or 0,
         "address": {
-            "nodeId": row["node_id"] or "",
+            "nodeId": row["node_id"] or _NIL,
             "ipAddress": row["node_ip"] or "",
             "port": row["port"] or 0,
-            "workerId": row["worker_id"] or "",
+            "workerId": row["worker_id"] or _NIL,
         },
         "name": row["name"] or "",
         "numRestarts": str(row["num_restarts"]),
         "className": row["class_name"] or "",
         "actorClass": row["class_name"] or "",
-        "startTime": row["start_time_ms"] or 0,
-        "endTime": row["end_time_ms"] or 0,
-        "timestamp": float(row["end_time_ms"] or row["changed_ms"] or 0),
+        # Events are some milliseconds later than what the dashboard says.
+        "startTime": measured.get("startTime") or row["start_time_ms"] or 0,
+        "endTime": told.get("endTime") or row["end_time_ms"] or 0,
+        "timestamp": told.get("timestamp") or float(row["end_time_ms"] or row["changed_ms"] or 0),
         "reprName": row["repr_name"] or "",
         "labelSelector": parsed(row["label_selector"], {}),
         "requiredResources": plain_resources(parsed(row["required_resources"], {})),
         "exitDetail": exit_detail(row),
-        "gpus": [],
-        "tpus": [],
-        "mem": [],
-        "processStats": None,
-        **{key: measured[key] for key in _LAST_SEEN if key in measured},
         **({"workerId": row["worker_id"]} if row["worker_id"] else {}),
         **{key: value for key, value in optional.items() if value},
     }

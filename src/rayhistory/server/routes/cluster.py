@@ -1,6 +1,5 @@
 """The cluster as a whole. What a dead cluster cannot answer is said in a way that the pages show well."""
 
-import time
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.routing import get, get_plain
 from rayhistory.server.view import SessionView
 
+_CPP_SOURCES = {"COMMON", "CORE_WORKER", "GCS", "RAYLET"}
 _NO_SERVE: dict[str, Any] = {
     "controller_info": {},
     "proxies": {},
@@ -53,18 +53,18 @@ async def events(request: Request, view: SessionView) -> Response:
 
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:
-    pid = row["pid"] or ""
-    return {
+    """As Ray's Python writes it, or its C++, which has other names for the writer and a number for the time."""
+    host, pid, seconds = row["hostname"] or "", row["pid"] or "", row["timestamp_s"]
+    written: dict[str, Any] = {"hostName": host, "pid": pid, "timestamp": seconds}
+    if row["source_type"] not in _CPP_SOURCES:
+        written = {"sourceHostname": host, "sourcePid": int(pid) if pid.isdigit() else pid, "timestamp": str(seconds)}
+    return written | {
         "eventId": row["event_id"],
         "sourceType": row["source_type"] or "",
-        "sourceHostname": row["hostname"] or "",
-        "sourcePid": int(pid) if pid.isdigit() else pid,
         "message": row["message"] or "",
-        "timestamp": str(row["timestamp_s"]),
         "customFields": google_style(parsed(row["custom_fields"], {})),
         "severity": row["severity"] or "",
         "label": row["label"] or "",
-        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["timestamp_s"])),
     }
 
 
