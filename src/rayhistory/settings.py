@@ -303,6 +303,9 @@ class Settings:
     cache_dir: str = _setting(
         "", "local copies of indexes (default: $XDG_CACHE_HOME/rayhistory)", _SERVING, metavar="DIR"
     )
+    cache_size: int = _setting(
+        10 * 2**30, "how much of the disk local copies of indexes may take", _SERVING, parse=parse_size, metavar="SIZE"
+    )
     fold_memory: int = _setting(2**30, "memory for folding one session", _SERVING, parse=parse_size, metavar="SIZE")
     folds: int = _setting(2, "sessions folded at the same time", _SERVING, parse=parse_positive, metavar="N")
     vanished_after: float = _setting(

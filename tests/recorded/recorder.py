@@ -52,9 +52,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        ref, answers = msgspec.json.decode(
-            (directory / "live.json").read_bytes(), type=tuple[SessionRef, list[Answer]]
-        )
+        ref, answers = msgspec.json.decode((directory / "live.json").read_bytes(), type=tuple[SessionRef, list[Answer]])
         return cls(directory, ref, {answer.question.name: answer for answer in answers})
 
     @property

@@ -14,7 +14,8 @@ from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, par
 
 _STORE = frozenset({"storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
 _SERVE = _STORE | {
-    "port", "host", "allowed_hosts", "dashboard_dir", "cache_dir", "fold_memory", "folds", "vanished_after",
+    "port", "host", "allowed_hosts", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
+    "vanished_after",
 }  # fmt: skip
 
 Command = Callable[[argparse.Namespace, Settings], int]

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import msgspec
 
-from rayhistory.errors import DamagedIndex, FoldFailed, NotIndexedYet, StoreUnavailable
+from rayhistory.errors import FoldFailed, NotIndexedYet, StoreUnavailable
 from rayhistory.index.cache import IndexCache
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
@@ -36,16 +38,21 @@ class IndexBuilder:
         self._settings = settings
         self._store = store
         self._layout = layout
-        self._cache = IndexCache(Path(settings.cache_dir) / "index", store, layout)
+        self._cache = IndexCache(Path(settings.cache_dir) / "index", store, layout, settings.cache_size)
         self._slots = asyncio.Semaphore(settings.folds)
         self._running: dict[tuple[str, str, str], _Running] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
 
-    async def open(self, ref: SessionRef, closing: Closing | None, patience: float | None = None) -> OpenIndex:
+    async def open(
+        self, ref: SessionRef, closing: Closing | None, patience: float | None = None, *, rebuild: bool = False
+    ) -> OpenIndex:
         """The session's index: as it is in the store when that covers everything, else after folding.
 
         A running session grows all the time: what there is of it is served at once, and the next visit sees more.
+        With `rebuild`, what is in the store is not trusted.
         """
+        if rebuild:
+            return self._load(ref, await self._folded(ref, closing, patience))
         known = self._opened.get(ref.identity)
         if known and time.monotonic() - known[0] < _LOOK_AGAIN and known[1].manifest.closing == closing:
             return known[1]
@@ -55,7 +62,7 @@ class IndexBuilder:
             manifest = await self._folded(ref, closing, patience)
         elif not covered:
             self._start(ref, closing)
-        return await self._load(ref, manifest, closing)
+        return self._load(ref, manifest)
 
     async def close(self) -> None:
         """Ends the folds that are going on: their processes, too."""
@@ -64,12 +71,8 @@ class IndexBuilder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _load(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> OpenIndex:
-        try:
-            index = await self._cache.open(ref, manifest)
-        except DamagedIndex as error:
-            log.warning("index is rebuilt", extra={"session": ref.path, "reason": str(error)})
-            index = await self._cache.open(ref, await self._folded(ref, closing))
+    def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
+        index = self._cache.open(ref, manifest)
         self._opened[ref.identity] = (time.monotonic(), index)
         return index
 
@@ -102,35 +105,37 @@ class IndexBuilder:
     async def _fold(self, ref: SessionRef, closing: Closing | None) -> Manifest:
         async with self._slots:
             log.info("fold begins", extra={"session": ref.path})
+            scratch = tempfile.mkdtemp(prefix="rayhistory-fold-")
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "rayhistory.index.fold",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 limit=1 << 22,
             )  # fmt: skip
             try:
-                return await self._follow(process, ref, closing)
+                return await self._follow(process, FoldJob(msgspec.to_builtins(self._settings), ref, closing, scratch))
             finally:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
+                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
-    async def _follow(self, process: asyncio.subprocess.Process, ref: SessionRef, closing: Closing | None) -> Manifest:
+    async def _follow(self, process: asyncio.subprocess.Process, job: FoldJob) -> Manifest:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101
         complaint = asyncio.create_task(process.stderr.read())
-        process.stdin.write(msgspec.json.encode(FoldJob(msgspec.to_builtins(self._settings), ref, closing)))
+        process.stdin.write(msgspec.json.encode(job))
         process.stdin.close()
         manifest: Manifest | None = None
         async for line in process.stdout:
             report = msgspec.json.decode(line, type=FoldReport)
             manifest = report.manifest
-            if running := self._running.get(ref.identity):
+            if running := self._running.get(job.ref.identity):
                 running.report = report
         await process.wait()
         if manifest is None:
-            raise _failure(ref, (await complaint).decode(errors="replace"))
+            raise _failure(job.ref, (await complaint).decode(errors="replace"))
         log.info(
             "fold done",
-            extra={"session": ref.path, "events": manifest.events, "seconds": manifest.seconds},
+            extra={"session": job.ref.path, "events": manifest.events, "seconds": manifest.seconds},
         )
         return manifest
 

@@ -1,6 +1,11 @@
-"""Local copies of index tables. A generation never changes, so a copy of the right size is a good one."""
+"""Local copies of index tables, shared by all processes of this machine, within a budget of bytes.
+
+A generation never changes, so a copy of the right size is a good one. What was not used for longest goes first.
+"""
 
 import asyncio
+import contextlib
+import os
 import secrets
 from pathlib import Path
 
@@ -12,19 +17,31 @@ from rayhistory.storage import Store
 
 
 class IndexCache:
-    def __init__(self, directory: Path, store: Store, layout: Layout) -> None:
+    def __init__(self, directory: Path, store: Store, layout: Layout, budget: int) -> None:
         self._directory = directory
         self._store = store
         self._layout = layout
+        self._budget = budget
+        self._fetching: dict[Path, asyncio.Lock] = {}
 
-    async def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
-        """The index of this generation, fetched if it is not here yet."""
-        folder = self._directory / ref.namespace / ref.cluster / ref.session / manifest.build
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        paths = {name: folder / f"{name}.parquet" for name in manifest.files}
-        missing = [name for name, size in manifest.files.items() if not _has_size(paths[name], size)]
-        await asyncio.gather(*(self._fetch(ref, manifest, name, paths[name]) for name in missing))
-        return OpenIndex(manifest, paths)
+    def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
+        """The index of this generation; its tables are fetched when they are asked for."""
+
+        async def fetch(name: str, *, again: bool) -> Path:
+            return await self.table(ref, manifest, name, again=again)
+
+        return OpenIndex(manifest, fetch)
+
+    async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> Path:
+        """The local copy of a table; `again` when the copy that is there turned out to be damaged."""
+        path = self._directory / ref.path / manifest.build / f"{name}.parquet"
+        async with self._fetching.setdefault(path, asyncio.Lock()):
+            if again or not _has_size(path, manifest.files[name]):
+                await self._fetch(ref, manifest, name, path)
+        self._fetching.pop(path, None)
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return path
 
     async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, path: Path) -> None:
         try:
@@ -33,9 +50,30 @@ class IndexCache:
             raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is gone") from None
         if len(data) != manifest.files[name]:
             raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is damaged")
+        await asyncio.to_thread(self._keep, path, data)
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        self._make_room(len(data))
+        path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        await asyncio.to_thread(half.write_bytes, data)
+        half.write_bytes(data)
         half.replace(path)
+
+    def _make_room(self, needed: int) -> None:
+        """Another process may do the same at the same time: a file that is gone already is no harm."""
+        files = []
+        for path in self._directory.rglob("*.parquet*"):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                files.append((stat.st_mtime, stat.st_size, path))
+        room = self._budget - needed - sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if room >= 0:
+                return
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+            room += size
 
 
 def _has_size(path: Path, size: int) -> bool:

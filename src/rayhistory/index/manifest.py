@@ -6,8 +6,12 @@ from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.storage import Store
 
-SCHEMA = 1
+SCHEMA = 2
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
+
+
+MERGED = "merged."
+"""The tables whose names begin so are for the next fold; the others are served."""
 
 
 class Closing(msgspec.Struct, frozen=True):

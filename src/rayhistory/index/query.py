@@ -2,16 +2,18 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 import msgspec
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import DamagedIndex, UsageError
 from rayhistory.index.manifest import Manifest
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 
@@ -34,76 +36,92 @@ class Query(msgspec.Struct, frozen=True):
     offset: int = 0
 
 
-class OpenIndex:
-    """The tables of one generation, on local disk."""
+class Fetch(Protocol):
+    async def __call__(self, name: str, *, again: bool) -> Path:
+        """The local copy of a table."""
 
-    def __init__(self, manifest: Manifest, files: dict[str, Path]) -> None:
+
+class OpenIndex:
+    """The tables of one generation. They may leave the local cache at any time, and come back when they are needed."""
+
+    def __init__(self, manifest: Manifest, fetch: Fetch) -> None:
         self.manifest = manifest
-        self._files = files
+        self._fetch = fetch
         self._columns: dict[str, dict[str, str]] = {}
 
     async def rows(self, query: Query) -> list[Row]:
-        return await asyncio.to_thread(self._rows, query)
+        return await self._run(query, self._rows)
 
     async def count(self, query: Query) -> int:
-        return await asyncio.to_thread(self._count, query)
+        return await self._run(query, self._count)
 
     async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
         """Number of rows (`count`) per distinct value of the columns."""
-        return await asyncio.to_thread(self._group, query, by)
+        return await self._run(query, lambda query, source: self._group(query, source, by))
 
-    def columns(self, table: str) -> dict[str, str]:
-        """Names and types of a table's columns."""
-        if table not in self._columns:
-            if table not in self._files:
-                raise UsageError(f"no table {table!r}")
-            described = _execute(f"DESCRIBE SELECT * FROM {self._source(table)}", [])
-            self._columns[table] = {row["column_name"]: row["column_type"] for row in described}
-        return self._columns[table]
+    async def _run(self, query: Query, work: Callable[[Query, str], T]) -> T:
+        if query.table not in self.manifest.files:
+            raise UsageError(f"no table {query.table!r}")
+        for again in (False, True):
+            path = await self._fetch(query.table, again=again)
+            try:
+                return await asyncio.to_thread(work, query, f"read_parquet('{path}')")
+            except duckdb.Error as error:
+                if again or not isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+                    raise DamagedIndex(f"table {query.table} cannot be read: {error}") from error
+        raise AssertionError
 
-    def _rows(self, query: Query) -> list[Row]:
-        columns = ", ".join(self._known(query.table, name) for name in query.columns) or "*"
-        where, values = self._where(query)
-        sql = f"SELECT {columns} FROM {self._source(query.table)}{where}{self._order(query)}"
+    def _rows(self, query: Query, source: str) -> list[Row]:
+        types = self._types(query.table, source)
+        columns = ", ".join(_known(types, query.table, name) for name in query.columns) or "*"
+        where, values = _where(types, query)
+        sql = f"SELECT {columns} FROM {source}{where}{_order(types, query)}"
         if query.limit is not None:
             sql += f" LIMIT {int(query.limit)}"
         if query.offset:
             sql += f" OFFSET {int(query.offset)}"
         return _execute(sql, values)
 
-    def _count(self, query: Query) -> int:
-        where, values = self._where(query)
-        return int(_execute(f"SELECT count(*) AS n FROM {self._source(query.table)}{where}", values)[0]["n"])
+    def _count(self, query: Query, source: str) -> int:
+        where, values = _where(self._types(query.table, source), query)
+        return int(_execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
 
-    def _group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
-        columns = ", ".join(self._known(query.table, name) for name in by)
-        where, values = self._where(query)
-        source = self._source(query.table)
+    def _group(self, query: Query, source: str, by: tuple[str, ...]) -> list[Row]:
+        types = self._types(query.table, source)
+        columns = ", ".join(_known(types, query.table, name) for name in by)
+        where, values = _where(types, query)
         return _execute(f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}", values)
 
-    def _source(self, table: str) -> str:
-        return f"read_parquet('{self._files[table]}')"
+    def _types(self, table: str, source: str) -> dict[str, str]:
+        """Names and types of a table's columns."""
+        if table not in self._columns:
+            described = _execute(f"DESCRIBE SELECT * FROM {source}", [])
+            self._columns[table] = {row["column_name"]: row["column_type"] for row in described}
+        return self._columns[table]
 
-    def _known(self, table: str, column: str) -> str:
-        if column not in self.columns(table):
-            raise UsageError(f"table {table!r} has no column {column!r}")
-        return column
 
-    def _order(self, query: Query) -> str:
-        terms = [
-            f"{self._known(query.table, name.lstrip('-'))} {'DESC' if name.startswith('-') else 'ASC'} NULLS LAST"
-            for name in query.sort
-        ]
-        return f" ORDER BY {', '.join(terms)}" if terms else ""
+def _known(types: dict[str, str], table: str, column: str) -> str:
+    if column not in types:
+        raise UsageError(f"table {table!r} has no column {column!r}")
+    return column
 
-    def _where(self, query: Query) -> tuple[str, list[Any]]:
-        terms, values = [], []
-        for condition in query.filters:
-            column = self._known(query.table, condition.column)
-            term, more = _condition(column, self.columns(query.table)[column] == "VARCHAR", condition)
-            terms.append(term)
-            values += more
-        return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
+
+def _order(types: dict[str, str], query: Query) -> str:
+    terms = [
+        f"{_known(types, query.table, name.lstrip('-'))} {'DESC' if name.startswith('-') else 'ASC'} NULLS LAST"
+        for name in query.sort
+    ]
+    return f" ORDER BY {', '.join(terms)}" if terms else ""
+
+
+def _where(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
+    terms, values = [], []
+    for condition in query.filters:
+        column = _known(types, query.table, condition.column)
+        term, more = _condition(column, types[column] == "VARCHAR", condition)
+        terms.append(term)
+        values += more
+    return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
 
 
 def _condition(column: str, is_text: bool, condition: Filter) -> tuple[str, list[Any]]:

@@ -115,13 +115,13 @@ class Resolver:
             )
         return await self.catalogue.find(selection.namespace, selection.name, selection.session)
 
-    async def view(self, selection: Selection, patience: float | None = None) -> SessionView:
+    async def view(self, selection: Selection, patience: float | None = None, *, rebuild: bool = False) -> SessionView:
         """The session, folded if need be; raises NotIndexedYet when that takes longer than is waited."""
         if selection.as_of_ms is not None:
             raise UsageError("showing a session as of a moment (`@…`) is not supported yet: leave the `@…` out")
         entry = await self.entry(selection)
         closing = await self.catalogue.closing(entry)
-        index = await self.builder.open(entry.ref, closing, patience)
+        index = await self.builder.open(entry.ref, closing, patience, rebuild=rebuild)
         return SessionView(entry.ref, self.catalogue.state(entry), index, self._logs_of(entry.ref))
 
     def _logs_of(self, ref: SessionRef) -> PlainLogs:

@@ -1,5 +1,6 @@
 """How a request below a session's address reaches its handler, and how an error becomes an answer."""
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import HTTPConnection, Request
@@ -7,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rayhistory.errors import (
+    DamagedIndex,
     FoldFailed,
     LogNotFound,
     NotIndexedYet,
@@ -18,6 +20,8 @@ from rayhistory.errors import (
 from rayhistory.server.answers import ray_error
 from rayhistory.server.resolve import Resolver, Selection
 from rayhistory.server.view import SessionView
+
+log = logging.getLogger(__name__)
 
 SessionHandler = Callable[[Request, SessionView], Awaitable[Response]]
 PlainHandler = Callable[[Request], Awaitable[Response]]
@@ -44,7 +48,12 @@ def get(path: str, handler: SessionHandler) -> Route:
 
     async def endpoint(request: Request) -> Response:
         try:
-            return await handler(request, await view_of(request))
+            try:
+                return await handler(request, await view_of(request))
+            except DamagedIndex as error:
+                log.warning("an index is built again", extra={"path": request.url.path, "reason": str(error)})
+                view = await resolver_of(request).view(selection_of(request), rebuild=True)
+                return await handler(request, view)
         except RayHistoryError as error:
             return answer_to(error)
 
