@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from rayhistory.errors import Misconfigured, UsageError
 
@@ -101,11 +102,35 @@ def parse_name(text: str) -> str:
     return name
 
 
+def parse_log_layout(text: str) -> str:
+    layout = text.strip().lower()
+    if layout not in {"both", "packs", "plain"}:
+        raise ValueError("use both, packs or plain")
+    return layout
+
+
 def parse_owner_kind(text: str) -> str:
     kind = text.strip().lower()
     if kind not in {"rayjob", "rayservice"}:
         raise ValueError("use rayjob or rayservice")
     return kind
+
+
+BACKEND_OF_SCHEME = {"file": "local", "s3": "s3", "gs": "gcs", "az": "azureblob", "oss": "aliyunoss"}
+"""A scheme that is not here is the name of its backend, so that others can add theirs."""
+
+
+def parse_store(text: str) -> str:
+    """A store's URL; a plain directory is made into one."""
+    url = text.strip() if "://" in text else Path(text.strip()).expanduser().absolute().as_uri()
+    scheme, _, rest = url.partition("://")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError("use file:///directory, with three slashes")
+    if not rest.strip("/"):
+        raise ValueError(f"name a bucket: {scheme}://bucket/prefix")
+    if "?" in rest or "@" in rest.partition("/")[0]:
+        raise ValueError("give credentials and endpoints by the cloud's own variables, not in the URL")
+    return url
 
 
 def parse_level(text: str) -> str:
@@ -158,8 +183,12 @@ class Settings:
     """The values in force. Defaults are written as a user would type them, already parsed."""
 
     # Where things are kept
+    store: str = _setting(
+        "", "where sessions are kept, as one URL: s3://bucket/prefix, gs://…, az://container/…, oss://…, file:///dir",
+        _EVERYWHERE, parse=parse_store, metavar="URL",
+    )  # fmt: skip
     storage_backend: str = _setting(
-        "local", "kind of store: local, or the name of an installed backend", _EVERYWHERE,
+        "local", "kind of store: local, s3, gcs, azureblob, aliyunoss, or another installed backend", _EVERYWHERE,
         env=("STORAGE_BACKEND", "RUNTIME_CLASS_NAME"), also=("runtime-class-name",),
         parse=lambda text: text.strip().lower(), metavar="NAME",
     )  # fmt: skip
@@ -267,7 +296,16 @@ class Settings:
         env=("RAY_COLLECTOR_POLL_INTERVAL",), parse=parse_duration, metavar="DURATION",
     )  # fmt: skip
     log_interval: float = _setting(
-        10.0, "how often changed log files are uploaded", _COLLECTOR, parse=parse_duration, metavar="DURATION"
+        5.0, "how often what was appended to log files is uploaded", _COLLECTOR, parse=parse_duration,
+        metavar="DURATION",
+    )  # fmt: skip
+    log_layout: str = _setting(
+        "both", "how logs are kept: packs (of what was appended, all files in one object, while the session runs), "
+        "plain (whole files, as KubeRay's), or both (packs, and at the end whole files too)", _COLLECTOR,
+        parse=parse_log_layout, metavar="LAYOUT",
+    )  # fmt: skip
+    log_plain_limit: int = _setting(
+        64 * 2**20, "with both: larger files are kept in packs only", _COLLECTOR, parse=parse_size, metavar="SIZE"
     )
     heartbeat_interval: float = _setting(
         30.0, "how often the head's collector says that the session is alive", _COLLECTOR, parse=parse_duration,
@@ -414,7 +452,7 @@ def resolve(
                 values[name] = found
         if setting.unused and from_flag is not None:
             warnings.append(f"--{name.replace('_', '-')} is accepted for compatibility and has no effect")
-    return _checked(Settings(**values)), warnings
+    return _checked(Settings(**_from_store_url(values))), warnings
 
 
 def _from_flag(name: str, setting: Declared, arguments: Mapping[str, Any]) -> Any:
@@ -447,6 +485,25 @@ def _from_environment(name: str, setting: Declared, environ: Mapping[str, str], 
                 raise Misconfigured(f"{variable}={text}: {error}") from None
             warnings.append(f"{variable}={text} is ignored: {error}")
     return None
+
+
+def _from_store_url(values: dict[str, Any]) -> dict[str, Any]:
+    """What the store's URL says, as the settings that it stands for. To say a thing twice is fine, if it is the same."""
+    url: str = values.get("store", "")
+    if not url:
+        return values
+    scheme, _, rest = url.partition("://")
+    said = {"storage_backend": BACKEND_OF_SCHEME.get(scheme, scheme)}
+    if scheme == "file":
+        said["local_storage_dir"] = unquote(rest)
+    elif prefix := rest.partition("/")[2].strip("/"):
+        said["storage_root_dir"] = prefix
+    for name, value in said.items():
+        other = values.get(name)
+        if other and other.strip("/") != value.strip("/"):
+            variable = name.upper()
+            raise Misconfigured(f"--store={url} and {variable}={other} contradict each other: give one of them")
+    return values | said
 
 
 def _checked(settings: Settings) -> Settings:

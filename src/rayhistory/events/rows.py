@@ -41,9 +41,9 @@ def add_event(out: Rows, event: wire.Event, ns: int) -> Problem | None:
     if event.task_lifecycle_event is not None:
         return _task_lifecycle(out, event.task_lifecycle_event, ns)
     if event.task_definition_event is not None:
-        return _task_definition(out, event.task_definition_event, None)
+        return _task_definition(out, event.task_definition_event, None, ns)
     if event.actor_task_definition_event is not None:
-        return _task_definition(out, event.actor_task_definition_event, "ACTOR_TASK")
+        return _task_definition(out, event.actor_task_definition_event, "ACTOR_TASK", ns)
     if event.task_profile_events is not None:
         return _task_profile(out, event.task_profile_events)
     for field, handler in _RARER.items():
@@ -106,7 +106,7 @@ def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
     )
 
 
-def _task_definition(out: Rows, event: wire.TaskDefinition, kind: str | None) -> Problem | None:
+def _task_definition(out: Rows, event: wire.TaskDefinition, kind: str | None, ns: int) -> Problem | None:
     task_id = ids.to_hex(event.task_id, ids.TASK)
     if task_id is None:
         return "not a task id", event.task_id
@@ -135,6 +135,7 @@ def _task_definition(out: Rows, event: wire.TaskDefinition, kind: str | None) ->
             json_text(event.fallback_strategy),
             runtime_env or None,
             event.call_site or None,
+            ns,
         ),
     )
     return None
@@ -199,6 +200,7 @@ def _actor_definition(out: Rows, event: wire.ActorDefinition, _: wire.Event, ns:
             json_text(event.required_resources),
             json_text(event.label_selector),
             json_text(event.fallback_strategy),
+            ns,
         ),
     )
     return None
@@ -497,6 +499,12 @@ def _snapshot(out: Rows, snapshot: wire.DashboardSnapshot, _: wire.Event, ns: in
     return snapshots.add_rows(out.add, snapshot.uri, msgspec.json.decode(snapshot.body), ns)
 
 
+def _export(out: Rows, record: wire.ExportRecord, _: wire.Event, ns: int) -> Problem | None:
+    if not record.line:
+        return "empty export record", record.file
+    return snapshots.add_export(out.add, msgspec.json.decode(record.line), ns)
+
+
 _RARER: dict[str, Callable[..., Problem | None]] = {
     "task_execution_event": lambda out, event, _, ns: _task_lifecycle(out, event, ns),
     "actor_lifecycle_event": _actor_lifecycle,
@@ -514,4 +522,5 @@ _RARER: dict[str, Callable[..., Problem | None]] = {
     "submission_job_lifecycle_event": _submission_lifecycle,
     "platform_event": _platform_event,
     "dashboard_snapshot": _snapshot,
+    "export_record": _export,
 }

@@ -23,6 +23,35 @@ def add_rows(add: Add, uri: str, body: object, ns: int) -> tuple[str, str] | Non
     return None
 
 
+def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
+    """A line of an export file; of submitted jobs, it has what the dashboard says of them, at the time of the change."""
+    try:
+        if line["source_type"] == "EXPORT_SUBMISSION_JOB":  # type: ignore[index]
+            _exported_job(add, line["event_data"], int(float(line["timestamp"]) * 1e9) or ns)  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return "unexpected export record", repr(error)
+    return None
+
+
+def _exported_job(add: Add, job: dict[str, Any], ns: int) -> None:
+    runtime_env = job.get("runtime_env_json") or ""
+    exit_code = job.get("driver_exit_code")
+    add(
+        "submission_jobs",
+        (
+            job["submission_job_id"], _text(job.get("entrypoint")), runtime_env if runtime_env != "{}" else None,
+            _text(job.get("driver_agent_http_address")), _text(job.get("driver_node_id")), None,
+            _json(job.get("metadata")), _number(job.get("start_time")),
+            ns, _text(job.get("status")), _text(job.get("message")), _text(job.get("error_type")),
+            _number(job.get("end_time")), int(exit_code) if exit_code is not None else None,
+        ),
+    )  # fmt: skip
+
+
+def _number(value: object) -> int | None:
+    return int(value) or None if isinstance(value, int | str) and value else None
+
+
 def _list_result(body: Any) -> Iterable[dict[str, Any]]:
     return body["data"]["result"]["result"] or []
 

@@ -118,6 +118,7 @@ TABLES: tuple[Table, ...] = (
         _text("job_id type name func_or_class_name language parent_task_id actor_id placement_group_id"),
         _json("required_resources label_selector fallback_strategy"),
         _text("runtime_env call_site"),
+        _earliest("defined_ns"),
     ),
     _table(
         "task_updates",
@@ -149,6 +150,7 @@ TABLES: tuple[Table, ...] = (
         _text("job_id name ray_namespace class_name placement_group_id runtime_env call_site parent_id"),
         _bool("is_detached"),
         _json("required_resources label_selector fallback_strategy"),
+        _earliest("defined_ns"),
     ),
     _table(
         "actor_transitions",

@@ -307,6 +307,13 @@ class DashboardSnapshot(Wire):
     body: Raw = NOTHING
 
 
+class ExportRecord(Wire):
+    """Our own: a line of one of Ray's export files."""
+
+    file: str = ""
+    line: Raw = NOTHING
+
+
 class Event(Wire):
     event_id: str = ""
     source_type: str = ""
@@ -336,6 +343,7 @@ class Event(Wire):
     submission_job_lifecycle_event: SubmissionJobLifecycle | None = None
     platform_event: Raw = NOTHING
     dashboard_snapshot: DashboardSnapshot | None = None
+    export_record: ExportRecord | None = None
 
 
 DECODER = msgspec.json.Decoder(Event, strict=False)

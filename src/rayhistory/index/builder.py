@@ -14,6 +14,7 @@ from rayhistory.errors import FoldFailed, NotIndexedYet, StoreUnavailable
 from rayhistory.index.cache import IndexCache
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
+from rayhistory.index.moments import Moments
 from rayhistory.index.query import OpenIndex
 from rayhistory.index.sources import digest, list_sources
 from rayhistory.layout import Layout, SessionRef
@@ -40,6 +41,7 @@ class IndexBuilder:
         self._layout = layout
         self._cache = IndexCache(Path(settings.cache_dir) / "index", store, layout, settings.cache_size)
         self._slots = asyncio.Semaphore(settings.folds)
+        self._moments = Moments(settings, self._cache, self._slots)
         self._running: dict[tuple[str, str, str], _Running] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
 
@@ -63,6 +65,15 @@ class IndexBuilder:
         elif not covered:
             self._start(ref, closing)
         return self._load(ref, manifest)
+
+    async def open_as_of(
+        self, ref: SessionRef, closing: Closing | None, moment_ms: int, patience: float | None = None
+    ) -> OpenIndex:
+        """The index as of a moment; from the last sign of life on, that is the index itself."""
+        index = await self.open(ref, closing, patience)
+        ns = moment_ms * 1_000_000 + 999_999
+        last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
+        return index if ns >= last else await self._moments.open(ref, index.manifest, ns)
 
     async def close(self) -> None:
         """Ends the folds that are going on: their processes, too."""

@@ -32,9 +32,13 @@ class IndexCache:
 
         return OpenIndex(manifest, fetch)
 
+    def folder(self, ref: SessionRef, build: str) -> Path:
+        """Where the tables of one generation, or of a moment of it, are kept."""
+        return self._directory / ref.path / build
+
     async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> Path:
         """The local copy of a table; `again` when the copy that is there turned out to be damaged."""
-        path = self._directory / ref.path / manifest.build / f"{name}.parquet"
+        path = self.folder(ref, manifest.build) / f"{name}.parquet"
         async with self._fetching.setdefault(path, asyncio.Lock()):
             if again or not _has_size(path, manifest.files[name]):
                 await self._fetch(ref, manifest, name, path)

@@ -18,6 +18,8 @@ _STATE_NS = ", ".join(
 _STATE_CASE = "\n".join(
     f"      WHEN {state_column(state)} IS NOT NULL THEN '{state}'" for state in reversed(TASK_STATES)
 )
+# Of an actor's restart only the worker's half is told: Ray counts it at the actor, and lists it nowhere.
+_LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
 
 _TASKS = f"""
 WITH names AS (
@@ -78,7 +80,7 @@ SELECT task_id, attempt_number,
   fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
   defined, coalesce(closed_by = 'session', false) AS closed_by_history, closed_ns,
   {", ".join(state_column(state) for state in TASK_STATES)}
-FROM finished ORDER BY task_id, attempt_number DESC
+FROM finished WHERE {_LISTED} ORDER BY task_id, attempt_number DESC
 """
 
 _ACTORS = """
@@ -125,7 +127,8 @@ WITH completed AS (
 ), submissions AS (
   SELECT coalesce(s.submission_id, d.submission_id) AS submission_id, coalesce(d.job_id, s.job_id) AS job_id,
     coalesce(s.entrypoint, d.entrypoint) AS entrypoint,
-    coalesce(s.runtime_env, d.runtime_env) AS runtime_env, coalesce(s.metadata, d.metadata) AS metadata,
+    CASE WHEN s.submission_id IS NULL THEN d.runtime_env ELSE s.runtime_env END AS runtime_env,
+    CASE WHEN s.submission_id IS NULL THEN d.metadata ELSE s.metadata END AS metadata,
     s.driver_agent_http_address, coalesce(s.driver_node_id, d.driver_node_id) AS driver_node_id,
     CASE WHEN s.status IN ('SUCCEEDED', 'FAILED', 'STOPPED') THEN s.status
       ELSE coalesce(c.status, s.status, 'RUNNING') END AS status,

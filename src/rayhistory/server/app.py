@@ -90,7 +90,8 @@ def _frontend_routes(directory: Path | None) -> list[Route]:
             if directory is None:
                 return message_page(404, frontend.ABSENT.capitalize(), "The data is there, the pages are not.",
                                     frontend.ADVICE)  # fmt: skip
-            canonical = entry.ref.url
+            moment = selection_of(request).as_of_ms
+            canonical = entry.ref.url if moment is None else f"{entry.ref.url[:-1]}@{moment}/"
             if not selection_of(request).by_cookie and request.scope["rayhistory.full_path"] != canonical:
                 return RedirectResponse(canonical, 307)
             await resolver_of(request).view(selection_of(request), _PAGE_PATIENCE)

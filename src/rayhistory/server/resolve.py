@@ -14,13 +14,15 @@ import msgspec
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.layout import Layout, SessionRef
+from rayhistory.layout.packread import Kept, Memory
 from rayhistory.layout.session import is_session_name
 from rayhistory.server.catalogue import LATEST, LIVE, Catalogue, Entry
-from rayhistory.server.logfiles import PlainLogs
+from rayhistory.server.logfiles import AllLogs, PackLogs, PlainLogs
 from rayhistory.server.view import SessionView
 from rayhistory.settings import parse_name
 from rayhistory.storage import Store
 
+_SESSIONS_WITH_LOGS = 256
 OWNER_KINDS = ("rayjob", "rayservice")
 COOKIES = ("cluster_name", "cluster_namespace", "session_name", "owner_kind", "owner_name")
 
@@ -106,7 +108,8 @@ class Resolver:
         self.builder = builder
         self._store = store
         self._layout = layout
-        self._logs: dict[tuple[str, str, str], PlainLogs] = {}
+        self._logs: Kept[AllLogs] = Kept(_SESSIONS_WITH_LOGS)
+        self._log_memory = Memory()
 
     async def entry(self, selection: Selection) -> Entry:
         if selection.owner_kind:
@@ -117,14 +120,17 @@ class Resolver:
 
     async def view(self, selection: Selection, patience: float | None = None, *, rebuild: bool = False) -> SessionView:
         """The session, folded if need be; raises NotIndexedYet when that takes longer than is waited."""
-        if selection.as_of_ms is not None:
-            raise UsageError("showing a session as of a moment (`@…`) is not supported yet: leave the `@…` out")
         entry = await self.entry(selection)
         closing = await self.catalogue.closing(entry)
         index = await self.builder.open(entry.ref, closing, patience, rebuild=rebuild)
+        if selection.as_of_ms is not None:
+            index = await self.builder.open_as_of(entry.ref, closing, selection.as_of_ms, patience)
         return SessionView(entry.ref, self.catalogue.state(entry), index, self._logs_of(entry.ref))
 
-    def _logs_of(self, ref: SessionRef) -> PlainLogs:
-        if ref.identity not in self._logs:
-            self._logs[ref.identity] = PlainLogs(self._store, self._layout, ref)
-        return self._logs[ref.identity]
+    def _logs_of(self, ref: SessionRef) -> AllLogs:
+        logs = self._logs.get(ref.identity)
+        if logs is None:
+            packs = PackLogs(self._store, self._layout, ref, self._log_memory)
+            logs = AllLogs(PlainLogs(self._store, self._layout, ref), packs)
+            self._logs.keep(ref.identity, logs, 1)
+        return logs

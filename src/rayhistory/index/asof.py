@@ -1,0 +1,113 @@
+"""The session as it was at a moment: the same tables, from what was known by then.
+
+Every merged row carries the times of what it says. Cutting it at a moment gives the row that a fold would have made of
+the events up to then, and from there on everything is as always: `served_sql` does not know the difference.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rayhistory.events.tables import TABLES, TASK_STATES, state_column
+from rayhistory.index.build import Database, open_database, write_served
+from rayhistory.settings import Settings
+
+_PLACED = "least(submitted_to_worker_ns, running_ns) <= {t}"
+_RAN = "running_ns <= {t}"
+_STATES = ", ".join(
+    f"if({state_column(s)} <= {{t}}, {state_column(s)}, NULL) AS {state_column(s)}" for s in TASK_STATES
+)
+_REACHED = " OR ".join(f"{state_column(s)} <= {{t}}" for s in TASK_STATES)
+_LOGS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+
+_CUTS = {
+    "task_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
+    "task_updates": f"""
+        SELECT * REPLACE (
+          if({_PLACED}, node_id, NULL) AS node_id, if({_PLACED}, worker_id, NULL) AS worker_id,
+          if({_RAN}, worker_pid, NULL) AS worker_pid, if({_RAN}, actor_repr_name, NULL) AS actor_repr_name,
+          {", ".join(f"if({_RAN}, {name}, NULL) AS {name}" for name in _LOGS)},
+          if(error_ns <= {{t}}, error_type, NULL) AS error_type,
+          if(error_ns <= {{t}}, error_message, NULL) AS error_message,
+          if(error_ns <= {{t}}, error_ns, NULL) AS error_ns, {_STATES})
+        FROM {{source}} WHERE {_REACHED}""",
+    "profile_events": "SELECT * FROM {source} WHERE end_ns <= {t}",
+    "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
+    "actor_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
+    "driver_jobs": """
+        SELECT * REPLACE (if(finished_ns <= {t}, finished_ns, NULL) AS finished_ns)
+        FROM {source} WHERE created_ns <= {t}""",
+    "submission_jobs": """
+        SELECT * REPLACE (
+          if(seen_ns <= {t}, status, 'RUNNING') AS status, if(seen_ns <= {t}, message, NULL) AS message,
+          if(seen_ns <= {t}, error_type, NULL) AS error_type, if(seen_ns <= {t}, end_ms, NULL) AS end_ms,
+          if(seen_ns <= {t}, driver_exit_code, NULL) AS driver_exit_code)
+        FROM {source} WHERE start_ms <= {t} // 1000000""",
+    "node_definitions": """
+        SELECT * FROM {source} n
+        WHERE start_ns <= {t} OR n.node_id IN (SELECT node_id FROM {transitions} WHERE ns <= {t})""",
+    "node_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
+    "workers": """
+        SELECT * REPLACE (
+          if(dead_ns <= {t} OR worker_type = 'DRIVER', job_id, NULL) AS job_id,
+          if(dead_ns <= {t}, dead_ns, NULL) AS dead_ns, if(dead_ns <= {t}, end_ms, NULL) AS end_ms,
+          if(dead_ns <= {t}, exit_type, NULL) AS exit_type, if(dead_ns <= {t}, exit_detail, NULL) AS exit_detail)
+        FROM {source} WHERE coalesce(alive_ns, start_ms * 1000000) <= {t}""",
+    "placement_groups": """
+        SELECT * REPLACE (if(seen_ns <= {t}, state, 'CREATED') AS state)
+        FROM {source} WHERE coalesce(created_ns, (json_extract_string(stats, '$.creation_request_received_ns'))::BIGINT,
+          seen_ns) <= {t}""",
+    "platform_events": "SELECT * FROM {source} WHERE ns <= {t}",
+    "cluster_events": "SELECT * FROM {source} WHERE timestamp_s <= {t} // 1000000000",
+    "snapshots": "SELECT * FROM {source} WHERE ns <= {t}",
+    "gaps": "SELECT * FROM {source}",
+    "life_signs": "SELECT * FROM {source}",
+}
+
+
+class AsOfJob(msgspec.Struct):
+    settings: dict[str, Any]
+    merged: dict[str, str]
+    """The files of the merged tables."""
+    folder: str
+    """Where the served ones go."""
+    ns: int
+
+
+def serve_as_of(job: AsOfJob) -> dict[str, str]:
+    """The served tables as of a moment, from the merged ones."""
+    folder = Path(job.folder)
+    with tempfile.TemporaryDirectory(prefix="rayhistory-asof-") as scratch:
+        database = open_database(Settings(**job.settings), Path(scratch))
+        for table in TABLES:
+            _cut(database, table.name, job.merged, job.ns)
+        files = write_served(database, Path(scratch), None)
+        for name, path in files.items():
+            shutil.move(path, folder / f"{name}.parquet")
+    return {name: str(folder / f"{name}.parquet") for name in files}
+
+
+def _cut(database: Database, name: str, merged: dict[str, str], ns: int) -> None:
+    query = _CUTS[name]
+    for mark, value in {
+        "{source}": f"read_parquet('{merged[name]}')",
+        "{transitions}": f"read_parquet('{merged['node_transitions']}')",
+        "{t}": str(ns),
+    }.items():
+        query = query.replace(mark, value)
+    kind = "TABLE" if name == "gaps" else "VIEW"  # to the gaps, what the cut tables show is added
+    database.execute(f"CREATE {kind} {name} AS {query}")
+
+
+def main() -> None:
+    """As a process of its own, for the same reasons as the fold."""
+    files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
+    sys.stdout.buffer.write(msgspec.json.encode(files) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

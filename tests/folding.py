@@ -1,0 +1,96 @@
+"""Folding in tests: events into a store, and the tables that come out."""
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from rayhistory.events.tables import TABLES
+from rayhistory.index.asof import AsOfJob, serve_as_of
+from rayhistory.index.fold import FoldJob, fold
+from rayhistory.index.manifest import MERGED, Closing, Manifest
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.settings import Settings, resolve
+from rayhistory.storage import open_store
+
+REF = SessionRef.checked("default", "folded", "session_2026-11-15_19-18-08_055078_15551")
+NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
+END = Closing(1_794_770_600_000_000_000, clean=True)
+RECORDED = [
+    json.loads(line) for line in (Path(__file__).parent / "data/ray-2.60/events.jsonl").read_text().splitlines()
+]
+
+Tables = dict[str, list[tuple[Any, ...]]]
+
+
+def settings_for(directory: Path) -> Settings:
+    return resolve("historyserver", {"setting_local_storage_dir": str(directory)}, {})[0]
+
+
+def as_lines(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def put(directory: Path, number: int, data: bytes, category: str = "node_events", suffix: str = ".jsonl") -> str:
+    """An event object with this content; the number tells it from others."""
+    directory.mkdir(parents=True, exist_ok=True)
+    key = Layout().events_key(REF, NODE, category, 1_794_770_300_000_000_000 + number, compressed=False)
+    key = key.removesuffix(".jsonl") + suffix
+    asyncio.run(_put(directory, key, data))
+    return key
+
+
+async def _put(directory: Path, key: str, data: bytes) -> None:
+    await open_store(settings_for(directory), writable=True).put(key, data)
+
+
+def fold_session(directory: Path, closing: Closing | None = END) -> Manifest:
+    with tempfile.TemporaryDirectory() as scratch:
+        job = FoldJob(msgspec.to_builtins(settings_for(directory)), REF, closing, scratch)
+        return asyncio.run(fold(job, lambda progress, detail: None))
+
+
+def path_of(directory: Path, manifest: Manifest, table: str) -> Path:
+    return directory / Layout().index_file_key(REF, manifest.build, table)
+
+
+def read(path: Path, columns: str = "*") -> list[tuple[Any, ...]]:
+    with duckdb.connect() as database:
+        return sorted(database.execute(f"SELECT {columns} FROM read_parquet('{path}')").fetchall(), key=repr)
+
+
+def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tables:
+    """The served tables; of the gaps, only what does not tell in which object something was."""
+    found = {
+        name: read(path_of(directory, manifest, name), task_columns if name == "tasks" else "*")
+        for name in manifest.files
+        if not name.startswith(MERGED)
+    }
+    found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
+    return found
+
+
+def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
+    with tempfile.TemporaryDirectory() as folder:
+        merged = {table.name: str(path_of(directory, manifest, MERGED + table.name)) for table in TABLES}
+        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns)
+        found = {
+            name: read(Path(path), task_columns if name == "tasks" else "*")
+            for name, path in serve_as_of(job).items()
+        }
+    found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
+    return found
+
+
+def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...]]:
+    """A query in which table names stand for the files of the index."""
+    with duckdb.connect() as database:
+        for name in manifest.files:
+            if not name.startswith(MERGED):
+                path = path_of(directory, manifest, name)
+                database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
+        return database.execute(query).fetchall()

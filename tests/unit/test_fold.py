@@ -1,0 +1,259 @@
+"""The fold of events that real Ray sent: what it gives, and what it does not depend on."""
+
+import gzip
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, tables, tables_as_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rayhistory.index.manifest import MERGED, Closing
+
+LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def ns_of(event: dict[str, Any]) -> int:
+    from rayhistory.events.times import parse_ns
+
+    return parse_ns(event["timestamp"]) or 0
+
+
+@LAWS
+@given(seed=st.integers(0, 10**6), files=st.integers(1, 5), twice=st.integers(0, 60))
+def test_any_order_split_and_repetition_gives_the_same_tables(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, files: int, twice: int
+) -> None:
+    """Events may arrive in any order, in any number of objects, and more than once."""
+    whole, pieces = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("pieces")
+    put(whole, 0, as_lines(RECORDED))
+    rng = random.Random(seed)
+    events = RECORDED + rng.sample(RECORDED, twice)
+    rng.shuffle(events)
+    for number in range(files):
+        put(pieces, number, as_lines(events[number::files]))
+    assert tables(pieces, fold_session(pieces)) == tables(whole, fold_session(whole))
+
+
+@LAWS
+@given(seed=st.integers(0, 10**6))
+def test_folding_one_part_and_then_the_rest_equals_folding_all(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """An index is extended by what is new, and only that is read."""
+    whole, grown = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("grown")
+    events = random.Random(seed).sample(RECORDED, len(RECORDED))
+    put(whole, 0, as_lines(events))
+    cut = seed % len(events)
+    put(grown, 0, as_lines(events[:cut]))
+    first = fold_session(grown, None)
+    assert first.events == cut
+    put(grown, 1, as_lines(events[cut:]))
+    second = fold_session(grown)
+    assert (second.generation, second.events) == (2, len(events))
+    assert tables(grown, second) == tables(whole, fold_session(whole))
+
+
+@LAWS
+@given(seed=st.integers(0, 10**6))
+def test_the_state_at_a_moment_depends_on_nothing_that_came_later(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Cutting the final index at a moment equals folding only what was sent until then.
+
+    What belongs together is sent microseconds apart, so the moment is put where nothing happened for a while.
+    """
+    full, early = tmp_path_factory.mktemp("full"), tmp_path_factory.mktemp("early")
+    times = sorted(ns_of(event) for event in RECORDED)
+    quiet = [time for time, following in pairwise(times) if following - time > 20_000_000]
+    moment = quiet[seed % len(quiet)] + 10_000_000
+    known = [cut_event(event, moment) for event in RECORDED if first_ns(event) <= moment]
+    put(full, 0, as_lines(RECORDED))
+    put(early, 0, as_lines([event for event in known if event]))
+    columns = "task_id, attempt_number, name, state, error_type, creation_time_ms, start_time_ms, end_time_ms, defined"
+    expected = tables(early, fold_session(early, None), columns)
+    actual = tables_as_of(full, fold_session(full), moment, columns)
+    for name in ("tasks", "actors", "nodes", "jobs", "workers", "actor_transitions", "profile_events"):
+        assert actual[name] == expected[name], name
+
+
+def first_ns(event: dict[str, Any]) -> int:
+    times = [ns_of(event)] if "Definition" in json.dumps(list(event)) else []
+    times += [ns_of(change) for change in transitions(event)]
+    times += [int(span["endTime"]) for span in spans(event)]
+    return min(times, default=ns_of(event))
+
+
+def nested(event: dict[str, Any]) -> dict[str, Any]:
+    return next((value for value in event.values() if isinstance(value, dict)), {})
+
+
+def transitions(event: dict[str, Any]) -> list[dict[str, Any]]:
+    return nested(event).get("stateTransitions", [])
+
+
+def spans(event: dict[str, Any]) -> list[dict[str, Any]]:
+    return nested(event).get("profileEvents", {}).get("events", [])
+
+
+def cut_event(event: dict[str, Any], moment: int) -> dict[str, Any]:
+    """The event as it would have been if it had been sent at the moment."""
+    event = json.loads(json.dumps(event))
+    inner = nested(event)
+    if "stateTransitions" in inner:
+        inner["stateTransitions"] = [t for t in inner["stateTransitions"] if ns_of(t) <= moment]
+        reached = {t["state"] for t in inner["stateTransitions"]}
+        if not reached & {"FAILED"}:
+            inner.pop("rayErrorInfo", None)
+        if not reached & {"SUBMITTED_TO_WORKER", "RUNNING"} and "workerPid" in inner:
+            inner["nodeId"] = inner["workerId"] = ""
+    for span_holder in [inner.get("profileEvents")] if "profileEvents" in inner else []:
+        span_holder["events"] = [span for span in span_holder["events"] if int(span["endTime"]) <= moment]
+    return event
+
+
+def test_as_of_the_end_is_the_final_state(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    running = fold_session(tmp_path, None)
+    final = tables(tmp_path, running)
+    assert tables_as_of(tmp_path, running, END.ns) == final
+
+
+def test_a_dead_workers_and_a_finished_jobs_tasks_are_failed_as_ray_does(tmp_path: Path) -> None:
+    """Ray marks them in its own memory and does not export it."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path, None)
+    found = rows(tmp_path, manifest, "SELECT state, error_type, error_message, closed_by_history FROM tasks "
+                 "WHERE name = 'sleeper'")  # fmt: skip
+    assert len(found) == 1
+    state, kind, message, by_history = found[0]
+    assert (state, kind, by_history) == ("FAILED", "WORKER_DIED", False)
+    assert "died with exit_type: 3 with error_message: Worker force exited" in message
+
+
+@pytest.mark.parametrize(("clean", "status", "word"), [(True, "STOPPED", "ended"), (False, "FAILED", "vanished")])
+def test_what_was_open_is_closed_at_the_end_and_marked(tmp_path: Path, clean: bool, status: str, word: str) -> None:
+    """Clean ends stop jobs, vanished ones fail them; nothing stays RUNNING for ever."""
+    ended_ns = 1_794_770_340_000_000_000
+    events = [cut_event(event, ended_ns) for event in RECORDED if first_ns(event) <= ended_ns]
+    put(tmp_path, 0, as_lines(events))
+    closing = Closing(ended_ns + 10**9, clean=clean)
+    manifest = fold_session(tmp_path, closing)
+    jobs = rows(tmp_path, manifest, "SELECT status, message, closed_by_history, end_time FROM jobs WHERE type='DRIVER'")
+    assert jobs[0][0] == status
+    assert f"The session {word} at 2026-11-15T19:19:" in jobs[0][1]
+    assert jobs[0][2] is True
+    open_tasks = rows(tmp_path, manifest, "SELECT DISTINCT state, error_type FROM tasks WHERE closed_by_history")
+    assert open_tasks == [("FAILED", "NODE_DIED")]
+    assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE state NOT IN ('FINISHED', 'FAILED')") == [(0,)]
+    assert rows(tmp_path, manifest, "SELECT DISTINCT state FROM actors") == [("DEAD",)]
+    assert rows(tmp_path, manifest, "SELECT state, closed_by_history FROM nodes") == [("DEAD", True)]
+    assert rows(tmp_path, manifest, "SELECT bool_or(is_alive) FROM workers") == [(False,)]
+    kinds = {kind for (kind,) in rows(tmp_path, manifest, "SELECT kind FROM gaps")}
+    assert {"job closed at the session's end", "node closed at the session's end"} <= kinds
+
+
+def test_an_index_is_used_again_and_a_damaged_one_is_not_trusted(tmp_path: Path) -> None:
+    """The next fold takes the earlier rows only if all of them are there."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    first = fold_session(tmp_path)
+    expected = tables(tmp_path, first)
+    damaged = path_of(tmp_path, first, MERGED + "task_updates")
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    second = fold_session(tmp_path)
+    assert second.generation == 2
+    assert second.events == len(RECORDED)
+    assert tables(tmp_path, second) == expected
+
+
+BAD_OBJECTS = {
+    "truncated gzip": (gzip.compress(as_lines(RECORDED))[:-400], ".jsonl.gz", {"truncated gzip", "unreadable line"}),
+    "half a last line": (as_lines(RECORDED)[:-50], ".jsonl", {"unreadable line"}),
+    "invalid UTF-8": (as_lines(RECORDED) + b'{"eventType": "\xff\xfe"}\n', ".jsonl", {"unreadable line"}),
+    "a JSON array": (json.dumps(RECORDED).encode(), "", set()),
+    "blank lines": (as_lines(RECORDED).replace(b"\n", b"\n\n  \n"), ".jsonl", set()),
+    "garbage between": (as_lines(RECORDED[:9]) + b"\x00\x01garbage\n[]\n7\n" + as_lines(RECORDED[9:]), ".jsonl",
+                        {"unreadable line", "line that is not an event"}),
+    "an empty object": (b"", ".jsonl", set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_OBJECTS)
+def test_a_bad_object_costs_what_is_bad_in_it_and_is_counted(tmp_path: Path, name: str) -> None:
+    data, suffix, kinds = BAD_OBJECTS[name]
+    put(tmp_path, 0, data, suffix=suffix)
+    put(tmp_path, 1, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    found = {kind for (kind,) in rows(tmp_path, manifest, "SELECT DISTINCT kind FROM gaps WHERE source <> ''")}
+    assert found == kinds
+    assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE type <> 'DRIVER_TASK'") == [(23,)]
+
+
+def lifecycle(**changes: Any) -> dict[str, Any]:
+    event = next(json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "TASK_LIFECYCLE_EVENT")
+    event["taskLifecycleEvent"] |= changes
+    return event
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (lifecycle(taskId="AAAA"), "not a task id"),
+        (lifecycle(stateTransitions=[{"state": "FLYING", "timestamp": "2026-11-15T19:18:40Z"}]), "unknown task state"),
+        (lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": "99999-01-01T00:00:00Z"}]), "unknown task state"),
+        ({"eventType": "FROM_THE_FUTURE_EVENT", "timestamp": "2026-11-15T19:18:40Z"}, "unknown event type"),
+        (lifecycle(somethingNew={"a": [1]}), "unknown field"),
+        (lifecycle() | {"timestamp": "yesterday"}, "event without a readable time"),
+        (lifecycle(workerPid=2**80), None),
+        (lifecycle(taskAttempt=2**80), None),
+        (lifecycle(workerPid="16293", taskAttempt="0"), None),
+        (lifecycle(jobId=7, isDebuggerPaused="true"), None),
+    ],
+)
+def test_an_odd_event_is_mended_or_counted_and_never_stops_the_fold(
+    tmp_path: Path, event: dict[str, Any], kind: str | None
+) -> None:
+    put(tmp_path, 0, as_lines([event]))
+    put(tmp_path, 1, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    found = [kind for (kind,) in rows(tmp_path, manifest, "SELECT kind FROM gaps WHERE source <> ''")]
+    assert (found == []) if kind is None else (len(found) == 1 and found[0].startswith(kind))
+
+
+def snake(value: Any) -> Any:
+    if isinstance(value, list):
+        return [snake(item) for item in value]
+    if isinstance(value, dict):
+        plain = {"requiredResources", "labels", "resources", "metadata", "labelSelector"}
+        return {
+            "".join(f"_{c.lower()}" if c.isupper() else c for c in key): item if key in plain else snake(item)
+            for key, item in value.items()
+        }
+    return value
+
+
+def test_both_spellings_of_field_names_give_the_same_tables(tmp_path: Path) -> None:
+    """Ray can be told to keep the names of its protocol buffers."""
+    put(tmp_path / "camel", 0, as_lines(RECORDED))
+    put(tmp_path / "snake", 0, as_lines([snake(event) for event in RECORDED]))
+    camel_tables = tables(tmp_path / "camel", fold_session(tmp_path / "camel"))
+    snake_tables = tables(tmp_path / "snake", fold_session(tmp_path / "snake"))
+    for name, expected in camel_tables.items():
+        assert repr(snake_tables[name]).replace(" ", "") == repr(expected).replace(" ", ""), name
+
+
+def test_ray_2_49s_execution_events_are_read(tmp_path: Path) -> None:
+    """States were a map from number to time, and the event had another name."""
+    event = lifecycle()
+    nested_event = event.pop("taskLifecycleEvent")
+    nested_event["taskState"] = {"8": "2026-11-15T19:18:46.669Z", "11": "2026-11-15T19:18:49.068Z"}
+    del nested_event["stateTransitions"]
+    put(tmp_path, 0, as_lines([event | {"eventType": "TASK_EXECUTION_EVENT", "taskExecutionEvent": nested_event}]))
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, "SELECT state, start_time_ms, end_time_ms FROM tasks") == [
+        ("FINISHED", 1794770326669, 1794770329068)
+    ]
