@@ -8,15 +8,18 @@ import sys
 from collections.abc import Callable
 
 from rayhistory import __version__
-from rayhistory.cli import doctor, env, record, serve, sessions
+from rayhistory.cli import doctor, env, index, record, serve, sessions
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, parse_name, resolve
 
 _STORE = frozenset({"storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
 _SERVE = _STORE | {
     "port", "host", "allowed_hosts", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
+    "index_ahead",
     "vanished_after",
 }  # fmt: skip
+
+_INDEX = _STORE | {"cache_dir", "cache_size", "fold_memory", "folds", "vanished_after"}
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -55,6 +58,9 @@ def _parser() -> Parser:
     _add(commands, "serve", serve.run, "serve the sessions in the store", _SERVE)
     listing = _add(commands, "sessions", sessions.run, "list the sessions in the store", _STORE | {"vanished_after"})
     listing.add_argument("--json", action="store_true", help="as JSON, for programs")
+    indexing = _add(commands, "index", index.run, "fold sessions now, so that opening them is instant", _INDEX)
+    indexing.add_argument("sessions", nargs="*", metavar="SESSION", help="session or namespace/cluster (default: all)")
+    indexing.add_argument("--watch", action="store_true", help="go on as sessions grow and end")
     _add(commands, "doctor", doctor.run, "check settings, store, Ray and ports, and say what to do", _SERVE)
     _add_env(commands)
     demo = _add(commands, "demo", serve.demo, "record a sample session if there is none, then serve", _SERVE)

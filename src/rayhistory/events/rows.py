@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from rayhistory import ids
 from rayhistory.events import snapshots, wire
-from rayhistory.events.tables import TABLES, TASK_STATES
+from rayhistory.events.tables import JOB_RANKS, TABLES, TASK_STATES
 from rayhistory.events.times import parse_ns
 
 Problem = tuple[str, str]
@@ -302,7 +302,7 @@ def _submission_job(out: Rows, event: wire.SubmissionJobDefinition, _: wire.Even
         (
             event.submission_id, event.entrypoint or None, config.serialized_runtime_env or None,
             None, None, None, metadata, ns // 1_000_000 or None,
-            None, None, None, None, None, None,
+            None, None, None, None, None, None, None,
         ),
     )  # fmt: skip
     return None
@@ -321,7 +321,8 @@ def _submission_lifecycle(out: Rows, event: wire.SubmissionJobLifecycle, _: wire
             (
                 event.submission_id, None, None, change.driver_agent_http_address or None,
                 ids.to_hex(change.driver_node_id, ids.NODE), None, None, None,
-                at, change.state, change.message or None, change.error_type or None, ended, change.driver_exit_code,
+                JOB_RANKS.get(change.state, 1), at, change.state, change.message or None, change.error_type or None,
+                ended, change.driver_exit_code,
             ),
         )  # fmt: skip
     return None

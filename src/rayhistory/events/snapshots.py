@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from rayhistory import ids
+from rayhistory.events.tables import JOB_RANKS
 
 Add = Callable[[str, tuple[object, ...]], None]
 
@@ -24,7 +25,7 @@ def add_rows(add: Add, uri: str, body: object, ns: int) -> tuple[str, str] | Non
 
 
 def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
-    """A line of an export file; of submitted jobs, it has what the dashboard says of them, at the time of the change."""
+    """A line of an export file: of submitted jobs, what the dashboard says of them, at the time of the change."""
     try:
         if line["source_type"] == "EXPORT_SUBMISSION_JOB":  # type: ignore[index]
             _exported_job(add, line["event_data"], int(float(line["timestamp"]) * 1e9) or ns)  # type: ignore[index]
@@ -42,7 +43,8 @@ def _exported_job(add: Add, job: dict[str, Any], ns: int) -> None:
             job["submission_job_id"], _text(job.get("entrypoint")), runtime_env if runtime_env != "{}" else None,
             _text(job.get("driver_agent_http_address")), _text(job.get("driver_node_id")), None,
             _json(job.get("metadata")), _number(job.get("start_time")),
-            ns, _text(job.get("status")), _text(job.get("message")), _text(job.get("error_type")),
+            JOB_RANKS.get(job["status"], 1), ns, _text(job["status"]), _text(job.get("message")),
+            _text(job.get("error_type")),
             _number(job.get("end_time")), int(exit_code) if exit_code is not None else None,
         ),
     )  # fmt: skip
@@ -73,7 +75,8 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
                     job["submission_id"], _text(job["entrypoint"]), _json(job["runtime_env"]),
                     _text(job.get("driver_agent_http_address")), _text(job.get("driver_node_id")),
                     _text(job["job_id"]), _json(job["metadata"]), job["start_time"],
-                    ns, _text(job["status"]), _text(job["message"]), _text(job["error_type"]),
+                    JOB_RANKS.get(job["status"], 1), ns, _text(job["status"]), _text(job["message"]),
+                    _text(job["error_type"]),
                     job["end_time"] or None, job.get("driver_exit_code"),
                 ),
             )  # fmt: skip

@@ -27,6 +27,10 @@ TASK_STATES = (
 """In Ray's order: the state of an attempt is the last of these that it has reached, whatever the clocks say."""
 
 
+JOB_RANKS = {"PENDING": 0, "RUNNING": 1, "STOPPED": 2, "SUCCEEDED": 2, "FAILED": 2}
+"""A job that has ended does not run again, whichever clock says so."""
+
+
 class Rule(Enum):
     KEY = "identifies the row"
     HIGHEST = "the highest value; for what never changes, simply the value"
@@ -98,8 +102,9 @@ def _earliest(names: str) -> Iterable[Column]:
     return _columns(Rule.LOWEST, Type.INT, names)
 
 
-def _latest(group: str, time: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
-    yield Column(time, Type.INT, Rule.LATEST, group)
+def _latest(group: str, order: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
+    """`order` is what makes a group later than another: a time, or a rank and a time."""
+    yield from _columns(Rule.LATEST, Type.INT, order, group)
     yield from _columns(Rule.LATEST, Type.TEXT, text, group)
     yield from _columns(Rule.LATEST, Type.JSON, json, group)
     yield from _columns(Rule.LATEST, Type.INT, number, group)
@@ -177,7 +182,7 @@ TABLES: tuple[Table, ...] = (
         _text("entrypoint runtime_env driver_agent_http_address driver_node_id job_id"),
         _json("metadata"),
         _earliest("start_ms"),
-        _latest("status", "seen_ns", "status message error_type", "", "end_ms driver_exit_code"),
+        _latest("status", "rank seen_ns", "status message error_type", "", "end_ms driver_exit_code"),
     ),
     _table(
         "node_definitions",

@@ -7,7 +7,7 @@ import duckdb
 import msgspec
 
 from rayhistory.events.tables import TABLES, Table
-from rayhistory.index.derive import GAP_QUERIES, served_sql
+from rayhistory.index.derive import GAP_QUERIES, served_sql, task_list_sql
 from rayhistory.index.manifest import MERGED, Closing, Counts
 from rayhistory.index.merge import create_sql, merge_sql
 from rayhistory.layout.records import NodeSeal
@@ -73,8 +73,9 @@ def write_served(database: Database, scratch: Path, closing: Closing | None) -> 
     """The tables that are served; the gaps last, because what the others show to be missing is counted there."""
     served = served_sql(closing)
     files = {name: write(database, scratch, name, f"({sql})") for name, sql in served.items() if name != "gaps"}
+    files["task_list"] = write(database, scratch, "task_list", f"({task_list_sql(_file(files['tasks']))})")
     for kind, (table, condition) in GAP_QUERIES.items():
-        count = number(database, f"SELECT count(*) FROM read_parquet('{files[table]}') WHERE {condition}")
+        count = number(database, f"SELECT count(*) FROM {_file(files[table])} WHERE {condition}")
         if count:
             database.execute("INSERT INTO gaps VALUES ('', ?, '', ?)", [kind, count])
     files["gaps"] = write(database, scratch, "gaps", f"({served['gaps']})")
@@ -85,6 +86,10 @@ def write(database: Database, scratch: Path, name: str, source: str) -> Path:
     path = scratch / f"written-{name}.parquet"
     database.execute(f"COPY {source} TO '{path}' ({_WRITE})")
     return path
+
+
+def _file(path: Path) -> str:
+    return f"read_parquet('{path}')"
 
 
 def number(database: Database, query: str) -> int:
@@ -104,9 +109,9 @@ def _count_what_collectors_lost(database: Database, seals: list[NodeSeal]) -> No
 
 def _facts(database: Database, files: dict[str, Path]) -> Built:
     def count(table: str, condition: str = "true") -> int:
-        return number(database, f"SELECT count(*) FROM read_parquet('{files[table]}') WHERE {condition}")
+        return number(database, f"SELECT count(*) FROM {_file(files[table])} WHERE {condition}")
 
-    jobs = database.execute(f"SELECT status, count(*) FROM read_parquet('{files['jobs']}') GROUP BY 1").fetchall()
+    jobs = database.execute(f"SELECT status, count(*) FROM {_file(files['jobs'])} GROUP BY 1").fetchall()
     first, last = database.execute("SELECT min(first_ns), max(last_ns) FROM life_signs").fetchall()[0]
     versions = database.execute(
         "SELECT json_extract_string(body, '$.ray_version') FROM snapshots WHERE uri = '/api/version' "

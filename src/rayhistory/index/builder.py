@@ -46,21 +46,28 @@ class IndexBuilder:
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
 
     async def open(
-        self, ref: SessionRef, closing: Closing | None, patience: float | None = None, *, rebuild: bool = False
+        self,
+        ref: SessionRef,
+        closing: Closing | None,
+        patience: float | None = None,
+        *,
+        rebuild: bool = False,
+        extend: bool = False,
     ) -> OpenIndex:
         """The session's index: as it is in the store when that covers everything, else after folding.
 
         A running session grows all the time: what there is of it is served at once, and the next visit sees more.
-        With `rebuild`, what is in the store is not trusted.
+        With `rebuild`, what is in the store is not trusted; with `extend`, what is new is waited for.
         """
         if rebuild:
-            return self._load(ref, await self._folded(ref, closing, patience))
+            return self._load(ref, await self._replacement(ref, closing, patience))
         known = self._opened.get(ref.identity)
-        if known and time.monotonic() - known[0] < _LOOK_AGAIN and known[1].manifest.closing == closing:
+        fresh = known is not None and time.monotonic() - known[0] < _LOOK_AGAIN
+        if known and fresh and known[1].manifest.closing == closing:
             return known[1]
         manifest = await read_latest(self._store, self._layout, ref)
         covered = manifest is not None and await self._covers(ref, manifest, closing)
-        if manifest is None or (not covered and closing is not None):
+        if manifest is None or (not covered and (extend or closing is not None)):
             manifest = await self._folded(ref, closing, patience)
         elif not covered:
             self._start(ref, closing)
@@ -75,12 +82,25 @@ class IndexBuilder:
         last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
         return index if ns >= last else await self._moments.open(ref, index.manifest, ns)
 
+    def forget(self, ref: SessionRef) -> None:
+        """The next visitor looks at the store again."""
+        self._opened.pop(ref.identity, None)
+
     async def close(self) -> None:
         """Ends the folds that are going on: their processes, too."""
         tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _replacement(self, ref: SessionRef, closing: Closing | None, patience: float | None) -> Manifest:
+        """For an index that cannot be read: a newer one, if another process has made it, else one of our own."""
+        known = self._opened.get(ref.identity)
+        self.forget(ref)
+        latest = await read_latest(self._store, self._layout, ref)
+        if known and latest and latest.generation > known[1].manifest.generation:
+            return latest
+        return await self._folded(ref, closing, patience)
 
     def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         index = self._cache.open(ref, manifest)

@@ -6,6 +6,7 @@ its merged rows are taken and only the rest is read.
 """
 
 import asyncio
+import contextlib
 import secrets
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.errors import ObjectNotFound
+from rayhistory.errors import ObjectNotFound, StoreError
 from rayhistory.events.tables import TABLES
 from rayhistory.index.build import Built, Report, build
 from rayhistory.index.decoding import decode_all
@@ -128,7 +129,18 @@ async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts:
         seconds=round(time.monotonic() - facts.began, 3),
         events=facts.events,
     )
-    return await publish(store, layout, job.ref, manifest)
+    published = await publish(store, layout, job.ref, manifest)
+    await _remove_older(store, layout, job.ref, published.generation)
+    return published
+
+
+async def _remove_older(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
+    """The one before stays, for those who are reading it; what is in the way of nobody may also stay."""
+    with contextlib.suppress(StoreError):
+        async for info in store.list_all(layout.index_prefix(ref)):
+            number = layout.generation_of(ref, info.key)
+            if number is not None and number < generation - 1:
+                await store.delete(info.key)
 
 
 def main() -> None:

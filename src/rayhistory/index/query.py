@@ -10,11 +10,13 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import DamagedIndex, UsageError
+from rayhistory.index.derive import TASK_LIST
 from rayhistory.index.manifest import Manifest
 
 Row = dict[str, Any]
 T = TypeVar("T")
 
+_LISTED = set(TASK_LIST)
 _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 
 
@@ -50,20 +52,22 @@ class OpenIndex:
         self._columns: dict[str, dict[str, str]] = {}
 
     async def rows(self, query: Query) -> list[Row]:
-        return await self._run(query, self._rows)
+        return await self._run(query, self._rows, query.columns or ("*",))
 
     async def count(self, query: Query) -> int:
-        return await self._run(query, self._count)
+        return await self._run(query, self._count, ())
 
     async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
         """Number of rows (`count`) per distinct value of the columns."""
-        return await self._run(query, lambda query, source: self._group(query, source, by))
+        return await self._run(query, lambda query, source: self._group(query, source, by), by)
 
-    async def _run(self, query: Query, work: Callable[[Query, str], T]) -> T:
+    async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
+        """`by` names the columns that are asked for."""
         if query.table not in self.manifest.files:
             raise UsageError(f"no table {query.table!r}")
+        file = _best_file(query, by)
         for again in (False, True):
-            path = await self._fetch(query.table, again=again)
+            path = await self._fetch(file, again=again)
             try:
                 return await asyncio.to_thread(work, query, f"read_parquet('{path}')")
             except duckdb.Error as error:
@@ -72,7 +76,7 @@ class OpenIndex:
         raise AssertionError
 
     def _rows(self, query: Query, source: str) -> list[Row]:
-        types = self._types(query.table, source)
+        types = self._types(source)
         columns = ", ".join(_known(types, query.table, name) for name in query.columns) or "*"
         where, values = _where(types, query)
         sql = f"SELECT {columns} FROM {source}{where}{_order(types, query)}"
@@ -83,21 +87,29 @@ class OpenIndex:
         return _execute(sql, values)
 
     def _count(self, query: Query, source: str) -> int:
-        where, values = _where(self._types(query.table, source), query)
+        where, values = _where(self._types(source), query)
         return int(_execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
 
     def _group(self, query: Query, source: str, by: tuple[str, ...]) -> list[Row]:
-        types = self._types(query.table, source)
+        types = self._types(source)
         columns = ", ".join(_known(types, query.table, name) for name in by)
         where, values = _where(types, query)
         return _execute(f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}", values)
 
-    def _types(self, table: str, source: str) -> dict[str, str]:
+    def _types(self, source: str) -> dict[str, str]:
         """Names and types of a table's columns."""
-        if table not in self._columns:
+        if source not in self._columns:
             described = _execute(f"DESCRIBE SELECT * FROM {source}", [])
-            self._columns[table] = {row["column_name"]: row["column_type"] for row in described}
-        return self._columns[table]
+            self._columns[source] = {row["column_name"]: row["column_type"] for row in described}
+        return self._columns[source]
+
+
+def _best_file(query: Query, columns: tuple[str, ...]) -> str:
+    """Tasks are kept twice: whole, by id; and what lists need, by state and time; that is smaller and prunes better."""
+    if query.table != "tasks" or any(f.column == "task_id" and f.operator == "=" for f in query.filters):
+        return query.table
+    needed = {*columns, *(f.column for f in query.filters), *(name.lstrip("-") for name in query.sort)}
+    return "task_list" if needed <= _LISTED else "tasks"
 
 
 def _known(types: dict[str, str], table: str, column: str) -> str:

@@ -1,5 +1,6 @@
 """The server's address space: home, sessions by address, sessions by KubeRay's cookies, health and metrics."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from rayhistory.server import frontend, kuberay
 from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.catalogue import Catalogue
 from rayhistory.server.home import PAGE_SIZE, Home
+from rayhistory.server.indexer import Indexer
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
 from rayhistory.server.routing import RETRY, answer_to, get_plain, resolver_of, selection_of, status_of
@@ -48,7 +50,10 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         builder = IndexBuilder(settings, store, layout)
         app.state.resolver = Resolver(catalogue, builder, store, layout)
         app.state.home = Home(catalogue, store, layout)
+        ahead = asyncio.create_task(Indexer(catalogue, builder).run()) if settings.index_ahead else None
         yield
+        if ahead:
+            ahead.cancel()
         await builder.close()
         await store.close()
 

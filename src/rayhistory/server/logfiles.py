@@ -1,5 +1,9 @@
-"""The one seam through which logs are read: list, size, byte range. Whole files, as KubeRay keeps them, are one way."""
+"""The one seam through which logs are read: list, size, byte range.
 
+Whole files, as KubeRay keeps them, are one way; packs, which a session that runs or that vanished has, are the other.
+"""
+
+import asyncio
 import time
 from typing import Protocol
 
@@ -8,6 +12,7 @@ import msgspec
 from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.keys import is_node_folder
+from rayhistory.layout.packread import Memory, PackReader
 from rayhistory.storage import Store
 
 _FRESH = 5.0
@@ -61,6 +66,63 @@ class PlainLogs:
             return await self._store.get_range(self._layout.log_key(self._ref, node, path), start, end)
         except ObjectNotFound:
             raise LogNotFound(f"A file is not found at: {path}") from None
+
+
+class PackLogs:
+    """What was appended to all files of a node is in one object per flush."""
+
+    def __init__(self, store: Store, layout: Layout, ref: SessionRef, memory: Memory | None = None) -> None:
+        self._store = store
+        self._layout = layout
+        self._ref = ref
+        self._memory = memory or Memory()
+
+    async def nodes(self) -> list[str]:
+        listing = await self._store.list_folder(self._layout.packs_prefix(self._ref))
+        return [folder for folder in listing.folders if is_node_folder(folder)]
+
+    async def files(self, node: str) -> list[LogFile]:
+        reader = await self._reader(node)
+        return [LogFile(name, stream.size) for name, stream in sorted(reader.names.items())]
+
+    async def read(self, node: str, path: str, start: int, end: int) -> bytes:
+        return await (await self._reader(node)).read(path, start, end)
+
+    async def _reader(self, node: str) -> PackReader:
+        if not is_node_folder(node):
+            raise LogNotFound(f"not a node: {node!r}")
+        reader = self._memory.reader(self._store, self._layout.node_packs_prefix(self._ref, node))
+        if time.monotonic() - reader.refreshed >= _FRESH:
+            await reader.refresh()
+        return reader
+
+
+class AllLogs:
+    """Files of all ways together; of a file that is there in several, the longest, and among equals the whole one."""
+
+    def __init__(self, *ways: Logs) -> None:
+        self._ways = ways
+
+    async def nodes(self) -> list[str]:
+        found = await asyncio.gather(*(way.nodes() for way in self._ways))
+        return sorted({node for nodes in found for node in nodes})
+
+    async def files(self, node: str) -> list[LogFile]:
+        return [file for file, _ in (await self._chosen(node)).values()]
+
+    async def read(self, node: str, path: str, start: int, end: int) -> bytes:
+        chosen = (await self._chosen(node)).get(path)
+        if chosen is None:
+            raise LogNotFound(f"A file is not found at: {path}")
+        return await chosen[1].read(node, path, start, end)
+
+    async def _chosen(self, node: str) -> dict[str, tuple[LogFile, Logs]]:
+        chosen: dict[str, tuple[LogFile, Logs]] = {}
+        for way, files in zip(self._ways, await asyncio.gather(*(way.files(node) for way in self._ways)), strict=True):
+            for file in files:
+                if file.path not in chosen or file.size > chosen[file.path][0].size:
+                    chosen[file.path] = (file, way)
+        return dict(sorted(chosen.items()))
 
 
 async def find_file(logs: Logs, node: str, path: str) -> LogFile:

@@ -1,0 +1,59 @@
+"""`rayhistory index`: folds sessions now, so that opening them later costs nothing."""
+
+import argparse
+import asyncio
+
+from rayhistory.errors import UsageError
+from rayhistory.index.builder import IndexBuilder
+from rayhistory.layout import Layout
+from rayhistory.server.catalogue import Catalogue, Entry
+from rayhistory.server.indexer import Indexer
+from rayhistory.settings import Settings
+from rayhistory.storage import open_store
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    return asyncio.run(_index(settings, arguments.sessions, watch=arguments.watch))
+
+
+async def _index(settings: Settings, names: list[str], *, watch: bool) -> int:
+    store, layout = open_store(settings), Layout(settings.storage_root_dir)
+    catalogue = Catalogue(store, layout, settings.vanished_after)
+    builder = IndexBuilder(settings, store, layout)
+    indexer = Indexer(catalogue, builder)
+    try:
+        entries = _chosen(await catalogue.entries(), names)
+        results = [await _index_one(indexer, entry) for entry in entries]
+        if watch:
+            print("watching the store; press Ctrl-C to stop", flush=True)
+            await indexer.run()
+    finally:
+        await builder.close()
+        await store.close()
+    return 0 if all(results) else 1
+
+
+async def _index_one(indexer: Indexer, entry: Entry) -> bool:
+    manifest = await indexer.index(entry)
+    if manifest is None:
+        print(f"{entry.ref.path}  could not be indexed", flush=True)
+        return False
+    size = sum(manifest.files.values()) / 1e6
+    counts = f"{manifest.events:,} events, {manifest.counts.tasks:,} tasks, {size:.1f} MB"
+    print(
+        f"{entry.ref.path}  generation {manifest.generation}: {counts}, folded in {manifest.seconds:.1f} s", flush=True
+    )
+    return True
+
+
+def _chosen(entries: list[Entry], names: list[str]) -> list[Entry]:
+    """Sessions by name, by cluster (`namespace/cluster`), or all when none is named."""
+    if not names:
+        return entries
+    chosen = []
+    for name in names:
+        found = [e for e in entries if name in (e.ref.session, e.ref.path, f"{e.ref.namespace}/{e.ref.cluster}")]
+        if not found:
+            raise UsageError(f"no session {name!r} in the store: see rayhistory sessions")
+        chosen += found
+    return chosen

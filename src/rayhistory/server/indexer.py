@@ -1,0 +1,58 @@
+"""Indexes sessions before anybody asks: a session that is indexed as it grows opens at once when it ends."""
+
+import asyncio
+import logging
+import time
+
+from rayhistory.errors import NotIndexedYet, RayHistoryError
+from rayhistory.index.builder import IndexBuilder
+from rayhistory.index.manifest import Manifest
+from rayhistory.server.catalogue import Catalogue, Entry
+
+log = logging.getLogger(__name__)
+
+_LOOK = 10.0
+_SHARE = 5
+"""A session is extended only after this many times the time of its last fold: most of the day is left to others."""
+
+
+class Indexer:
+    def __init__(self, catalogue: Catalogue, builder: IndexBuilder) -> None:
+        self._catalogue = catalogue
+        self._builder = builder
+        self._next: dict[tuple[str, str, str], float] = {}
+        self._finished: set[tuple[str, str, str]] = set()
+
+    async def run(self, looking: float = _LOOK) -> None:
+        """For ever, one session after the other, those that run first."""
+        while True:
+            try:
+                for entry in await self._catalogue.entries():
+                    if self._is_due(entry):
+                        await self.index(entry)
+            except RayHistoryError as error:
+                log.warning("indexing waits", extra={"reason": str(error)})
+            await asyncio.sleep(looking)
+
+    async def index(self, entry: Entry) -> Manifest | None:
+        """Folds what is new of a session; None when it cannot be folded, which is in the log."""
+        closing = await self._catalogue.closing(entry)
+        while True:
+            try:
+                opened = await self._builder.open(entry.ref, closing, extend=True)
+            except NotIndexedYet:
+                continue
+            except RayHistoryError as error:
+                log.error("cannot be indexed", extra={"session": entry.ref.path, "reason": str(error)})  # noqa: TRY400
+                self._next[entry.ref.identity] = time.monotonic() + 60
+                return None
+            break
+        self._next[entry.ref.identity] = time.monotonic() + opened.manifest.seconds * _SHARE
+        if closing:
+            self._finished.add(entry.ref.identity)
+        return opened.manifest
+
+    def _is_due(self, entry: Entry) -> bool:
+        if entry.ref.identity in self._finished:
+            return False
+        return time.monotonic() >= self._next.get(entry.ref.identity, 0)

@@ -1,0 +1,196 @@
+"""An index is built once, found again, extended, replaced when it is damaged, and never half there."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
+
+from rayhistory.errors import StoreUnavailable
+from rayhistory.index.builder import IndexBuilder
+from rayhistory.index.manifest import read_latest
+from rayhistory.index.query import Filter, OpenIndex, Query
+from rayhistory.index.sources import list_sources
+from rayhistory.layout import Layout
+from rayhistory.settings import Settings, resolve
+from rayhistory.storage import open_store
+from rayhistory.storage.local import LocalStore
+
+
+def settings_for(directory: Path, **more: str) -> Settings:
+    flags = {"setting_local_storage_dir": str(directory), "setting_cache_dir": str(directory / "cache")}
+    return resolve("historyserver", flags | {f"setting_{name}": value for name, value in more.items()}, {})[0]
+
+
+def with_builder(settings: Settings, work: Callable[[IndexBuilder], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        builder = IndexBuilder(settings, open_store(settings), Layout())
+        await work(builder)
+        await builder.close()
+
+    asyncio.run(whole())
+
+
+async def count_tasks(index: OpenIndex) -> int:
+    return await index.count(Query("tasks", filters=(Filter("type", "!=", "DRIVER_TASK"),)))
+
+
+def test_a_session_is_folded_once_for_all_replicas(tmp_path: Path) -> None:
+    """The second builder, with an empty cache of its own, finds what the first one left."""
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        assert index.manifest.generation == 1
+        assert await count_tasks(index) == 23
+
+    with_builder(settings_for(tmp_path), work)
+    with_builder(settings_for(tmp_path, cache_dir=str(tmp_path / "other")), work)
+
+
+def test_visitors_at_the_same_time_share_one_fold(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        opened = await asyncio.gather(*(builder.open(REF, END) for _ in range(5)))
+        assert {index.manifest.generation for index in opened} == {1}
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_a_running_session_is_served_at_once_and_extended_behind(tmp_path: Path) -> None:
+    """Opening does not wait for what is new; the next look sees it."""
+    put(tmp_path, 0, as_lines(RECORDED[:50]))
+
+    async def work(builder: IndexBuilder) -> None:
+        assert (await builder.open(REF, None)).manifest.events == 50
+        await asyncio.to_thread(put, tmp_path, 1, as_lines(RECORDED[50:]))
+        extended = await builder.open(REF, None, extend=True)
+        while extended.manifest.generation == 1:
+            await asyncio.sleep(0.2)
+            builder.forget(REF)
+            extended = await builder.open(REF, None, extend=True)
+        assert extended.manifest.events == len(RECORDED)
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_a_session_that_ends_is_closed_even_if_nothing_new_came(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        running = await builder.open(REF, None)
+        assert (await running.rows(Query("nodes")))[0]["state"] == "ALIVE"
+        ended = await builder.open(REF, END)
+        assert (await ended.rows(Query("nodes")))[0]["state"] == "DEAD"
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_copies_that_were_evicted_or_damaged_are_fetched_again(tmp_path: Path) -> None:
+    """A visitor notices nothing."""
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        assert await count_tasks(index) == 23
+        (copy,) = (tmp_path / "cache").rglob("task_list.parquet")
+        copy.unlink()
+        assert await count_tasks(index) == 23
+        size = copy.stat().st_size
+        copy.write_bytes(os.urandom(size))
+        assert await count_tasks(index) == 23
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_the_cache_keeps_within_its_budget(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        for table in ("tasks", "actors", "workers", "jobs", "tasks"):
+            assert await index.rows(Query(table))
+        kept = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.parquet"))
+        assert kept <= 30_000 + max(index.manifest.files.values())
+
+    with_builder(settings_for(tmp_path, cache_size="30000"), work)
+
+
+def test_an_index_that_is_half_there_or_of_another_schema_does_not_exist(tmp_path: Path) -> None:
+    """Only a readable manifest of this schema counts."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    store, layout = LocalStore(tmp_path), Layout()
+    path = tmp_path / layout.manifest_key(REF, manifest.generation)
+    good = path.read_bytes()
+    for bad in (good[: len(good) // 2], good.replace(b'"schema":', b'"schema":9'), b""):
+        path.write_bytes(bad)
+        assert asyncio.run(read_latest(store, layout, REF)) is None
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        assert index.manifest.generation == 2
+        assert await count_tasks(index) == 23
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_older_generations_are_removed_but_for_the_one_before(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path, number, as_lines(RECORDED[number * 40 : (number + 1) * 40]))
+        fold_session(tmp_path, None)
+    names = {path.name for path in (tmp_path / Layout().index_prefix(REF)).glob("manifest-*")}
+    assert names == {"manifest-3.json", "manifest-4.json"}
+
+
+def test_an_outage_is_not_an_empty_session(tmp_path: Path) -> None:
+    """A listing that fails is an error, and nothing is sealed."""
+
+    class Broken(LocalStore):
+        async def list_folder(self, prefix: str):  # type: ignore[no-untyped-def]
+            raise StoreUnavailable("the store is away")
+
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(list_sources(Broken(tmp_path), Layout(), REF))
+
+
+def test_nothing_is_left_behind_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+
+    async def work(builder: IndexBuilder) -> None:
+        await builder.open(REF, END)
+
+    with_builder(settings_for(tmp_path), work)
+    assert list(scratch.iterdir()) == []
+
+
+def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
+    """One layer for all routes: Ray's rules for = and !=, and more."""
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+
+        async def names(*filters: Filter, sort: tuple[str, ...] = ("name",), limit: int | None = None) -> list[str]:
+            query = Query("tasks", ("name",), (*filters, Filter("type", "!=", "DRIVER_TASK")), sort, limit)
+            return [row["name"] for row in await index.rows(query)]
+
+        assert await names(Filter("name", "=", "BOOM")) == ["boom"]
+        assert set(await names(Filter("name", "contains", "OO"))) == {"boom"}
+        assert set(await names(Filter("name", "prefix", "su"))) == {"suicide"}
+        assert set(await names(Filter("name", "in", ["boom", "flaky"]))) == {"boom", "flaky"}
+        assert len(await names(Filter("actor_id", "!=", "x"))) == 23
+        assert await names(sort=("-start_time_ms",), limit=3) != await names(sort=("start_time_ms",), limit=3)
+        assert await names(Filter("start_time_ms", ">", 10**15)) == []
+        grouped = await index.group(Query("tasks"), ("state",))
+        assert {row["state"] for row in grouped} == {"FINISHED", "FAILED"}
+        node = (await index.rows(Query("nodes")))[0]
+        assert node["node_id"] == NODE
+
+    with_builder(settings_for(tmp_path), work)
