@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench docs browser clean
+.PHONY: help run test check format bench bench-fold bench-query docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,8 +26,13 @@ format: $(READY) ## put the code into its form
 	@$(BIN)/ruff format src tests benchmarks
 	@$(BIN)/ruff check --fix src tests benchmarks
 
-bench: $(READY) ## time and memory of the fold, on generated sessions
+bench: bench-fold bench-query ## time and memory, on generated sessions
+
+bench-fold: $(READY) # folding sessions of growing size
 	@$(BIN)/python benchmarks/fold.py
+
+bench-query: $(READY) # requests on a large session
+	@$(BIN)/python benchmarks/query.py
 
 docs: $(READY) ## the parts of docs/ that are made from code
 	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md

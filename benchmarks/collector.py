@@ -107,8 +107,8 @@ def requests(batch: int, seed: int) -> list[bytes]:
     made = []
     for _ in range(BODIES):
         body = json.dumps([one_event(dice, number) for number in range(batch)]).encode()
-        head = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        made.append(head % len(body) + body)
+        head = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        made.append(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     return made
 
 
@@ -301,12 +301,11 @@ def _text(path: Path) -> str:
 
 def run_load(port: int, rate: float, batch: int, seconds: float) -> dict[str, float]:
     flags = [f"--port={port}", f"--rate={rate}", f"--batch={batch}", f"--seconds={seconds}"]
-    pin = {_CORES[-1]} if len(_CORES) > 1 else set(_CORES)
     child = subprocess.Popen(
         [sys.executable, __file__, "load", *flags],
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, pin),
     )
+    os.sched_setaffinity(child.pid, {_CORES[-1]})
     output, _ = child.communicate()
     return dict(json.loads(output))
 
@@ -320,7 +319,7 @@ def measure(name: str, rate: float, *, batch: int = 1000, seconds: float, pinned
     events = figures["events"]
     print(
         f"{name:<34}{events / figures['seconds']:>10,.0f}{cpu / elapsed:>8.1%}"
-        f"{cpu / events * 1e6 if events else 0:>9.1f}{figures['p50']:>8.1f}{figures['p99']:>8.1f}{figures['worst']:>8.1f}"
+        f"{cpu / max(1, events) * 1e6:>9.1f}{figures['p50']:>8.1f}{figures['p99']:>8.1f}{figures['worst']:>8.1f}"
         f"{usage.peak / 2**20:>9.1f}{figures['megabytes']:>9.0f}{stored / 1e6:>8.0f}{figures['refused']:>6.0f}",
         flush=True,
     )

@@ -1,6 +1,6 @@
 """Time and memory of folding sessions of growing size, in a process of its own as the server does it.
 
-    python benchmarks/fold.py [TASKS …] [--plain] [--memory 1Gi]
+python benchmarks/fold.py [TASKS …] [--plain] [--memory 1Gi]
 """
 
 import argparse
@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="events that are not compressed")
     parser.add_argument("--memory", default="1Gi", help="memory for the fold (default: 1Gi)")
     arguments = parser.parse_args()
-    print(f"{'tasks':>10} {'events':>10} {'raw MB':>8} {'seconds':>8} {'MB/s':>7} {'index MB':>9} {'of raw':>7} {'peak MB':>8}")
+    heads = {"tasks": 10, "events": 10, "raw MB": 8, "seconds": 8, "CPU s": 7, "MB/s": 7, "index MB": 9, "of raw": 7,
+             "peak MB": 8}  # fmt: skip
+    print(" ".join(f"{head:>{width}}" for head, width in heads.items()))
     for tasks in arguments.tasks:
         with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
             print(line(Path(directory), tasks, arguments.memory, compressed=not arguments.plain), flush=True)
@@ -37,15 +39,16 @@ def line(directory: Path, tasks: int, memory: str, *, compressed: bool) -> str:
     ref = generate(directory, tasks, compressed=compressed)
     raw = sum(_raw_size(path) for path in directory.rglob("*.jsonl*"))
     settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(directory), "RAYHISTORY_FOLD_MEMORY": memory})
-    job = msgspec.json.encode(FoldJob(msgspec.to_builtins(settings), ref, Closing(0, clean=True)))
-    began = time.monotonic()
-    done = asyncio.run(_fold(job))
-    seconds = time.monotonic() - began
+    with tempfile.TemporaryDirectory(prefix="rayhistory-bench-scratch-") as scratch:
+        job = msgspec.json.encode(FoldJob(msgspec.to_builtins(settings), ref, Closing(0, clean=True), scratch))
+        cpu, began = _cpu_of_children(), time.monotonic()
+        done = asyncio.run(_fold(job))
+        seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu
     assert done.manifest
     index = sum(done.manifest.files.values())
     return (
-        f"{tasks:>10,} {done.manifest.events:>10,} {raw / 1e6:>8.0f} {seconds:>8.2f} {raw / 1e6 / seconds:>7.0f} "
-        f"{index / 1e6:>9.1f} {index / raw:>7.1%} {_peak_of_children() / 1e6:>8.0f}"
+        f"{tasks:>10,} {done.manifest.events:>10,} {raw / 1e6:>8.0f} {seconds:>8.2f} {cpu:>7.2f} "
+        f"{raw / 1e6 / seconds:>7.0f} {index / 1e6:>9.1f} {index / raw:>7.1%} {_peak_of_children() / 1e6:>8.0f}"
     )
 
 
@@ -63,6 +66,11 @@ def _raw_size(path: Path) -> int:
         return path.stat().st_size
     with gzip.open(path) as file:
         return sum(len(block) for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _peak_of_children() -> int:

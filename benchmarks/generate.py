@@ -1,6 +1,7 @@
-"""Sessions of any size, in the bucket layout, with events as Ray posts them: about four per task, out of order, some twice.
+# ruff: noqa: E501, PLR0917 (templates of events, as Ray prints them)
+"""Sessions of any size, in the bucket layout: about four events per task, as Ray posts them, out of order, some twice.
 
-    python benchmarks/generate.py DIRECTORY TASKS [--plain]
+python benchmarks/generate.py DIRECTORY TASKS [--plain]
 """
 
 import argparse
@@ -20,8 +21,8 @@ SESSION = "session_2026-11-15_19-18-08_055078_15551"
 TASKS_PER_FILE = 12_500
 FUNCTIONS = [f"stage_{i}" for i in range(40)]
 ERROR = (
-    "User exception:\\nray::work() (pid=16293, ip=192.0.2.2)\\n  File \\\"/home/ray/work/work.py\\\", line 13, in work\\n"
-    "    raise RuntimeError(\\\"first fails\\\")\\nRuntimeError: first fails"
+    'User exception:\\nray::work() (pid=16293, ip=192.0.2.2)\\n  File \\"/home/ray/work/work.py\\", line 13, in work\\n'
+    '    raise RuntimeError(\\"first fails\\")\\nRuntimeError: first fails'
 )
 
 
@@ -112,7 +113,9 @@ def _task_events(rng: random.Random, number: int, node: bytes, worker: bytes) ->
         head = f'"taskLifecycleEvent": {{"taskId": "{task}", "taskAttempt": {attempt}, "jobId": "{job}", '
         end_state = "FAILED" if failed else "FINISHED"
         error = (
-            f', "rayErrorInfo": {{"errorMessage": "{ERROR}", "errorType": "TASK_EXECUTION_EXCEPTION"}}' if failed else ""
+            f', "rayErrorInfo": {{"errorMessage": "{ERROR}", "errorType": "TASK_EXECUTION_EXCEPTION"}}'
+            if failed
+            else ""
         )
         owner = (
             f'{head}"stateTransitions": [{{"state": "PENDING_ARGS_AVAIL", "timestamp": "{_time(times[0])}"}}, '
@@ -129,7 +132,9 @@ def _task_events(rng: random.Random, number: int, node: bytes, worker: bytes) ->
         )
         spans = ", ".join(
             f'{{"startTime": "{times[3] + i}", "endTime": "{times[4] - i}", "extraData": "{{}}", "eventName": "{name}"}}'
-            for i, name in enumerate(("task:deserialize_arguments", "task:execute", "task:store_outputs", f"task::{function}"))
+            for i, name in enumerate(
+                ("task:deserialize_arguments", "task:execute", "task:store_outputs", f"task::{function}")
+            )
         )
         profile = (
             f'"taskProfileEvents": {{"taskId": "{task}", "jobId": "{job}", "attemptNumber": {attempt}, "profileEvents": '

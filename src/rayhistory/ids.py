@@ -12,8 +12,25 @@ JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
+_known: dict[int, dict[object, str | None]] = {size: {} for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
+
+
 def to_hex(value: object, size: int) -> str | None:
-    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size."""
+    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size.
+
+    The same few nodes, workers and jobs are named millions of times, so what was found is remembered.
+    """
+    known = _known[size]
+    try:
+        return known[value]
+    except KeyError:
+        if len(known) > 20_000:
+            known.clear()
+        known[value] = text = _to_hex(value, size)
+        return text
+
+
+def _to_hex(value: object, size: int) -> str | None:
     if not isinstance(value, str) or not value:
         return None
     if len(value) == 2 * size and _HEX.match(value):

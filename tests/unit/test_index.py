@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
 
-from rayhistory.errors import StoreUnavailable
+from rayhistory.errors import ObjectExists, StoreDenied, StoreUnavailable
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.manifest import read_latest
+from rayhistory.index.overlay import Overlay
 from rayhistory.index.query import Filter, OpenIndex, Query
 from rayhistory.index.sources import list_sources
 from rayhistory.layout import Layout
@@ -194,3 +195,27 @@ def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
         assert node["node_id"] == NODE
 
     with_builder(settings_for(tmp_path), work)
+
+
+def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index then lives in the local cache, and is found there again."""
+
+    class ReadOnly(LocalStore):
+        async def put(self, key: str, data: bytes | Path) -> None:
+            raise StoreDenied("read-only")
+
+        async def create(self, key: str, data: bytes) -> None:
+            raise StoreDenied("read-only")
+
+    async def work() -> None:
+        overlay = Overlay(ReadOnly(tmp_path / "store"), tmp_path / "beside")
+        await overlay.put("a/b", b"1")
+        await overlay.create("a/c", b"2")
+        with pytest.raises(ObjectExists):
+            await overlay.create("a/c", b"3")
+        assert await overlay.get("a/b") == b"1"
+        assert [info.key async for info in overlay.list_all("a")] == ["a/b", "a/c"]
+        assert [info.key for info in (await overlay.list_folder("a")).objects] == ["a/b", "a/c"]
+        assert not list((tmp_path / "store").rglob("*"))
+
+    asyncio.run(work())

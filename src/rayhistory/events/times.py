@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 _seconds: dict[str, int] = {}
+_SCALE = [10 ** (9 - digits) for digits in range(10)]
 
 
 def parse_ns(text: object) -> int | None:
@@ -14,22 +15,24 @@ def parse_ns(text: object) -> int | None:
         return None
     second = _seconds.get(text[:19])
     if second is None:
-        try:
-            second = int(datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp())
-        except ValueError:
+        second = _new_second(text[:19])
+        if second is None:
             return None
-        if len(_seconds) > 50_000:
-            _seconds.clear()
-        _seconds[text[:19]] = second
-    rest = text[19:]
-    if rest == "Z":
-        return second * 1_000_000_000
-    if rest[:1] != "." or rest[-1] != "Z":
-        return _with_offset(text)
-    fraction = rest[1:-1]
-    if not fraction.isdigit() or len(fraction) > 9:
+    fraction = text[20:-1]
+    if text[-1:] == "Z" and text[19:20] == "." and fraction.isdecimal() and len(fraction) < 10:
+        return second + int(fraction) * _SCALE[len(fraction)]
+    return second if text[19:] == "Z" else _with_offset(text)
+
+
+def _new_second(text: str) -> int | None:
+    try:
+        second = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
+    except ValueError:
         return None
-    return second * 1_000_000_000 + int(fraction.ljust(9, "0"))
+    if len(_seconds) > 50_000:
+        _seconds.clear()
+    _seconds[text] = second
+    return second
 
 
 def _with_offset(text: str) -> int | None:

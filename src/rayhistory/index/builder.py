@@ -15,6 +15,7 @@ from rayhistory.index.cache import IndexCache
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
 from rayhistory.index.moments import Moments
+from rayhistory.index.overlay import index_store
 from rayhistory.index.query import OpenIndex
 from rayhistory.index.sources import digest, list_sources
 from rayhistory.layout import Layout, SessionRef
@@ -39,7 +40,8 @@ class IndexBuilder:
         self._settings = settings
         self._store = store
         self._layout = layout
-        self._cache = IndexCache(Path(settings.cache_dir) / "index", store, layout, settings.cache_size)
+        self._indexes = index_store(store, settings)
+        self._cache = IndexCache(Path(settings.cache_dir) / "index", self._indexes, layout, settings.cache_size)
         self._slots = asyncio.Semaphore(settings.folds)
         self._moments = Moments(settings, self._cache, self._slots)
         self._running: dict[tuple[str, str, str], _Running] = {}
@@ -65,7 +67,7 @@ class IndexBuilder:
         fresh = known is not None and time.monotonic() - known[0] < _LOOK_AGAIN
         if known and fresh and known[1].manifest.closing == closing:
             return known[1]
-        manifest = await read_latest(self._store, self._layout, ref)
+        manifest = await read_latest(self._indexes, self._layout, ref)
         covered = manifest is not None and await self._covers(ref, manifest, closing)
         if manifest is None or (not covered and (extend or closing is not None)):
             manifest = await self._folded(ref, closing, patience)
@@ -97,7 +99,7 @@ class IndexBuilder:
         """For an index that cannot be read: a newer one, if another process has made it, else one of our own."""
         known = self._opened.get(ref.identity)
         self.forget(ref)
-        latest = await read_latest(self._store, self._layout, ref)
+        latest = await read_latest(self._indexes, self._layout, ref)
         if known and latest and latest.generation > known[1].manifest.generation:
             return latest
         return await self._folded(ref, closing, patience)

@@ -20,6 +20,7 @@ from rayhistory.events.tables import TABLES
 from rayhistory.index.build import Built, Report, build
 from rayhistory.index.decoding import decode_all
 from rayhistory.index.manifest import MERGED, SCHEMA, Closing, Manifest, next_generation, publish, read_latest
+from rayhistory.index.overlay import index_store
 from rayhistory.index.sources import Source, digest, list_sources
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.records import NodeSeal
@@ -58,9 +59,10 @@ async def fold(job: FoldJob, report: Report) -> Manifest:
     settings = Settings(**job.settings)
     scratch = Path(job.scratch)
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
+    indexes = index_store(store, settings)
     try:
         sources = await list_sources(store, layout, job.ref)
-        before, covered = await _earlier(store, layout, job.ref, scratch)
+        before, covered = await _earlier(indexes, layout, job.ref, scratch)
         fresh = [source for source in sources if (source.key, source.size) not in covered]
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
         events = await decode_all(
@@ -71,7 +73,7 @@ async def fold(job: FoldJob, report: Report) -> Manifest:
         built = await asyncio.to_thread(build, settings, scratch, job.closing, seals, report)
         report(0.95, "writing the index")
         facts = _Facts(sources, events + (before.events if before else 0), began)
-        return await _seal(store, layout, job, built, facts)
+        return await _seal(indexes, layout, job, built, facts)
     finally:
         await store.close()
 

@@ -1,0 +1,154 @@
+"""What shipping and reading logs costs: `python benchmarks/logs.py`, with real files and a real store.
+
+speed       from file to store, per core, for log text
+idle        CPU of 2,000 files of which 50 grow, with a flush every 5 s, as part of a core
+puts        objects per flush with those files
+reads       range reads for the last 1,000 lines of a large log, from a cold start
+"""
+
+import argparse
+import asyncio
+import random
+import resource
+import shutil
+import tempfile
+import time
+from multiprocessing import Process
+from pathlib import Path
+
+from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.shipping import PackShipper
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.server.logfiles import PackLogs, find_file, start_of_last_lines
+from rayhistory.storage.local import LocalStore
+
+REF = SessionRef("default", "bench", "session_2026-01-01_00-00-00_000000_1")
+NODE = "ab" * 28
+
+
+class Counted(LocalStore):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.puts = self.put_bytes = self.reads = self.read_bytes = self.lists = 0
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        self.puts += 1
+        await super().put(key, data)
+        self.put_bytes += (await self.head(key)).size
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await super().get_range(key, start, end)
+        self.reads += 1
+        self.read_bytes += len(data)
+        return data
+
+
+def text(megabytes: int) -> bytes:
+    dice = random.Random(1)
+    words = [f"{dice.choice('abcdefgh')}{number:x}" for number in range(500)]
+    lines = []
+    size = number = 0
+    while size < megabytes << 20:
+        number += 1
+        when = f"2026-01-01 00:{number // 60000 % 60:02}:{number // 1000 % 60:02},{number % 1000:03}"
+        line = (
+            f"[{when} I {dice.randrange(99999)} {dice.randrange(99999)}] (raylet) "
+            f"node_manager.cc:{dice.randrange(3000)}: "
+            f"{' '.join(dice.choices(words, k=12))} {dice.getrandbits(64):016x}\n"
+        ).encode()
+        lines.append(line)
+        size += len(line)
+    return b"".join(lines)
+
+
+def write(path: Path, megabytes: int) -> None:
+    """In a process of its own, so that the memory measured is that of shipping."""
+    block = text(64)
+    with path.open("wb") as file:
+        for _ in range(max(1, megabytes // 64)):
+            file.write(block)
+
+
+def shipper(home: Path, store: Counted) -> PackShipper:
+    prefix = Layout().node_packs_prefix(REF, NODE)
+    return PackShipper(home / "logs", store, lambda: prefix, Metrics(), interval=5)
+
+
+async def speed(home: Path, megabytes: int) -> str:
+    (home / "logs").mkdir()
+    writer = Process(target=write, args=(home / "logs" / "raylet.out", megabytes))
+    writer.start()
+    writer.join()
+    size = (home / "logs" / "raylet.out").stat().st_size
+    store = Counted(home / "store")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began, cpu = time.monotonic(), time.process_time()
+    await shipper(home, store).finish()
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (
+        f"{size / 1e6 / cpu:.0f} MB/s per core ({size / 1e6 / wall:.0f} MB/s by the clock), {size / 1e6:.0f} MB in "
+        f"{store.puts} packs, {size / store.put_bytes:.1f}x smaller, peak RSS {peak:.0f} MiB (before: {before:.0f})"
+    )
+
+
+async def idle(home: Path, files: int, growing: int, flushes: int) -> tuple[str, str]:
+    logs = home / "logs"
+    logs.mkdir()
+    for number in range(files):
+        (logs / f"worker-{number:056x}-01000000-{number}.out").write_bytes(b"started\n" * 20)
+    paths = sorted(logs.iterdir())[:growing]
+    store = Counted(home / "store")
+    shipping = shipper(home, store)
+    await shipping.flush()
+    before, cpu = store.puts, 0.0
+    sent = store.put_bytes
+    for number in range(flushes):
+        for path in paths:
+            with path.open("ab") as file:
+                file.write(b"the same old story, number %d\n" % number * 20)
+        began = time.process_time()
+        await shipping.flush()
+        cpu += time.process_time() - began
+    percent = 100 * cpu / flushes / 5
+    return (
+        f"{percent:.2f} % of a core ({1000 * cpu / flushes:.1f} ms per flush)",
+        f"{(store.puts - before) / flushes:g} per flush, {(store.put_bytes - sent) / flushes / 1000:.1f} kB each",
+    )
+
+
+async def reads(home: Path, megabytes: int) -> str:
+    store = Counted(home / "store")
+    logs = PackLogs(store, Layout(), REF)
+    began = time.monotonic()
+    file = await find_file(logs, NODE, "raylet.out")
+    start = await start_of_last_lines(logs, NODE, file.path, file.size, 1000)
+    content = await logs.read(NODE, file.path, start, file.size)
+    assert content.count(b"\n") == 1000
+    return (
+        f"{store.reads} range reads, {store.read_bytes / 1000:.0f} kB, {1000 * (time.monotonic() - began):.0f} ms "
+        f"for the last 1,000 lines of {file.size / 1e6:,.0f} MB"
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--flushes", type=int, default=200)
+    arguments = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="rayhistory-bench-"))
+    try:
+        (home / "a").mkdir()
+        (home / "b").mkdir()
+        rows = [("file to store", await speed(home / "a", arguments.megabytes))]
+        rows.append(("tail of a large log", await reads(home / "a", arguments.megabytes)))
+        cost, puts = await idle(home / "b", 2000, 50, arguments.flushes)
+        rows += [("2,000 files, 50 growing", cost), ("PUTs", puts)]
+        for name, value in rows:
+            print(f"{name:<26}{value}")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,26 @@
+import pytest
+
+from rayhistory.events.times import parse_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-15T19:18:40Z", 1794770320_000000000),
+        ("2026-11-15T19:18:40.1Z", 1794770320_100000000),
+        ("2026-11-15T19:18:40.151Z", 1794770320_151000000),
+        ("2026-11-15T19:18:40.151619Z", 1794770320_151619000),
+        ("2026-11-15T19:18:40.151619287Z", 1794770320_151619287),
+        ("2026-11-15T20:18:40+01:00", 1794770320_000000000),
+        ("1969-12-31T23:59:59.5Z", -500000000),
+        ("2026-11-15T19:18:40", None),
+        ("2026-11-15T19:18:40.1_0Z", None),
+        ("99999-01-01T00:00:00Z", None),
+        ("yesterday", None),
+        ("", None),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_a_time_is_read_to_the_nanosecond_or_not_at_all(text: object, expected: int | None) -> None:
+    assert parse_ns(text) == expected
