@@ -325,6 +325,19 @@ def measure(name: str, rate: float, *, batch: int = 1000, seconds: float, pinned
     )
 
 
+def disk_probe() -> str:
+    """What one write of 128 KiB and its fdatasync take here without anybody's help: latencies stand on this."""
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("BENCH_DIR")) as file:
+        for _ in range(200):
+            began = time.perf_counter()
+            os.write(file.fileno(), b"x" * 131072)
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - began) * 1000)
+    taken.sort()
+    return f"disk: fdatasync p50 {taken[100]:.1f} ms, p99 {taken[198]:.1f} ms; load average {os.getloadavg()[0]:.1f}"
+
+
 def measure_idle(seconds: float) -> None:
     with collector() as (pid, _, _):
         usage = Usage(pid)
@@ -361,7 +374,7 @@ def main() -> None:
         load(wish.port, rate=wish.rate, batch=wish.batch, seconds=wish.seconds)
         return
     only = set(filter(None, wish.only.split(",")))
-    print(f"{len(_CORES)} cores; {CONNECTIONS} connections; events of about 1 KB")
+    print(f"{len(_CORES)} cores; {CONNECTIONS} connections; events of about 1.2 KB; {disk_probe()}")
     print(
         f"{'':<34}{'events/s':>10}{'CPU':>8}{'µs/event':>9}{'p50 ms':>8}{'p99 ms':>8}{'worst':>8}"
         f"{'peak MiB':>9}{'MB in':>9}{'stored':>8}{'503':>6}"

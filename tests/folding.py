@@ -11,6 +11,7 @@ import msgspec
 
 from rayhistory.events.tables import TABLES
 from rayhistory.index.asof import AsOfJob, serve_as_of
+from rayhistory.index.derive import merged_file
 from rayhistory.index.fold import FoldJob, fold
 from rayhistory.index.manifest import MERGED, Closing, Manifest
 from rayhistory.layout import Layout, SessionRef
@@ -25,6 +26,15 @@ RECORDED = [
 ]
 
 Tables = dict[str, list[tuple[Any, ...]]]
+
+
+def same_spans(rows: list[tuple[Any, ...]]) -> list[str]:
+    """Profile rows whose spans are compared by value, not by how their JSON is spaced."""
+    return sorted(
+        json.dumps([*row[:-1], sorted(json.loads(row[-1]), key=lambda span: json.dumps(span, sort_keys=True))],
+                   sort_keys=True)
+        for row in rows
+    )  # fmt: skip
 
 
 def settings_for(directory: Path) -> Settings:
@@ -76,11 +86,10 @@ def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tabl
 
 def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
     with tempfile.TemporaryDirectory() as folder:
-        merged = {table.name: str(path_of(directory, manifest, MERGED + table.name)) for table in TABLES}
+        merged = {table.name: str(path_of(directory, manifest, merged_file(table.name))) for table in TABLES}
         job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns)
         found = {
-            name: read(Path(path), task_columns if name == "tasks" else "*")
-            for name, path in serve_as_of(job).items()
+            name: read(Path(path), task_columns if name == "tasks" else "*") for name, path in serve_as_of(job).items()
         }
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
     return found

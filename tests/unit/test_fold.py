@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, tables, tables_as_of
+from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, same_spans, tables, tables_as_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -77,8 +77,9 @@ def test_the_state_at_a_moment_depends_on_nothing_that_came_later(
     columns = "task_id, attempt_number, name, state, error_type, creation_time_ms, start_time_ms, end_time_ms, defined"
     expected = tables(early, fold_session(early, None), columns)
     actual = tables_as_of(full, fold_session(full), moment, columns)
-    for name in ("tasks", "actors", "nodes", "jobs", "workers", "actor_transitions", "profile_events"):
+    for name in ("tasks", "actors", "nodes", "jobs", "workers", "actor_transitions"):
         assert actual[name] == expected[name], name
+    assert same_spans(actual["profile_events"]) == same_spans(expected["profile_events"])
 
 
 def first_ns(event: dict[str, Any]) -> int:
@@ -119,8 +120,9 @@ def cut_event(event: dict[str, Any], moment: int) -> dict[str, Any]:
 def test_as_of_the_end_is_the_final_state(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
     running = fold_session(tmp_path, None)
-    final = tables(tmp_path, running)
-    assert tables_as_of(tmp_path, running, END.ns) == final
+    final, at_the_end = tables(tmp_path, running), tables_as_of(tmp_path, running, END.ns)
+    assert same_spans(at_the_end.pop("profile_events")) == same_spans(final.pop("profile_events"))
+    assert at_the_end == final
 
 
 def test_a_dead_workers_and_a_finished_jobs_tasks_are_failed_as_ray_does(tmp_path: Path) -> None:
@@ -204,7 +206,10 @@ def lifecycle(**changes: Any) -> dict[str, Any]:
     [
         (lifecycle(taskId="AAAA"), "not a task id"),
         (lifecycle(stateTransitions=[{"state": "FLYING", "timestamp": "2026-11-15T19:18:40Z"}]), "unknown task state"),
-        (lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": "99999-01-01T00:00:00Z"}]), "unknown task state"),
+        (
+            lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": "99999-01-01T00:00:00Z"}]),
+            "unknown task state",
+        ),
         ({"eventType": "FROM_THE_FUTURE_EVENT", "timestamp": "2026-11-15T19:18:40Z"}, "unknown event type"),
         (lifecycle(somethingNew={"a": [1]}), "unknown field"),
         (lifecycle() | {"timestamp": "yesterday"}, "event without a readable time"),
@@ -242,6 +247,7 @@ def test_both_spellings_of_field_names_give_the_same_tables(tmp_path: Path) -> N
     put(tmp_path / "snake", 0, as_lines([snake(event) for event in RECORDED]))
     camel_tables = tables(tmp_path / "camel", fold_session(tmp_path / "camel"))
     snake_tables = tables(tmp_path / "snake", fold_session(tmp_path / "snake"))
+    assert same_spans(snake_tables.pop("profile_events")) == same_spans(camel_tables.pop("profile_events"))
     for name, expected in camel_tables.items():
         assert repr(snake_tables[name]).replace(" ", "") == repr(expected).replace(" ", ""), name
 

@@ -1,21 +1,25 @@
-"""The session's log files, whole, in KubeRay's place.
+"""The session's log files: shipped as packs while it runs, and whole, in KubeRay's place, at its end; or one of both.
 
-While the session runs, a growing file is written again only when it has grown by a quarter or has been quiet,
-so that the bytes written stay in proportion to its size. At the end, everything that differs is written.
+Where only whole files are wanted, a growing one is written again only when it has grown by a quarter or has been
+quiet, so that the bytes written stay in proportion to its size. At the end, everything that differs is written.
 """
 
 import asyncio
 import logging
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.shipping import PackShipper
 from rayhistory.collector.supervise import delays
 from rayhistory.errors import ObjectNotFound, StoreError
+from rayhistory.settings import Settings
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,60 @@ class LogFile(msgspec.Struct, frozen=True):
         return self.size, self.modified_ns
 
 
+class Shipper(Protocol):
+    async def run(self) -> None:
+        """While the session runs; never returns."""
+
+    async def finish(self) -> None:
+        """Brings all that is left to the store, and repeats what fails until it is cancelled."""
+
+    def left(self) -> list[str]:
+        """Files whose last state is not in the store."""
+
+    def lag(self) -> float:
+        """For how many seconds something has been on its way to the store."""
+
+
+class PackAndPlainShipper:
+    """Packs while the session runs; at its end, each file that is not too large is written whole as well."""
+
+    def __init__(self, packs: PackShipper, plain: "LogShipper") -> None:
+        self._packs = packs
+        self._plain = plain
+
+    async def run(self) -> None:
+        await self._packs.run()
+
+    async def finish(self) -> None:
+        await self._packs.finish()
+        await self._plain.finish()
+
+    def left(self) -> list[str]:
+        return self._packs.left()
+
+    def lag(self) -> float:
+        return self._packs.lag()
+
+
+def make_shipper(
+    directory: Path,
+    settings: Settings,
+    store: Store,
+    metrics: Metrics,
+    *,
+    packs_at: Callable[[], str],
+    key_of: Callable[[str], str],
+) -> Shipper:
+    interval = settings.log_interval
+    if settings.log_layout == "plain":
+        return LogShipper(directory, store, key_of, metrics, interval=interval)
+    packs = PackShipper(directory, store, packs_at, metrics, interval=interval)
+    if settings.log_layout == "packs":
+        return packs
+    plain = LogShipper(directory, store, key_of, metrics, interval=interval, largest=settings.log_plain_limit)
+    return PackAndPlainShipper(packs, plain)
+
+
 class LogShipper:
     """`key_of` gives the key for a file's name: the caller knows the session and the node."""
 
@@ -48,8 +106,10 @@ class LogShipper:
         metrics: Metrics,
         *,
         interval: float,
+        largest: int | None = None,
     ) -> None:
         self._directory = directory
+        self._largest = largest
         self._store = store
         self._key_of = key_of
         self._metrics = metrics
@@ -72,7 +132,7 @@ class LogShipper:
             await self._ship_all(due)
 
     async def finish(self) -> None:
-        """Ships all that differs, small files first, and repeats what fails until it is cancelled."""
+        """Ships all that differs, the most valuable first, and repeats what fails until it is cancelled."""
         async with self._turn:
             for attempt, pause in enumerate(delays(0.5, 2.0)):
                 left = await asyncio.to_thread(self._differing)
@@ -86,9 +146,12 @@ class LogShipper:
         """Files whose last state is not in the store."""
         return [file.name for file in self._differing()]
 
+    def lag(self) -> float:
+        return 0.0
+
     def _differing(self) -> list[LogFile]:
-        files = [file for file in find_logs(self._directory) if self._shipped.get(file.name) != file.version]
-        return sorted(files, key=lambda file: file.size)
+        files = [file for file in find_logs(self._directory) if self._largest is None or file.size <= self._largest]
+        return [file for file in by_value(files) if self._shipped.get(file.name) != file.version]
 
     def _is_due(self, file: LogFile) -> bool:
         shipped = self._shipped.get(file.name)
@@ -122,6 +185,24 @@ class LogShipper:
         self._metrics.uploads.labels("logs").inc()
         self._metrics.upload_bytes.labels("logs").inc(file.size)
         return True
+
+
+_JOB_DRIVER = re.compile(r"(?:.*/)?job-driver-")
+_WORKER = re.compile(r"((?:.*/)?worker-.+)\.(out|err)")
+
+
+def by_value(files: Iterable[LogFile]) -> list[LogFile]:
+    """Drivers of jobs, then workers that wrote to stderr, then the rest; among equals, small files first."""
+    files = list(files)
+    complained = {match[1] for file in files if file.size and (match := _WORKER.match(file.name)) and match[2] == "err"}
+
+    def rank(file: LogFile) -> int:
+        if _JOB_DRIVER.match(file.name):
+            return 0
+        worker = _WORKER.match(file.name)
+        return 1 if worker and worker[1] in complained else 2
+
+    return sorted(files, key=lambda file: (rank(file), file.size))
 
 
 def find_logs(directory: Path) -> Iterator[LogFile]:

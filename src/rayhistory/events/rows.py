@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from rayhistory import ids
 from rayhistory.events import snapshots, wire
+from rayhistory.events.spans import camel_spans
 from rayhistory.events.tables import JOB_RANKS, TABLES, TASK_STATES
 from rayhistory.events.times import parse_ns
 
@@ -163,20 +164,22 @@ def _task_profile(out: Rows, event: wire.TaskProfile) -> Problem | None:
     task_id = ids.to_hex(event.task_id, ids.TASK)
     if task_id is None:
         return "not a task id", event.task_id
-    spans = event.profile_events
-    if spans is None:
+    profile = event.profile_events
+    spans = json_text(profile.events) if profile else None
+    if profile is None or spans is None:
         return None
-    head = (
-        task_id,
-        event.attempt_number,
-        ids.to_hex(event.job_id, ids.JOB),
-        spans.component_type or None,
-        ids.any_to_hex(spans.component_id) or None,
-        spans.node_ip_address or None,
+    out.add(
+        "profile_events",
+        (
+            task_id,
+            event.attempt_number,
+            ids.to_hex(event.job_id, ids.JOB),
+            profile.component_type or None,
+            ids.any_to_hex(profile.component_id) or None,
+            profile.node_ip_address or None,
+            spans if '"event_name"' not in spans else camel_spans(spans),
+        ),
     )
-    for span in spans.events:
-        extra = span.extra_data if span.extra_data not in ("", "{}") else None
-        out.add("profile_events", (*head, span.event_name, span.start_time, span.end_time, extra))
     return None
 
 

@@ -141,12 +141,11 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "profile_events",
-        "Spans inside a task, for the timeline.",
+        "Spans inside a task, for the timeline: those that were sent together are one row, as Ray wrote them.",
         _key("task_id"),
         _key("attempt", Type.INT),
-        _key("job_id component_type component_id node_ip event_name"),
-        _key("start_ns end_ns", Type.INT),
-        _key("extra_data"),
+        _key("job_id component_type component_id node_ip"),
+        _key("spans"),
     ),
     _table(
         "actor_definitions",

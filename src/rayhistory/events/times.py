@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 _seconds: dict[str, int] = {}
-_SCALE = [10 ** (9 - digits) for digits in range(10)]
+_SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
 
 
 def parse_ns(text: object) -> int | None:

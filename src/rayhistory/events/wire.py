@@ -109,18 +109,11 @@ class TaskLifecycle(Wire):
     task_log_info: TaskLogInfo | None = None
 
 
-class ProfileSpan(Wire):
-    start_time: int = 0
-    end_time: int = 0
-    extra_data: str = ""
-    event_name: str = ""
-
-
 class ProfileSpans(Wire):
     component_type: str = ""
     component_id: str = ""
     node_ip_address: str = ""
-    events: list[ProfileSpan] = []
+    events: Raw = NOTHING
 
 
 class TaskProfile(Wire):

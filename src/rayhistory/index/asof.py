@@ -24,6 +24,8 @@ _STATES = ", ".join(
 _REACHED = " OR ".join(f"{state_column(s)} <= {{t}}" for s in TASK_STATES)
 _LOGS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 
+_SPANS = '[{"eventName": "VARCHAR", "startTime": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
+
 _CUTS = {
     "task_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "task_updates": f"""
@@ -35,7 +37,10 @@ _CUTS = {
           if(error_ns <= {{t}}, error_message, NULL) AS error_message,
           if(error_ns <= {{t}}, error_ns, NULL) AS error_ns, {_STATES})
         FROM {{source}} WHERE {_REACHED}""",
-    "profile_events": "SELECT * FROM {source} WHERE end_ns <= {t}",
+    "profile_events": f"""
+        SELECT * FROM (SELECT * REPLACE (
+          to_json(list_filter(from_json(spans, '{_SPANS}'), s -> s.endTime::BIGINT <= {{t}}))::VARCHAR AS spans)
+        FROM {{source}}) WHERE spans <> '[]'""",
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "actor_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
     "driver_jobs": """

@@ -7,8 +7,8 @@ import duckdb
 import msgspec
 
 from rayhistory.events.tables import TABLES, Table
-from rayhistory.index.derive import GAP_QUERIES, served_sql, task_list_sql
-from rayhistory.index.manifest import MERGED, Closing, Counts
+from rayhistory.index.derive import GAP_QUERIES, SERVED_AS_MERGED, merged_file, served_sql, task_list_sql
+from rayhistory.index.manifest import Closing, Counts
 from rayhistory.index.merge import create_sql, merge_sql
 from rayhistory.layout.records import NodeSeal
 from rayhistory.settings import Settings
@@ -39,7 +39,11 @@ def build(settings: Settings, scratch: Path, closing: Closing | None, seals: lis
     _count_what_collectors_lost(database, seals)
     if closing:
         closing = Closing(_last_sign_of_life(database, closing.ns), closing.clean)
-    files = {MERGED + table.name: write(database, scratch, MERGED + table.name, table.name) for table in TABLES}
+    files = {
+        merged_file(table.name): write(database, scratch, merged_file(table.name), table.name)
+        for table in TABLES
+        if table.name not in SERVED_AS_MERGED
+    }
     files |= write_served(database, scratch, closing)
     return _facts(database, files)
 
@@ -72,6 +76,7 @@ def merge_table(database: Database, table: Table, scratch: Path) -> None:
 def write_served(database: Database, scratch: Path, closing: Closing | None) -> dict[str, Path]:
     """The tables that are served; the gaps last, because what the others show to be missing is counted there."""
     served = served_sql(closing)
+    served |= {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
     files = {name: write(database, scratch, name, f"({sql})") for name, sql in served.items() if name != "gaps"}
     files["task_list"] = write(database, scratch, "task_list", f"({task_list_sql(_file(files['tasks']))})")
     for kind, (table, condition) in GAP_QUERIES.items():

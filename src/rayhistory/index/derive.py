@@ -6,7 +6,7 @@ What we close, and Ray did not, has `closed_by_history` set.
 """
 
 from rayhistory.events.tables import TASK_STATES, state_column
-from rayhistory.index.manifest import Closing
+from rayhistory.index.manifest import MERGED, Closing
 
 _STATE_NS = ", ".join(
     # Of a driver that exported nothing, only the worker's half is known: the outputs were stored, so it finished.
@@ -22,10 +22,14 @@ _STATE_CASE = "\n".join(
 _LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
 
 _TASKS = f"""
-WITH names AS (
-  SELECT task_id, attempt, min(substr(event_name, 7)) FILTER (WHERE starts_with(event_name, 'task::')) AS profile_name,
-    max(end_ns) FILTER (WHERE event_name = 'task:store_outputs') AS stored_ns
-  FROM profile_events ANTI JOIN task_definitions USING (task_id, attempt) GROUP BY ALL
+WITH orphans AS (
+  SELECT task_id, attempt, unnest(from_json(spans, '[{{"eventName": "VARCHAR", "endTime": "VARCHAR"}}]')) AS span
+  FROM profile_events ANTI JOIN task_definitions USING (task_id, attempt)
+), names AS (
+  SELECT task_id, attempt, min(substr(span.eventName, 7)) FILTER (WHERE starts_with(span.eventName, 'task::'))
+      AS profile_name,
+    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE span.eventName = 'task:store_outputs') AS stored_ns
+  FROM orphans GROUP BY ALL
 ), joined AS (
   SELECT coalesce(d.task_id, u.task_id) AS task_id, coalesce(d.attempt, u.attempt)::BIGINT AS attempt_number,
     coalesce(d.job_id, u.job_id, right(coalesce(d.task_id, u.task_id), 8)) AS job_id,
@@ -207,6 +211,21 @@ SELECT placement_group_id, name, creator_job_id, coalesce(state, 'PENDING') AS s
 FROM placement_groups ORDER BY placement_group_id
 """
 
+SERVED_AS_MERGED = {
+    "profile_events": "task_id, attempt",
+    "actor_transitions": "actor_id, ns",
+    "cluster_events": "timestamp_s, event_id",
+    "platform_events": "ns, event_id",
+    "snapshots": "uri, ns",
+}
+"""Tables that are served as they are merged, and the order in which they are kept."""
+
+
+def merged_file(table: str) -> str:
+    """Under which name the merged rows of a table are kept."""
+    return table if table in SERVED_AS_MERGED else MERGED + table
+
+
 _OPEN_STATES = "status IN ('PENDING', 'RUNNING')"
 
 
@@ -230,15 +249,10 @@ def served_sql(closing: Closing | None) -> dict[str, str]:
     return {
         "tasks": fill(_TASKS, case=case),
         "actors": fill(_ACTORS, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
-        "actor_transitions": "SELECT * FROM actor_transitions ORDER BY actor_id, ns",
         "jobs": fill(_JOBS, open=f"({shut} AND {_OPEN_STATES})", closing_status=status),
         "nodes": fill(_NODES, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
         "workers": fill(_WORKERS, session_closed=shut, closed=f"({shut} AND w.end_ms IS NULL AND w.dead_ns IS NULL)"),
         "placement_groups": _PLACEMENT_GROUPS,
-        "profile_events": "SELECT * FROM profile_events ORDER BY job_id, task_id, attempt, start_ns",
-        "cluster_events": "SELECT * FROM cluster_events ORDER BY timestamp_s, event_id",
-        "platform_events": "SELECT * FROM platform_events ORDER BY ns, event_id",
-        "snapshots": "SELECT * FROM snapshots ORDER BY uri, ns",
         "gaps": "SELECT * FROM gaps ORDER BY kind, detail, source",
     }
 

@@ -19,7 +19,8 @@ from rayhistory.errors import ObjectNotFound, StoreError
 from rayhistory.events.tables import TABLES
 from rayhistory.index.build import Built, Report, build
 from rayhistory.index.decoding import decode_all
-from rayhistory.index.manifest import MERGED, SCHEMA, Closing, Manifest, next_generation, publish, read_latest
+from rayhistory.index.derive import merged_file
+from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation, publish, read_latest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.sources import Source, digest, list_sources
 from rayhistory.layout import Layout, SessionRef
@@ -87,14 +88,14 @@ async def _earlier(
         return None, set()
     try:
         listed = msgspec.json.decode(await store.get(f"{layout.index_prefix(ref)}/{before.build}/{_COVERED}"))
-        names = [MERGED + table.name for table in TABLES]
-        tables = {name: await store.get(layout.index_file_key(ref, before.build, name)) for name in names}
+        names = {table.name: merged_file(table.name) for table in TABLES}
+        tables = {n: await store.get(layout.index_file_key(ref, before.build, file)) for n, file in names.items()}
     except (ObjectNotFound, msgspec.DecodeError):
         return None, set()
-    if any(len(data) != before.files[name] for name, data in tables.items()):
+    if any(len(data) != before.files[names[name]] for name, data in tables.items()):
         return None, set()
     for name, data in tables.items():
-        await asyncio.to_thread((scratch / f"{name.removeprefix(MERGED)}-earlier.parquet").write_bytes, data)
+        await asyncio.to_thread((scratch / f"{name}-earlier.parquet").write_bytes, data)
     return before, {(str(key), int(size)) for key, size in listed}
 
 

@@ -6,7 +6,7 @@ from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.storage import Store
 
-SCHEMA = 5
+SCHEMA = 6
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
 
 

@@ -11,6 +11,7 @@ from rayhistory.errors import FoldFailed
 from rayhistory.events.tables import TABLES
 from rayhistory.index.asof import AsOfJob
 from rayhistory.index.cache import IndexCache
+from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import MERGED, Manifest
 from rayhistory.index.query import OpenIndex
 from rayhistory.layout import SessionRef
@@ -39,7 +40,7 @@ class Moments:
         return OpenIndex(as_it_was, fetch)
 
     async def _make(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int) -> None:
-        merged = {t.name: str(await self._cache.table(ref, manifest, MERGED + t.name)) for t in TABLES}
+        merged = {t.name: str(await self._cache.table(ref, manifest, merged_file(t.name))) for t in TABLES}
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         await asyncio.to_thread(folder.mkdir, parents=True)
         job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(folder), ns)

@@ -76,7 +76,9 @@ class PartialWriter:
     def _write(self, table: str) -> None:
         rows = self._rows[table]
         path = self._directory / f"{table}-{self._name}-{self._files}.parquet"
-        arro3.io.write_parquet(arrow_table(BY_NAME[table], rows), str(path), compression="lz4_raw")
+        arro3.io.write_parquet(
+            arrow_table(BY_NAME[table], rows), str(path), compression="lz4_raw", dictionary_enabled=False
+        )
         self.counts[table] += len(rows)
         self._files += 1
         rows.clear()

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 from isal import isal_zlib
 
+from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.events import snapshots
 from rayhistory.events.decode import EventDecoder, whole_lines
 from rayhistory.events.logevents import add_log_lines
 from rayhistory.events.rows import Rows
 from rayhistory.index.sources import Kind, Source
+from rayhistory.layout.packread import PackReader
 from rayhistory.storage import Store
 
 _PIECE = 4 << 20
@@ -19,8 +21,8 @@ _GZIP = b"\x1f\x8b"
 async def read_source(store: Store, source: Source) -> AsyncIterator[tuple[Rows, int]]:
     """Rows of a source in portions, each with the number of events in it."""
     decoder = EventDecoder(source.key)
-    if source.kind is Kind.EVENT_LOG:
-        unreadable = add_log_lines(decoder.rows, await store.get(source.key))
+    if source.kind in (Kind.EVENT_LOG, Kind.PACKED_LOG):
+        unreadable = add_log_lines(decoder.rows, await _log(store, source))
         if unreadable:
             decoder.set_aside("unreadable line", count=unreadable)
     elif source.kind is Kind.ENDPOINT:
@@ -32,6 +34,19 @@ async def read_source(store: Store, source: Source) -> AsyncIterator[tuple[Rows,
             yield decoder.rows, decoder.events - seen
             seen = decoder.events
     yield decoder.finish(), 0
+
+
+async def _log(store: Store, source: Source) -> bytes:
+    if source.kind is Kind.EVENT_LOG:
+        return await store.get(source.key)
+    prefix, _, name = source.key.partition("#")
+    reader = PackReader(store, prefix)
+    await reader.refresh()
+    try:
+        data = await reader.read(name, 0, source.size)
+    except LogNotFound as error:
+        raise ObjectNotFound(str(error)) from None
+    return data[: data.rfind(b"\n") + 1]  # the rest of the last line may be on its way
 
 
 async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[bytes]:

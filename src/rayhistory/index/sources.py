@@ -1,5 +1,6 @@
 """What there is to fold in a session: the objects with events, snapshots and event logs."""
 
+import asyncio
 import hashlib
 from enum import Enum
 
@@ -7,12 +8,16 @@ import msgspec
 
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.keys import is_node_folder
+from rayhistory.layout.packread import PackReader
 from rayhistory.storage import Store
+
+_READS_AT_ONCE = 16
 
 
 class Kind(Enum):
     EVENTS = "events"
     EVENT_LOG = "event log"
+    PACKED_LOG = "event log in packs"
     ENDPOINT = "endpoint"
 
 
@@ -38,7 +43,32 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
         elif not has_snapshots:
             prefix = layout.endpoints_prefix(ref)
             found += [Source(i.key, i.size, Kind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
+    found += await _packed_sources(store, layout, ref, {source.key: source.size for source in found})
     return sorted(found, key=lambda source: source.key)
+
+
+async def _packed_sources(store: Store, layout: Layout, ref: SessionRef, whole: dict[str, int]) -> list[Source]:
+    """Event logs that are not there as whole files, or not as much of them: the session runs, or has vanished."""
+    places = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def of_node(node: str) -> list[Source]:
+        prefix = layout.node_packs_prefix(ref, node)
+        reader = PackReader(store, prefix)
+        async with places:
+            await reader.refresh()
+        return [
+            Source(f"{prefix}#{name}", stream.size, Kind.PACKED_LOG)
+            for name, stream in reader.names.items()
+            if _is_event_log(name) and whole.get(layout.log_key(ref, node, name), 0) < stream.size
+        ]
+
+    folders = (await store.list_folder(layout.packs_prefix(ref))).folders
+    found = await asyncio.gather(*(of_node(folder) for folder in folders if is_node_folder(folder)))
+    return [source for sources in found for source in sources]
+
+
+def _is_event_log(path: str) -> bool:
+    return path.startswith("events/event_") and path.endswith(".log")
 
 
 async def _node_sources(store: Store, layout: Layout, ref: SessionRef, node: str) -> list[Source]:

@@ -11,6 +11,8 @@ KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-h
     ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json, nodes/<node>.json
     ray-history/snapshots/<ns>/<cluster>/<session>/<node>-<hour>-<ns>.jsonl[.gz]
                                                                          the dashboard's answers, each with its time
+    ray-history/logs/<ns>/<cluster>/<session>/<node>/<folder>/<number>-….pack
+                                                                         appended bytes of log files, see `packs`
     ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, <n>-<build>/<table>.parquet
 """
 
@@ -144,6 +146,13 @@ class Layout:
         match = _EVENT_FILE.search(name)
         return EventObject(key, size, name[: match.start()]) if match else None
 
+    def packs_prefix(self, ref: SessionRef) -> str:
+        """Below it is a folder per node."""
+        return self._own("logs", ref)
+
+    def node_packs_prefix(self, ref: SessionRef, node: str) -> str:
+        return f"{self.packs_prefix(ref)}/{node}"
+
     def index_prefix(self, ref: SessionRef) -> str:
         return self._own("index", ref)
 
@@ -153,6 +162,14 @@ class Layout:
     def parse_manifest_key(self, key: str) -> int | None:
         match = _MANIFEST.match(key.rpartition("/")[2])
         return int(match[1]) if match else None
+
+    def generation_of(self, ref: SessionRef, key: str) -> int | None:
+        """The generation to which an object of the index belongs: its manifest, or a file in a folder `<n>-<build>`."""
+        manifest = self.parse_manifest_key(key)
+        if manifest is not None:
+            return manifest
+        number = key.removeprefix(self.index_prefix(ref) + "/").partition("-")[0]
+        return int(number) if number.isdigit() else None
 
     def index_file_key(self, ref: SessionRef, build: str, table: str) -> str:
         return f"{self.index_prefix(ref)}/{build}/{table}.parquet"

@@ -1,9 +1,10 @@
-"""Reading packs: which files a node has, and any bytes of them, for the server, the fold and a collector that comes back.
+"""Reading packs: which files a node has, and any bytes of them. For the server, the fold, and collectors coming back.
 
 Of the store only three questions are needed; they are spelled out here, because a layout knows no store.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ from rayhistory.layout.packs import (
     Catalog,
     DamagedPack,
     Frame,
+    PackName,
     Piece,
     Place,
     Range,
@@ -52,16 +54,9 @@ class Readable(Protocol):
 
     async def get_range(self, key: str, start: int, end: int) -> bytes: ...
 
-    async def head(self, key: str) -> "Sized": ...
-
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[Info]: ...
 
     async def list_folder(self, prefix: str) -> Folder: ...
-
-
-class Sized(Protocol):
-    @property
-    def size(self) -> int: ...
 
 
 class Kept(Generic[T]):
@@ -92,11 +87,15 @@ class Kept(Generic[T]):
 
 
 class Memory:
-    """What readers of any number of nodes keep of immutable things, within one bound."""
+    """What is kept of any number of nodes' packs, within one bound."""
 
-    def __init__(self, budget: int = 32 << 20) -> None:
-        self.frames: Kept[bytes] = Kept(budget // 2)
-        self.segments: Kept[dict[int, list[Range]]] = Kept(budget // 2)
+    def __init__(self, budget: int = 48 << 20) -> None:
+        self.readers: Kept[PackReader] = Kept(budget // 3)
+        self.frames: Kept[bytes] = Kept(budget // 3)
+        self.segments: Kept[dict[int, list[Range]]] = Kept(budget // 3)
+
+    def reader(self, store: Readable, prefix: str) -> "PackReader":
+        return self.readers.get(prefix) or PackReader(store, prefix, self)
 
 
 class PackReader:
@@ -107,6 +106,7 @@ class PackReader:
         self.names: dict[str, Stream] = {}
         self.newest = -1
         """The highest number of any pack, readable or not."""
+        self.refreshed = float("-inf")
         self._store = store
         self._prefix = prefix
         self._memory = memory or Memory()
@@ -126,6 +126,10 @@ class PackReader:
             if catalog is not None and catalog is not self.catalog:
                 self.names = shown(catalog)
                 self.catalog = catalog
+            weight = 1000 + 400 * (len(self.catalog.streams) + len(self.catalog.ranges))
+            weight += 30 * sum(len(info.streams) for info in self.catalog.segments)
+            self._memory.readers.keep(self._prefix, self, weight)
+            self.refreshed = time.monotonic()
 
     async def read(self, name: str, start: int, end: int) -> bytes:
         """Bytes [start, end) of a file; what is damaged is filled, so that the offsets of the rest are true."""
@@ -159,7 +163,7 @@ class PackReader:
         """What the newest readable pack (of those before the given one) says; None when there are none."""
         async for name in self._newest_first(before):
             if before is None:
-                self.newest = max(self.newest, (parse_pack_name(name) or (-1, 0))[0])
+                self.newest = max(self.newest, numbered(name).number)
             if name == self.catalog.last:
                 return self.catalog
             tail = await self._tail(name)
@@ -183,7 +187,7 @@ class PackReader:
             names = [
                 f"{folder}/{info.key.rpartition('/')[2]}"
                 async for info in self._store.list_all(inside, "" if before is not None else after)
-                if parse_pack_name(info.key)
+                if (pack := parse_pack_name(info.key)) and pack.end_size <= pack.size
             ]
             for name in sorted(names, reverse=True):
                 if before is None or name < before:
@@ -192,11 +196,10 @@ class PackReader:
                 yield self.catalog.last
 
     async def _tail(self, name: str) -> Tail | None:
-        _, end_size = parse_pack_name(name) or (0, 0)
-        key = f"{self._prefix}/{name}"
         try:
-            size = (await self._store.head(key)).size
-            return read_end(await self._store.get_range(key, max(0, size - end_size), size))
+            pack = numbered(name)
+            data = await self._store.get_range(f"{self._prefix}/{name}", pack.size - pack.end_size, pack.size)
+            return read_end(data)
         except (DamagedPack, ObjectNotFound):
             self._note(name)
             return None
@@ -287,6 +290,13 @@ class PackReader:
     def _note(self, what: object) -> None:
         if len(self._damaged) < _MOST_DAMAGE:
             self._damaged.add(what)
+
+
+def numbered(name: str) -> PackName:
+    pack = parse_pack_name(name)
+    if pack is None or pack.end_size > pack.size:
+        raise DamagedPack(f"not a pack: {name}")
+    return pack
 
 
 def _touches(info: SegmentInfo, stream: int, missing: list[tuple[int, int]]) -> bool:

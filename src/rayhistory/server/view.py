@@ -1,9 +1,11 @@
 """One session as the routes see it: tables, snapshots and logs, whoever asks and however it was addressed."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 
+from rayhistory.events.spans import read_spans
 from rayhistory.index.query import Filter, OpenIndex, Query, Row
 from rayhistory.layout import SessionRef
 from rayhistory.server.logfiles import Logs
@@ -25,6 +27,11 @@ class SessionView:
         limit: int | None = None,
     ) -> list[Row]:
         return await self.index.rows(Query(table, columns, filters, sort, limit))
+
+    async def spans(self, *filters: Filter) -> list[Row]:
+        """What was profiled in tasks, one row per span, by task and in the order of their ends."""
+        rows = await self.rows("profile_events", *filters, sort=("task_id", "attempt"))
+        return await asyncio.to_thread(lambda: sorted((span for row in rows for span in read_spans(row)), key=_place))
 
     async def row(self, table: str, *filters: Filter) -> Row | None:
         found = await self.rows(table, *filters, limit=1)
@@ -51,3 +58,8 @@ class SessionView:
         manifest = self.index.manifest
         closing = manifest.closing.ns if manifest.closing else 0
         return max(manifest.last_ns or 0, closing) // 1_000_000
+
+
+def _place(span: Row) -> tuple[str, int, int, int]:
+    """Spans of one task come in several rows when they were sent at several times."""
+    return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]

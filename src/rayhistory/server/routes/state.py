@@ -73,7 +73,7 @@ async def _spans(view: SessionView, found: list[Row]) -> list[Row]:
     filters: tuple[Filter, ...] = _between(found)
     if await view.index.count(Query("profile_events", filters=filters)) > _MANY_SPANS:
         filters += (Filter("task_id", "in", sorted({row["task_id"] for row in found})),)
-    return await view.rows("profile_events", *filters, sort=("task_id", "attempt", "end_ns", "start_ns"))
+    return await view.spans(*filters)
 
 
 async def _list(schema: Schema, shape: Shape, request: Request, view: SessionView) -> Response:

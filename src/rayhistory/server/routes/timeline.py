@@ -67,13 +67,7 @@ async def _events(view: SessionView, job_id: str | None) -> AsyncIterator[list[R
     places = _Places()
     async for tasks in _portions(view, job_id):
         first, last = tasks[0]["task_id"], tasks[-1]["task_id"]
-        spans = await view.rows(
-            "profile_events",
-            Filter("task_id", ">=", first),
-            Filter("task_id", "<=", last),
-            sort=("task_id", "attempt", "end_ns", "start_ns"),
-        )
-        found = by_attempt(spans)
+        found = by_attempt(await view.spans(Filter("task_id", ">=", first), Filter("task_id", "<=", last)))
         yield [
             _event(task, span, places)
             for task in tasks

@@ -1,0 +1,169 @@
+"""What our store costs over bare obstore, against SeaweedFS on this machine.
+
+    .venv/bin/python benchmarks/store.py [--operations 400] [--keys 10000]
+
+The server shares the cores, so it is the client's own CPU that is compared, in turns, each in a process of its own.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import obstore
+from obstore.store import S3Store
+
+from rayhistory.settings import SERVER, resolve
+from rayhistory.storage import open_store
+from rayhistory.storage.cloud import client_options
+from storeservers.seaweed import KEY, SECRET, seaweedfs
+
+SMALL = os.urandom(4096)
+AT_ONCE = 8
+ROUNDS = 5
+LARGE = 256 * 2**20
+
+
+class Bare:
+    """obstore itself, with the same options as ours has: as it comes, it costs more."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._obstore = obstore
+        keys = {"access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1", "endpoint": endpoint}
+        self._store = S3Store("benchmark", config=keys, client_options=client_options(allow_http=True))  # type: ignore[arg-type]
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self._obstore.put_async(self._store, key, data)
+
+    async def get(self, key: str) -> bytes:
+        return bytes(await (await self._obstore.get_async(self._store, key)).bytes_async())
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return bytes(await self._obstore.get_range_async(self._store, key, start=start, end=end))
+
+    async def list_all(self, prefix: str) -> Any:
+        async for page in self._obstore.list(self._store, prefix, chunk_size=1000):
+            for info in page:
+                yield info
+
+
+def ours(endpoint: str) -> Any:
+    os.environ.update(S3_ENDPOINT=endpoint, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, S3_REGION="us-east-1")
+    return open_store(resolve(SERVER, {"setting_store": "s3://benchmark"})[0], writable=True)
+
+
+async def timed(times: int, operation: Callable[[int], Awaitable[Any]]) -> dict[str, float]:
+    """CPU of this process and time, per operation, with a few under way."""
+
+    async def some(worker: int) -> None:
+        for number in range(worker, times, AT_ONCE):
+            await operation(number)
+
+    cpu, began = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(some(worker) for worker in range(AT_ONCE)))
+    return {"cpu": (time.process_time() - cpu) / times, "time": (time.perf_counter() - began) / times}
+
+
+async def operations(store: Any, times: int) -> dict[str, dict[str, float]]:
+    async def listing(number: int) -> None:
+        _ = [info async for info in store.list_all("small")]
+
+    await timed(16, lambda number: store.put(f"small/{number}", SMALL))  # connections, and the server's caches
+    return {
+        "put 4 KB": await timed(times, lambda number: store.put(f"small/{number}", SMALL)),
+        "get 4 KB": await timed(times, lambda number: store.get(f"small/{number}")),
+        "get range": await timed(times, lambda number: store.get_range(f"small/{number}", 1000, 2000)),
+        f"list {times}": await timed(16, listing),
+    }
+
+
+async def fill(store: Any, keys: int) -> None:
+    await timed(keys, lambda number: store.put(f"many/{number // 10:04d}/{number % 10}", b"x"))
+
+
+async def listing(store: Any) -> dict[str, float]:
+    cpu, began = time.process_time(), time.perf_counter()
+    found = [info async for info in store.list_all("many")]
+    return {"keys": len(found), "cpu": time.process_time() - cpu, "time": time.perf_counter() - began}
+
+
+async def upload(store: Any) -> dict[str, float]:
+    with tempfile.NamedTemporaryFile() as file:
+        block = os.urandom(2**20)
+        for _ in range(LARGE // len(block)):
+            file.write(block)
+        file.flush()
+        cpu, began = time.process_time(), time.perf_counter()
+        await store.put("large", Path(file.name))
+        seconds = time.perf_counter() - began
+        assert (await store.head("large")).size == LARGE
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"time": seconds, "cpu": time.process_time() - cpu, "peak MiB": peak}
+
+
+def child(endpoint: str, work: str, number: int, *, bare: bool) -> Any:
+    """Runs one measurement in a process of its own, and returns what it printed."""
+    command = [sys.executable, __file__, "--child", work, "--endpoint", endpoint, "--number", str(number)]
+    done = subprocess.run([*command, "--bare"] if bare else command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def in_child(arguments: argparse.Namespace) -> None:
+    store = Bare(arguments.endpoint) if arguments.bare else ours(arguments.endpoint)
+    work = {
+        "operations": lambda: operations(store, arguments.number),
+        "fill": lambda: fill(store, arguments.number),
+        "listing": lambda: listing(store),
+        "upload": lambda: upload(store),
+    }[arguments.child]
+    print(json.dumps(asyncio.run(work())))  # type: ignore[arg-type]
+
+
+def compare(endpoint: str, times: int) -> None:
+    runs: dict[bool, list[Any]] = {True: [], False: []}
+    for number in range(ROUNDS):
+        for bare, found in list(runs.items())[:: 1 if number % 2 else -1]:
+            found.append(child(endpoint, "operations", times, bare=bare))
+    print(f"{'':12} {'obstore':>12} {'ours':>12}   CPU per operation, best of {ROUNDS}")
+    for name in runs[True][0]:
+        bare, mine = (min(run[name]["cpu"] for run in runs[kind]) * 1e3 for kind in (True, False))
+        print(f"{name:12} {bare:9.3f} ms {mine:9.3f} ms   {mine / bare:.2f}×")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=400)
+    parser.add_argument("--keys", type=int, default=10_000)
+    for name in ("--child", "--endpoint"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        in_child(arguments)
+        return
+    with tempfile.TemporaryDirectory() as directory, seaweedfs(Path(directory)) as endpoint:
+        child(endpoint, "fill", 16, bare=False)  # makes the bucket
+        compare(endpoint, arguments.operations)
+        large = child(endpoint, "upload", 0, bare=False)
+        rate, cpu = LARGE / 2**20 / large["time"], large["cpu"] / (LARGE / 2**20) * 1e3
+        print(f"upload of 256 MB: {rate:.0f} MB/s, {cpu:.1f} ms CPU per MB, peak RSS {large['peak MiB']:.0f} MiB")
+        child(endpoint, "fill", arguments.keys, bare=False)
+        for bare in (True, False):
+            found = child(endpoint, "listing", 0, bare=bare)
+            who = "obstore" if bare else "ours"
+            print(f"listing {found['keys']} keys, {who}: {found['time']:.2f} s, {found['cpu']:.2f} s CPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The spans of a task's profile: kept as the text that Ray sent, and read when somebody looks at a timeline."""
+
+from typing import Any
+
+import msgspec
+
+_SNAKE = {"event_name": "eventName", "start_time": "startTime", "end_time": "endTime", "extra_data": "extraData"}
+
+
+def camel_spans(text: str) -> str:
+    """The usual spelling of field names; inside a string a quote is escaped, so only names are met."""
+    for snake, camel in _SNAKE.items():
+        text = text.replace(f'"{snake}"', f'"{camel}"')
+    return text
+
+
+def read_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row of profile_events as one row per span, in the order of their ends; what is no span is left out."""
+    try:
+        spans = msgspec.json.decode(row["spans"])
+    except msgspec.DecodeError:
+        return []
+    found = [span for each in (spans if isinstance(spans, list) else []) if (span := _span(row, each))]
+    return sorted(found, key=lambda span: (span["end_ns"], span["start_ns"]))
+
+
+def _span(row: dict[str, Any], span: Any) -> dict[str, Any] | None:
+    try:
+        return {
+            "task_id": row["task_id"],
+            "attempt": row["attempt"],
+            "component_type": row["component_type"],
+            "component_id": row["component_id"],
+            "node_ip": row["node_ip"],
+            "event_name": str(span["eventName"]),
+            "start_ns": int(span["startTime"]),
+            "end_ns": int(span["endTime"]),
+            "extra_data": span.get("extraData") or None,
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,67 @@
+"""The README is true: its commands are those that exist, and do what it says."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+from recorded.recorder import Recorded
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def commands() -> list[str]:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    return [line.strip().partition("#")[0].strip() for line in lines if line.startswith("    ") and "──" not in line]
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {command.split()[1] for command in commands() if command.startswith("make ")}
+    assert {"run", "test", "check", "help"} <= named <= targets
+
+
+def test_every_program_in_the_readme_exists_and_takes_its_flags() -> None:
+    for command in commands():
+        words = command.split()
+        if words[0].startswith(".venv/bin/"):
+            program, rest = words[0].removeprefix(".venv/bin/"), [word for word in words[1:] if word != "Head"]
+            asked = [BIN / program, *rest[:1], "--help"] if program == "rayhistory" else [BIN / program, "--help"]
+            done = subprocess.run(asked, capture_output=True, text=True, check=True)
+            for flag in (word for word in rest if word.startswith("--") and len(word) > 2):
+                assert flag in done.stdout
+
+
+def test_the_second_make_run_serves_at_once_what_is_there(recorded: Recorded) -> None:
+    """`make run` is `rayhistory demo`: with a session in the store it starts no Ray, and says where to look."""
+    environment = os.environ | {"LOCAL_STORAGE_DIR": str(recorded.store), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [BIN / "rayhistory", "demo", "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        greeting = ""
+        while "Ctrl-C" not in greeting:
+            line = process.stdout.readline()
+            assert line, greeting
+            greeting += line
+        address = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+        assert address
+        assert recorded.ref.url in greeting
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                page = httpx.get(f"{address[0]}/", trust_env=False)
+                break
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+        assert recorded.ref.cluster in page.text
+        jobs = httpx.get(f"{address[0]}/s/{recorded.ref.namespace}/{recorded.ref.cluster}/latest/api/jobs/", timeout=60)
+        assert jobs.status_code == 200
+    finally:
+        process.terminate()
+        process.wait()
