@@ -17,7 +17,7 @@ import pytest
 
 from rayhistory.cli.localray import LocalRay
 from rayhistory.layout import Layout, SessionRef
-from rayhistory.server.logfiles import AllLogs, PackLogs, PlainLogs
+from rayhistory.server.logfiles import AllLogs, PackLogs, plain_logs
 from rayhistory.storage.local import LocalStore
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
@@ -60,7 +60,7 @@ def kept(home: Path, session: str = SESSION) -> dict[str, bytes]:
 
     async def read() -> dict[str, bytes]:
         store, layout, ref = LocalStore(home / "store"), Layout(), SessionRef("default", "test", session)
-        logs = AllLogs(PlainLogs(store, layout, ref), PackLogs(store, layout, ref))
+        logs = AllLogs(*plain_logs(store, layout, ref), PackLogs(store, layout, ref))
         return {
             file.path: await logs.read(node, file.path, 0, file.size)
             for node in await logs.nodes()

@@ -18,7 +18,7 @@ from rayhistory.collector.watch import Watch
 from rayhistory.errors import StoreUnavailable
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.packread import PackReader
-from rayhistory.server.logfiles import AllLogs, PackLogs, PlainLogs
+from rayhistory.server.logfiles import AllLogs, PackLogs, plain_logs
 from rayhistory.settings import COLLECTOR, Settings, resolve
 from rayhistory.storage.local import LocalStore
 
@@ -272,7 +272,7 @@ def test_the_layout_can_be_chosen(tmp_path: Path, layout: str, packs: int, plain
         assert shipper.left() == []
         assert sum(key.endswith(".pack") for key in case.store.puts) == packs
         assert sum(not key.endswith(".pack") for key in case.store.puts) == plain
-        logs = AllLogs(PlainLogs(case.store, LAYOUT, REF), PackLogs(case.store, LAYOUT, REF))
+        logs = AllLogs(*plain_logs(case.store, LAYOUT, REF), PackLogs(case.store, LAYOUT, REF))
         assert await logs.nodes() == [NODE]
         assert [(file.path, file.size) for file in await logs.files(NODE)] == [("large.log", 6000), ("small.log", 6)]
         assert await logs.read(NODE, "large.log", 6, 12) == b"large\n"
@@ -315,7 +315,7 @@ def test_a_session_that_was_over_before_is_filed_under_its_own_node_once(tmp_pat
         aged(case.home / "ray")
         await leftovers(case, role="Head").ship_all()
         assert await case.stored() == {"raylet.out": "x\n"}
-        files = await PlainLogs(case.store, LAYOUT, SessionRef("default", "test", other)).files("ef" * 28)
+        files = await plain_logs(case.store, LAYOUT, SessionRef("default", "test", other))[0].files("ef" * 28)
         assert sorted(file.path for file in files) == ["raylet.1.out", "raylet.out"]
         assert f"cluster-metadata/raycluster/default_test/{SESSION}" in case.store.puts
         before = len(case.store.puts)

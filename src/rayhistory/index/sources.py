@@ -7,7 +7,7 @@ from enum import Enum
 import msgspec
 
 from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.keys import is_node_folder
+from rayhistory.layout.keys import is_event_file, is_node_folder
 from rayhistory.layout.packread import PackReader
 from rayhistory.storage import Store
 
@@ -43,8 +43,34 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
         elif not has_snapshots:
             prefix = layout.endpoints_prefix(ref)
             found += [Source(i.key, i.size, Kind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
+    found += await _old_sources(store, layout, ref, has_snapshots=has_snapshots)
     found += await _packed_sources(store, layout, ref, {source.key: source.size for source in found})
     return sorted(found, key=lambda source: source.key)
+
+
+async def _old_sources(store: Store, layout: Layout, ref: SessionRef, *, has_snapshots: bool) -> list[Source]:
+    """What KubeRay's collectors before v1.7 wrote of the same session."""
+    prefix = layout.old_history_prefix(ref)
+    found = [
+        Source(info.key, info.size, Kind.EVENTS, info.modified)
+        for folder in ("node_events", "job_events")
+        async for info in store.list_all(f"{prefix}/{folder}")
+        if is_event_file(info.key)
+    ]
+    logs = layout.old_logs_prefix(ref)
+    found += [
+        Source(info.key, info.size, Kind.EVENT_LOG, info.modified)
+        for node in (await store.list_folder(logs)).folders
+        async for info in store.list_all(f"{logs}/{node}/events")
+        if _is_event_log(f"events/{info.key.rpartition('/')[2]}")
+    ]
+    endpoints = [] if has_snapshots else layout.old_endpoints_prefixes(ref)
+    return found + [
+        Source(info.key, info.size, Kind.ENDPOINT, info.modified)
+        for place in endpoints
+        async for info in store.list_all(place)
+        if not info.key.endswith("/")
+    ]
 
 
 async def _packed_sources(store: Store, layout: Layout, ref: SessionRef, whole: dict[str, int]) -> list[Source]:

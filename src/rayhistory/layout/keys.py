@@ -8,6 +8,7 @@ KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-h
         <node>/job_events/<job>/<node>-<hour>-<ns>.jsonl[.gz]            events of a job
         <node>/logs/<path>                                               log files, whole
         fetched_endpoints/restful__…                                     the dashboard's last answers
+    metadir/<cluster>_<ns>/<session>, <cluster>_<ns>/<session>/…         the same in KubeRay's v1.6, only read
     ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json, nodes/<node>.json
     ray-history/snapshots/<ns>/<cluster>/<session>/<node>-<hour>-<ns>.jsonl[.gz]
                                                                          the dashboard's answers, each with its time
@@ -108,6 +109,31 @@ class Layout:
     def endpoints_prefix(self, ref: SessionRef) -> str:
         return f"{self.history_prefix(ref)}/fetched_endpoints"
 
+    # What KubeRay wrote before its v1.7
+
+    def old_metadata_prefix(self) -> str:
+        return self._join("metadir")
+
+    def parse_old_metadata_key(self, key: str) -> SessionRef | None:
+        """`metadir/<cluster>_<namespace>/<session>`: the cluster came first then, and there were no owners."""
+        parts = key.removeprefix(self.old_metadata_prefix() + "/").split("/")
+        names = parts[0].split("_")
+        if len(parts) != 2 or len(names) != 2 or not is_session_name(parts[1]) or not all(map(_is_name, names)):
+            return None
+        return SessionRef(names[1], names[0], parts[1])
+
+    def old_history_prefix(self, ref: SessionRef) -> str:
+        """Below it: node_events/, job_events/<base64>/, logs/<node>/ (in that order) and fetched_endpoints/."""
+        return self._join(f"{ref.cluster}_{ref.namespace}", ref.session)
+
+    def old_endpoints_prefixes(self, ref: SessionRef) -> list[str]:
+        prefix = self.old_history_prefix(ref)
+        return [f"{prefix}/fetched_endpoints", self._join(f"{ref.cluster}_{ref.namespace}", "meta", ref.session)]
+
+    def old_logs_prefix(self, ref: SessionRef, node: str = "") -> str:
+        prefix = f"{self.old_history_prefix(ref)}/logs"
+        return f"{prefix}/{node}" if node else prefix
+
     # Our tree
 
     def sessions_prefix(self) -> str:
@@ -173,6 +199,11 @@ class Layout:
 
     def index_file_key(self, ref: SessionRef, build: str, table: str) -> str:
         return f"{self.index_prefix(ref)}/{build}/{table}.parquet"
+
+
+def is_event_file(name: str) -> bool:
+    """Names of event objects, of every release."""
+    return _EVENT_FILE.search(name) is not None
 
 
 def _is_name(text: str) -> bool:

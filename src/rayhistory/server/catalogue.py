@@ -121,9 +121,11 @@ class Catalogue:
 
     async def _list(self) -> dict[tuple[str, str, str], Entry]:
         entries: dict[tuple[str, str, str], Entry] = {}
+        async for info in self._store.list_all(self._layout.old_metadata_prefix()):
+            if ref := self._layout.parse_old_metadata_key(info.key):
+                entries[ref.identity] = Entry(ref)
         async for info in self._store.list_all(self._layout.metadata_prefix()):
-            ref = self._layout.parse_metadata_key(info.key)
-            if ref:
+            if ref := self._layout.parse_metadata_key(info.key):
                 entries[ref.identity] = Entry(ref)
         async for info in self._store.list_all(self._layout.sessions_prefix()):
             parsed = self._layout.parse_record_key(info.key)

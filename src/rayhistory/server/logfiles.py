@@ -5,6 +5,7 @@ Whole files, as KubeRay keeps them, are one way; packs, which a session that run
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -36,23 +37,23 @@ class Logs(Protocol):
 
 
 class PlainLogs:
-    """Each log file is one object."""
+    """Each log file is one object, below a folder of its node."""
 
-    def __init__(self, store: Store, layout: Layout, ref: SessionRef) -> None:
+    def __init__(self, store: Store, nodes_prefix: str, logs_prefix: Callable[[str], str]) -> None:
         self._store = store
-        self._layout = layout
-        self._ref = ref
+        self._nodes_prefix = nodes_prefix
+        self._logs_prefix = logs_prefix
         self._listed: dict[str, tuple[float, list[LogFile]]] = {}
 
     async def nodes(self) -> list[str]:
-        listing = await self._store.list_folder(self._layout.history_prefix(self._ref))
+        listing = await self._store.list_folder(self._nodes_prefix)
         return [folder for folder in listing.folders if is_node_folder(folder)]
 
     async def files(self, node: str) -> list[LogFile]:
         known = self._listed.get(node)
         if known and time.monotonic() - known[0] < _FRESH:
             return known[1]
-        prefix = self._layout.logs_prefix(self._ref, node)
+        prefix = self._logs_prefix(node)
         files = [
             LogFile(info.key[len(prefix) + 1 :], info.size)
             async for info in self._store.list_all(prefix)
@@ -63,9 +64,17 @@ class PlainLogs:
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         try:
-            return await self._store.get_range(self._layout.log_key(self._ref, node, path), start, end)
+            return await self._store.get_range(f"{self._logs_prefix(node)}/{path}", start, end)
         except ObjectNotFound:
             raise LogNotFound(f"A file is not found at: {path}") from None
+
+
+def plain_logs(store: Store, layout: Layout, ref: SessionRef) -> list[PlainLogs]:
+    """In KubeRay's current place, and in that of its releases before v1.7."""
+    return [
+        PlainLogs(store, layout.history_prefix(ref), lambda node: layout.logs_prefix(ref, node)),
+        PlainLogs(store, layout.old_logs_prefix(ref), lambda node: layout.old_logs_prefix(ref, node)),
+    ]
 
 
 class PackLogs:

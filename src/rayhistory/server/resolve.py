@@ -17,7 +17,7 @@ from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.packread import Kept, Memory
 from rayhistory.layout.session import is_session_name
 from rayhistory.server.catalogue import LATEST, LIVE, Catalogue, Entry
-from rayhistory.server.logfiles import AllLogs, PackLogs, PlainLogs
+from rayhistory.server.logfiles import AllLogs, PackLogs, plain_logs
 from rayhistory.server.view import SessionView
 from rayhistory.settings import parse_name
 from rayhistory.storage import Store
@@ -131,6 +131,6 @@ class Resolver:
         logs = self._logs.get(ref.identity)
         if logs is None:
             packs = PackLogs(self._store, self._layout, ref, self._log_memory)
-            logs = AllLogs(PlainLogs(self._store, self._layout, ref), packs)
+            logs = AllLogs(*plain_logs(self._store, self._layout, ref), packs)
             self._logs.keep(ref.identity, logs, 1)
         return logs
