@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-fold bench-query docs browser clean
+.PHONY: help run test check format bench bench-fold bench-query bench-logs bench-store docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,12 @@ bench-fold: $(READY) # folding sessions of growing size
 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
+
+bench-logs: $(READY) # shipping log files
+	@$(BIN)/python benchmarks/logs.py
+
+bench-store: $(READY) # object stores, against a real S3 server
+	@$(BIN)/python benchmarks/store.py
 
 docs: $(READY) ## the parts of docs/ that are made from code
 	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md

@@ -8,6 +8,8 @@ RayHistoryError
 │   ├── ObjectExists        a conditional create came second
 │   ├── StoreDenied
 │   └── StoreUnavailable    try again later; never the same as "empty"
+│       ├── Throttled       the store is too busy, or asks for fewer requests
+│       └── BucketNotFound  not the object but the bucket or container is not there
 ├── SessionNotFound
 ├── LogNotFound
 ├── NotIndexedYet           the fold is still running
@@ -46,6 +48,18 @@ class StoreDenied(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached or is overloaded."""
+
+
+class Throttled(StoreUnavailable):
+    """The store is too busy, or asks for fewer requests; `retry_after` is how many seconds to leave it alone."""
+
+    def __init__(self, message: str, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BucketNotFound(StoreUnavailable):
+    """The bucket or container does not exist, or not yet."""
 
 
 class SessionNotFound(RayHistoryError):

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from rayhistory.errors import Misconfigured, UsageError
 
 COLLECTOR, SERVER, STORE_COMMANDS = "collector", "historyserver", "rayhistory"
+MOUNTED_CONFIG = Path("/var/collector-config/data")
 ENVIRONMENT_WINS = {COLLECTOR, SERVER}
 
 _EVERYWHERE = frozenset({COLLECTOR, SERVER, STORE_COMMANDS})
@@ -216,6 +217,10 @@ class Settings:
         "Worker", "Head or Worker: the head's collector also keeps the session's record and the dashboard's answers",
         _COLLECTOR, env=("RAY_ROLE",), parse=parse_role, metavar="ROLE",
     )  # fmt: skip
+    ray_head: bool = _setting(
+        False, "the same as --role=Head, as early versions of the collector had it", _COLLECTOR, parse=parse_bool,
+        metavar="BOOL",
+    )  # fmt: skip
     ray_cluster_name: str = _setting(
         "", "name of the cluster (default: this host's name)", _COLLECTOR, env=("RAY_CLUSTER_NAME",),
         parse=parse_name, metavar="NAME",
@@ -258,6 +263,9 @@ class Settings:
         False, "take events from other machines too, not from loopback only", _COLLECTOR, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
+    events_token: str = _setting(
+        "", "take only POSTs of events that carry this as Authorization: Bearer", _COLLECTOR, metavar="TOKEN"
+    )
     events_max_body: int = _setting(
         64 * 2**20, "largest body of one POST", _COLLECTOR, parse=parse_size, metavar="SIZE"
     )
@@ -286,6 +294,14 @@ class Settings:
     ray_dashboard_address: str = _setting(
         "http://localhost:8265", "the dashboard that is asked for what events do not carry", _COLLECTOR,
         env=("RAY_DASHBOARD_ADDRESS",), metavar="URL",
+    )  # fmt: skip
+    ray_dashboard_port: int = _setting(
+        8265, "port of the head's dashboard, tried at FQ_RAY_IP when no dashboard is at its address", _COLLECTOR,
+        env=("RAY_DASHBOARD_PORT",), parse=parse_port, flag=False,
+    )  # fmt: skip
+    fq_ray_ip: str = _setting(
+        "", "the head's address as KubeRay's operator sets it, with or without scheme and port", _COLLECTOR,
+        env=("FQ_RAY_IP",), flag=False,
     )  # fmt: skip
     additional_endpoints: tuple[str, ...] = _setting(
         (), "more request URIs of the dashboard to keep, separated by commas", _COLLECTOR,
@@ -345,6 +361,13 @@ class Settings:
         10 * 2**30, "how much of the disk local copies of indexes may take", _SERVING, parse=parse_size, metavar="SIZE"
     )
     fold_memory: int = _setting(2**30, "memory for folding one session", _SERVING, parse=parse_size, metavar="SIZE")
+    index_ahead: bool = _setting(
+        True,
+        "index sessions as they grow and end, before anybody opens them",
+        _SERVING,
+        parse=parse_bool,
+        metavar="BOOL",
+    )
     folds: int = _setting(2, "sessions folded at the same time", _SERVING, parse=parse_positive, metavar="N")
     vanished_after: float = _setting(
         120.0, "a session without a sign of life for this long has vanished", _SERVING, parse=parse_duration,
@@ -488,7 +511,7 @@ def _from_environment(name: str, setting: Declared, environ: Mapping[str, str], 
 
 
 def _from_store_url(values: dict[str, Any]) -> dict[str, Any]:
-    """What the store's URL says, as the settings that it stands for. To say a thing twice is fine, if it is the same."""
+    """What the store's URL says, as the settings that it stands for. Saying a thing twice is fine if it is the same."""
     url: str = values.get("store", "")
     if not url:
         return values
@@ -516,7 +539,14 @@ def _checked(settings: Settings) -> Settings:
         local_storage_dir=settings.local_storage_dir or default_data_dir(),
         cache_dir=settings.cache_dir or default_cache_dir(),
         event_data_dir=settings.event_data_dir or str(Path(settings.ray_tmp_root) / "event-data"),
+        role="Head" if settings.ray_head else settings.role,
+        storage_backend_config_path=settings.storage_backend_config_path or _mounted_config(),
     )
+
+
+def _mounted_config() -> str:
+    """Where early versions of the collector looked when they were not told."""
+    return str(MOUNTED_CONFIG) if MOUNTED_CONFIG.is_file() else ""
 
 
 def parse_command_line(program: str, argv: Sequence[str], description: str) -> tuple[Settings, list[str]]:

@@ -28,7 +28,11 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),
         (["rayhistory", "env", "--ray-version", "1.2"], {}, "rayhistory: "),
         (["rayhistory", "sessions"], {"LOCAL_STORAGE_DIR": "/nowhere"}, "LOCAL_STORAGE_DIR=/nowhere: there is no such"),
-        (["rayhistory", "run", "--", "ls"], {"LOCAL_STORAGE_DIR": "/proc/x"}, "LOCAL_STORAGE_DIR=/proc/x: cannot be made"),
+        (
+            ["rayhistory", "run", "--", "ls"],
+            {"LOCAL_STORAGE_DIR": "/proc/x"},
+            "LOCAL_STORAGE_DIR=/proc/x: cannot be made",
+        ),
         (["historyserver"], {"STORAGE_BACKEND": "tape"}, "historyserver: unknown storage backend 'tape'"),
         (["historyserver", "--nope"], {}, "historyserver: unknown flag or argument: --nope"),
         (["collector", "--role", "king"], {}, "collector: --role=king: use Head or Worker"),

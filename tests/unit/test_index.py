@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
 
+from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
 from rayhistory.errors import ObjectExists, StoreDenied, StoreUnavailable
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.manifest import read_latest

@@ -52,7 +52,9 @@ def test_what_is_not_a_sessions_key_is_passed_over(key: str) -> None:
     assert Layout().parse_metadata_key(key) is None
 
 
-@pytest.mark.parametrize("name", ["session_latest", "session_x", "../x", f"{SESSION}/..", f"{SESSION}\n", "", "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["session_latest", "session_x", "../x", f"{SESSION}/..", f"{SESSION}\n", "", "x" * 300]
+)
 def test_a_name_from_outside_that_is_no_session_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         SessionRef.checked("default", "c", name)

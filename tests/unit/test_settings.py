@@ -21,7 +21,9 @@ from rayhistory.settings_doc import document
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_environment_wins_over_flags_in_the_programs_and_loses_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_wins_over_flags_in_the_programs_and_loses_in_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As in KubeRay for collector and historyserver; as people expect for rayhistory."""
     flags, environment = {"setting_local_storage_dir": "/flag"}, {"LOCAL_STORAGE_DIR": "/environment"}
     assert resolve(SERVER, flags, environment)[0].local_storage_dir == "/environment"

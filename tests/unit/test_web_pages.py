@@ -114,9 +114,7 @@ def every_page() -> dict[str, str]:
         "empty": home_html(store=HOSTILE),
         "no match": home_html(filters=filters),
         "past the end": home_html(filters=filters, total=70),
-        "message": render_message(
-            status=404, title=HOSTILE, message=HOSTILE, hint=f"`{HOSTILE}`", version=HOSTILE
-        ),
+        "message": render_message(status=404, title=HOSTILE, message=HOSTILE, hint=f"`{HOSTILE}`", version=HOSTILE),
         "progress": render_progress(
             session=hostile, title=HOSTILE, detail=HOSTILE, percent=None, refresh_seconds=2, version=HOSTILE
         ),

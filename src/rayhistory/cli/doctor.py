@@ -5,19 +5,20 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import msgspec
 
 from rayhistory.cli.env import installed_ray
-from rayhistory.errors import ObjectExists, RayHistoryError, StoreError
+from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError
 from rayhistory.layout import Layout
 from rayhistory.rayenv import export_environment
 from rayhistory.server import frontend
 from rayhistory.server.catalogue import Catalogue
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
+from rayhistory.storage.permissions import Permissions, permissions_of
 
 
 class Finding(msgspec.Struct):
@@ -52,33 +53,63 @@ async def _store(settings: Settings) -> AsyncIterator[Finding]:
         return
     yield Finding(True, f"store: {store.url}")
     layout = Layout(settings.storage_root_dir)
+    names = permissions_of(settings.storage_backend)
     try:
         entries = await Catalogue(store, layout, settings.vanished_after).entries()
         yield Finding(True, f"store can be listed: {len(entries)} sessions")
+    except BucketNotFound as error:
+        makes = f"The collector makes it at its first write; it needs {names.make_bucket} for that."
+        yield Finding(False, f"store: {error}", makes if names.make_bucket else "Create it, or name another.")
+        await store.close()
+        return
     except StoreError as error:
-        yield Finding(False, f"store cannot be listed: {error}", "The server needs permission to list and to read.")
-    for what, problem in await _write_check(store, layout):
-        yield Finding(problem is None, f"store: {what}" + (f" failed: {problem}" if problem else ""),
-                      "The collector needs permission to write; the server can do without.")  # fmt: skip
+        yield Finding(False, f"store cannot be listed: {error}", f"Collector and server need {names.list}.")
+    async for finding in _object_checks(
+        store, layout.sessions_prefix().replace("sessions", "doctor") + f"/{secrets.token_hex(8)}", names
+    ):
+        yield finding
     await store.close()
 
 
-async def _write_check(store: Store, layout: Layout) -> list[tuple[str, str | None]]:
-    key = layout.sessions_prefix().replace("sessions", "doctor") + f"/{secrets.token_hex(8)}"
-    done: list[tuple[str, str | None]] = []
-    try:
-        await store.create(key, b"doctor")
-        done.append(("objects can be created", None))
+async def _object_checks(store: Store, key: str, names: Permissions) -> AsyncIterator[Finding]:
+    """Each thing that is done with an object, on one that is gone afterwards."""
+
+    async def check(what: str, work: Callable[[], Awaitable[str]], needs: str) -> Finding:
+        try:
+            problem = await work()
+        except StoreError as error:
+            problem = str(error)
+        return Finding(not problem, f"store: {what}" + (f" failed: {problem}" if problem else ""), needs)
+
+    async def write() -> str:
+        await store.put(key, b"doctor")
+        return ""
+
+    async def read() -> str:
+        return "" if await store.get_range(key, 1, 4) == b"oct" else "other bytes came back"
+
+    async def create() -> str:
+        await store.create(f"{key}-once", b"doctor")
         with suppress(ObjectExists):
-            await store.create(key, b"again")
-            done.append(("conditional create", "a second create of the same key succeeded"))
-        good = await store.get_range(key, 0, 3) == b"doc"
-        done.append(("objects can be read by range", None if good else "other bytes came back"))
+            await store.create(f"{key}-once", b"again")
+            return "a second create of the same key succeeded"
+        return ""
+
+    async def delete() -> str:
         await store.delete(key)
-        done.append(("objects can be deleted", None))
-    except StoreError as error:
-        done.append(("write, read and delete", str(error)))
-    return done
+        await store.delete(f"{key}-once")
+        return ""
+
+    role = f" (or the role {names.role!r})" if names.role else ""
+    writers = f"The collector needs {names.write}{role}; the server can do without."
+    yield await check("objects can be written", write, writers)
+    yield await check("objects can be read by range", read, f"Collector and server need {names.read}{role}.")
+    yield await check(
+        "objects can be created, and only once",
+        create,
+        "A store without it may show a session's index twice. " + writers,
+    )
+    yield await check("objects can be deleted", delete, f"Retention needs {names.delete}{role}; nothing else does.")
 
 
 def _ray(settings: Settings) -> Iterator[Finding]:

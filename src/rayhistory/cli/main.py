@@ -12,7 +12,7 @@ from rayhistory.cli import doctor, env, index, record, serve, sessions
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, parse_name, resolve
 
-_STORE = frozenset({"storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
+_STORE = frozenset({"store", "storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
 _SERVE = _STORE | {
     "port", "host", "allowed_hosts", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
     "index_ahead",

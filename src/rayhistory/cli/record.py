@@ -98,6 +98,7 @@ async def _collector(wish: Wish, ray: LocalRay, port: int) -> AsyncIterator[asyn
     settings = wish.settings
     environment = {
         **os.environ,
+        "RAYHISTORY_STORE": settings.store,
         "STORAGE_BACKEND": settings.storage_backend,
         "STORAGE_BACKEND_CONFIG_PATH": settings.storage_backend_config_path,
         "STORAGE_ROOT_DIR": settings.storage_root_dir,

@@ -15,10 +15,10 @@ from rayhistory.errors import (
     ObjectExists,
     ObjectNotFound,
     StoreDenied,
-    StoreError,
     StoreUnavailable,
 )
 from rayhistory.settings import Settings, default_data_dir
+from rayhistory.storage.keys import checked_key
 from rayhistory.storage.seam import Listing, ObjectInfo
 
 T = TypeVar("T")
@@ -87,10 +87,7 @@ class LocalStore:
         return await asyncio.to_thread(_translated, work, key or str(self._directory))
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if any(part in {"", ".", ".."} or "\0" in part for part in parts):
-            raise StoreError(f"not a key: {key!r}")
-        return self._directory.joinpath(*parts)
+        return self._directory.joinpath(*checked_key(key).split("/"))
 
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
         target = self._path(key)

@@ -1,7 +1,8 @@
 """What a store can do. Backends are found by entry point, so that others can add theirs.
 
-Every method raises one of the errors below `StoreError`: an outage is never an empty answer.
-Keys are `/`-separated, without a leading slash.
+Every method raises one of the errors below `StoreError`: an outage is never an empty answer. Methods try again by
+themselves for some seconds, and bound how much is under way at once; who can wait longer calls again.
+Keys are `/`-separated, without a leading slash. `rayhistory.storage.contract` says all this as tests.
 """
 
 from collections.abc import AsyncIterator
@@ -35,10 +36,12 @@ class Store(Protocol):
         """Where this is, for people."""
 
     async def put(self, key: str, data: bytes | Path) -> None:
-        """Writes an object, over whatever was there. When this returns, the object is durable."""
+        """Writes an object, over whatever was there, from memory or from a file of any size, of which little is held in
+        memory. When this returns, the object is durable; when it raises, what was there before still is."""
 
     async def create(self, key: str, data: bytes) -> None:
-        """Writes an object that must not exist yet; raises ObjectExists otherwise."""
+        """Writes an object that must not exist yet; raises ObjectExists otherwise. Of many that try, one succeeds, and
+        knows that it has, even if the store's answer got lost."""
 
     async def get(self, key: str) -> bytes: ...
 
@@ -51,7 +54,8 @@ class Store(Protocol):
         """Removes an object; one that is not there is no error."""
 
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """All objects below a prefix (a whole path component), in the order of their keys."""
+        """All objects below a prefix (a whole path component), in the order of their keys, without the empty objects
+        that mark folders. SeaweedFS has an order of its own, so do not rely on it where a wrong one would lose data."""
 
     async def list_folder(self, prefix: str) -> Listing: ...
 

@@ -1,0 +1,124 @@
+"""Aliyun's credentials: static ones, a role by OIDC (RRSA, which is what KubeRay uses), or the machine's RAM role."""
+
+import secrets
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlencode
+
+import msgspec
+
+from rayhistory.errors import Misconfigured
+
+Keys = tuple[str, str, str | None, datetime | None]
+"""Access key id, secret, token, and when they end."""
+
+_STATIC = (
+    ("ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_SECURITY_TOKEN"),
+    ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"),
+)
+_RRSA = ("ALIBABA_CLOUD_ROLE_ARN", "ALIBABA_CLOUD_OIDC_PROVIDER_ARN", "ALIBABA_CLOUD_OIDC_TOKEN_FILE")
+_METADATA = "http://100.100.100.200"
+_BEFORE_THE_END = timedelta(minutes=5)
+
+
+def find_credentials(environment: Callable[[str], str]) -> Callable[[], Keys]:
+    """The first way that is configured. What is half configured is said at once."""
+    for names in _STATIC:
+        key, secret, token = map(environment, names)
+        if key and not secret:
+            raise Misconfigured(f"{names[1]} is not set, but {names[0]} is")
+        if key:
+            return lambda: (key, secret, token or None, None)
+    given = [name for name in _RRSA if environment(name)]
+    missing = [name for name in _RRSA if not environment(name)]
+    if given and missing:
+        raise Misconfigured(f"{missing[0]} is not set, but {given[0]} is")
+    if given:
+        path = environment(_RRSA[2])
+        if not Path(path).is_file():
+            raise Misconfigured(f"{_RRSA[2]}={path}: there is no such file")
+        return _Kept(lambda: _assume_role(environment))
+    if environment("ALIBABA_CLOUD_ECS_METADATA_DISABLED") == "true":
+        raise Misconfigured(f"no credentials: set {_RRSA[0]}, {_RRSA[1]} and {_RRSA[2]}, or {_STATIC[0][0]}")
+    return _Kept(lambda: _machines_role(environment))
+
+
+class _Kept:
+    """Keys that end are asked for again a little earlier; one thread asks, the others wait for it."""
+
+    def __init__(self, ask: Callable[[], Keys]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._keys: Keys | None = None
+
+    def __call__(self) -> Keys:
+        with self._lock:
+            ends = self._keys[3] if self._keys else None
+            if self._keys is None or (ends is not None and datetime.now(UTC) > ends - _BEFORE_THE_END):
+                self._keys = self._ask()
+            return self._keys
+
+
+class _Credentials(msgspec.Struct, rename="pascal"):
+    access_key_id: str
+    access_key_secret: str
+    security_token: str
+    expiration: datetime
+
+
+class _Assumed(msgspec.Struct, rename="pascal"):
+    credentials: _Credentials
+
+
+def _assume_role(environment: Callable[[str], str]) -> Keys:
+    role, provider, path = map(environment, _RRSA)
+    region = environment("ALIBABA_CLOUD_STS_REGION")
+    host = environment("ALIBABA_CLOUD_STS_ENDPOINT") or (f"sts.{region}.aliyuncs.com" if region else "sts.aliyuncs.com")
+    query = {
+        "Action": "AssumeRoleWithOIDC",
+        "Version": "2015-04-01",
+        "Format": "JSON",
+        "Timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "SignatureNonce": secrets.token_hex(16),
+    }
+    form = {
+        "RoleArn": role,
+        "OIDCProviderArn": provider,
+        "OIDCToken": Path(path).read_text().strip(),
+        "RoleSessionName": environment("ALIBABA_CLOUD_ROLE_SESSION_NAME") or "rayhistory",
+        "DurationSeconds": "3600",
+    }
+    url = f"{host if '://' in host else f'https://{host}'}/?{urlencode(query)}"
+    return _keys(msgspec.json.decode(_ask(url, data=urlencode(form).encode()), type=_Assumed).credentials)
+
+
+def _machines_role(environment: Callable[[str], str]) -> Keys:
+    base = environment("ALIBABA_CLOUD_ECS_METADATA_ENDPOINT") or _METADATA
+    seconds = {"X-aliyun-ecs-metadata-token-ttl-seconds": "600"}
+    token = _ask(f"{base}/latest/api/token", method="PUT", headers=seconds).decode()
+    headers = {"X-aliyun-ecs-metadata-token": token}
+    roles = f"{base}/latest/meta-data/ram/security-credentials/"
+    role = environment("ALIBABA_CLOUD_ECS_METADATA") or _ask(roles, headers=headers).decode().strip()
+    return _keys(msgspec.json.decode(_ask(roles + role, headers=headers), type=_Credentials))
+
+
+def _keys(found: _Credentials) -> Keys:
+    return found.access_key_id, found.access_key_secret, found.security_token, found.expiration
+
+
+def _ask(
+    url: str, *, data: bytes | None = None, method: str | None = None, headers: dict[str, str] | None = None
+) -> bytes:
+    request = urllib.request.Request(url, data=data, method=method, headers=headers or {})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            body: bytes = answer.read()
+            return body
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{request.host}: {error.code} {error.read()[:200].decode(errors='replace')}") from None
+    except urllib.error.URLError as error:
+        raise OSError(f"{request.host}: {error.reason}") from None

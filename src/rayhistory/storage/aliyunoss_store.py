@@ -1,0 +1,201 @@
+"""Aliyun OSS behind our seam: a client that blocks, so it works in a few threads of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rayhistory.errors import (
+    BucketNotFound,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+    Throttled,
+)
+from rayhistory.storage.create_once import WRITER, create_once
+from rayhistory.storage.keys import checked_key
+from rayhistory.storage.seam import Listing, ObjectInfo
+
+T = TypeVar("T")
+
+_PART = 5 * 2**20
+_PARTS_IN_FLIGHT = 2
+_MOST_PARTS = 9_000
+_THREADS = 8
+_LARGE_UPLOADS = 2
+
+
+class _BeyondTheEnd(Exception):
+    """A range that begins where the object has ended."""
+
+
+class AliyunOssStore:
+    def __init__(self, client: Any, sdk: Any, bucket: str) -> None:
+        self._client = client
+        self._sdk = sdk
+        self._bucket = bucket
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="oss")
+        self._large_uploads = asyncio.Semaphore(_LARGE_UPLOADS)
+
+    @property
+    def url(self) -> str:
+        return f"oss://{self._bucket}"
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        checked_key(key)
+        request = self._sdk.PutObjectRequest(bucket=self._bucket, key=key)
+        if not isinstance(data, Path):
+            request.body = data
+            await self._run(key, lambda: self._client.put_object(request))
+            return
+        try:
+            size = (await asyncio.to_thread(data.stat)).st_size
+        except FileNotFoundError:
+            raise ObjectNotFound(f"no file {data}") from None
+        if size <= _PART:
+            await self.put(key, await asyncio.to_thread(data.read_bytes))
+            return
+        part = max(_PART, size // _MOST_PARTS + 1)
+        uploader = self._client.uploader(part_size=part, parallel_num=_PARTS_IN_FLIGHT)
+        async with self._large_uploads:
+            await self._run(key, lambda: uploader.upload_file(request, str(data)))
+
+    async def create(self, key: str, data: bytes) -> None:
+        checked_key(key)
+
+        async def create(signature: str) -> None:
+            request = self._sdk.PutObjectRequest(
+                bucket=self._bucket, key=key, body=data, forbid_overwrite=True, metadata={WRITER: signature}
+            )
+            await self._run(key, lambda: self._client.put_object(request))
+
+        await create_once(key, create, lambda: self._writer_of(key))
+
+    async def get(self, key: str) -> bytes:
+        return await self._read(checked_key(key))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        if end <= start:
+            await self.head(key)
+            return b""
+        # Without "standard", OSS answers a range that it cannot satisfy with the whole object.
+        try:
+            return await self._read(
+                checked_key(key), range_header=f"bytes={start}-{end - 1}", range_behavior="standard"
+            )
+        except _BeyondTheEnd:
+            return b""
+
+    async def head(self, key: str) -> ObjectInfo:
+        answer = await self._head(key)
+        return ObjectInfo(key, answer.content_length, answer.last_modified.timestamp())
+
+    async def delete(self, key: str) -> None:
+        request = self._sdk.DeleteObjectRequest(bucket=self._bucket, key=checked_key(key))
+        await self._run(key, lambda: self._client.delete_object(request))
+
+    async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        async for page in self._pages(prefix, start_after=start_after or None):
+            for info in _infos(page):
+                if info.key > start_after:
+                    yield info
+
+    async def list_folder(self, prefix: str) -> Listing:
+        folders, objects = [], []
+        async for page in self._pages(prefix, delimiter="/"):
+            folders += [found.prefix.rstrip("/").rpartition("/")[2] for found in page.common_prefixes or []]
+            objects += list(_infos(page))
+        return Listing(sorted(folders), objects)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, key: str, **options: str) -> bytes:
+        def read() -> bytes:
+            request = self._sdk.GetObjectRequest(bucket=self._bucket, key=key, **options)
+            with self._client.get_object(request).body as body:
+                content: bytes = body.content
+                return content
+
+        return await self._run(key, read)
+
+    async def _head(self, key: str) -> Any:
+        request = self._sdk.HeadObjectRequest(bucket=self._bucket, key=checked_key(key))
+        return await self._run(key, lambda: self._client.head_object(request))
+
+    async def _writer_of(self, key: str) -> str:
+        return str(((await self._head(key)).metadata or {}).get(WRITER, ""))
+
+    async def _pages(self, prefix: str, **options: str | None) -> AsyncIterator[Any]:
+        prefix = prefix.strip("/")
+        token = None
+        while True:
+            request = self._sdk.ListObjectsV2Request(
+                bucket=self._bucket,
+                prefix=f"{prefix}/" if prefix else None,
+                max_keys=1000,
+                continuation_token=token,
+                **options,
+            )
+            page = await self._run("", lambda request=request: self._client.list_objects_v2(request))  # type: ignore[misc]
+            yield page
+            token = page.next_continuation_token
+            if not page.is_truncated or not token:
+                return
+
+    async def _run(self, key: str, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, work)
+        except self._sdk.exceptions.BaseError as error:
+            raise self._translated(_innermost(error), key) from None
+        except OSError as error:  # while a body is read, requests' own errors come through
+            raise StoreUnavailable(f"{self.url}: {key}: {error}") from None
+
+    def _translated(self, error: Exception, key: str) -> Exception:
+        known = self._sdk.exceptions
+        where = f"{self.url}: {key}" if key else self.url
+        if isinstance(error, known.CredentialsBaseError | known.ParamNullOrEmptyError):
+            return StoreDenied(f"{where}: no credentials could be had ({_one_line(error)})")
+        if not isinstance(error, known.ServiceError):
+            return StoreUnavailable(f"{where}: {_one_line(error)}")
+        status, code = error.status_code, error.code or ""
+        text = f"{status} {code} {error.message or ''}".strip()
+        if code == "NoSuchBucket":
+            return BucketNotFound(f"{self.url}: there is no such bucket")
+        if status == 404:
+            return ObjectNotFound(f"no object {key}")
+        if status == 409 and code == "FileAlreadyExists":
+            return ObjectExists(f"object {key} exists")
+        if status == 416:
+            return _BeyondTheEnd(key)
+        if status in {401, 403}:
+            return StoreDenied(f"{where}: refused ({text})")
+        if status == 429 or "QpsLimit" in code or "TrafficRateLimit" in code:
+            return Throttled(f"{where}: the store asks for fewer requests ({text})")
+        return (
+            StoreUnavailable(f"{where}: {text}") if status >= 500 or status == 409 else StoreError(f"{where}: {text}")
+        )
+
+
+def _infos(page: Any) -> list[ObjectInfo]:
+    """The page's objects, without the empty ones that KubeRay writes as marks of folders."""
+    return [
+        ObjectInfo(found.key, found.size, found.last_modified.timestamp())
+        for found in page.contents or []
+        if not found.key.endswith("/")
+    ]
+
+
+def _innermost(error: Any) -> Exception:
+    while hasattr(error, "unwrap") and isinstance(error.unwrap(), Exception):
+        error = error.unwrap()
+    found: Exception = error
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

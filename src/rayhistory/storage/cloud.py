@@ -1,0 +1,243 @@
+"""S3, GCS and Azure Blob through obstore: one implementation, which each backend only configures.
+
+obstore retries by itself, with back-off and jitter. A time limit counts from byte to byte and never for a whole
+request: a large object on a slow line takes as long as it takes.
+"""
+
+import asyncio
+import atexit
+import io
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
+
+import obstore
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from rayhistory.errors import BucketNotFound, ObjectExists, ObjectNotFound, StoreUnavailable
+from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, BeyondTheEnd, translated
+from rayhistory.storage.create_once import WRITER, create_once
+from rayhistory.storage.keys import checked_key
+from rayhistory.storage.seam import Listing, ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, RetryConfig
+
+T = TypeVar("T")
+Client: TypeAlias = S3Store | GCSStore | AzureStore
+MakeBucket: TypeAlias = Callable[[], Awaitable[None]]
+
+PART = 5 * 2**20
+"""The smallest part that S3 takes: two in flight are all that an upload holds in memory."""
+
+STALLED_AFTER = timedelta(seconds=60)
+"""How long no byte may come; an upload's answer comes after a part."""
+
+_PARTS_IN_FLIGHT = 2
+_BLOCK = 2**20
+_MOST_PARTS = 9_000  # S3 takes 10,000: larger objects get larger parts
+_REQUESTS = 16
+_LARGE_UPLOADS = 2
+
+
+# obstore's threads let go of an answer a little after it was given. Where Python ends in that moment the process aborts
+# (https://github.com/PyO3/pyo3-async-runtimes/issues/40): measured in one of five short runs, and in none with a pause.
+atexit.register(time.sleep, 0.1)
+
+
+def client_options(*, allow_http: bool) -> "ClientConfig":
+    return {
+        "allow_http": allow_http,
+        "connect_timeout": timedelta(seconds=5),
+        "read_timeout": STALLED_AFTER,
+        "timeout": timedelta(days=1),  # obstore's 30 s would be for the whole object
+        "pool_idle_timeout": timedelta(seconds=60),
+        "user_agent": "rayhistory",
+    }
+
+
+def retry_config() -> "RetryConfig":
+    """About ten seconds of patience. Who can wait longer, as the collector can, tries again."""
+    return {
+        "max_retries": 5,
+        "retry_timeout": timedelta(seconds=120),
+        "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=10), "base": 2.5},
+    }
+
+
+class CloudStore:
+    def __init__(self, client: Client, url: str, make_bucket: MakeBucket | None = None) -> None:
+        self._client = client
+        self._url = url
+        self._make_bucket = make_bucket
+        self._requests = asyncio.Semaphore(_REQUESTS)
+        self._large_uploads = asyncio.Semaphore(_LARGE_UPLOADS)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        checked_key(key)
+        size = await asyncio.to_thread(_file_size, data) if isinstance(data, Path) else len(data)
+        if size <= PART:
+            await self._put(key, data, lambda: self._put_whole(key, data))
+            return
+        async with self._large_uploads:
+            await self._put(key, data, lambda: self._put_in_parts(key, data, max(PART, size // _MOST_PARTS + 1)))
+
+    async def create(self, key: str, data: bytes) -> None:
+        checked_key(key)
+
+        async def create(signature: str) -> None:
+            await self._making_the_bucket(lambda: self._create(key, data, signature))
+
+        await create_once(key, create, lambda: self._writer_of(key))
+
+    async def get(self, key: str) -> bytes:
+        async def read() -> bytes:
+            answer = await obstore.get_async(self._client, key)
+            return bytes(await answer.bytes_async())
+
+        return await self._call(key, "get", read)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        if end <= start:
+            await self.head(key)
+            return b""
+
+        async def read() -> bytes:
+            return bytes(await obstore.get_range_async(self._client, key, start=start, end=end))
+
+        try:
+            return await self._call(key, "get", read)
+        except BeyondTheEnd:
+            return b""
+
+    async def head(self, key: str) -> ObjectInfo:
+        return _info(await self._call(key, "head", lambda: obstore.head_async(self._client, key)))
+
+    async def delete(self, key: str) -> None:
+        try:
+            await self._call(key, "delete", lambda: obstore.delete_async(self._client, key))
+        except ObjectNotFound:
+            return
+
+    async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        pages = obstore.list(self._client, prefix.strip("/") or None, offset=start_after or None, chunk_size=1000)
+        waiting: ObjectInfo | None = None
+        while True:
+            try:
+                page = await self._call(prefix, "list", pages.__anext__)
+            except StopAsyncIteration:
+                break
+            except ObjectNotFound:
+                raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+            for found in page:
+                info = _info(found)
+                if waiting is not None and not _marks_a_folder(waiting, info):
+                    yield waiting
+                waiting = info if info.key > start_after else None
+        if waiting is not None:
+            yield waiting
+
+    async def list_folder(self, prefix: str) -> Listing:
+        prefix = prefix.strip("/")
+        try:
+            found = await self._call(
+                prefix, "list", lambda: obstore.list_with_delimiter_async(self._client, prefix or None)
+            )
+        except ObjectNotFound:
+            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+        folders = [folder.rpartition("/")[2] for folder in found["common_prefixes"]]
+        infos = [_info(meta) for meta in found["objects"]]
+        return Listing(sorted(folders), sorted((info for info in infos if info.key != prefix), key=lambda i: i.key))
+
+    async def close(self) -> None:
+        pass
+
+    async def _put_whole(self, key: str, data: bytes | Path) -> None:
+        await obstore.put_async(self._client, key, data, use_multipart=False)
+
+    async def _put_in_parts(self, key: str, data: bytes | Path, part: int) -> None:
+        """Not obstore's own `put` of a file, which holds more than the parts that are in flight."""
+        writer = obstore.open_writer_async(self._client, key, buffer_size=part, max_concurrency=_PARTS_IN_FLIGHT)
+        loop = asyncio.get_running_loop()
+        # One thread, not the loop's many: each has memory of its own, which it does not give back.
+        with ThreadPoolExecutor(1, "upload") as thread, _opened(data) as source:
+            while block := await loop.run_in_executor(thread, source.read, _BLOCK):
+                await writer.write(block)
+        await writer.close()  # only this makes the object: a failure before it leaves what was there
+
+    async def _put(self, key: str, data: bytes | Path, write: Callable[[], Awaitable[None]]) -> None:
+        async def written() -> None:
+            try:
+                await self._call(key, "put", write)
+            except ObjectExists as error:  # 409: another write of the same key is under way
+                raise StoreUnavailable(f"{self._url}: {key}: two writes at once") from error
+            except ObjectNotFound:
+                if isinstance(data, Path) and not await asyncio.to_thread(data.exists):
+                    raise
+                raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+
+        await self._making_the_bucket(written)
+
+    async def _create(self, key: str, data: bytes, signature: str) -> None:
+        async def write() -> None:
+            await obstore.put_async(
+                self._client, key, data, mode="create", use_multipart=False, attributes={WRITER: signature}
+            )
+
+        try:
+            await self._call(key, "create", write)
+        except ObjectNotFound:
+            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+
+    async def _writer_of(self, key: str) -> str:
+        async def look() -> str:
+            answer = await obstore.get_async(self._client, key, options={"head": True})
+            return str(answer.attributes.get(WRITER, ""))
+
+        return await self._call(key, "head", look)
+
+    async def _making_the_bucket(self, write: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await write()
+        except BucketNotFound:
+            if self._make_bucket is None:
+                raise
+            await self._make_bucket()
+            await write()
+
+    async def _call(self, key: str, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        if what != "list":
+            checked_key(key)
+        async with self._requests:
+            try:
+                return await work()
+            except OBSTORE_ERRORS as error:
+                raise translated(error, key, f"{self._url} ({what})") from None
+
+
+def _opened(data: bytes | Path) -> BinaryIO:
+    return io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        raise ObjectNotFound(f"no file {path}") from None
+
+
+def _info(meta: "ObjectMeta") -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+
+
+def _marks_a_folder(info: ObjectInfo, following: ObjectInfo) -> bool:
+    """KubeRay writes empty objects `folder/`, which obstore shows as `folder`."""
+    return info.size == 0 and following.key.startswith(info.key + "/")

@@ -1,0 +1,73 @@
+"""What only a directory can do wrong."""
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from rayhistory.errors import Misconfigured, StoreDenied, StoreUnavailable
+from rayhistory.settings import SERVER, resolve
+from rayhistory.storage import Store, open_store
+
+
+def open_directory(directory: Path) -> Store:
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(directory)})
+    return open_store(settings, writable=True)
+
+
+def test_half_written_objects_are_not_listed(tmp_path: Path) -> None:
+    """A crash in the middle of a put leaves nothing that a reader sees."""
+
+    async def work() -> None:
+        store = open_directory(tmp_path)
+        await store.put("a/b", b"1")
+        (tmp_path / "a/.half-written-0123").write_bytes(b"torn")
+        assert [info.key async for info in store.list_all("")] == ["a/b"]
+
+    asyncio.run(work())
+
+
+def test_a_directory_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) -> None:
+    """With the variable's name, before anything else happens."""
+    (tmp_path / "file").write_bytes(b"")
+    for directory, reason in (("missing", "no such directory"), ("file", "no such directory")):
+        settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path / directory)})
+        with pytest.raises(Misconfigured, match=f"LOCAL_STORAGE_DIR=.*{reason}"):
+            open_store(settings)
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path / "file/below")})
+    with pytest.raises(Misconfigured, match=r"LOCAL_STORAGE_DIR=.*cannot be made"):
+        open_store(settings, writable=True)
+
+
+def test_a_full_disk_is_unavailable_and_leaves_what_was_there(tmp_path: Path) -> None:
+    """As a limit on the size of files, which fails a write in its middle just so."""
+
+    async def work() -> None:
+        store = open_directory(tmp_path)
+        await store.put("a/b", b"whole")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+        try:
+            with pytest.raises(StoreUnavailable, match="File too large"):
+                await store.put("a/b", bytes(2**20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert await store.get("a/b") == b"whole"
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_directory_without_permission_is_denied_and_not_empty(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = open_directory(tmp_path)
+        await store.put("closed/object", b"")
+        (tmp_path / "closed").chmod(0)
+        with pytest.raises(StoreDenied):
+            await store.list_folder("closed")
+
+    asyncio.run(work())
+    (tmp_path / "closed").chmod(0o700)

@@ -1,0 +1,1 @@
+"""Object stores for the tests: real servers where a registry has one, small doubles where none has."""
