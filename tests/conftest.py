@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from recorded.recorder import Recorded, record
 from recorded.served import serving
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+
 from recorded.recorder import Recorded
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ _AT_THE_END = re.compile(r"The session ended (at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ
 
 class Accepted(msgspec.Struct, frozen=True):
     where: str
-    """Whose question's path begins so."""
+    """Of which questions, as a pattern of how they begin."""
     field: str
     """Whose own path ends so, as a pattern."""
     allows: Callable[[Difference], bool]
@@ -24,7 +24,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
     def explains(self, difference: Difference) -> bool:
         return (
-            difference.question.startswith(self.where)
+            re.match(self.where, difference.question) is not None
             and re.search(rf"(^|[.])({self.field})$", difference.path) is not None
             and self.allows(difference)
         )
@@ -84,6 +84,43 @@ def _same_names(difference: Difference) -> bool:
     )
 
 
+def _attempts_in_any_order(difference: Difference) -> bool:
+    live, dead = difference.live, difference.dead
+    return _same_names(difference) and [_task(name) for name in live] == [_task(name) for name in dead]
+
+
+def _task(attempt: str) -> str:
+    return attempt.partition("#")[0]
+
+
+def _tried_again(difference: Difference, node: str) -> bool:
+    """Whether below this node of a tree there is a task of several attempts."""
+    answer = difference.answer
+    return any(
+        path.startswith(f"{node}.") and path.endswith(".state_counts") and sum(counts.values()) > 1
+        for path, counts in answer.items()
+        if answer.get(path.removesuffix("state_counts") + "children") == []
+    )
+
+
+def _order_of_those_tried_once(difference: Difference) -> bool:
+    parent = difference.path.rpartition(".")[0]
+    if not _same_names(difference):
+        return False
+    again = {name for name in difference.live if _tried_again(difference, f"{parent}.{name.replace('.', '·')}")}
+    live, dead = ([name for name in names if name not in again] for names in (difference.live, difference.dead))
+    return live == dead
+
+
+def _grew(difference: Difference) -> bool:
+    return bool(difference.live == ABSENT)
+
+
+def _same_without_time(difference: Difference) -> bool:
+    live, dead = (re.sub(r"(?<=status: )[-\d:. ]+", "", text) for text in (difference.live, difference.dead))
+    return live == dead
+
+
 def _something_was_open(difference: Difference) -> bool:
     counts = [value for path, value in difference.answer.items() if path.endswith(".state_counts")]
     return _same_names(difference) and any(_is_open(state) for count in counts for state in count)
@@ -105,11 +142,11 @@ def _both_refuse(difference: Difference) -> bool:
     return difference.answer[".status code"] == 500 and isinstance(difference.dead, str) and bool(difference.dead)
 
 
-def _without_empty_tail(difference: Difference) -> bool:
+def _without_empty_folders(difference: Difference) -> bool:
     live, dead = difference.live, difference.dead
-    if difference.path.endswith(".order"):
-        return [name for name in live if not name.isdigit()] == list(dead if dead != ABSENT else ())
-    return bool(live == "" and dead == ABSENT)
+    if isinstance(live, tuple) and isinstance(dead, tuple):
+        return set(dead) == {name for name in live if name in dead or not name.endswith("/")}
+    return str(live).endswith("/") and dead == ABSENT
 
 
 def _same_json(difference: Difference) -> bool:
@@ -120,7 +157,7 @@ def _same_letters(difference: Difference) -> bool:
     return sorted(str(difference.live)) == sorted(str(difference.dead))
 
 
-_TASKS, _ACTORS, _NODES = "/api/v0/tasks?", "/logical/actors", "/nodes"
+_ACTORS, _NODES, _JOBS = "/logical/actors|/nodes/", "/nodes", "/api/(v0/)?jobs"
 _STATISTICS = (
     "mem|processStats|numExecutedTasks|numPendingTasks|numRunningTasks|numObjectRefsInScope|numInPlasma|numLocalObjects|"
     "usedObjectStoreMemory|usedResources|taskQueueLength|objectRefs|objectsTotal|numOwnedObjects|numOwnedActors|"
@@ -146,7 +183,15 @@ ACCEPTED = (
              "Ray puts what is running first, and nothing is"),
     Accepted("/api/v0/tasks", "(created|creation_time|start_time|end_time)(_ms)?", _less_than(1),
              "Ray rounds nanoseconds in floating point; once in some thousand times that is another millisecond"),
-    Accepted("/api/v0/tasks/timeline", "ts|dur", _less_than(0.6),
+    Accepted("/api/v0/tasks", "result[.]order|spans[.]order", _attempts_in_any_order,
+             "in which order Ray has the attempts of one task is chance; the history begins with the last"),
+    Accepted("/api/v0/tasks/summarize", "timestamp", lambda it: _tried_again(it, it.path.rpartition(".")[0]),
+             "and so is which attempt's time a tree shows"),
+    Accepted("/api/v0/tasks/summarize", "(summary|children)[.]order", _order_of_those_tried_once,
+             "and where it puts the task"),
+    Accepted("/api/v0/tasks", "f{40}01000000#0[.]profiling_data[.]events[.].+", _grew,
+             "the driver is the dashboard itself, which went on"),
+    Accepted("/api/v0/tasks/timeline", "ts|dur", _less_than(1),
              "Ray rounds to a quarter of a microsecond by computing in milliseconds; the history does not"),
     Accepted("/api/v0/actors", "state", _becomes("DEAD"), "an actor that was open is closed at the session's end"),
     Accepted(_ACTORS, "state", _becomes("DEAD"), "an actor that was open is closed at the session's end"),
@@ -161,20 +206,24 @@ ACCEPTED = (
     Accepted("/api/v0/nodes", "state", _becomes("DEAD"), "the node is gone"),
     Accepted("/api/v0/nodes", "state_message", _closed(_text_of_the_end), "why it was closed"),
     Accepted("/api/v0/nodes", "end_time_ms", _closed(_end_time), "when it was closed"),
-    Accepted("/api/", "status", _becomes("STOPPED"), "a job that was running is stopped by its cluster's end"),
-    Accepted("/api/", "message", _closed(lambda live, dead: _AT_THE_END.fullmatch(dead) is not None), "why it stopped"),
-    Accepted("/api/", "end_time", _closed(_end_time), "when it was stopped"),
+    Accepted(_JOBS, "status", _becomes("STOPPED"), "a job that was running is stopped by its cluster's end"),
+    Accepted(_JOBS, "message", _closed(lambda live, dead: _AT_THE_END.fullmatch(dead) is not None), "why it stopped"),
+    Accepted(_JOBS, "end_time", _closed(_end_time), "when it was stopped"),
+    Accepted("/api/jobs/", "order", _same_names, "Ray lists submissions in no order; pages sort them by their start"),
     Accepted("/api/jobs/running-job/logs", "logs", _goes_on, "the job wrote on after it was asked"),
     Accepted(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
     Accepted(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
+    Accepted("/api/cluster_status", "clusterStatus", _same_without_time, "its heading has the time of the last look"),
     Accepted("/events", "order", _same_names, "Ray's times are whole seconds: within one, there is no order"),
-    Accepted("/api/v0/logs?", "order", _same_names, "Ray lists files as the file system does; pages sort them"),
-    Accepted("/api/v0/logs/file?node_id", "text", _goes_on, "Ray wrote on after it was asked"),
-    Accepted("/api/v0/logs/file?actor_id", "text", _goes_on, "the actor wrote on after it was asked"),
+    Accepted(r"/api/v0/logs\?", "order", _without_empty_folders,
+             "Ray lists files as the file system does; pages sort them"),
+    Accepted(r"/api/v0/logs\?", ".*/", _without_empty_folders, "a store has no empty folders"),
+    Accepted(r"/api/v0/logs/file\?node_id", "text", _goes_on, "Ray wrote on after it was asked"),
+    Accepted(r"/api/v0/logs/file\?actor_id", "text", _goes_on, "the actor wrote on after it was asked"),
     Accepted("/api/v0/logs/file", "text", _both_refuse, "refused by both, in other words: the directories are gone"),
     Accepted("/api/v0/", "serialized_runtime_env", _same_json, "the same JSON, without spaces"),
-    Accepted("/api/v0/tasks?limit=10001", ".*", _anything, "a history has no limit of 10,000 rows"),
-    Accepted("/api/v0/tasks?detail=1&filter_keys=color", "msg", _same_letters, "Ray's list of columns has no order"),
+    Accepted(r"/api/v0/tasks\?limit=10001", ".*", _anything, "a history has no limit of 10,000 rows"),
+    Accepted(r"/api/v0/tasks\?detail=1&filter_keys=color", "msg", _same_letters, "Ray's list of columns has no order"),
     Accepted("/api/profiling_enabled", "data[.]profilingDefaults([.].+)?", _anything, "there is nothing to profile"),
     Accepted("/api/grafana_health", ".*", _anything, "there is no Grafana: the pages leave their charts out"),
     Accepted("/api/prometheus_health", ".*", _anything, "there is no Prometheus: the pages leave their charts out"),

@@ -1,6 +1,7 @@
 """Two answers to one question, field by field: what is equal, what may differ and why, and what may not."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -79,9 +80,26 @@ def fields(question: Question, status: int, text: str) -> Fields:
     found: Fields = {".status code": status}
     if "/logs/file" in question.path or not text.startswith(("{", "[")):
         found[".text"] = text
+    elif "/timeline" in question.path:
+        found.update(_leaves("", _timeline(msgspec.json.decode(text))))
     else:
         found.update(_leaves("", msgspec.json.decode(text)))
     return found
+
+
+def _timeline(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Spans by what they are of; workers have names here, in place of numbers in the order of appearance."""
+    workers = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
+    seen: Counter[str] = Counter()
+    spans: dict[str, Any] = {}
+    for event in events:
+        if event["ph"] == "X":
+            name = "#".join(
+                str(each) for each in (event["args"]["task_id"], event["args"]["attempt_number"], event["cat"])
+            )
+            seen[name] += 1
+            spans[f"{name}#{seen[name]}"] = event | {"tid": workers[event["pid"], event["tid"]]}
+    return {"spans": spans | {"order": tuple(spans)}, "workers": {name: name for name in workers.values()}}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -95,6 +113,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _items(path: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
+    while len(items) > 8 and items[-1] == items[-8] == "":
+        items = items[:-1]  # of Ray's command lines, which end in thousands of these; a collector leaves them out
     names = [_name(item, place) for place, item in enumerate(items)]
     if names != [str(place) for place in range(len(items))]:
         yield f"{path}.order", tuple(names)

@@ -1,5 +1,6 @@
 """What is asked of a live dashboard, and later of its history: all that the frontend and Ray's own clients ask."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -83,8 +84,10 @@ def later_questions(known: Mapping[str, Any]) -> Iterator[Question]:
     for actor in known["/logical/actors"]["data"]["actors"]:
         yield Question(f"/logical/actors/{actor}")
         yield from (Question(f"/api/v0/logs/file?actor_id={actor}&suffix={end}&lines=50000") for end in ("out", "err"))
-    for task in known[everything("tasks")]["data"]["result"]["result"]:
-        yield from _about_task(task)
+    tasks = known[everything("tasks")]["data"]["result"]["result"]
+    attempts = Counter(task["task_id"] for task in tasks)
+    for task in tasks:
+        yield from _about_task(task, attempts[task["task_id"]])
 
 
 def _about_jobs(jobs: list[dict[str, Any]]) -> Iterator[Question]:
@@ -110,8 +113,9 @@ def _about_node(node: str) -> Iterator[Question]:
         yield Question(f"/api/v0/logs/file?node_id={node}&filename={quote(file)}&lines=-1")
 
 
-def _about_task(task: dict[str, Any]) -> Iterator[Question]:
+def _about_task(task: dict[str, Any], attempts: int) -> Iterator[Question]:
+    """All its attempts at once: which one is first when fewer are asked for is chance in Ray."""
     this = f"filter_keys=task_id&filter_predicates=%3D&filter_values={task['task_id']}"
-    yield Question(f"/api/v0/tasks?detail=1&limit=1&{this}")
+    yield Question(f"/api/v0/tasks?detail=1&limit={attempts}&{this}")
     logs = f"/api/v0/logs/file?task_id={task['task_id']}&attempt_number={task['attempt_number']}"
     yield from (Question(f"{logs}&suffix={end}&lines=50000&filter_ansi_code=true") for end in ("out", "err"))

@@ -5,7 +5,6 @@ had settled, shortly before the end.
 """
 
 import asyncio
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from recorded.questions import Question, first_questions, later_questions
 from rayhistory.cli import sample_job
 from rayhistory.cli.record import Recording as Session
 from rayhistory.cli.record import Wish, recording
 from rayhistory.layout import SessionRef
 from rayhistory.settings import STORE_COMMANDS, resolve
+from recorded.questions import Question, first_questions, later_questions
 
 CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
 SAMPLE, FAILING, RUNNING = "sample-job", "failing-job", "running-job"
@@ -124,14 +123,12 @@ def _add_vanished(store: Path) -> None:
         parts = path.relative_to(store).parts
         if not path.is_file() or not set(parts) & set(names):
             continue
-        if path.name == "end.json" or "sessions" in parts and path.parent.name == "nodes":
+        if path.name == "end.json" or ("sessions" in parts and path.parent.name == "nodes"):
             continue
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
-        if path.name == "alive":
-            os.utime(copy, (0, 0))
-        elif path.name == "event_JOBS.log":
+        if path.name == "event_JOBS.log":
             with copy.open("ab") as events:
                 events.write(_hostile_event() + b"\n")
 

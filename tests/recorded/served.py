@@ -17,7 +17,7 @@ _PATIENCE = 60.0
 
 @contextmanager
 def serving(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
-    """The server's address. `at_start` is Python that it, and the processes that it starts, run before anything else."""
+    """The server's address. `at_start` is Python that it, and all that it starts, run before anything else."""
     work.mkdir(parents=True, exist_ok=True)
     (work / "sitecustomize.py").write_text(at_start)
     foreign = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "PYTHONPATH")
@@ -27,6 +27,7 @@ def serving(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
         | {
             "LOCAL_STORAGE_DIR": str(store),
             "RAYHISTORY_CACHE_DIR": str(work / "cache"),
+            "RAYHISTORY_VANISHED_AFTER": "1s",
             "PYTHONPATH": str(work),
         },
         stdout=subprocess.PIPE,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, same_spans, tables, tables_as_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, same_spans, tables, tables_as_of
 from rayhistory.index.manifest import MERGED, Closing
 
 LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -33,7 +33,10 @@ def test_the_environment_wins_over_flags_in_the_programs_and_loses_in_the_comman
 
 def test_both_generations_of_kuberays_flags_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Go's spelling too: one dash, a value behind a space or an equals sign."""
-    old = "-role=head --runtime-class-name local --ray-cluster-id team-a -ray-root-dir log --events-port=9000 --push-interval=1m"
+    old = (
+        "-role=head --runtime-class-name local --ray-cluster-id team-a -ray-root-dir log --events-port=9000 "
+        "--push-interval=1m"
+    )
     settings, warnings = parse_command_line(COLLECTOR, old.split(), "")
     assert settings.role == "Head"
     assert settings.storage_backend == "local"

@@ -22,7 +22,7 @@ class Watcher:
         return "Watcher(of=shards)"
 
 
-ray.init(namespace="watch")
+ray.init(namespace="watch", runtime_env={"env_vars": {"WATCHED": "shards"}})
 group = placement_group([{"CPU": 0.5}], strategy="PACK", name="kept")
 ray.get(group.ready())
 watcher = Watcher.options(name="watcher").remote()  # type: ignore[attr-defined]
