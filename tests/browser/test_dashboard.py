@@ -230,11 +230,11 @@ def test_a_vanished_session_shows_what_was_known_of_it(watched: Watched, vanishe
 def test_two_sessions_are_open_in_two_tabs(watched: Watched, ended: str, vanished: str) -> None:
     """Each tab keeps to its own session."""
     one, other = watched.open(f"{ended}#/jobs"), watched.open(f"{vanished}#/jobs")
-    for _ in range(2):
-        expect(table_row(one, RUNNING, "STOPPED")).to_be_visible()
-        expect(table_row(other, RUNNING, "FAILED")).to_be_visible()
-        one.reload()
-        other.reload()
+    for page, status in ((one, "STOPPED"), (other, "FAILED"), (one, "STOPPED")):
+        page.get_by_role("link", name="Overview").click()
+        sees(page, "Recent jobs")
+        page.get_by_role("link", name="Jobs", exact=True).click()
+        expect(table_row(page, RUNNING, status)).to_be_visible()
 
 
 def test_a_session_that_does_not_exist_is_told_in_words(browser: Browser, history: str, recorded: Recorded) -> None:

@@ -7,6 +7,7 @@ had settled, shortly before the end.
 import asyncio
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,6 +95,8 @@ async def _record(directory: Path) -> None:
 
 async def _run_workload(session: Session, sample: list[str]) -> None:
     ray = session.ray
+    # Ray's dashboard, like ours, reads all files of this name.
+    (ray.session_dir / "logs" / "events" / "event_JOBS_hostile.log").write_bytes(_hostile_event() + b"\n")
     await ray.submit([sys.executable, str(_JOBS / "running.py")], RUNNING, metadata={"team": "watch"})
     await ray.submit(sample, SAMPLE, {"API_TOKEN": SECRET}, {"team": "training"})
     await ray.submit([sys.executable, str(_JOBS / "failing.py"), HOSTILE_ARGUMENT], FAILING)
@@ -128,9 +131,6 @@ def _add_vanished(store: Path) -> None:
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
-        if path.name == "event_JOBS.log":
-            with copy.open("ab") as events:
-                events.write(_hostile_event() + b"\n")
 
 
 def _hostile_event() -> bytes:
@@ -141,7 +141,7 @@ def _hostile_event() -> bytes:
             "source_hostname": "host",
             "source_pid": 1,
             "message": HOSTILE_EVENT,
-            "timestamp": "1794780154",
+            "timestamp": str(int(time.time())),
             "severity": "ERROR",
             "label": "<i>label</i>",
             "custom_fields": {},

@@ -413,7 +413,7 @@ def test_damaged_frames_are_filled_and_counted(node: Node) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_damage_is_a_crash(node: Node, seed: int) -> None:
     """Any byte of any pack changed, or any pack cut anywhere: what is read is right or filled, never an exception."""
-    dice = random.Random(seed)  # noqa: S311
+    dice = random.Random(seed)
     for _ in range(70):
         node.append("a.log", 3)
         node.append("b.log", 1)
