@@ -12,6 +12,7 @@ JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
+_UNKNOWN = "unknown"
 _known: dict[int, dict[object, str | None]] = {size: {} for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
 
 
@@ -21,13 +22,12 @@ def to_hex(value: object, size: int) -> str | None:
     The same few nodes, workers and jobs are named millions of times, so what was found is remembered.
     """
     known = _known[size]
-    try:
-        return known[value]
-    except KeyError:
+    text = known.get(value, _UNKNOWN)
+    if text is _UNKNOWN:
         if len(known) > 20_000:
             known.clear()
         known[value] = text = _to_hex(value, size)
-        return text
+    return text
 
 
 def _to_hex(value: object, size: int) -> str | None:

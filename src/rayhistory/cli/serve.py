@@ -56,5 +56,5 @@ def _greet(address: str, settings: Settings, entries: list[Entry]) -> None:
     if not entries:
         print("  The store holds no session yet. Record one with: rayhistory run -- python my_job.py")
     if frontend.find_frontend(settings.dashboard_dir) is None:
-        print(f"  {frontend.ABSENT.capitalize()}. {frontend.ADVICE}")
+        print(f"  {frontend.ABSENT}. {frontend.ADVICE}")
     print("Press Ctrl-C to stop.", flush=True)

@@ -13,13 +13,11 @@ def parse_ns(text: object) -> int | None:
     """
     if not isinstance(text, str):
         return None
-    second = _seconds.get(text[:19])
+    second = _seconds.get(text[:19]) or _new_second(text[:19])
     if second is None:
-        second = _new_second(text[:19])
-        if second is None:
-            return None
+        return None
     fraction = text[20:-1]
-    if text[-1:] == "Z" and text[19:20] == "." and fraction.isdecimal() and len(fraction) < 10:
+    if fraction.isdecimal() and len(fraction) < 10 and text[19] == "." and text[-1] == "Z":
         return second + int(fraction) * _SCALE[len(fraction)]
     return second if text[19:] == "Z" else _with_offset(text)
 

@@ -138,6 +138,8 @@ class IndexBuilder:
     async def _fold(self, ref: SessionRef, closing: Closing | None) -> Manifest:
         async with self._slots:
             log.info("fold begins", extra={"session": ref.path})
+            if running := self._running.get(ref.identity):
+                running.report = FoldReport(detail="starting")
             scratch = tempfile.mkdtemp(prefix="rayhistory-fold-")
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "rayhistory.index.fold",

@@ -93,7 +93,7 @@ def _frontend_routes(directory: Path | None) -> list[Route]:
         try:
             entry = await resolver_of(request).entry(selection_of(request))
             if directory is None:
-                return message_page(404, frontend.ABSENT.capitalize(), "The data is there, the pages are not.",
+                return message_page(404, frontend.ABSENT, "The data is there, the pages are not.",
                                     frontend.ADVICE)  # fmt: skip
             moment = selection_of(request).as_of_ms
             canonical = entry.ref.url if moment is None else f"{entry.ref.url[:-1]}@{moment}/"

@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, Response
 from rayhistory.server.answers import text_answer
 
 _YEAR = "max-age=31536000"
-ABSENT = "no Ray Dashboard frontend is installed"
+ABSENT = "No Ray Dashboard frontend is installed"
 ADVICE = "Install one with `pip install 'ray[default]'` beside the server, or name a directory with `--dashboard-dir`."
 
 
