@@ -11,7 +11,7 @@ import pytest
 
 from rayhistory.collector.discovery import Raylet, find_dashboard, find_node, look, raylet, started_ms
 from rayhistory.collector.main import host_cluster_name
-from rayhistory.settings import parse_name
+from rayhistory.settings import COLLECTOR, parse_command_line, parse_name
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 NODES = ["a" * 56, "b" * 56, "c" * 56]
@@ -104,3 +104,26 @@ def test_a_hosts_name_becomes_a_clusters_name(host: str, cluster: str) -> None:
     """KubeRay's keys depend on DNS-1123 names."""
     assert host_cluster_name(host) == cluster
     assert parse_name(cluster) == cluster
+
+
+def test_the_hook_file_is_read_again_when_it_changes(root: Path, session: Path) -> None:
+    """A raylet that came back has another id."""
+    for node in NODES:
+        (root / "raylet_node_id").write_text(f"{node}\n")
+        seen = look(root)
+        assert seen
+        assert seen.node == node
+
+
+def test_early_spellings_of_the_collectors_flags_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--ray-head stands alone, and the configuration is looked for where early manifests mounted it."""
+    flags = "--ray-head --runtime-class-name=local --ray-root=log --ray-cluster-name=a"
+    mounted = tmp_path / "data"
+    monkeypatch.setattr("rayhistory.settings.MOUNTED_CONFIG", mounted)
+    settings, warnings = parse_command_line(COLLECTOR, flags.split(), "")
+    assert (settings.role, settings.storage_root_dir, settings.storage_backend_config_path) == ("Head", "log", "")
+    assert warnings == []
+    mounted.write_text("{}")
+    assert parse_command_line(COLLECTOR, [], "")[0].storage_backend_config_path == str(mounted)
+    chosen = parse_command_line(COLLECTOR, ["--storage-backend-config-path=/other"], "")[0]
+    assert chosen.storage_backend_config_path == "/other"

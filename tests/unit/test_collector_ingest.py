@@ -1,8 +1,11 @@
 """POST /v1/events with everything that can be wrong with a body: Ray must get its 200, and nothing good is lost."""
 
 import asyncio
+import errno
 import json
-from collections.abc import Awaitable, Callable
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import httpx
 import pytest
 
 from rayhistory.collector.app import make_app
+from rayhistory.collector.block import Damage
 from rayhistory.collector.ingest import Ingest, is_loopback
 from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.segment import records
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.spool import Spool
 
@@ -23,22 +28,35 @@ class Receiver:
     """The real app on a real spool, called without a network."""
 
     def __init__(
-        self, directory: Path, *, budget: int = 10**7, largest_body: int = 10**6, remote: bool = False
+        self,
+        directory: Path,
+        *,
+        budget: int = 10**7,
+        largest_body: int = 10**6,
+        remote: bool = False,
+        token: str = "",
     ) -> None:
         self.directory = directory
         self.metrics = Metrics()
         self.spool = Spool(directory, budget=budget, segment_size=10**6, segment_age=300)
         aside = SetAside(directory / "set-aside", self.metrics)
-        self.ingest = Ingest(self.spool, aside, self.metrics, largest_body=largest_body, allow_remote=remote)
+        self.ingest = Ingest(
+            self.spool, aside, self.metrics, largest_body=largest_body, allow_remote=remote, token=token
+        )
         self.app = make_app(self.ingest, self.metrics, lambda: None)
 
-    async def post(self, body: bytes, peer: str = "127.0.0.1") -> httpx.Response:
+    async def post(self, body: bytes, peer: str = "127.0.0.1", authorization: str = "") -> httpx.Response:
         transport = httpx.ASGITransport(self.app, client=(peer, 1234))
+        headers = {"Authorization": authorization} if authorization else {}
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.post("/v1/events", content=body)
+            return await client.post("/v1/events", content=body, headers=headers)
 
-    def spooled(self) -> list[bytes]:
-        return [line for path in sorted(self.directory.rglob("*.wal")) for line in path.read_bytes().splitlines()]
+    def spooled(self) -> list[tuple[str, bytes]]:
+        return [
+            (category, line.rstrip(b"\n"))
+            for path in sorted(self.directory.rglob("*.wal"))
+            for category, line in records(path, Damage())
+        ]
 
     def aside(self) -> list[bytes]:
         return [path.read_bytes() for path in sorted(self.directory.joinpath("set-aside").glob("*"))]
@@ -72,8 +90,8 @@ def test_a_batch_becomes_one_record_per_event(tmp_path: Path) -> None:
     receiver, status = post(tmp_path, body)
     assert status == 200
     assert receiver.spooled() == [
-        f'node_events {{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}'.encode(),
-        b"node_events " + json.dumps(GOOD).encode(),
+        ("node_events", f'{{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}'.encode()),
+        ("node_events", json.dumps(GOOD).encode()),
     ]
 
 
@@ -87,7 +105,7 @@ def test_pretty_printed_events_stay_on_one_line(tmp_path: Path) -> None:
     """Line breaks between tokens would break the records."""
     receiver, status = post(tmp_path, json.dumps([GOOD, GOOD], indent=2).replace("\n", "\r\n").encode())
     assert status == 200
-    assert [json.loads(line.partition(b" ")[2]) for line in receiver.spooled()] == [GOOD, GOOD]
+    assert [json.loads(line) for _, line in receiver.spooled()] == [GOOD, GOOD]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +154,7 @@ def test_a_bad_element_does_not_harm_its_neighbours(tmp_path: Path, bad: bytes) 
     good = json.dumps(GOOD).encode()
     receiver, status = post(tmp_path, b"[%b, %b, %b]" % (good, bad, good))
     assert status == 200
-    assert receiver.spooled() == [b"node_events " + good] * 2
+    assert receiver.spooled() == [("node_events", good)] * 2
     assert receiver.aside() == [bad]
 
 
@@ -159,17 +177,17 @@ def test_a_spent_disk_budget_is_the_only_reason_to_refuse(tmp_path: Path) -> Non
     """503 with Retry-After, and taken again as soon as there is room."""
 
     async def use(receiver: Receiver) -> None:
-        body = json.dumps([{**GOOD, "pad": "x" * 600}]).encode()
+        body = json.dumps([{**GOOD, "pad": random.Random(1).randbytes(300).hex()}]).encode()
         assert (await receiver.post(body)).status_code == 200
         refused = await receiver.post(body)
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
         await receiver.spool.rotate()
         for segment in receiver.spool.segments():
-            await receiver.spool.discard(segment)
+            await receiver.spool.discard(segment, 1)
         assert (await receiver.post(body)).status_code == 200
 
-    receiver = run(tmp_path, use, budget=1000)
+    receiver = run(tmp_path, use, budget=1200)
     assert b'refused_total{reason="spool"} 1.0' in receiver.metrics.exposition()
 
 
@@ -186,6 +204,61 @@ def test_other_machines_are_refused_unless_allowed(tmp_path: Path) -> None:
 
     run(tmp_path / "closed", use)
     run(tmp_path / "open", use_open, remote=True)
+
+
+def test_a_token_is_asked_for_when_there_is_one(tmp_path: Path) -> None:
+    """Without it, and with a wrong one, nothing is read."""
+
+    async def use(receiver: Receiver) -> None:
+        body = json.dumps([GOOD]).encode()
+        for wrong in ("", "Bearer", "Bearer other", "secret", "Basic secret"):
+            assert (await receiver.post(body, authorization=wrong)).status_code == 401
+        assert (await receiver.post(body, authorization="Bearer secret")).status_code == 200
+
+    receiver = run(tmp_path, use, token="secret")  # noqa: S106
+    assert len(receiver.spooled()) == 1
+
+
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is counted; a sender that lives sends it again."""
+    monkeypatch.setattr("rayhistory.collector.ingest._SLOWEST_BODY", 0.05)
+
+    async def use(receiver: Receiver) -> None:
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"["
+            await asyncio.sleep(5)
+            yield b"]"
+
+        transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.post("/v1/events", content=slowly())).status_code == 408
+
+    receiver = run(tmp_path, use)
+    assert b'refused_total{reason="slow"} 1.0' in receiver.metrics.exposition()
+
+
+def test_a_failing_disk_is_answered_503_and_recovered_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC and EIO alike: not acknowledged, said, and taken when the disk works again."""
+
+    async def use(receiver: Receiver) -> None:
+        body = json.dumps([GOOD]).encode()
+        for number in (errno.ENOSPC, errno.EIO):
+            with monkeypatch.context() as patch:
+
+                def fails(_: int, number: int = number) -> None:
+                    raise OSError(number, os.strerror(number))
+
+                patch.setattr(os, "fdatasync", fails)
+                answer = await receiver.post(body)
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+                assert os.strerror(number) in answer.text
+                assert not receiver.spool.writable
+            await receiver.spool.probe()
+            assert receiver.spool.writable
+            assert (await receiver.post(body)).status_code == 200
+
+    receiver = run(tmp_path, use)
+    assert len(receiver.spooled()) == 2
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class Running:
         return [json.loads(line) for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
     def spooled(self) -> bytes:
-        return b"".join(path.read_bytes() for path in self.spool.rglob("*.wal"))
+        return b"".join(gzip.decompress(path.read_bytes()) for path in self.spool.rglob("*.wal"))
 
 
 def event(number: int, session: str = SESSION, job: str = "AQAAAA==") -> dict[str, Any]:
@@ -191,7 +191,7 @@ def test_it_starts_before_ray_and_waits_for_it(home: Path, ray: FakeRay) -> None
         keys = eventually(lambda: [key for key in collector.stored_keys() if key.endswith("/alive")])
         assert keys == [f"ray-history/sessions/default/test/{SESSION}/alive"]
         eventually(lambda: f"cluster-metadata/raycluster/default_test/{SESSION}" in collector.stored_keys())
-        eventually(lambda: any(key.endswith(f"{NODE}/logs/raylet.out") for key in collector.stored_keys()))
+        eventually(lambda: any(f"/{NODE}/" in key and key.endswith(".pack") for key in collector.stored_keys()))
         ray.end()
         assert collector.end() == 0
 
@@ -310,7 +310,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(home: Path, ray: FakeRay) ->
             if round_ == 1:  # the power fails in the middle of a write
                 for path in collector.spool.rglob("*.wal"):
                     with path.open("ab") as file:
-                        file.write(b'node_events {"eventId": "torn", "sess')
+                        file.write(b"\x1f\x8b\x08\x04\0\0\0\0\0\xff torn")
             collector.start()
         ray.end()
         assert collector.end() == 0
@@ -332,6 +332,37 @@ def test_a_collector_that_comes_back_reopens_the_session(home: Path, ray: FakeRa
         collector.start()
         eventually(lambda: not list(collector.store.rglob("end.json")))
         assert json.loads(next(collector.store.rglob("start.json")).read_text())["started_ms"] == start["started_ms"]
+
+
+def test_what_was_left_behind_is_uploaded_and_sealed_by_the_next_process(home: Path, ray: FakeRay) -> None:
+    """Killed, and Ray is gone when it comes back: the session is over, and its seal is right all the same."""
+    ray.begin()
+    with running(home) as collector:
+        assert collector.post([event(1), event(2)]).status_code == 200
+        eventually(lambda: [path for path in collector.spool.rglob("*.wal") if NODE in path.name])
+        collector.kill()
+        ray.end()
+        collector.start()
+        seal = eventually(lambda: list(collector.store.rglob(f"nodes/{NODE}.json")))[0]
+        counts = json.loads(seal.read_text())
+        assert (counts["received"], counts["stored"], counts.get("left_behind", [])) == (2, 2, [])
+        assert len(collector.stored_events()) == 2
+
+
+def test_counts_in_the_seal_are_of_all_processes(home: Path, ray: FakeRay) -> None:
+    """A collector that was killed and came back does not begin at zero."""
+    ray.begin()
+    with running(home, "--event-rotation-interval=500ms") as collector:
+        for number in range(3):
+            assert collector.post([event(number)]).status_code == 200
+            eventually(lambda: not collector.spooled())
+            collector.kill()
+            collector.start()
+        ray.end()
+        assert collector.post([event(9), "bad"]).status_code == 200
+        assert collector.end() == 0
+    seal = json.loads(next(collector.store.rglob(f"nodes/{NODE}.json")).read_text())
+    assert (seal["received"], seal["stored"], seal["set_aside"]) == (4, 4, 1)
 
 
 def test_a_store_that_fails_delays_uploads_and_loses_nothing(home: Path, ray: FakeRay) -> None:

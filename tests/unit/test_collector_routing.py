@@ -13,7 +13,7 @@ NODE_HEX = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 
 
 def category(**fields: Any) -> str:
-    return route(json.dumps({"sessionName": SESSION, **fields}).encode()).category.decode()
+    return route(json.dumps({"sessionName": SESSION, **fields}).encode()).category
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_both_spellings_of_names_are_read() -> None:
         "node_id": NODE,
         "task_definition_event": {"job_id": "AQAAAA=="},
     }
-    assert route(json.dumps(event).encode()) == (SESSION, b"job_events/01000000", NODE_HEX)
+    assert route(json.dumps(event).encode()) == (SESSION, "job_events/01000000", NODE_HEX)
 
 
 def test_names_of_ray_2_49_are_read() -> None:

@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from rayhistory.collector.dashboard import Dashboard
+from rayhistory.collector.block import Damage
+from rayhistory.collector.dashboard import Dashboard, operators_address
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import SessionRecord
 from rayhistory.collector.schedule import ACTORS, JOBS, NODES, PLACEMENT_GROUPS, SERVE, Question, Schedule
+from rayhistory.collector.segment import records
 from rayhistory.collector.snapshots import Snapshots
 from rayhistory.collector.spool import Spool
 from rayhistory.layout import Layout, SessionRef
@@ -93,9 +95,9 @@ def ask(
 
     with serving() as fake:
         asyncio.run(session(fake))
-    lines = [line for path in tmp_path.rglob("*.wal") for line in path.read_bytes().splitlines()]
-    assert all(line.startswith(b"snapshots {") for line in lines)
-    return [json.loads(line.partition(b" ")[2]) for line in lines], fake
+    kept = [record for path in tmp_path.rglob("*.wal") for record in records(path, Damage())]
+    assert all(category == "snapshots" for category, _ in kept)
+    return [json.loads(line) for _, line in kept], fake
 
 
 def bodies(kept: list[dict[str, Any]], uri: str) -> list[Any]:
@@ -251,3 +253,16 @@ def test_large_answers_are_asked_for_less_often() -> None:
     question = schedule.next()
     schedule.answered(question, 100.0, 10 * 2**20)
     assert question.due == 100.0 + 160.0
+
+
+def test_the_operators_address_of_the_head_is_read_in_all_its_forms() -> None:
+    """With or without scheme and port, and in both families."""
+    cases = {
+        "": None,
+        "head.ns.svc.cluster.local": "http://head.ns.svc.cluster.local:8265",
+        "https://head": "https://head:8265",
+        "http://10.0.0.1:9000": "http://10.0.0.1:9000",
+        "fd00::1": "http://[fd00::1]:8265",
+        "[fd00::1]:9000": "http://[fd00::1]:9000",
+    }
+    assert {text: operators_address(Settings(fq_ray_ip=text)) for text in cases} == cases

@@ -2,11 +2,16 @@
 
 import asyncio
 import gzip
+import random
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from rayhistory.collector.block import Block, pack
 from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.split import split
 from rayhistory.collector.spool import Spool
@@ -68,8 +73,13 @@ def at(place: Place, use: Callable[[Place], Awaitable[None]]) -> Place:
 
 
 async def fill_and_drain(place: Place) -> None:
-    records = b'node_events {"a":1}\njob_events/01000000 {"a":2}\nsnapshots {"a":3}\nnode_events {"a":4}\n'
-    await place.spool.append({SESSION: records})
+    blocks = [
+        Block("node_events", 1, b'{"a":1}\n'),
+        Block("job_events/01000000", 1, b'{"a":2}\n'),
+        Block("snapshots", 1, b'{"a":3}\n'),
+        Block("node_events", 1, b'{"a":4}\n'),
+    ]
+    await place.spool.append({SESSION: blocks})
     await place.spool.name_node(SESSION, NODE)
     await place.spool.rotate()
     await place.uploader.drain()
@@ -92,7 +102,7 @@ def test_a_segment_becomes_one_object_per_category(tmp_path: Path) -> None:
     assert not list((tmp_path / "spool").rglob("*.wal"))
     assert not (tmp_path / "spool" / SESSION).exists()
     assert place.spool.bytes == 0
-    assert place.metrics.sessions[SESSION].stored == 3
+    assert place.spool.counts(SESSION)[:2] == (3, 3)
 
 
 def test_without_compression_objects_are_plain(tmp_path: Path) -> None:
@@ -113,7 +123,7 @@ def test_a_segment_waits_until_its_node_is_known(tmp_path: Path) -> None:
     """Nothing is filed under a node that nobody knows yet."""
 
     async def use(place: Place) -> None:
-        await place.spool.append({SESSION: b'node_events {"a":1}\n'})
+        await place.spool.append({SESSION: [Block("node_events", 1, b'{"a":1}\n')]})
         await place.spool.rotate()
         await place.uploader.drain()
         assert place.objects() == {}
@@ -124,10 +134,20 @@ def test_a_segment_waits_until_its_node_is_known(tmp_path: Path) -> None:
     at(Place(tmp_path), use)
 
 
-def test_bytes_depend_on_the_segment_alone(tmp_path: Path) -> None:
+def write_segment(path: Path, blocks: list[Block], *, trusted: bool = False) -> Segment:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(pack, blocks)))
+    segment = Segment.found(path)
+    assert segment
+    segment.trusted = trusted
+    return segment
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_bytes_depend_on_the_segment_alone(tmp_path: Path, trusted: bool) -> None:
     """Split again after a crash, at another time and place, it gives the same objects."""
-    segment = tmp_path / "5-n.wal"
-    segment.write_bytes(b"".join(b'job_events/%02d {"n":%d}\n' % (n % 3, n) for n in range(1000)))
+    blocks = [Block(f"job_events/{n % 3:02d}", 1, b'{"n":%d}\n' % n) for n in range(1000)]
+    segment = write_segment(tmp_path / "5-n.wal", blocks, trusted=trusted)
     outcomes = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -136,26 +156,90 @@ def test_bytes_depend_on_the_segment_alone(tmp_path: Path) -> None:
     assert outcomes[0] == outcomes[1]
 
 
-def test_more_jobs_than_files_can_be_open_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compressed", [True, False])
+def test_more_jobs_than_files_can_be_open_at_once(tmp_path: Path, compressed: bool) -> None:
     """A thousand short jobs in one segment are a thousand objects."""
-    segment = tmp_path / "5-n.wal"
-    segment.write_bytes(b"".join(b'job_events/%04d {"n":%d}\n' % (n % 500, n) for n in range(1000)))
+    blocks = [Block(f"job_events/{n % 500:04d}", 1, b'{"n":%d}\n' % n) for n in range(1000)]
+    segment = write_segment(tmp_path / "5-n.wal", blocks)
     (tmp_path / "parts").mkdir()
-    parts, damage = split(segment, tmp_path / "parts", compressed=False)
+    parts, damage = split(segment, tmp_path / "parts", compressed=compressed)
     assert len(parts) == 500
-    assert all(part.lines == len(part.path.read_bytes().splitlines()) == 2 for part in parts)
-    assert (damage.torn, damage.lines) == (0, [])
+    contents = [part.path.read_bytes() for part in parts]
+    lines = [(gzip.decompress(data) if compressed else data).splitlines() for data in contents]
+    assert all(part.lines == len(each) == 2 for part, each in zip(parts, lines, strict=True))
+    assert (damage.torn, damage.lost) == (0, 0)
+
+
+def test_small_and_large_batches_are_both_kept_in_order(tmp_path: Path) -> None:
+    """Small ones are put together, large ones are copied: the lines are the same."""
+    dice = random.Random(3)
+    blocks, expected = [], []
+    for n in range(60):
+        lines = [b'{"n":%d,"m":%d}' % (n, m) for m in range(dice.choice([1, 3, 8000]))]
+        expected += lines
+        blocks.append(Block("node_events", len(lines), b"\n".join(lines) + b"\n"))
+    for trusted in (True, False):
+        segment = write_segment(tmp_path / f"{trusted:d}.wal", blocks, trusted=trusted)
+        directory = tmp_path / str(trusted)
+        directory.mkdir()
+        (part,), _ = split(segment, directory, compressed=True)
+        packed = part.path.read_bytes()
+        assert gzip.decompress(packed).splitlines() == expected
+        assert part.lines == len(expected)
+
+
+def test_a_spool_file_can_be_read_with_gzip(tmp_path: Path) -> None:
+    """Somebody who looks into the spool with plain tools sees events."""
+    segment = write_segment(tmp_path / "5.wal", [Block("node_events", 1, b'{"a":1}\n'), Block("snapshots", 1, b"{}\n")])
+    assert gzip.decompress(segment.path.read_bytes()) == b'{"a":1}\n{}\n'
 
 
 def test_damaged_records_are_set_aside_and_the_rest_is_stored(tmp_path: Path) -> None:
-    """A bad sector costs what was in it."""
-    folder = tmp_path / "spool" / SESSION
-    folder.mkdir(parents=True)
-    (folder / f"5-{NODE}.wal").write_bytes(b'node_events {"a":1}\nrubbish\nnode_events {"a":2}\nnode_ev')
+    """A bad sector costs what was in it, and is counted."""
+    one, two = pack(Block("node_events", 1, b'{"a":1}\n')), pack(Block("node_events", 1, b'{"a":2}\n'))
+    path = tmp_path / "spool" / SESSION / f"5-{NODE}.wal"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(one + b"rubbish" + two + one[:20])
 
     async def use(place: Place) -> None:
         await place.uploader.drain()
 
     place = at(Place(tmp_path), use)
     assert [gzip.decompress(data) for data in place.objects().values()] == [b'{"a":1}\n{"a":2}\n']
-    assert [path.read_bytes() for path in (tmp_path / "set-aside").iterdir()] == [b"rubbish\n"]
+    assert len(list((tmp_path / "set-aside").iterdir())) == 1
+    assert place.metrics.lost == 1
+
+
+def test_a_spool_file_that_vanished_is_counted_as_lost(tmp_path: Path) -> None:
+    """Somebody cleaned up too well: it is said, and nothing waits for ever."""
+
+    async def use(place: Place) -> None:
+        await place.spool.append({SESSION: [Block("node_events", 2, b"{}\n{}\n")]})
+        await place.spool.name_node(SESSION, NODE)
+        await place.spool.rotate()
+        place.spool.segments()[0].path.unlink()
+        await place.uploader.drain()
+        await place.spool.note(bad=0, lost=place.metrics.lost)
+        counts = place.spool.counts(SESSION)
+        assert (counts.received, counts.stored, counts.lost) == (2, 0, 2)
+
+    at(Place(tmp_path), use)
+
+
+def test_files_made_for_uploads_stay_within_their_share_of_the_disk(tmp_path: Path) -> None:
+    """Two large segments are not split at the same time when there is no room for both."""
+
+    async def use(place: Place) -> None:
+        order: list[str] = []
+
+        async def upload(name: str, size: int) -> None:
+            async with place.spool.room_for_upload(size):
+                order.append(f"{name} begins")
+                await asyncio.sleep(0.01)
+                order.append(f"{name} ends")
+
+        await asyncio.gather(upload("a", 200_000_000), upload("b", 200_000_000), upload("c", 10))
+        assert order.index("a ends") < order.index("b begins")
+        assert order.index("c begins") < order.index("a ends")
+
+    at(Place(tmp_path), use)

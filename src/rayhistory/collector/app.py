@@ -14,10 +14,8 @@ from rayhistory.collector.metrics import CONTENT_TYPE, Metrics
 def make_app(ingest: Ingest | None, metrics: Metrics, why_not_ready: Callable[[], str | None]) -> Starlette:
     """`ingest` is None when events are switched off."""
 
-    async def events(request: Request) -> Response:
-        if ingest is None:
-            return PlainTextResponse("events are switched off (ENABLE_EVENT_COLLECTOR)\n", 404)
-        return await ingest(request)
+    async def no_events(_: Request) -> Response:
+        return PlainTextResponse("events are switched off (ENABLE_EVENT_COLLECTOR)\n", 404)
 
     async def alive(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -31,7 +29,7 @@ def make_app(ingest: Ingest | None, metrics: Metrics, why_not_ready: Callable[[]
 
     return Starlette(
         routes=[
-            Route("/v1/events", events, methods=["POST"]),
+            Route("/v1/events", ingest or no_events, methods=["POST"]),
             Route("/livez", alive),
             Route("/readyz", ready),
             Route("/readz", ready),

@@ -63,7 +63,10 @@ class Dashboard:
 
     async def _try_the_other_address(self) -> None:
         announced = await asyncio.to_thread(self._found)
-        self.address = announced if announced and self.address == self._configured else self._configured
+        candidates = [self._configured, announced, operators_address(self._settings)]
+        known = list(dict.fromkeys(address for address in candidates if address))
+        here = known.index(self.address) if self.address in known else -1
+        self.address = known[(here + 1) % len(known)]
 
     async def get(self, uri: str) -> bytes:
         """The body of a 200; DashboardError for everything else."""
@@ -96,3 +99,15 @@ class Dashboard:
         if not token and (settings.ray_enable_k8s_token_auth or settings.ray_auth_mode.lower() == "token"):
             raise DashboardError("no token")
         return {"x-ray-authorization": f"Bearer {token}"} if token else {}
+
+
+def operators_address(settings: Settings) -> str | None:
+    """The head as KubeRay's operator names it: `FQ_RAY_IP`, to which scheme and port may be missing."""
+    host = settings.fq_ray_ip.strip().rstrip("/")
+    if not host:
+        return None
+    scheme, separator, rest = host.rpartition("://")
+    if ":" in rest and not rest.startswith("[") and rest.count(":") > 1:
+        rest = f"[{rest}]"  # an address of version 6
+    has_port = ":" in rest.rpartition("]")[2]
+    return f"{scheme if separator else 'http'}://{rest}" + ("" if has_port else f":{settings.ray_dashboard_port}")

@@ -5,32 +5,47 @@ taken, what cannot is set aside and answered 200 too, and 503 means one thing on
 """
 
 import asyncio
+import hmac
 import ipaddress
 import logging
 import time
-from collections import Counter, defaultdict
 from functools import lru_cache
 
-import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.routing import RoutingError, route
+from rayhistory.collector.routing import RoutingError, sort
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.spool import Spool, SpoolError
 
 log = logging.getLogger(__name__)
 
-_SLOWEST_BODY = 60.0
-_RETRY_AFTER = {"Retry-After": "5"}
-_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_one = msgspec.json.Decoder(msgspec.Raw).decode
+_SLOWEST_BODY = 15.0  # Ray itself gives up after 3 s
+_LARGE = 8 * 2**20
+_SAMPLE = 2**20
+_RETRY_AFTER = (b"retry-after", b"5")
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
 
 
 class Ingest:
+    """An ASGI application. `token` is asked for when it is not empty."""
+
     def __init__(
-        self, spool: Spool, aside: SetAside, metrics: Metrics, *, largest_body: int, allow_remote: bool
+        self,
+        spool: Spool,
+        aside: SetAside,
+        metrics: Metrics,
+        *,
+        largest_body: int,
+        allow_remote: bool,
+        token: str = "",
     ) -> None:
         self.senders: dict[str, str] = {}
         """The node of each session, as far as its events tell."""
@@ -40,84 +55,99 @@ class Ingest:
         self._metrics = metrics
         self._largest_body = largest_body
         self._allow_remote = allow_remote
+        self._token = f"Bearer {token}".encode() if token else b""
+        self._large_bodies = asyncio.Semaphore(1)
         self._refusing = False
 
-    async def __call__(self, request: Request) -> Response:
-        response = await self._answer(request)
-        self._metrics.posts.labels(str(response.status_code)).inc()
-        return response
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status, text = 200, ""
+        try:
+            await self._answer(scope, receive)
+        except _Refused as refusal:
+            status, text = refusal.status, f"{refusal}\n"
+            self._metrics.refused.labels(refusal.reason).inc()
+        self._metrics.posts.labels(str(status)).inc()
+        body = text.encode()
+        headers = [(b"content-length", str(len(body)).encode()), *([_TEXT] if text else [])]
+        if status == 503:
+            headers.append(_RETRY_AFTER)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, request: Request) -> Response:
-        if not self._allow_remote and not (request.client and is_loopback(request.client.host)):
-            self._metrics.refused.labels("remote").inc()
-            return PlainTextResponse("events are taken from this machine only (--events-allow-remote)\n", 403)
+    async def _answer(self, scope: Scope, receive: Receive) -> None:
+        client = scope.get("client")
+        if not self._allow_remote and not (client and is_loopback(client[0])):
+            raise _Refused(403, "events are taken from this machine only (--events-allow-remote)", "remote")
+        size = -1
+        authorization = b""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                size = int(value)
+            elif name == b"authorization":
+                authorization = value
+        if self._token and not hmac.compare_digest(self._token, authorization):
+            raise _Refused(401, "events need the token of --events-token as Authorization: Bearer", "token")
+        if 0 <= size <= _LARGE:
+            await self._receive(receive, size)
+        else:  # one at a time: memory is bounded, whoever sends at once
+            async with self._large_bodies:
+                await self._receive(receive, size)
+
+    async def _receive(self, receive: Receive, size: int) -> None:
         try:
             async with asyncio.timeout(_SLOWEST_BODY):
-                body, whole = await self._read(request)
-        except (ClientDisconnect, TimeoutError):
-            return PlainTextResponse("the body did not arrive\n", 408)
+                body, whole = await self._read(receive, size)
+        except TimeoutError:
+            raise _Refused(408, "the body did not arrive", "slow") from None
         if not whole:
             await self._aside.keep("too large", body)
-            return Response()
+            return
         try:
             await self._take(body)
         except SpoolError as refusal:
-            self._refused(str(refusal))
-            return PlainTextResponse(f"{refusal}\n", 503, _RETRY_AFTER)
+            self._say_refused(str(refusal))
+            raise _Refused(503, str(refusal), "spool") from None
         if self._refusing:
             self._refusing = False
             log.info("events are taken again")
-        return Response()
 
-    async def _read(self, request: Request) -> tuple[bytes, bool]:
+    async def _read(self, receive: Receive, expected: int) -> tuple[bytes, bool]:
         """The body, or only its beginning when it is too large: without a 200, Ray would send it again."""
         chunks: list[bytes] = []
         size = 0
-        async for chunk in request.stream():
+        limit = self._largest_body if expected <= self._largest_body else min(_SAMPLE, self._largest_body)
+        more = True
+        while more:
+            message: Message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Refused(408, "the body did not arrive", "gone")
+            chunk = message.get("body", b"")
             size += len(chunk)
-            if size <= self._largest_body:
+            if size <= limit:
                 chunks.append(chunk)
+            elif size > self._largest_body and len(chunks) > 1:
+                chunks = [b"".join(chunks)[:_SAMPLE]]
+            more = message.get("more_body", False)
         self._metrics.received_bytes.inc(size)
         return b"".join(chunks), size <= self._largest_body
 
     async def _take(self, body: bytes) -> None:
         try:
-            events = _one_per_line(body)
-        except (msgspec.DecodeError, RecursionError):
-            await self._aside.keep("not JSON", body)
+            batch = sort(body)
+        except RoutingError as error:
+            await self._aside.keep(str(error), body)
             return
-        lines, counts, broken = self._sort(events)
-        self._metrics.received.inc(len(events))
-        if lines:
-            await self._spool.append({session: b"".join(parts) for session, parts in lines.items()})
-            self._metrics.acked.inc(counts.total())
-        for session, count in counts.items():
+        self._metrics.received.inc(batch.events)
+        if batch.blocks:
+            await self._spool.append(batch.blocks)
+            self._metrics.acked.inc(batch.events - len(batch.broken))
+            self.senders.update(batch.nodes)
+        for session, blocks in batch.blocks.items():
             if self._latest is None or self._latest[0] != session:
                 self._latest = session, time.monotonic()
-            self._metrics.sessions[session].received += count
-        for reason, event in broken:
+            self._metrics.sessions[session].received += sum(block.lines for block in blocks)
+        for reason, event in batch.broken:
             await self._aside.keep(reason, event)
-
-    def _sort(self, events: list[bytes]) -> tuple[dict[str, list[bytes]], Counter[str], list[tuple[str, bytes]]]:
-        """Spool records per session, how many events they are, and what has no place."""
-        lines: defaultdict[str, list[bytes]] = defaultdict(list)
-        counts: Counter[str] = Counter()
-        broken: list[tuple[str, bytes]] = []
-        for event in events:
-            try:
-                session, category, node = route(event)
-                if not event.isascii():
-                    event.decode()
-            except RoutingError as reason:
-                broken.append((str(reason), event))
-            except UnicodeDecodeError:
-                broken.append(("not UTF-8", event))
-            else:
-                lines[session] += (category, b" ", event, b"\n")
-                counts[session] += 1
-                if node:
-                    self.senders[session] = node
-        return lines, counts, broken
 
     def latest_session(self, at_least: float) -> str | None:
         """The session whose events come now, if they have been coming for so many seconds."""
@@ -125,22 +155,10 @@ class Ingest:
             return None
         return self._latest[0]
 
-    def _refused(self, why: str) -> None:
-        self._metrics.refused.labels("spool").inc()
+    def _say_refused(self, why: str) -> None:
         if not self._refusing:
             self._refusing = True
             log.error("events are refused, Ray will send them again", extra={"reason": why})
-
-
-def _one_per_line(body: bytes) -> list[bytes]:
-    """The elements of an array, or the one object, without line breaks; or DecodeError, or RecursionError."""
-    try:
-        events = [bytes(event) for event in _array(body)]
-    except msgspec.ValidationError:
-        events = [bytes(_one(body))]
-    if b"\n" in body or b"\r" in body:
-        events = [msgspec.json.format(event, indent=-1) for event in events]
-    return events
 
 
 @lru_cache(maxsize=256)

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayhistory.collector.discovery import Raylet, find_dashboard, raylet
+from rayhistory.collector.exports import Exports
 from rayhistory.collector.ingest import Ingest
-from rayhistory.collector.logs import LogShipper
+from rayhistory.collector.leftovers import mark_done
+from rayhistory.collector.logs import Shipper, make_shipper
 from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.record import SessionRecord, now_ms, seal_node
+from rayhistory.collector.record import SessionRecord, node_seal, seal_node
 from rayhistory.collector.spool import Spool
 from rayhistory.collector.supervise import keep_going, unless
 from rayhistory.collector.upload import Uploader
-from rayhistory.layout import Layout, NodeSeal, SessionRef
+from rayhistory.layout import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
-_MOST_NAMES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +51,13 @@ class SessionKeeper:
         self.directory = directory
         self.node: str | None = None
         self._shared = shared
-        self._bad_before, self._lost_before = shared.metrics.bad, shared.metrics.lost
         self._node_known = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._logs: LogShipper | None = None
+        self._logs: Shipper | None = None
         self._record: SessionRecord | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._snapshots: Snapshots | None = None
+        self._exports: Exports | None = None
 
     def start(self) -> None:
         log.info("a session is kept", extra={"session": self.ref.session, "directory": str(self.directory or "")})
@@ -81,14 +82,24 @@ class SessionKeeper:
         """The session's directory has been found."""
         self.directory = directory
         if self._shared.settings.enable_log_collector:
-            self._logs = LogShipper(
+            shared = self._shared
+            self._logs = make_shipper(
                 directory / "logs",
-                self._shared.store,
-                lambda name: self._shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
-                self._shared.metrics,
-                interval=self._shared.settings.log_interval,
+                shared.settings,
+                shared.store,
+                shared.metrics,
+                packs_at=lambda: shared.layout.node_packs_prefix(self.ref, self.node or UNKNOWN),
+                key_of=lambda name: shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
             )
             self._tasks.append(self._go("logs", self._ship_logs))
+            self._exports = Exports(
+                self.ref.session,
+                directory / "logs" / "export_events",
+                shared.spool.directory / "exports",
+                shared.spool,
+                shared.metrics,
+            )
+            self._tasks.append(self._go("exports", self._exports.run))
 
     async def set_node(self, node: str) -> None:
         if node == self.node:
@@ -99,6 +110,9 @@ class SessionKeeper:
         self._node_known.set()
         if self._record:
             self._record.learn(node=node)
+
+    def log_lag(self) -> float:
+        return self._logs.lag() if self._logs else 0.0
 
     async def ask_a_last_time(self) -> None:
         if self._snapshots:
@@ -114,22 +128,19 @@ class SessionKeeper:
         await _cancelled(self._tasks)
         if self._snapshots:
             await self._snapshots.close()
+        if self._exports:
+            await unless(give_up, self._exports.take())
         await shared.spool.rotate(session)
         if self.node is None:
             await self.set_node(shared.ingest.senders.get(session) or UNKNOWN)
         finish = [shared.uploader.drain(session), *([self._logs.finish()] if self._logs else [])]
         await unless(give_up, asyncio.gather(*finish))
         left = await self._left()
-        tally = shared.metrics.sessions[session]
-        seal = NodeSeal(
-            node_id=self.node or UNKNOWN,
-            sealed_ms=now_ms(),
-            received=tally.received,
-            stored=tally.stored,
-            set_aside=shared.metrics.bad - self._bad_before,
-            dropped=shared.metrics.lost - self._lost_before,
-            left_behind=left[:_MOST_NAMES],
-        )
+        if self._logs and self.directory and not any(name.startswith("logs/") for name in left):
+            logs = self.directory / "logs"
+            await asyncio.to_thread(mark_done, shared.spool.directory, session, self.node or UNKNOWN, logs)
+        await shared.spool.note(bad=shared.metrics.bad, lost=shared.metrics.lost)
+        seal = node_seal(self.node or UNKNOWN, shared.spool.counts(session), left)
         await seal_node(shared.store, shared.layout, self.ref, seal, shared.metrics)
         if self._record:
             if self._heartbeat:

@@ -13,7 +13,6 @@ class Tally(msgspec.Struct):
     """Events of one session, as this process saw them."""
 
     received: int = 0
-    stored: int = 0
 
 
 class Metrics:
@@ -44,6 +43,7 @@ class Metrics:
         )
         self.snapshots_kept = self._counter("snapshots_kept", "answers of the dashboard that had changed")
         self.snapshots_dropped = self._counter("snapshots_dropped", "answers for which the spool had no room")
+        self.export_lines = self._counter("export_lines", "lines of Ray's export files that were kept")
         self.task_failures = self._counter("task_failures", "background work that failed and was begun again", "task")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -11,12 +11,15 @@ import msgspec
 from rayhistory import __version__
 from rayhistory.collector.discovery import started_ms
 from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.spool import Counts
 from rayhistory.collector.supervise import delays, pause
 from rayhistory.errors import ObjectExists, StoreError
 from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMES = 100
 
 
 class SessionRecord:
@@ -107,6 +110,18 @@ class SessionRecord:
 
     async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
         await insist(work, self._metrics, "record")
+
+
+def node_seal(node: str, counts: Counts, left: list[str]) -> NodeSeal:
+    return NodeSeal(
+        node_id=node,
+        sealed_ms=now_ms(),
+        received=counts.received,
+        stored=counts.stored,
+        set_aside=counts.set_aside,
+        dropped=counts.lost,
+        left_behind=left[:_MOST_NAMES],
+    )
 
 
 async def seal_node(store: Store, layout: Layout, ref: SessionRef, seal: NodeSeal, metrics: Metrics) -> None:

@@ -1,16 +1,19 @@
-"""Where an event belongs: its session, and its category by KubeRay's rules. Nothing else of it is read here.
+"""Where events belong: their session, and their category by KubeRay's rules. Nothing else of them is read here.
 
-Events are read with one typed decoder that skips everything but these fields. What does not fit it (numbers
-for strings, and the like) is read again, slowly and tolerantly.
+A body is decoded twice, each time by one call: once into the bytes of its elements, once into typed headers that
+skip everything but a few fields. What does not fit (numbers for strings, and the like) is read again, one by one,
+slowly and tolerantly.
 """
 
-import operator
+import dataclasses
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rayhistory import ids
+from rayhistory.collector.block import Block
 from rayhistory.layout.keys import JOB_EVENTS, NODE_EVENTS
 from rayhistory.layout.session import is_safe_component, is_session_name
 
@@ -27,31 +30,8 @@ _WITH_JOB = (
     "driverJobExecutionEvent",
 )
 _NODE_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-class _Job(msgspec.Struct):
-    camel: str | None = msgspec.field(default=None, name="jobId")
-    snake: str | None = msgspec.field(default=None, name="job_id")
-
-
-_NAMES = [(name, spelling) for name in _WITH_JOB for spelling in (name, _snake(name))]
-_Header: Any = msgspec.defstruct(
-    "_Header",
-    [
-        *[
-            (_snake(name) + suffix, str | None, msgspec.field(default=None, name=spelling))
-            for name in ("sessionName", "eventType", "sourceType", "nodeId")
-            for suffix, spelling in (("", name), ("_", _snake(name)))
-        ],
-        *[(f"job{n}", _Job | None, msgspec.field(default=None, name=name)) for n, (_, name) in enumerate(_NAMES)],
-    ],
-)
-_header = msgspec.json.Decoder(_Header).decode
-_jobs_of = operator.attrgetter(*(f"job{n}" for n in range(len(_NAMES))))
+_LOOK_CLOSER = "?"
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class RoutingError(Exception):
@@ -60,36 +40,158 @@ class RoutingError(Exception):
 
 class Route(NamedTuple):
     session: str
-    category: bytes
+    category: str
     node: str | None
     """The node that sent it, where the event tells (from Ray 2.54)."""
+
+
+@dataclasses.dataclass
+class Sorted:
+    """A body, taken apart."""
+
+    events: int
+    """How many there were, good and bad."""
+    blocks: dict[str, list[Block]]
+    nodes: dict[str, str]
+    """The sender of a session's events."""
+    broken: list[tuple[str, bytes]]
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _headers(spelling: Callable[[str], str]) -> Callable[[bytes], Any]:
+    def text(name: str) -> Any:
+        return str | None, msgspec.field(default=None, name=spelling(name))
+
+    nested = msgspec.defstruct("_Nested", [("job", *text("jobId"))], gc=False)
+    header = msgspec.defstruct(
+        "_Header",
+        [
+            ("session", *text("sessionName")),
+            ("type", *text("eventType")),
+            ("source", *text("sourceType")),
+            ("node", *text("nodeId")),
+            *[
+                (f"nested{n}", nested | None, msgspec.field(default=None, name=spelling(name)))
+                for n, name in enumerate(_WITH_JOB)
+            ],
+        ],
+        gc=False,
+    )
+    return msgspec.json.Decoder(list[header]).decode  # type: ignore[valid-type]
+
+
+_camel_headers, _snake_headers = _headers(str), _headers(_snake)
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_one = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def sort(body: bytes) -> Sorted:
+    """Raises RoutingError when the body is not JSON at all."""
+    try:
+        events, body = _one_per_line(body)
+    except _NOT_JSON:
+        raise RoutingError("not JSON") from None
+    routed = _Routed()
+    headers = _all_headers(body) if body.isascii() else None
+    if headers is None:
+        for event in events:
+            routed.add_slowly(event)
+    else:
+        routed.add(events, headers)
+    return routed.result(len(events))
+
+
+def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
+    """The elements of an array, or the one object, without line breaks; and all of them as an array."""
+    try:
+        events: list[Any] = _array(body)
+    except msgspec.ValidationError:
+        events = [_one(body)]
+        body = b"[%b]" % bytes(events[0])
+    if b"\n" in body or b"\r" in body:
+        events = [msgspec.json.format(bytes(event), indent=-1) for event in events]
+        body = b"[%b]" % b",".join(events)
+    return events, body
+
+
+def _all_headers(body: bytes) -> list[Any] | None:
+    """None when some element does not fit."""
+    try:
+        headers = _camel_headers(body)
+        if headers and headers[0].session is None:
+            headers = _snake_headers(body)
+    except _NOT_JSON:
+        return None
+    return list(headers)
+
+
+class _Routed:
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], list[Any]] = {}
+        self._nodes: dict[str, str] = {}
+        self._broken: list[tuple[str, bytes]] = []
+
+    def add(self, events: list[Any], headers: list[Any]) -> None:
+        """This loop is what an event costs."""
+        groups: dict[tuple[str | None, str | None], list[Any]] = {}
+        senders: dict[tuple[str | None, str | None], Any] = {}
+        for event, each in zip(events, headers, strict=True):
+            nested = (
+                each.nested0 or each.nested1 or each.nested2 or each.nested3 or each.nested4
+                or each.nested5 or each.nested6 or each.nested7 or each.nested8
+            )  # fmt: skip
+            job = None if nested is None or each.type in _NODE_TYPES else nested.job or _LOOK_CLOSER
+            key = (each.session, job)
+            if key in groups:
+                groups[key].append(event)
+            else:
+                groups[key] = [event]
+                senders[key] = each
+        for (session, job), group in groups.items():
+            if session is None or job == _LOOK_CLOSER:
+                for event in group:
+                    self.add_slowly(event)
+                continue
+            sender = senders[session, job]
+            try:
+                route = _checked(session, job, sender.source, sender.node)
+            except RoutingError as reason:
+                self._broken += [(str(reason), bytes(event)) for event in group]
+            else:
+                self._take(route, group)
+
+    def add_slowly(self, event: Any) -> None:
+        data = bytes(event)
+        try:
+            if not data.isascii():
+                data.decode()
+            self._take(route(data), [data])
+        except RoutingError as reason:
+            self._broken.append((str(reason), data))
+        except UnicodeDecodeError:
+            self._broken.append(("not UTF-8", data))
+
+    def _take(self, route: Route, events: list[Any]) -> None:
+        self._found.setdefault((route.session, route.category), []).extend(events)
+        if route.node:
+            self._nodes[route.session] = route.node
+
+    def result(self, events: int) -> Sorted:
+        blocks: dict[str, list[Block]] = {}
+        for (session, category), lines in self._found.items():
+            lines.append(b"")
+            blocks.setdefault(session, []).append(Block(category, len(lines) - 1, b"\n".join(lines)))
+        return Sorted(events, blocks, self._nodes, self._broken)
 
 
 def route(event: bytes) -> Route:
     """Raises RoutingError for what is not an event of a session."""
     try:
-        header = _header(event)
-    except msgspec.ValidationError:
-        return _route_slowly(event)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RoutingError("not JSON") from None
-    job = None
-    if (header.event_type or header.event_type_) not in _NODE_TYPES:
-        for nested in _jobs_of(header):
-            if nested is not None and (job := nested.camel or nested.snake):
-                break
-    return _checked(
-        header.session_name or header.session_name_,
-        job,
-        header.source_type or header.source_type_,
-        header.node_id or header.node_id_,
-    )
-
-
-def _route_slowly(event: bytes) -> Route:
-    try:
         fields = msgspec.json.decode(event)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _NOT_JSON:
         raise RoutingError("not JSON") from None
     if not isinstance(fields, dict):
         raise RoutingError("not an object")
@@ -116,7 +218,7 @@ def _checked(session: Any, job: str | None, source: Any, node: Any) -> Route:
         raise RoutingError("bad session")
     # What the head's GCS sends is about any node; a worker process tells of its own.
     own = _node_hex(node) if source == "CORE_WORKER" and isinstance(node, str) else None
-    return Route(session, _category(job) if job else NODE_EVENTS.encode(), own)
+    return Route(session, _category(job) if job else NODE_EVENTS, own)
 
 
 @lru_cache(maxsize=64)
@@ -130,6 +232,6 @@ def _node_hex(node: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _category(job: str) -> bytes:
+def _category(job: str) -> str:
     name = ids.any_to_hex(job)
-    return f"{JOB_EVENTS}/{name}".encode() if is_safe_component(name) else NODE_EVENTS.encode()
+    return f"{JOB_EVENTS}/{name}" if is_safe_component(name) else NODE_EVENTS

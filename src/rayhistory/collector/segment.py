@@ -1,4 +1,4 @@
-"""One file of the spool: a write-ahead log whose records are lines `<category> <event JSON>`.
+"""One file of the spool: a write-ahead log, a row of gzip members (see `block`).
 
 Its name is `<created ns>[-<node id>].wal`. The node id is added by renaming as soon as it is known, so that
 what a segment becomes in the store depends on it alone: after a crash the same objects are written again.
@@ -8,13 +8,14 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rayhistory.collector.block import Block, Damage, checked, members, pack
+from rayhistory.layout.keys import SNAPSHOTS
+
 _NAME = re.compile(r"(\d{1,20})(?:-([A-Za-z0-9._-]+))?\.wal\Z")
-_CATEGORY = re.compile(rb"(node_events|snapshots|job_events/[A-Za-z0-9._-]+)\Z")
-_READ = 1 << 20
 
 
 @dataclasses.dataclass(eq=False)
@@ -23,15 +24,26 @@ class Segment:
     session: str
     created_ns: int
     node: str | None
-    size: int
+    size: int = 0
+    raw: int = 0
+    """Bytes of the lines in it, before they were compressed."""
+    events: int = 0
+    """Lines that are Ray's events: what we ask the dashboard is not counted."""
+    opened: float = dataclasses.field(default_factory=time.monotonic)
+    trusted: bool = False
+    """Written by this process, so that every byte of it is known to be on disk."""
 
     @classmethod
     def found(cls, path: Path) -> "Segment | None":
         """A segment that is on disk; None when the name is not one of ours."""
         match = _NAME.match(path.name)
-        if not match:
+        if not match or not path.is_file():
             return None
-        return cls(path, path.parent.name, int(match[1]), match[2], path.stat().st_size)
+        segment = cls(path, path.parent.name, int(match[1]), match[2], path.stat().st_size)
+        for member in members(path, Damage(), data=False):
+            segment.raw += member.raw
+            segment.events += member.lines * (member.category != SNAPSHOTS)
+        return segment
 
     def belongs_to(self, node: str) -> None:
         path = self.path.with_name(f"{self.created_ns}-{node}.wal")
@@ -39,61 +51,52 @@ class Segment:
         self.path, self.node = path, node
 
 
+@dataclasses.dataclass(eq=False)
 class OpenSegment(Segment):
-    """The segment of a session to which records are appended."""
+    """The segment of a session to which blocks are appended."""
 
-    descriptor: int
-    opened: float
+    descriptor: int = -1
 
     @classmethod
     def create(cls, directory: Path, created_ns: int, node: str | None) -> "OpenSegment":
         make_directory(directory)
         path = directory / (f"{created_ns}-{node}.wal" if node else f"{created_ns}.wal")
-        segment = cls(path, directory.name, created_ns, node, 0)
+        segment = cls(path, directory.name, created_ns, node, trusted=True)
         segment.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        segment.opened = time.monotonic()
         sync_directory(directory)
         return segment
 
-    def append(self, data: bytes) -> None:
-        """When this returns, the data are on disk. When it raises, the caller closes the segment.
+    def append(self, blocks: Sequence[Block]) -> int:
+        """When this returns the number of bytes, they are on disk. When it raises, the caller closes the segment.
 
         What a failed write left behind is cut off: it was not acknowledged, and is sent again.
         """
+        data = b"".join(map(pack, blocks))
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(self.descriptor, view) :]
             os.fdatasync(self.descriptor)
         except OSError:
+            self.trusted = False
             with suppress(OSError):
                 os.ftruncate(self.descriptor, self.size)
             raise
         self.size += len(data)
+        for block in blocks:
+            self.raw += len(block.data)
+            self.events += block.lines * (block.category != SNAPSHOTS)
+        return len(data)
 
     def close(self) -> None:
         os.close(self.descriptor)
 
 
-@dataclasses.dataclass
-class Damage:
-    """What a reading of a segment had to leave out."""
-
-    torn: int = 0
-    lines: list[bytes] = dataclasses.field(default_factory=list)
-
-
 def records(path: Path, damage: Damage) -> Iterator[tuple[str, bytes]]:
-    """Category and line (with its newline) of every whole record. A torn last line was never acknowledged."""
-    with path.open("rb", buffering=_READ) as file:
-        for line in file:
-            category, space, event = line.partition(b" ")
-            if not line.endswith(b"\n"):
-                damage.torn += 1
-            elif not space or not _CATEGORY.match(category) or not event.startswith(b"{"):
-                damage.lines.append(line[:_READ])
-            else:
-                yield category.decode(), event
+    """Category and line (with its newline) of every record."""
+    for member, data in checked(path, damage):
+        for line in data.split(b"\n")[:-1]:
+            yield member.category, line + b"\n"
 
 
 def make_directory(path: Path) -> None:

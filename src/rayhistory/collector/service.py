@@ -16,7 +16,9 @@ from rayhistory.collector.app import make_app
 from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, raylet
 from rayhistory.collector.ingest import Ingest
 from rayhistory.collector.keeper import UNKNOWN, SessionKeeper, Shared
+from rayhistory.collector.leftovers import Leftovers
 from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.record import node_seal, seal_node
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.spool import Spool
 from rayhistory.collector.supervise import keep_going, pause, unless
@@ -35,6 +37,7 @@ _KEPT_FOR_EXIT = 1.0
 _HURRY = 5.0
 _EVENTS_ALONE = 10.0  # a session that has events but no directory for so long has none that we can see
 _MB = 10**6
+_SET_ASIDE_SHARE = 8
 
 
 class Collector:
@@ -48,13 +51,15 @@ class Collector:
         self._root = Path(settings.ray_tmp_root)
         metrics = Metrics()
         layout = Layout(settings.storage_root_dir)
+        budget = settings.event_max_disk_mb * _MB
         spool = Spool(
             Path(settings.event_data_dir) / f"{cluster}_{settings.ray_cluster_namespace}",
-            budget=settings.event_max_disk_mb * _MB,
+            budget=budget - budget // _SET_ASIDE_SHARE,
             segment_size=settings.event_max_file_size_mb * _MB,
             segment_age=settings.event_rotation_interval,
+            unpacked=not settings.event_compression_enabled,
         )
-        aside = SetAside(spool.directory / "set-aside", metrics)
+        aside = SetAside(spool.directory / "set-aside", metrics, budget // _SET_ASIDE_SHARE)
         uploader = Uploader(
             spool=spool,
             store=store,
@@ -70,15 +75,21 @@ class Collector:
             metrics,
             largest_body=settings.events_max_body,
             allow_remote=settings.events_allow_remote,
+            token=settings.events_token,
         )
         self._shared = Shared(settings, store, layout, spool, uploader, ingest, metrics)
+        self._leftovers = Leftovers(
+            settings, store, layout, metrics, spool=spool.directory, ref_of=self._ref, kept=self._kept
+        )
         self._keeper: SessionKeeper | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
         self._last_answers_taken = False
         self._tasks: list[asyncio.Task[None]] = []
+        metrics.watch("log_lag_seconds", "how long new log bytes have been on their way to the store", self._log_lag)
         metrics.watch("spool_bytes", "bytes on the local disk that are not yet in the store", lambda: spool.bytes)
         metrics.watch("segments_waiting", "closed spool files that are not yet in the store", lambda: len(spool.closed))
+        metrics.watch("spool_age_seconds", "age of the oldest thing that is not yet in the store", spool.oldest)
         metrics.watch(
             "last_answers_taken",
             "1 when the dashboard was asked a last time after SIGTERM: Ray may be stopped",
@@ -109,14 +120,17 @@ class Collector:
         try:
             await self._shared.spool.open()
         except OSError as error:
-            log.error("the spool cannot be used yet", extra={"reason": str(error)})  # noqa: TRY400
+            log.error("the spool cannot be used yet, and is tried again", extra={"reason": str(error)})  # noqa: TRY400
         self._go("upload", self._shared.uploader.run)
         self._go("watch", self._watch)
+        if self._settings.enable_log_collector:
+            self._go("leftovers", self._leftovers.run)
 
     async def _watch(self) -> None:
         while True:
             await self._notice(await asyncio.to_thread(look, self._root))
             await self._name_strays()
+            await self._seal_inherited()
             await asyncio.sleep(_LOOK)
 
     async def _notice(self, sighting: Sighting | None) -> None:
@@ -140,7 +154,17 @@ class Collector:
             return True
         return await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE
 
+    def _log_lag(self) -> float:
+        return self._keeper.log_lag() if self._keeper else 0.0
+
+    def _kept(self) -> dict[str, str | None]:
+        kept: dict[str, str | None] = {session: None for session, task in self._closing.items() if not task.done()}
+        if self._keeper:
+            kept[self._keeper.ref.session] = self._keeper.node
+        return kept
+
     def _change(self, session: str, directory: Path | None) -> None:
+        self._leftovers.release(session)
         if before := self._keeper:
             close = keep_going(
                 "close", lambda: before.close("Ray began a new session", self._give_up), self._shared.metrics
@@ -156,6 +180,22 @@ class Collector:
             found = await asyncio.to_thread(find_node, self._root / session)
             if node := found or self._shared.ingest.senders.get(session):
                 await self._shared.spool.name_node(session, node)
+
+    async def _seal_inherited(self) -> None:
+        """Sessions that were over before this process began: their seals tell of what an earlier one left behind."""
+        spool = self._shared.spool
+        for session, node in list(spool.inherited.items()):
+            kept = self._keeper is not None and self._keeper.ref.session == session
+            if kept or session in self._closing:
+                del spool.inherited[session]  # sealed at its own end
+            elif not spool.segments(session) and await self._is_over(session):
+                del spool.inherited[session]
+                seal = node_seal(spool.node_of(session) or node or UNKNOWN, spool.counts(session), [])
+                await seal_node(self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics)
+                log.info("what was left of a session is in the store", extra={"session": session})
+
+    async def _is_over(self, session: str) -> bool:
+        return await asyncio.to_thread(raylet, self._root / session) is Raylet.GONE
 
     # The end
 

@@ -9,13 +9,13 @@ from rayhistory.collector.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 * 2**20
 _MOST_FILES = 1000
 
 
 class SetAside:
-    def __init__(self, directory: Path, metrics: Metrics) -> None:
+    def __init__(self, directory: Path, metrics: Metrics, budget: int = 64 * 2**20) -> None:
         self._directory = directory
+        self._budget = budget
         self._metrics = metrics
         self._files = 0
         self._bytes = 0
@@ -28,7 +28,7 @@ class SetAside:
         self._metrics.set_aside.labels(reason).inc()
         self._metrics.bad += 1
         path = None
-        if self._files < _MOST_FILES and self._bytes < _MOST_BYTES:
+        if self._files < _MOST_FILES and self._bytes < self._budget:
             async with self._turn:
                 path = await asyncio.to_thread(self._write, reason, data)
         if reason not in self._said:
@@ -44,7 +44,7 @@ class SetAside:
             if not self._counted_directory:
                 sizes = [path.stat().st_size for path in self._directory.iterdir()]
                 self._files, self._bytes, self._counted_directory = len(sizes), sum(sizes), True
-            data = data[: max(0, _MOST_BYTES - self._bytes)]
+            data = data[: max(0, self._budget - self._bytes)]
             if not data or self._files >= _MOST_FILES:
                 return None
             path = self._directory / f"{time.time_ns()}-{reason.replace(' ', '-')}"

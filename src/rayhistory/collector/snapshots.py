@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.collector import schedule
+from rayhistory.collector.block import Block
 from rayhistory.collector.dashboard import Dashboard, DashboardError
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import SessionRecord
@@ -135,12 +136,9 @@ class Snapshots:
     async def _keep(self, question: Question, body: bytes, *, last: bool) -> None:
         uri, digest = question.uri, hashlib.blake2b(_VOLATILE.sub(b"", body)).digest()
         if self._kept.get(uri) != digest:
-            line = b"%b %b\n" % (
-                SNAPSHOTS.encode(),
-                _snapshot(self._session, self._spool.node_of(self._session), uri, body),
-            )
+            line = _snapshot(self._session, self._spool.node_of(self._session), uri, body) + b"\n"
             try:
-                await self._spool.append({self._session: line})
+                await self._spool.append({self._session: [Block(SNAPSHOTS, 1, line)]})
             except SpoolError:
                 self._metrics.snapshots_dropped.inc()
                 self._metrics.lost += 1

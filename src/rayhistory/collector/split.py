@@ -1,21 +1,22 @@
 """A closed segment as the objects that it becomes: one JSON Lines file per category.
 
 The bytes depend on the segment alone, so that uploading it again after a crash writes the same objects again.
-Memory is bounded: by the buffers of a few dozen open files, and by the longest line.
+Large gzip members are copied as they are; small ones, of quiet times, are put together first, because many small
+ones compress badly. Memory is bounded: by the largest member, and a buffer per open file.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, cast
 
-from isal import igzip
-
-from rayhistory.collector.segment import Damage, records
+from rayhistory.collector.block import Block, Damage, Member, checked, members, pack, unpack
+from rayhistory.collector.segment import Segment
 
 _OPEN_AT_ONCE = 64
-_BUFFER = 128 * 1024
-_LEVEL = 1
+_LARGE = 64 * 1024
+_TOGETHER = 1 << 20
+_OVER_ALL_FILES = 16 << 20
 
 
 @dataclasses.dataclass
@@ -26,45 +27,55 @@ class Part:
 
 
 class _Writer:
-    """Collects lines, because compressing them one by one is slow."""
-
-    def __init__(self, part: Part, stack: ExitStack, *, compressed: bool) -> None:
+    def __init__(self, part: Part, stack: ExitStack, *, compressed: bool, together: int) -> None:
         self._part = part
-        raw = stack.enter_context(part.path.open("wb"))
-        self._file: BinaryIO = raw
-        if compressed:
-            gzip = igzip.IGzipFile(  # type: ignore[no-untyped-call]
-                filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0
-            )
-            self._file = cast(BinaryIO, stack.enter_context(gzip))
+        self._file = stack.enter_context(part.path.open("wb"))
+        self._compressed = compressed
+        self._together = together
+        self._small: list[bytes] = []
+        self._size = self._lines = 0
         stack.callback(self._flush)
-        self._lines: list[bytes] = []
-        self._size = 0
 
-    def write(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._size += len(line)
-        self._part.lines += 1
-        if self._size >= _BUFFER:
+    def write(self, member: Member, data: bytes | None) -> None:
+        """`data` is what is in the member, if somebody has unpacked it already."""
+        self._part.lines += member.lines
+        if self._compressed and member.raw >= _LARGE:
+            self._flush()
+            self._file.write(member.packed)
+            return
+        data = unpack(member) if data is None else data
+        if not self._compressed:
+            self._file.write(data)
+            return
+        self._small.append(data)
+        self._size += len(data)
+        self._lines += member.lines
+        if self._size >= self._together:
             self._flush()
 
     def _flush(self) -> None:
-        self._file.write(b"".join(self._lines))
-        self._lines, self._size = [], 0
+        if self._small:
+            self._file.write(pack(Block(self._part.category, self._lines, b"".join(self._small))))
+            self._small, self._size, self._lines = [], 0, 0
 
 
-def split(segment: Path, directory: Path, *, compressed: bool) -> tuple[list[Part], Damage]:
+def split(segment: Segment, directory: Path, *, compressed: bool) -> tuple[list[Part], Damage]:
     """Writes the parts into an existing directory."""
     damage = Damage()
-    categories = sorted({category for category, _ in records(segment, damage)})
+    categories = sorted({member.category for member in members(segment.path, Damage(), data=False)})
     parts = [Part(category, directory / str(number)) for number, category in enumerate(categories)]
+    together = min(_TOGETHER, _OVER_ALL_FILES // max(1, min(len(parts), _OPEN_AT_ONCE)))
     for first in range(0, len(parts), _OPEN_AT_ONCE):
+        group = parts[first : first + _OPEN_AT_ONCE]
         with ExitStack() as stack:
-            writers = {
-                part.category: _Writer(part, stack, compressed=compressed)
-                for part in parts[first : first + _OPEN_AT_ONCE]
-            }
-            for category, line in records(segment, Damage()):
-                if category in writers:
-                    writers[category].write(line)
-    return parts, damage
+            writers = {part.category: _Writer(part, stack, compressed=compressed, together=together) for part in group}
+            for member, data in _read(segment, damage if first == 0 else Damage()):
+                if writer := writers.get(member.category):
+                    writer.write(member, data)
+    return [part for part in parts if part.lines], damage
+
+
+def _read(segment: Segment, damage: Damage) -> Iterator[tuple[Member, bytes | None]]:
+    if segment.trusted:
+        return ((member, None) for member in members(segment.path, damage))
+    return checked(segment.path, damage)

@@ -1,76 +1,135 @@
 """What was acknowledged and is not yet in the store, on the local disk.
 
 Concurrent posts share one write and one fdatasync (group commit), whatever number of categories they touch.
-All changes to the files are made by one thread, in order.
+All writing is done by one thread, in order; what must not keep it waiting (deleting, counting) by another.
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from rayhistory.collector.block import Block, merged
+from rayhistory.collector.ledger import Ledger
+from rayhistory.collector.leftover import left_over, locked
 from rayhistory.collector.segment import OpenSegment, Segment, make_directory
 from rayhistory.errors import RayHistoryError, UsageError
-from rayhistory.layout.session import is_session_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Blocks = Mapping[str, Sequence[Block]]
+"""What is to be kept of each session."""
 
 _MOST_ACTIVE = 16  # one session is active, and perhaps the one before it: more is somebody's mistake
+_UPLOADS_SHARE = 4
 
 
 class SpoolError(RayHistoryError):
     """The spool takes nothing now: its budget is spent, or the disk fails."""
 
 
+class Counts(NamedTuple):
+    """Of one session, through all restarts."""
+
+    received: int
+    stored: int
+    set_aside: int
+    lost: int
+
+
 class Spool:
-    def __init__(self, directory: Path, *, budget: int, segment_size: int, segment_age: float) -> None:
+    """A quarter of the budget is for the files that are made of segments while they are uploaded: as large as the
+    segments, or as their lines when these are uploaded `unpacked`."""
+
+    def __init__(
+        self, directory: Path, *, budget: int, segment_size: int, segment_age: float, unpacked: bool = False
+    ) -> None:
         self.directory = directory
         self.closed: list[Segment] = []
+        self.inherited: dict[str, str | None] = {}
+        """Sessions of which an earlier process left something here, with the node, if it was known."""
         self.bytes = 0
         self.writable = False
-        self._budget = budget
-        self._segment_size = min(segment_size, budget // 2)  # or one segment alone could spend it
+        self._for_uploads = budget // _UPLOADS_SHARE
+        self._budget = budget - self._for_uploads
+        self._segment_size = min(segment_size, self._for_uploads) if unpacked else segment_size
         self._segment_age = segment_age
+        self._ledger = Ledger(directory / "counts.json")
         self._active: dict[str, OpenSegment] = {}
         self._nodes: dict[str, str] = {}
         self._last_created = 0
         self._lock: int | None = None
-        self._waiting: list[tuple[Mapping[str, bytes], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[Blocks, int, asyncio.Future[None]]] = []
         self._waiting_bytes = 0
         self._committer: asyncio.Task[None] | None = None
+        self._uploading = 0
+        self._upload_done = asyncio.Condition()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool")
+        self._clerk = ThreadPoolExecutor(1, thread_name_prefix="clerk")
 
     # At start
 
     async def open(self) -> None:
         """Takes the directory for this process, and finds what an earlier one left; or raises OSError."""
-        await self._on_writer(self._open)
+        if self._lock is None:
+            await self._on_writer(self._open)
 
     def _open(self) -> None:
         make_directory(self.directory)
         if self._lock is None:
-            found = _left_over(self.directory)
-            self._lock = _locked(self.directory / "lock")
-            self.closed += found
-            self.bytes += sum(segment.size for segment in found)
+            lock = locked(self.directory / "lock")
+            self._ledger.load()
+            for segment in left_over(self.directory):
+                if self._ledger.is_confirmed(segment.session, segment.created_ns):
+                    segment.path.unlink(missing_ok=True)
+                    self._ledger.deleted(segment.session, segment.created_ns)
+                    continue
+                self.closed.append(segment)
+                self.inherited[segment.session] = segment.node
+                self.bytes += segment.size
+                self._last_created = max(self._last_created, segment.created_ns)
+            self._last_created = max(self._last_created, self._ledger.last_created)
+            self._lock = lock
+        self.writable = True
+
+    async def probe(self) -> None:
+        """After a failure: whether the disk takes data again, without waiting for the next events."""
+        if not self.writable:
+            with suppress(OSError, UsageError):
+                await self._on_writer(self._probe)
+
+    def _probe(self) -> None:
+        self._open()
+        self.writable = False
+        path = self.directory / "probe"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, b"x" * 4096)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            path.unlink(missing_ok=True)
         self.writable = True
 
     # Events come in
 
-    async def append(self, lines: Mapping[str, bytes]) -> None:
-        """Keeps the records of each session; when this returns, they are on disk."""
-        size = sum(map(len, lines.values()))
+    async def append(self, blocks: Blocks) -> None:
+        """Keeps the blocks of each session; when this returns, they are on disk."""
+        size = sum(len(block.data) for each in blocks.values() for block in each)
         if self.bytes + self._waiting_bytes + size > self._budget:
             raise SpoolError("the spool's disk budget is spent")
         done = asyncio.get_running_loop().create_future()
-        self._waiting.append((lines, done))
+        self._waiting.append((blocks, size, done))
         self._waiting_bytes += size
         if self._committer is None:
             self._committer = asyncio.create_task(self._commit())
@@ -82,11 +141,11 @@ class Spool:
                 batch, self._waiting = self._waiting, []
                 failure: SpoolError | None = None
                 try:
-                    await self._on_writer(lambda batch=batch: self._write([lines for lines, _ in batch]))  # type: ignore[misc]
+                    await self._on_writer(lambda batch=batch: self._write([blocks for blocks, _, _ in batch]))  # type: ignore[misc]
                 except (OSError, UsageError) as error:
                     failure = SpoolError(f"the spool cannot be written: {error}")
-                for lines, done in batch:
-                    self._waiting_bytes -= sum(map(len, lines.values()))
+                for _, size, done in batch:
+                    self._waiting_bytes -= size
                     if done.done():
                         continue
                     if failure:
@@ -96,20 +155,19 @@ class Spool:
         finally:
             self._committer = None
 
-    def _write(self, batch: list[Mapping[str, bytes]]) -> None:
+    def _write(self, batch: list[Blocks]) -> None:
         try:
             if self._lock is None:
                 self._open()
-            for session in dict.fromkeys(session for lines in batch for session in lines):
-                data = b"".join(lines[session] for lines in batch if session in lines)
+            for session in dict.fromkeys(session for blocks in batch for session in blocks):
+                together = merged([block for blocks in batch for block in blocks.get(session, ())])
                 segment = self._active.get(session) or self._begin(session)
                 try:
-                    segment.append(data)
+                    self.bytes += segment.append(together)
                 except OSError:
                     self._close(session)
                     raise
-                self.bytes += len(data)
-                if segment.size >= self._segment_size:
+                if segment.raw >= self._segment_size or segment.size >= self._for_uploads:
                     self._close(session)
         except OSError:
             self.writable = False
@@ -119,7 +177,10 @@ class Spool:
     def _begin(self, session: str) -> OpenSegment:
         if len(self._active) >= _MOST_ACTIVE:
             self._close(min(self._active, key=lambda name: self._active[name].opened))
+        # The clock may go back: names, which are keys in the store, go on all the same.
         self._last_created = max(self._last_created + 1, time.time_ns())
+        self._ledger.begin(session)
+        self._ledger.created(self._last_created)
         segment = OpenSegment.create(self.directory / session, self._last_created, self._nodes.get(session))
         self._active[session] = segment
         return segment
@@ -132,7 +193,8 @@ class Spool:
 
     async def rotate_due(self) -> None:
         oldest = time.monotonic() - self._segment_age
-        await self._on_writer(lambda: self._close_where(lambda segment: segment.opened <= oldest))
+        if any(segment.opened <= oldest for segment in list(self._active.values())):
+            await self._on_writer(lambda: self._close_where(lambda segment: segment.opened <= oldest))
 
     async def name_node(self, session: str, node: str) -> None:
         """Which node the session's records are of, from now on; those that waited for this are named too."""
@@ -148,15 +210,49 @@ class Spool:
     def segments(self, session: str | None = None) -> list[Segment]:
         return [segment for segment in list(self.closed) if session in {None, segment.session}]
 
-    async def discard(self, segment: Segment) -> None:
-        """After the store has confirmed everything of it."""
-        await self._on_writer(lambda: self._discard(segment))
+    def oldest(self) -> float:
+        """Seconds since the oldest thing came that is not yet in the store."""
+        opened = [segment.opened for segment in [*self.closed, *self._active.values()]]
+        return time.monotonic() - min(opened) if opened else 0.0
+
+    @asynccontextmanager
+    async def room_for_upload(self, size: int) -> "AsyncIterator[None]":
+        """Disk space for the files that are made of a segment."""
+        async with self._upload_done:
+            await self._upload_done.wait_for(lambda: not self._uploading or self._uploading + size <= self._for_uploads)
+            self._uploading += size
+        try:
+            yield
+        finally:
+            self._uploading -= size
+            async with self._upload_done:
+                self._upload_done.notify_all()
+
+    async def discard(self, segment: Segment, stored: int) -> None:
+        """After the store has confirmed everything of it: so many events."""
+        await self._on(self._clerk, lambda: self._strike(segment, stored))
+        await self._on_writer(lambda: self._forget(segment))
 
     async def shut(self) -> None:
         await self.rotate()
         self._writer.shutdown(wait=True)
+        self._clerk.shutdown(wait=True)
         if self._lock is not None:
             os.close(self._lock)
+
+    # Counts
+
+    async def note(self, *, bad: int, lost: int) -> None:
+        """What this process has set aside and lost so far; kept for the case that it is killed."""
+        if self._ledger.note(bad=bad, lost=lost) and self._lock is not None:
+            await self._on(self._clerk, self._ledger.save)
+
+    def counts(self, session: str) -> Counts:
+        received, stored, set_aside, lost = self._ledger.of(session)
+        here = [each for each in [*self.closed, *self._active.values()] if each.session == session]
+        return Counts(received + sum(each.events for each in here), stored, set_aside, lost)
+
+    # On the writer's thread
 
     def _close_where(self, due: Callable[[OpenSegment], bool]) -> None:
         for session in [name for name, segment in self._active.items() if due(segment)]:
@@ -178,41 +274,25 @@ class Spool:
             if segment.session == session and segment.node is None:
                 segment.belongs_to(node)
 
-    def _discard(self, segment: Segment) -> None:
-        segment.path.unlink(missing_ok=True)
+    def _forget(self, segment: Segment) -> None:
         if segment in self.closed:
             self.closed.remove(segment)
             self.bytes -= segment.size
         with suppress(OSError):
             segment.path.parent.rmdir()
 
-    async def _on_writer(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+    # On the clerk's thread
 
-
-def _locked(path: Path) -> int:
-    """Two collectors in one spool would upload and delete each other's open files."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(
-            f"another collector uses the spool {path.parent}; "
-            "give this one its own --event-data-dir or --ray-cluster-name"
-        ) from None
-    return descriptor
-
-
-def _left_over(directory: Path) -> list[Segment]:
-    found: list[Segment] = []
-    for folder in sorted(directory.iterdir()):
-        if not is_session_name(folder.name):
-            continue
+    def _strike(self, segment: Segment, stored: int) -> None:
         try:
-            segments = [segment for path in folder.iterdir() if (segment := Segment.found(path))]
-        except OSError as error:
-            log.warning("part of the spool cannot be read", extra={"path": str(folder), "reason": str(error)})
-            continue
-        found += sorted(segments, key=lambda segment: segment.created_ns)
-    return found
+            self._ledger.confirm(segment.session, segment.created_ns, received=segment.events, stored=stored)
+        except OSError as error:  # the disk is full: deleting is what helps
+            log.warning("counts could not be written", extra={"reason": str(error)})
+        segment.path.unlink(missing_ok=True)
+        self._ledger.deleted(segment.session, segment.created_ns)
+
+    async def _on_writer(self, work: Callable[[], T]) -> T:
+        return await self._on(self._writer, work)
+
+    async def _on(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)

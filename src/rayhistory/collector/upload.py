@@ -6,20 +6,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from rayhistory.collector.block import Damage
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.split import Part, split
 from rayhistory.collector.spool import Spool
 from rayhistory.collector.supervise import delays
+from rayhistory.errors import Throttled
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.keys import SNAPSHOTS
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
-_SEGMENTS_AT_ONCE = 2
-_PUTS_AT_ONCE = 4
+_SEGMENTS_AT_ONCE = 4
+_PUTS_AT_ONCE = 8
 _TICK = 1.0
 
 
@@ -50,7 +52,9 @@ class Uploader:
 
     async def run(self) -> None:
         while True:
+            await self._spool.probe()
             await self._spool.rotate_due()
+            await self._spool.note(bad=self._metrics.bad, lost=self._metrics.lost)
             self.begin()
             await asyncio.sleep(_TICK)
 
@@ -80,17 +84,20 @@ class Uploader:
 
     async def _ship(self, segment: Segment) -> None:
         pauses = delays()
+        confirmed: set[str] = set()
         while True:
             try:
                 async with self._segments:
-                    await self._ship_once(segment)
+                    await self._ship_once(segment, confirmed)
             except FileNotFoundError:
                 log.exception("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
-                self._metrics.lost += 1
-                await self._spool.discard(segment)
+                self._metrics.lost += segment.events
+                await self._spool.discard(segment, stored=0)
             except Exception as error:  # noqa: BLE001 - whatever it is, the segment stays and is tried again
                 self._metrics.upload_retries.labels("events").inc()
                 pause = min(next(pauses), 2.0 if self.hurry else 60.0)
+                if isinstance(error, Throttled):
+                    pause = max(pause, min(error.retry_after, 60.0))
                 log.warning(
                     "events could not be uploaded and are tried again",
                     extra={
@@ -103,26 +110,32 @@ class Uploader:
                 continue
             return
 
-    async def _ship_once(self, segment: Segment) -> None:
+    async def _ship_once(self, segment: Segment, confirmed: set[str]) -> None:
+        async with self._spool.room_for_upload(segment.size if self._compressed else segment.raw):
+            parts, damage = await self._upload(segment, confirmed)
+        self._metrics.damaged.inc(damage.torn + damage.lost)
+        self._metrics.lost += damage.lost
+        for sample in damage.samples:
+            await self._aside.keep("damaged", sample)
+        stored = sum(part.lines for part in parts if part.category != SNAPSHOTS)
+        self._metrics.stored.inc(stored)
+        await self._spool.discard(segment, stored)
+
+    async def _upload(self, segment: Segment, confirmed: set[str]) -> tuple[list[Part], Damage]:
+        """What earlier attempts brought to the store is not sent again."""
         directory = segment.path.with_suffix(".parts")
         try:
             await asyncio.to_thread(_fresh, directory)
-            parts, damage = await asyncio.to_thread(split, segment.path, directory, compressed=self._compressed)
-            outcomes = await asyncio.gather(*(self._put(segment, part) for part in parts), return_exceptions=True)
+            parts, damage = await asyncio.to_thread(split, segment, directory, compressed=self._compressed)
+            left = [part for part in parts if part.category not in confirmed]
+            outcomes = await asyncio.gather(*(self._put(segment, part) for part in left), return_exceptions=True)
+            confirmed.update(part.category for part, failure in zip(left, outcomes, strict=True) if failure is None)
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
         for failure in outcomes:
             if failure is not None:
                 raise failure
-        self._metrics.damaged.inc(damage.torn + len(damage.lines))
-        self._metrics.lost += len(damage.lines)
-        for line in damage.lines:
-            await self._aside.keep("damaged", line)
-        for part in parts:
-            if part.category != SNAPSHOTS:
-                self._metrics.stored.inc(part.lines)
-                self._metrics.sessions[segment.session].stored += part.lines
-        await self._spool.discard(segment)
+        return parts, damage
 
     async def _put(self, segment: Segment, part: Part) -> None:
         async with self._puts:

@@ -1,0 +1,58 @@
+"""kill -9 again and again under load, with a store and a disk that fail too.
+
+RAYHISTORY_KILLS says how often (5; `make test-faults`: 50), RAYHISTORY_SEED lives the same day again:
+
+    RAYHISTORY_SEED=123 RAYHISTORY_KILLS=50 python -m pytest tests/faults/test_kill.py
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from faults.verdict import judge
+from faults.victim import Sender, Victim
+
+KILLS = int(os.environ.get("RAYHISTORY_KILLS", "5"))
+SEED = int(os.environ.get("RAYHISTORY_SEED") or random.SystemRandom().randrange(10**6))
+
+
+def tear(spool: Path, dice: random.Random) -> None:
+    """As after a power failure: the file that was written last has half a record, or zeros, at its end."""
+    files = sorted(spool.rglob("*.wal"), key=lambda path: path.stat().st_mtime_ns)
+    if files and dice.random() < 0.5:
+        header = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\x1a\0RH"
+        with files[-1].open("ab") as file:
+            file.write(dice.choice([header[: dice.randrange(1, len(header))], b"\0" * dice.randrange(1, 5000)]))
+
+
+@pytest.mark.parametrize("faults", ["none", "store and disk"])
+def test_everything_acknowledged_is_in_the_store_once(faults: str) -> None:
+    """Whenever it was killed: while it wrote, rotated, uploaded, deleted, started or ended."""
+    dice = random.Random(f"{SEED} {faults}")
+    print(f"RAYHISTORY_SEED={SEED}")
+    bad_day = {"FAULT_SEED": str(SEED), "FAULT_STORE": "0.3", "FAULT_DISK": "0.02"} if faults != "none" else {}
+    flags = ("--role=Head", "--event-rotation-interval=300ms", "--event-max-file-size-mb=1", "--event-max-disk-mb=400")
+    with Victim(*flags, **bad_day) as victim:
+        victim.start()
+        with Sender(victim.port, SEED) as sender:
+            for _ in range(KILLS):
+                time.sleep(dice.uniform(0.0, 1.5))
+                victim.kill()
+                tear(victim.spool, dice)
+                victim.start()
+            time.sleep(1.0)
+        victim.recover()
+        assert victim.end() == 0
+        verdict = judge(victim.store, sender.acked)
+        assert sender.acked
+        assert not verdict.missing, f"seed {SEED}: {len(verdict.missing)} of {len(sender.acked)} are lost"
+        assert not verdict.twice, f"seed {SEED}: {len(verdict.twice)} are there twice"
+        assert (verdict.received, verdict.claimed, verdict.dropped) == (
+            verdict.stored.total(),
+            verdict.stored.total(),
+            0,
+        )
+        assert not list(victim.spool.rglob("*.wal"))

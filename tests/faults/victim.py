@@ -1,0 +1,175 @@
+"""A collector to be hurt, with a Ray that exists only on disk, and a sender that never sends anything twice.
+
+Everything that was answered 200 is remembered. What got no answer is not sent again, under no name: whatever of it
+is in the store must be there once.
+"""
+
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+SESSION = "session_2026-11-15_19-18-08_055078_15551"
+NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Victim:
+    def __init__(self, *flags: str, spool: Path | None = None, **environment: str) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="rhf"))
+        self.store = self.home / "store"
+        self.spool = spool or self.home / "spool"
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._flags, self._environment = flags, environment
+        self._starts = 0
+        directory = self.home / SESSION
+        directory.joinpath("sockets").mkdir(parents=True)
+        directory.joinpath("logs").mkdir()
+        directory.joinpath(f"metrics_export_port_{NODE}").write_text("1")
+        self._raylet = socket.socket(socket.AF_UNIX)
+        self._raylet.bind(str(directory / "sockets" / "raylet"))
+        self._raylet.listen()
+        self.home.joinpath("session_latest").symlink_to(directory)
+
+    def __enter__(self) -> "Victim":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._raylet.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def start(self) -> None:
+        self._starts += 1
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, str(Path(__file__).with_name("faulty_collector.py"))),
+                    *("--events-host=127.0.0.1", f"--events-port={self.port}", f"--event-data-dir={self.spool}"),
+                    *("--ray-cluster-name=test", *self._flags),
+                ],
+                env={
+                    **os.environ,
+                    "STORAGE_BACKEND": "local",
+                    "LOCAL_STORAGE_DIR": str(self.store),
+                    "RAY_TMP_ROOT": str(self.home),
+                    "RAY_DASHBOARD_ADDRESS": "http://127.0.0.1:9",
+                    **self._environment,
+                    "FAULT_SEED": f"{self._environment.get('FAULT_SEED', 0)} {self._starts}",
+                },
+                stderr=log,
+            )
+        self.until(lambda: self.status("/livez") == 200)
+
+    def until(self, condition: Any, seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process
+            assert self.process.poll() is None, f"it ended by itself:\n{self.log()[-3000:]}"
+            assert time.monotonic() < deadline, f"it did not happen in time:\n{self.log()[-3000:]}"
+            time.sleep(0.02)
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def status(self, path: str) -> int:
+        return self.get(path)[0]
+
+    def kill(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def recover(self) -> None:
+        """The bad day is over: it is started once more, and everything that waits goes to the store."""
+        self.kill()
+        self._environment = {}
+        self.start()
+        self.until(lambda: not list(self.spool.rglob("*.wal")), 60)
+
+    def end(self, seconds: float = 60.0) -> int:
+        self._raylet.close()
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+
+class Sender:
+    """Posts batches from several threads until it is told to stop."""
+
+    def __init__(self, port: int, seed: int, threads: int = 3, largest: int = 40) -> None:
+        self.acked: set[str] = set()
+        self.statuses: dict[int, int] = {}
+        self._port, self._seed, self._largest = port, seed, largest
+        self._stop = threading.Event()
+        self._turn = threading.Lock()
+        self._threads = [threading.Thread(target=self._send, args=(n,)) for n in range(threads)]
+
+    def __enter__(self) -> "Sender":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, number: int) -> None:
+        dice = random.Random(f"{self._seed} {number}")
+        count = 0
+        connection: http.client.HTTPConnection | None = None
+        while not self._stop.is_set():
+            names = [f"{number}-{count + n}" for n in range(dice.randrange(1, self._largest))]
+            count += len(names)
+            body = json.dumps([event(name, dice) for name in names]).encode()
+            try:
+                connection = connection or http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+                connection.request("POST", "/v1/events", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+            except (OSError, http.client.HTTPException):
+                if connection:
+                    connection.close()
+                connection = None
+                time.sleep(0.01)
+                continue
+            with self._turn:
+                self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1
+                if answer.status == 200:
+                    self.acked.update(names)
+            if answer.status != 200:
+                time.sleep(0.05)
+
+
+def event(name: str, dice: random.Random) -> dict[str, Any]:
+    job = {"jobId": dice.choice(["AQAAAA==", "AgAAAA=="]), "taskId": dice.randbytes(24).hex()}
+    nested = {"taskDefinitionEvent": job} if dice.random() < 0.7 else {"actorLifecycleEvent": {"pad": "x" * 50}}
+    kind = "TASK_DEFINITION_EVENT" if "taskDefinitionEvent" in nested else "ACTOR_LIFECYCLE_EVENT"
+    return {"eventId": name, "eventType": kind, "sourceType": "CORE_WORKER", "sessionName": SESSION, **nested}
