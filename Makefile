@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-fold bench-query bench-logs bench-store docs browser clean
+.PHONY: help run test check format bench test-faults bench-fold bench-query bench-collector bench-logs bench-store docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,9 @@ run: $(READY) ## record a sample session if there is none, and serve it (PORT=80
 
 test: $(READY) browser ## all tests, with real Ray and a real browser
 	@$(BIN)/python -m pytest
+
+test-faults: $(READY) ## the collector, killed and starved again and again (RAYHISTORY_SEED=… replays a run)
+	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults
 
 check: $(READY) ## format, lint and types, in one command
 	@$(BIN)/ruff format --check src tests benchmarks
@@ -33,6 +36,9 @@ bench-fold: $(READY) # folding sessions of growing size
 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
+
+bench-collector: $(READY) # the collector under load
+	@$(BIN)/python benchmarks/collector.py
 
 bench-logs: $(READY) # shipping log files
 	@$(BIN)/python benchmarks/logs.py

@@ -1,4 +1,4 @@
-"""The sender of `collector.py`: bodies made beforehand, plain sockets, a thread each. Prints one JSON line."""
+"""The sender of `collector.py`: bodies made beforehand, plain sockets, a thread each; prints one JSON line."""
 
 import argparse
 import base64

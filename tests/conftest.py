@@ -9,8 +9,7 @@ import pytest
 
 from recorded.recorder import Recorded, record
 from recorded.served import serving
-
-SHARES: pytest.StashKey[list[str]] = pytest.StashKey()
+from recorded.shares import SHARES
 
 
 def pytest_configure(config: pytest.Config) -> None:

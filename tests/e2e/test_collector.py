@@ -129,6 +129,7 @@ def test_a_real_session_is_in_the_store_after_its_end(tmp_path: Path) -> None:
     snapshots = [
         each["dashboardSnapshot"]
         for each in lines(list((store / "ray-history/snapshots/default/test" / session).glob("*.gz")))
+        if each["eventType"] == "DASHBOARD_SNAPSHOT"
     ]
     jobs = [job for each in snapshots if each["uri"] == "/api/jobs/" for job in each["body"]]
     assert [job["status"] for job in jobs if job["submission_id"] == submission][-1] == "SUCCEEDED"

@@ -6,11 +6,11 @@ from collections import Counter
 import httpx
 import pytest
 
-from conftest import SHARES
 from recorded.accepted import explanation
 from recorded.compare import Comparison, Difference, compare
 from recorded.questions import everything
 from recorded.recorder import FAILING, RUNNING, SAMPLE, Recorded
+from recorded.shares import SHARES
 
 ENOUGH = 0.995
 

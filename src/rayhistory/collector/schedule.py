@@ -17,6 +17,7 @@ _BYTES_PER_SECOND = 64 * 1024
 """A large answer is asked for less often: what is kept stays bounded."""
 _LONGEST_WAIT = 60.0
 _NODE_EVERY, _SOME_NODE_EVERY = 15.0, 5.0
+_LAST_NODES = 8
 _STALE = ("/nodes", "/logical/")
 _STAGGER = 1.5
 """Seconds between the first times of two questions, so that the frequent ones are not kept waiting."""
@@ -90,6 +91,10 @@ class Schedule:
     def at_the_end(self) -> list[Question]:
         """What may have changed since, and what was never answered."""
         return [question for question in self._questions.values() if question.final or question.due != _ONCE]
+
+    def nodes_at_the_end(self) -> list[Question]:
+        """The pages of a few nodes, those first that were not asked for longest: what runs there runs until the end."""
+        return [Question(f"/nodes/{node}", 0.0, final=False) for node in self._nodes[:_LAST_NODES]]
 
     def answered(self, question: Question, now: float, size: int) -> None:
         question.failures = 0

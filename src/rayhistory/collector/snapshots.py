@@ -90,6 +90,7 @@ class Snapshots:
                 asked = self._questions.at_the_end()
                 await asyncio.gather(*(self._ask(question, last=True) for question in asked))
                 new = [question for question in self._questions.at_the_end() if question not in asked]
+                new += self._questions.nodes_at_the_end()
                 await asyncio.gather(*(self._ask(question, last=True) for question in new))
         except TimeoutError:
             log.warning("the dashboard did not answer all last questions in time")
