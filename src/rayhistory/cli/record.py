@@ -60,17 +60,25 @@ async def recording(wish: Wish) -> AsyncIterator[Recording]:
     """A local Ray and a collector beside it; leaving the block ends both, in the order in which nothing is lost."""
     open_store(wish.settings, writable=True)
     say("starting Ray")
-    port = ReservedPorts(["events"])["events"]
+    reserved = ReservedPorts(["events"])
+    port = reserved["events"]
     events_url = f"http://127.0.0.1:{port}/v1/events"
     async with LocalRay(events_url, num_cpus=wish.num_cpus) as ray, _collector(wish, ray, port) as collector:
         await ray.ready()
+        reserved.release()
         session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)
         yield session
+        if collector.returncode is not None:
+            raise RayHistoryError("the collector ended before the job did: what it said is above")
         await session.settle()
         collector.send_signal(signal.SIGTERM)  # it takes the dashboard's last answers, then waits for Ray's end
         await _last_answers_taken(port)
         await ray.stop()
-        if await asyncio.wait_for(collector.wait(), 60) != 0:
+        try:
+            ended = await asyncio.wait_for(collector.wait(), 60)
+        except TimeoutError:
+            raise RayHistoryError("the collector did not end within a minute: the store may be away") from None
+        if ended != 0:
             raise RayHistoryError("the collector ended with an error: what it said is above")
 
 

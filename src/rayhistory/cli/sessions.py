@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from rayhistory.index.overlay import index_store
 from rayhistory.layout import Layout
 from rayhistory.server.catalogue import Catalogue
 from rayhistory.server.home import Home
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _rows(settings: Settings) -> list[SessionRow]:
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
     catalogue = Catalogue(store, layout, settings.vanished_after)
-    home = Home(catalogue, store, layout)
+    home = Home(catalogue, index_store(store, settings), layout)
     try:
         return [await home.row(entry) for entry in await catalogue.entries()]
     finally:

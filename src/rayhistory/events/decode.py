@@ -14,6 +14,8 @@ from rayhistory.events.rows import Rows
 from rayhistory.events.times import parse_ns
 
 _LINES = msgspec.json.Decoder(wire.Event, strict=False)
+_ODD = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, AttributeError)
+"""What the parts of an event that are kept as they came can raise when they are looked into."""
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -101,7 +103,10 @@ class EventDecoder:
                 self._first_ns = ns
             if self._last_ns is None or ns > self._last_ns:
                 self._last_ns = ns
-        problem = rows.add_event(self.rows, event, ns or 0)
+        try:
+            problem = rows.add_event(self.rows, event, ns or 0)
+        except _ODD as error:
+            problem = "event that cannot be read", f"{event.event_type}: {error!r}"
         if problem:
             self.set_aside(*problem)
 

@@ -16,15 +16,7 @@ def add_log_lines(out: Rows, data: bytes) -> int:
         try:
             event = msgspec.json.decode(line)
             out.add("cluster_events", _row(event))
-        except (
-            msgspec.DecodeError,
-            UnicodeDecodeError,
-            RecursionError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ):
+        except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, AttributeError):
             unreadable += 1
     return unreadable
 

@@ -19,7 +19,7 @@ def add_rows(add: Add, uri: str, body: object, ns: int) -> tuple[str, str] | Non
         return None
     try:
         reader(add, body, ns)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return "unexpected answer of the dashboard", f"{uri}: {error!r}"
     return None
 
@@ -29,7 +29,7 @@ def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
     try:
         if line["source_type"] == "EXPORT_SUBMISSION_JOB":  # type: ignore[index]
             _exported_job(add, line["event_data"], int(float(line["timestamp"]) * 1e9) or ns)  # type: ignore[index]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return "unexpected export record", repr(error)
     return None
 

@@ -39,7 +39,8 @@ _CUTS = {
         FROM {{source}} WHERE {_REACHED}""",
     "profile_events": f"""
         SELECT * FROM (SELECT * REPLACE (
-          to_json(list_filter(from_json(spans, '{_SPANS}'), s -> s.endTime::BIGINT <= {{t}}))::VARCHAR AS spans)
+          to_json(list_filter(from_json(spans, '{_SPANS}'),
+            s -> try_cast(s.endTime AS BIGINT) <= {{t}}))::VARCHAR AS spans)
         FROM {{source}}) WHERE spans <> '[]'""",
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "actor_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
@@ -48,10 +49,12 @@ _CUTS = {
         FROM {source} WHERE created_ns <= {t}""",
     "submission_jobs": """
         SELECT * REPLACE (
-          if(seen_ns <= {t}, status, 'RUNNING') AS status, if(seen_ns <= {t}, message, NULL) AS message,
-          if(seen_ns <= {t}, error_type, NULL) AS error_type, if(seen_ns <= {t}, end_ms, NULL) AS end_ms,
-          if(seen_ns <= {t}, driver_exit_code, NULL) AS driver_exit_code)
-        FROM {source} WHERE start_ms <= {t} // 1000000""",
+          if({known}, status, 'RUNNING') AS status, if({known}, message, NULL) AS message,
+          if({known}, error_type, NULL) AS error_type, if({known}, end_ms, NULL) AS end_ms,
+          if({known}, driver_exit_code, NULL) AS driver_exit_code)
+        FROM {source} WHERE coalesce(start_ms * 1000000, seen_ns) <= {t}""".replace(
+        "{known}", "coalesce(end_ms * 1000000, seen_ns) <= {t}"
+    ),
     "node_definitions": """
         SELECT * FROM {source} n
         WHERE start_ns <= {t} OR n.node_id IN (SELECT node_id FROM {transitions} WHERE ns <= {t})""",

@@ -36,7 +36,6 @@ def build(settings: Settings, scratch: Path, closing: Closing | None, seals: lis
     for table in TABLES:
         merge_table(database, table, scratch)
     report(0.85, "closing what was left open")
-    _count_what_collectors_lost(database, seals)
     if closing:
         closing = Closing(_last_sign_of_life(database, closing.ns), closing.clean)
     files = {
@@ -44,6 +43,7 @@ def build(settings: Settings, scratch: Path, closing: Closing | None, seals: lis
         for table in TABLES
         if table.name not in SERVED_AS_MERGED
     }
+    _count_what_collectors_lost(database, seals)
     files |= write_served(database, scratch, closing)
     return _facts(database, files)
 

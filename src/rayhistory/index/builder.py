@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from rayhistory.errors import FoldFailed, NotIndexedYet, StoreUnavailable
 from rayhistory.index.cache import IndexCache
+from rayhistory.index.child import child_process
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
 from rayhistory.index.moments import Moments
@@ -102,7 +102,7 @@ class IndexBuilder:
         latest = await read_latest(self._indexes, self._layout, ref)
         if known and latest and latest.generation > known[1].manifest.generation:
             return latest
-        return await self._folded(ref, closing, patience)
+        return await self._folded(ref, closing, patience, fresh=True)
 
     def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         index = self._cache.open(ref, manifest)
@@ -114,20 +114,27 @@ class IndexBuilder:
             return False
         return manifest.covered == digest(await list_sources(self._store, self._layout, ref))
 
-    async def _folded(self, ref: SessionRef, closing: Closing | None, patience: float | None = None) -> Manifest:
-        running = self._start(ref, closing)
-        try:
-            return await asyncio.wait_for(asyncio.shield(running.task), _PATIENCE if patience is None else patience)
-        except TimeoutError:
-            raise NotIndexedYet(running.report.detail or "waiting for a free place", running.report.progress) from None
+    async def _folded(
+        self, ref: SessionRef, closing: Closing | None, patience: float | None = None, *, fresh: bool = False
+    ) -> Manifest:
+        """The manifest of a fold that closes the session as asked; one that is under way may close it otherwise."""
+        deadline = time.monotonic() + (_PATIENCE if patience is None else patience)
+        while True:
+            running = self._start(ref, closing, fresh=fresh)
+            try:
+                manifest = await asyncio.wait_for(asyncio.shield(running.task), max(0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise NotIndexedYet(running.report.detail, running.report.progress) from None
+            if manifest.closing == closing:
+                return manifest
 
-    def _start(self, ref: SessionRef, closing: Closing | None) -> _Running:
+    def _start(self, ref: SessionRef, closing: Closing | None, *, fresh: bool = False) -> _Running:
         running = self._running.get(ref.identity)
         if running is None:
-            report = FoldReport(detail="waiting for a free place")
-            running = _Running(asyncio.create_task(self._fold(ref, closing)), report)
+            task = asyncio.create_task(self._fold(ref, closing, fresh=fresh))
+            running = _Running(task, FoldReport(detail="waiting for a free place"))
             self._running[ref.identity] = running
-            running.task.add_done_callback(lambda task: self._done(ref, task))
+            task.add_done_callback(lambda done: self._done(ref, done))
         return running
 
     def _done(self, ref: SessionRef, task: "asyncio.Task[Manifest]") -> None:
@@ -135,23 +142,19 @@ class IndexBuilder:
         if not task.cancelled() and task.exception():
             log.error("fold failed", extra={"session": ref.path, "reason": str(task.exception())})
 
-    async def _fold(self, ref: SessionRef, closing: Closing | None) -> Manifest:
+    async def _fold(self, ref: SessionRef, closing: Closing | None, *, fresh: bool) -> Manifest:
         async with self._slots:
             log.info("fold begins", extra={"session": ref.path})
             if running := self._running.get(ref.identity):
                 running.report = FoldReport(detail="starting")
-            scratch = tempfile.mkdtemp(prefix="rayhistory-fold-")
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "rayhistory.index.fold",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                limit=1 << 22,
-            )  # fmt: skip
             try:
-                return await self._follow(process, FoldJob(msgspec.to_builtins(self._settings), ref, closing, scratch))
+                scratch = await asyncio.to_thread(tempfile.mkdtemp, prefix="rayhistory-fold-")
+                async with child_process("rayhistory.index.fold") as process:
+                    job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, scratch, fresh)
+                    return await self._follow(process, job)
+            except (OSError, msgspec.DecodeError) as error:
+                raise FoldFailed(f"{ref.path} could not be folded: {error}") from error
             finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
                 await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
     async def _follow(self, process: asyncio.subprocess.Process, job: FoldJob) -> Manifest:
@@ -177,7 +180,7 @@ class IndexBuilder:
 
 def _failure(ref: SessionRef, complaint: str) -> Exception:
     last = (complaint.strip().splitlines() or ["no reason given"])[-1]
-    if "StoreUnavailable" in last or "StoreDenied" in last:
+    if any(kind in last for kind in ("StoreUnavailable", "StoreDenied", "Throttled", "BucketNotFound")):
         return StoreUnavailable(last.partition(": ")[2])
     log.error("fold process failed", extra={"session": ref.path, "output": complaint[-4000:]})
     return FoldFailed(f"{ref.path} could not be folded: {last[:500]}")

@@ -57,14 +57,14 @@ class IndexCache:
         await asyncio.to_thread(self._keep, path, data)
 
     def _keep(self, path: Path, data: bytes) -> None:
-        self._make_room(len(data))
+        self.make_room(len(data))
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         half.write_bytes(data)
         half.replace(path)
 
-    def _make_room(self, needed: int) -> None:
-        """Another process may do the same at the same time: a file that is gone already is no harm."""
+    def make_room(self, needed: int) -> None:
+        """Removes what was not used for longest. Another process may do the same: a file that is gone is no harm."""
         files = []
         for path in self._directory.rglob("*.parquet*"):
             with contextlib.suppress(OSError):

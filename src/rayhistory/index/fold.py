@@ -37,6 +37,8 @@ class FoldJob(msgspec.Struct):
     closing: Closing | None
     scratch: str
     """An empty directory; whoever gives it removes it, so that nothing is left however this process ends."""
+    fresh: bool = False
+    """Read everything: the generation before cannot be trusted."""
 
 
 class FoldReport(msgspec.Struct, omit_defaults=True):
@@ -63,7 +65,7 @@ async def fold(job: FoldJob, report: Report) -> Manifest:
     indexes = index_store(store, settings)
     try:
         sources = await list_sources(store, layout, job.ref)
-        before, covered = await _earlier(indexes, layout, job.ref, scratch)
+        before, covered = await _earlier(indexes, layout, job.ref, scratch) if not job.fresh else (None, set())
         fresh = [source for source in sources if (source.key, source.size) not in covered]
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
         events = await decode_all(

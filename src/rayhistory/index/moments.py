@@ -1,8 +1,8 @@
 """Moments of a session that somebody looks at: made when asked for, kept in the local cache beside the index."""
 
 import asyncio
+import secrets
 import shutil
-import sys
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ from rayhistory.errors import FoldFailed
 from rayhistory.events.tables import TABLES
 from rayhistory.index.asof import AsOfJob
 from rayhistory.index.cache import IndexCache
+from rayhistory.index.child import child_process
 from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import MERGED, Manifest
 from rayhistory.index.query import OpenIndex
@@ -35,21 +36,28 @@ class Moments:
             async with self._making.setdefault(folder, asyncio.Lock()):
                 if again or not path.exists():
                     await self._make(ref, manifest, folder, ns)
+            self._making.pop(folder, None)
             return path
 
         return OpenIndex(as_it_was, fetch)
 
     async def _make(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int) -> None:
+        """The tables appear all at once; whoever reads those of an earlier making goes on reading them."""
         merged = {t.name: str(await self._cache.table(ref, manifest, merged_file(t.name))) for t in TABLES}
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        await asyncio.to_thread(folder.mkdir, parents=True)
-        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(folder), ns)
-        async with self._slots:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "rayhistory.index.asof",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            _, complaint = await process.communicate(msgspec.json.encode(job))
-        if process.returncode != 0:
-            last = (complaint.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-            raise FoldFailed(f"{ref.path} cannot be shown as of that moment: {last[:500]}")
+        half = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        await asyncio.to_thread(half.mkdir, parents=True)
+        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(half), ns)
+        try:
+            async with self._slots, child_process("rayhistory.index.asof") as process:
+                _, complaint = await process.communicate(msgspec.json.encode(job))
+            if process.returncode != 0:
+                last = (complaint.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+                raise FoldFailed(f"{ref.path} cannot be shown as of that moment: {last[:500]}")
+            await asyncio.to_thread(self._publish, half, folder)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+
+    def _publish(self, half: Path, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        half.rename(folder)
+        self._cache.make_room(0)

@@ -1,5 +1,6 @@
 """Indexes of a store that refuses writes live in the local cache; readers see both places as one."""
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -61,7 +62,8 @@ class Overlay:
 
     async def delete(self, key: str) -> None:
         await self._beside.delete(key)
-        await self._store.delete(key)
+        with contextlib.suppress(StoreDenied):
+            await self._store.delete(key)
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         found = {info.key: info async for info in self._beside.list_all(prefix, start_after)}

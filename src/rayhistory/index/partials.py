@@ -33,16 +33,23 @@ def _convert(table: Table, rows: Sequence[tuple[object, ...]]) -> ArrowTable:
 
 
 def _fit(table: Table, row: tuple[object, ...]) -> tuple[object, ...] | None:
-    """The row without numbers that no 64 bits can hold; None when one of them identifies it."""
+    """The row without values that its columns cannot hold; None when one of them identifies it."""
     fitted = []
     for column, value in zip(table.columns, row, strict=True):
-        fits = not isinstance(value, int) or _SMALLEST <= value <= _LARGEST
-        if isinstance(value, str):
-            value = value.encode("utf-8", "replace").decode()  # noqa: PLW2901
-        if not fits and column.rule is Rule.KEY:
+        good = _fitting(column.type, value)
+        if good is None and value is not None and column.rule is Rule.KEY:
             return None
-        fitted.append(value if fits else None)
+        fitted.append(good)
     return tuple(fitted)
+
+
+def _fitting(kind: Type, value: object) -> object:
+    if kind is Type.BOOL:
+        return value if isinstance(value, bool) else None
+    if kind is Type.INT:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and _SMALLEST <= value <= _LARGEST else None  # type: ignore[operator]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 class PartialWriter:

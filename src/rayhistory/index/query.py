@@ -1,6 +1,8 @@
 """One query layer over the tables of an index: filter, sort, page, count, group. Nobody else writes SQL for serving."""
 
 import asyncio
+import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import duckdb
 import msgspec
 
-from rayhistory.errors import DamagedIndex, UsageError
+from rayhistory.errors import DamagedIndex, StoreUnavailable, UsageError
 from rayhistory.index.derive import TASK_LIST
 from rayhistory.index.manifest import Manifest
 
@@ -70,6 +72,8 @@ class OpenIndex:
             path = await self._fetch(file, again=again)
             try:
                 return await asyncio.to_thread(work, query, f"read_parquet('{path}')")
+            except duckdb.OutOfMemoryException as error:
+                raise StoreUnavailable(f"too much is asked at once: {error}") from error
             except duckdb.Error as error:
                 if again or not isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
                     raise DamagedIndex(f"table {query.table} cannot be read: {error}") from error
@@ -169,6 +173,7 @@ def _connection() -> duckdb.DuckDBPyConnection:
                 _root = duckdb.connect(":memory:")
                 _root.execute("SET memory_limit = '256MiB'")
                 _root.execute("SET threads = 2")
+                _root.execute(f"SET temp_directory = '{tempfile.gettempdir()}/rayhistory-query-{os.getpid()}'")
                 _root.execute("SET autoinstall_known_extensions = false")
             _local.cursor = _root.cursor()
     return _local.cursor  # type: ignore[no-any-return]

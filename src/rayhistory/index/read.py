@@ -63,6 +63,9 @@ async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncI
             rest += text
             continue
         cut = len(text) if last else text.rfind(b"\n") + 1
+        if not cut:
+            rest += text
+            continue
         for block in whole_lines(_cut(rest + text[:cut])):
             yield block
         rest = text[cut:]

@@ -50,8 +50,14 @@ def text_answer(text: str, status: int = 200) -> Response:
 
 
 def parsed(text: str | None, default: Any) -> Any:
-    """A column that holds JSON."""
-    return msgspec.json.decode(text) if text else default
+    """A column that holds JSON; what is not of the default's type, or no JSON at all, is the default."""
+    if not text:
+        return default
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return default
+    return value if default is None or isinstance(value, type(default)) else default
 
 
 def google_style(value: Any) -> Any:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rayhistory import __version__, web
 from rayhistory.errors import NotIndexedYet, RayHistoryError
 from rayhistory.index.builder import IndexBuilder
+from rayhistory.index.overlay import index_store
 from rayhistory.layout import Layout
 from rayhistory.server import frontend, kuberay
 from rayhistory.server.answers import json_answer, own_error, text_answer
@@ -49,7 +50,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         builder = IndexBuilder(settings, store, layout)
         app.state.resolver = Resolver(catalogue, builder, store, layout)
-        app.state.home = Home(catalogue, store, layout)
+        app.state.home = Home(catalogue, index_store(store, settings), layout)
         ahead = asyncio.create_task(Indexer(catalogue, builder).run()) if settings.index_ahead else None
         yield
         if ahead:

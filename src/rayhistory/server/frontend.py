@@ -40,8 +40,10 @@ def file_answer(frontend: Path | None, path: str) -> Response:
 
 def _inside(root: Path, path: str) -> Path | None:
     """The real path of a file, if it is one and lies inside."""
+    if "\0" in path:
+        return None
     base = os.path.realpath(root)
     full = os.path.realpath(os.path.join(base, path))  # noqa: PTH118
-    if "\0" in path or os.path.commonpath([base, full]) != base or not Path(full).is_file():
+    if os.path.commonpath([base, full]) != base or not Path(full).is_file():
         return None
     return Path(full)

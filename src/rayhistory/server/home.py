@@ -34,7 +34,7 @@ class Home:
             namespaces=sorted({entry.ref.namespace for entry in entries}),
         )
         matching = [entry for entry in entries if self._matches(entry, filters)]
-        number = int(filters.page) if filters.page and filters.page.isdigit() and len(filters.page) < 9 else 1
+        number = int(filters.page) if filters.page and filters.page.isdecimal() and len(filters.page) < 9 else 1
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE] if number else []
         rows = await asyncio.gather(*(self.row(entry) for entry in shown))
         return list(rows), filters, len(matching), number
@@ -73,9 +73,10 @@ class Home:
         )
 
     async def _manifest(self, entry: Entry) -> Manifest | None:
-        """What the session's index says of it; a manifest of an ended session never changes, so it is kept."""
+        """What the session's index says of it; of one that is closed as the session is now, it is kept."""
+        closing = await self._catalogue.closing(entry)
         known = self._manifests.get(entry.ref.identity)
-        if known:
+        if known and known.closing == closing:
             return known
         try:
             manifest = await read_latest(self._store, self._layout, entry.ref)

@@ -6,7 +6,7 @@ import time
 
 from rayhistory.errors import NotIndexedYet, RayHistoryError
 from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.manifest import Manifest
+from rayhistory.index.manifest import Closing, Manifest
 from rayhistory.server.catalogue import Catalogue, Entry
 
 log = logging.getLogger(__name__)
@@ -16,22 +16,27 @@ _SHARE = 5
 """A session is extended only after this many times the time of its last fold: most of the day is left to others."""
 
 
+_LATE_FILES = 600.0
+"""Other nodes may upload after the head's end, and a session that had vanished may come back."""
+
+
 class Indexer:
     def __init__(self, catalogue: Catalogue, builder: IndexBuilder) -> None:
         self._catalogue = catalogue
         self._builder = builder
         self._next: dict[tuple[str, str, str], float] = {}
-        self._finished: set[tuple[str, str, str]] = set()
+        self._finished: dict[tuple[str, str, str], tuple[Closing, float]] = {}
 
     async def run(self, looking: float = _LOOK) -> None:
         """For ever, one session after the other, those that run first."""
         while True:
             try:
-                for entry in await self._catalogue.entries():
-                    if self._is_due(entry):
-                        await self.index(entry)
+                while entry := await self._next_due():
+                    await self.index(entry)
             except RayHistoryError as error:
                 log.warning("indexing waits", extra={"reason": str(error)})
+            except Exception:
+                log.exception("indexing goes on in a while")
             await asyncio.sleep(looking)
 
     async def index(self, entry: Entry) -> Manifest | None:
@@ -48,11 +53,20 @@ class Indexer:
                 return None
             break
         self._next[entry.ref.identity] = time.monotonic() + opened.manifest.seconds * _SHARE
-        if closing:
-            self._finished.add(entry.ref.identity)
+        if closing and opened.manifest.closing == closing:
+            self._finished[entry.ref.identity] = closing, time.monotonic()
         return opened.manifest
 
-    def _is_due(self, entry: Entry) -> bool:
-        if entry.ref.identity in self._finished:
+    async def _next_due(self) -> Entry | None:
+        """Looked for anew each time: what runs, and what has just ended, does not wait for a long list of old ones."""
+        for entry in await self._catalogue.entries():
+            if await self._is_due(entry):
+                return entry
+        return None
+
+    async def _is_due(self, entry: Entry) -> bool:
+        if time.monotonic() < self._next.get(entry.ref.identity, 0):
             return False
-        return time.monotonic() >= self._next.get(entry.ref.identity, 0)
+        closing, when = self._finished.get(entry.ref.identity, (None, 0.0))
+        settled = closing is not None and closing == await self._catalogue.closing(entry)
+        return not settled or time.monotonic() - when > _LATE_FILES

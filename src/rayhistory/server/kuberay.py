@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rayhistory.errors import RayHistoryError
+from rayhistory.layout.session import is_safe_component
 from rayhistory.server.answers import json_answer, text_answer
 from rayhistory.server.catalogue import LATEST, RUNNING, Catalogue, Entry
 from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection
@@ -74,5 +75,5 @@ def cookie_headers(cookies: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [
         (b"set-cookie", f"{name}={cookies[name]}; Path=/; Max-Age={_LIFETIME}".encode())
         for name in COOKIES
-        if name in cookies
+        if name in cookies and (cookies[name] == "" or is_safe_component(cookies[name]))
     ]

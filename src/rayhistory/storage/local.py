@@ -1,6 +1,7 @@
 """A directory as an object store: keys are paths, an object appears whole or not at all, and is fsynced."""
 
 import asyncio
+import errno
 import os
 import secrets
 import shutil
@@ -120,12 +121,13 @@ class LocalStore:
         return ObjectInfo(key, stat.st_size, stat.st_mtime)
 
     def _folder(self, prefix: str) -> Listing:
-        folders, objects = [], []
+        folders: list[str] = []
+        objects: list[ObjectInfo] = []
         for entry in self._entries(prefix):
             if entry.is_dir():
                 folders.append(entry.name)
             else:
-                objects.append(_entry_info(prefix, entry))
+                objects.extend(_entry_info(prefix, entry))
         return Listing(folders, objects)
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -134,7 +136,7 @@ class LocalStore:
             if entry.is_dir():
                 yield from self._walk(f"{prefix}/{entry.name}" if prefix else entry.name)
             else:
-                yield _entry_info(prefix, entry)
+                yield from _entry_info(prefix, entry)
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
         """What is in a folder, by name. A folder that is not there is an empty one: object stores have no folders."""
@@ -147,9 +149,11 @@ class LocalStore:
         return sorted(found, key=lambda entry: entry.name)
 
 
-def _entry_info(prefix: str, entry: os.DirEntry[str]) -> ObjectInfo:
-    stat = entry.stat()
-    return ObjectInfo(f"{prefix}/{entry.name}" if prefix else entry.name, stat.st_size, stat.st_mtime)
+def _entry_info(prefix: str, entry: os.DirEntry[str]) -> Iterator[ObjectInfo]:
+    """One, or none when the object was deleted while the folder was being listed."""
+    with suppress(FileNotFoundError):
+        stat = entry.stat()
+        yield ObjectInfo(f"{prefix}/{entry.name}" if prefix else entry.name, stat.st_size, stat.st_mtime)
 
 
 def _link(half: Path, target: Path) -> None:
@@ -180,4 +184,6 @@ def _store_errors(key: str) -> Iterator[None]:
     except PermissionError as error:
         raise StoreDenied(f"{error.filename or key}: permission denied") from error
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise StoreDenied(f"{error.filename or key}: read-only file system") from error
         raise StoreUnavailable(f"{key}: {error.strerror or error}") from error
