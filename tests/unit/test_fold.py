@@ -11,8 +11,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from folding import END, RECORDED, as_lines, fold_session, path_of, put, rows, same_spans, tables, tables_as_of
+from folding import (
+    END,
+    NODE,
+    RECORDED,
+    REF,
+    as_lines,
+    fold_session,
+    path_of,
+    put,
+    rows,
+    same_spans,
+    tables,
+    tables_as_of,
+)
 from rayhistory.index.manifest import MERGED, Closing
+from rayhistory.layout import Layout
 
 LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -263,3 +277,89 @@ def test_ray_2_49s_execution_events_are_read(tmp_path: Path) -> None:
     assert rows(tmp_path, manifest, "SELECT state, start_time_ms, end_time_ms FROM tasks") == [
         ("FINISHED", 1794770326669, 1794770329068)
     ]
+
+
+ACTOR = b'"actorId": "44J0ulW4IOXyL/vNAgAAAA=="'
+DEAD = b'"state": "DEAD", "timestamp": "2026-11-15T19:18:40Z"'
+ODD_JOB = {"type": "SUBMISSION", "submission_id": "s", "entrypoint": "e", "runtime_env": {}, "job_id": None, "metadata": {},
+           "start_time": 1.5, "status": "RUNNING", "message": 5, "error_type": None, "end_time": "x"}  # fmt: skip
+
+
+def dying(cause: bytes) -> bytes:
+    transition = b"{%b, %b}" % (DEAD, b'"deathCause": ' + cause)
+    return b'{"actorLifecycleEvent": {%b, "stateTransitions": [%b]}}' % (ACTOR, transition)
+
+
+ODD_INSIDE = {
+    "invalid UTF-8 in a map": b'{"actorDefinitionEvent": {%b, "labelSelector": {"a": "\xff"}}}' % ACTOR,
+    "a number beyond all bounds": dying(b'{"x": 1e999}'),
+    "nesting without end": dying(b'{"a":' * 900 + b"1" + b"}" * 900),
+    "a time that is none": b'{"exportRecord": {"file": "f", "line": {"source_type": "EXPORT_SUBMISSION_JOB", '
+    b'"timestamp": "inf", "event_data": {"submission_job_id": "x", "status": "RUNNING"}}}}',
+    "texts for numbers in a snapshot": b'{"timestamp": "2026-11-15T19:18:40Z", "dashboardSnapshot": '
+    b'{"uri": "/api/jobs/", "body": [%b]}}' % json.dumps(ODD_JOB).encode(),
+}
+
+
+@pytest.mark.parametrize("name", ODD_INSIDE)
+def test_what_is_odd_deep_inside_an_event_does_not_stop_the_fold(tmp_path: Path, name: str) -> None:
+    """The parts of an event that are kept as they came are looked into, and may be anything."""
+    put(tmp_path, 0, ODD_INSIDE[name] + b"\n")
+    put(tmp_path, 1, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE type <> 'DRIVER_TASK'") == [(23,)]
+
+
+def test_a_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
+    event = json.loads(json.dumps(next(e for e in RECORDED if e["eventType"] == "TASK_DEFINITION_EVENT")))
+    event["taskDefinitionEvent"]["callSite"] = "x" * 9_000_000
+    put(tmp_path, 0, as_lines([event]) + as_lines(RECORDED[:3]))
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, "SELECT max(length(call_site)) FROM tasks") == [(9_000_000,)]
+    assert rows(tmp_path, manifest, "SELECT * FROM gaps WHERE source <> ''") == []
+
+
+def jobs_snapshot(at: str, *jobs: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "eventType": "DASHBOARD_SNAPSHOT",
+        "timestamp": at,
+        "dashboardSnapshot": {"uri": "/api/jobs/", "body": jobs},
+    }
+
+
+def submitted(name: str, status: str, start_ms: int, end_ms: int | None = None) -> dict[str, Any]:
+    return {"type": "SUBMISSION", "submission_id": name, "job_id": None, "entrypoint": "x", "runtime_env": {},
+            "metadata": {}, "status": status, "message": None, "error_type": None, "start_time": start_ms,
+            "end_time": end_ms}  # fmt: skip
+
+
+def test_a_job_that_had_ended_at_a_moment_is_not_running_then(tmp_path: Path) -> None:
+    """It is seen again in every later answer of the dashboard, which does not make it younger."""
+    ms = 1_794_770_320_000
+    done = submitted("one", "SUCCEEDED", ms, ms + 2_000)
+    put(tmp_path, 0, as_lines([
+        jobs_snapshot("2026-11-15T19:18:41Z", submitted("one", "RUNNING", ms)),
+        jobs_snapshot("2026-11-15T19:18:43Z", done),
+        jobs_snapshot("2026-11-15T19:18:50Z", done, submitted("two", "RUNNING", ms + 9_000)),
+    ]))  # fmt: skip
+    manifest = fold_session(tmp_path, None)
+
+    def at(moment: int) -> list[tuple[Any, ...]]:
+        return tables_as_of(tmp_path, manifest, moment * 1_000_000)["jobs"]
+
+    assert [(row[2], row[8]) for row in at(ms + 5_000)] == [("one", "SUCCEEDED")]
+    assert [(row[2], row[8]) for row in at(ms + 1_000)] == [("one", "RUNNING")]
+
+
+def test_what_a_collector_counted_as_lost_is_counted_once(tmp_path: Path) -> None:
+    """However often the index is extended."""
+    seal = {"node_id": NODE, "sealed_ms": 1, "set_aside": 3, "dropped": 2}
+    path = tmp_path / Layout().node_seal_key(REF, NODE)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(seal))
+    for number in range(3):
+        put(tmp_path, number, as_lines(RECORDED[number * 50 : (number + 1) * 50]))
+        manifest = fold_session(tmp_path)
+    found = rows(tmp_path, manifest, "SELECT kind, count FROM gaps WHERE source <> '' ORDER BY kind")
+    assert found == [("event dropped", 2), ("event set aside by the collector", 3)]
+    assert manifest.counts.gaps == 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
-from rayhistory.errors import ObjectExists, StoreDenied, StoreUnavailable
+from rayhistory.errors import DamagedIndex, ObjectExists, StoreDenied, StoreUnavailable
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.manifest import read_latest
 from rayhistory.index.overlay import Overlay
@@ -219,3 +219,20 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
         assert not list((tmp_path / "store").rglob("*"))
 
     asyncio.run(work())
+
+
+def test_an_index_that_rots_in_the_store_is_built_from_the_events_again(tmp_path: Path) -> None:
+    """Files of the right size with other bytes in them, served and merged: nothing of that generation is taken."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    for path in (tmp_path / Layout().index_prefix(REF) / manifest.build).glob("*.parquet"):
+        path.write_bytes(os.urandom(path.stat().st_size))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        with pytest.raises(DamagedIndex):
+            await count_tasks(index)
+        rebuilt = await builder.open(REF, END, rebuild=True)
+        assert await count_tasks(rebuilt) == 23
+
+    with_builder(settings_for(tmp_path), work)
