@@ -281,8 +281,19 @@ def test_ray_2_49s_execution_events_are_read(tmp_path: Path) -> None:
 
 ACTOR = b'"actorId": "44J0ulW4IOXyL/vNAgAAAA=="'
 DEAD = b'"state": "DEAD", "timestamp": "2026-11-15T19:18:40Z"'
-ODD_JOB = {"type": "SUBMISSION", "submission_id": "s", "entrypoint": "e", "runtime_env": {}, "job_id": None,
-           "metadata": {}, "start_time": 1.5, "status": "RUNNING", "message": 5, "error_type": None, "end_time": "x"}  # fmt: skip
+ODD_JOB = {
+    "type": "SUBMISSION",
+    "submission_id": "s",
+    "entrypoint": "e",
+    "runtime_env": {},
+    "job_id": None,
+    "metadata": {},
+    "start_time": 1.5,
+    "status": "RUNNING",
+    "message": 5,
+    "error_type": None,
+    "end_time": "x",
+}
 
 
 def dying(cause: bytes) -> bytes:
