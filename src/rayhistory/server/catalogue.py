@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rayhistory.errors import ObjectNotFound, SessionNotFound
+from rayhistory.errors import ObjectNotFound, RayHistoryError, SessionNotFound, StoreUnavailable
 from rayhistory.index.manifest import Closing
 from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
 from rayhistory.layout.session import session_time
@@ -18,6 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
 
 _FRESH = 2.0
+_PATIENCE = 25.0
 
 
 class Entry(msgspec.Struct):
@@ -28,17 +29,18 @@ class Entry(msgspec.Struct):
     """Whether a collector of ours wrote its record; sessions of KubeRay's collectors have none."""
     alive: float | None = None
     sealed: bool = False
+    started_ms: int | None = None
+    """By the session's name; the record knows better."""
+
+    @classmethod
+    def of(cls, ref: SessionRef) -> "Entry":
+        moment = session_time(ref.session)
+        return cls(ref, started_ms=int(moment.timestamp() * 1000) if moment else None)
 
     def state(self, now: float, vanished_after: float) -> str:
         if self.sealed or not self.recorded:
             return ENDED
         return RUNNING if self.alive is not None and now - self.alive < vanished_after else VANISHED
-
-    @property
-    def started_ms(self) -> int | None:
-        """By the session's name; the record knows better."""
-        moment = session_time(self.ref.session)
-        return int(moment.timestamp() * 1000) if moment else None
 
 
 class Catalogue:
@@ -46,8 +48,10 @@ class Catalogue:
         self._store = store
         self._layout = layout
         self._vanished_after = vanished_after
-        self._entries: dict[tuple[str, str, str], Entry] = {}
+        self._entries: list[Entry] = []
+        self._clusters: dict[tuple[str, str], list[Entry]] = {}
         self._listed = float("-inf")
+        self._failure: RayHistoryError | None = None
         self._lock = asyncio.Lock()
         self._starts: dict[tuple[str, str, str], StartRecord] = {}
         self._ends: dict[tuple[str, str, str], EndRecord] = {}
@@ -56,20 +60,35 @@ class Catalogue:
         """Every session, running ones first, newest first. Raises when the store cannot be listed."""
         async with self._lock:
             if time.monotonic() - self._listed > _FRESH:
-                self._entries = await self._list()
-                self._listed = time.monotonic()
-        return sorted(self._entries.values(), key=self._order)
+                await self._refresh()
+        if self._failure:
+            raise self._failure.with_traceback(None)
+        return self._entries
+
+    async def _refresh(self) -> None:
+        """A failure is remembered as long as a listing: those who wait do not ask a store that is away one by one."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                found = await self._list()
+        except TimeoutError:
+            self._failure = StoreUnavailable(f"the store did not list its sessions within {_PATIENCE:g} s")
+        except RayHistoryError as error:
+            self._failure = error
+        else:
+            self._failure = None
+            self._entries = sorted(found.values(), key=self._order)
+            self._clusters = {}
+            for entry in self._entries:
+                self._clusters.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
+        self._listed = time.monotonic()
 
     def state(self, entry: Entry) -> str:
         return entry.state(time.time(), self._vanished_after)
 
     async def find(self, namespace: str, cluster: str, session: str) -> Entry:
         """The session of this name, or the newest one for `latest` and `live`."""
-        return _first(
-            [e for e in await self.entries() if (e.ref.namespace, e.ref.cluster) == (namespace, cluster)],
-            session,
-            f"{namespace}/{cluster}",
-        )
+        await self.entries()
+        return _first(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
     async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> Entry:
         """The same, by what created the cluster."""
@@ -123,16 +142,16 @@ class Catalogue:
         entries: dict[tuple[str, str, str], Entry] = {}
         async for info in self._store.list_all(self._layout.old_metadata_prefix()):
             if ref := self._layout.parse_old_metadata_key(info.key):
-                entries[ref.identity] = Entry(ref)
+                entries[ref.identity] = Entry.of(ref)
         async for info in self._store.list_all(self._layout.metadata_prefix()):
             if ref := self._layout.parse_metadata_key(info.key):
-                entries[ref.identity] = Entry(ref)
+                entries[ref.identity] = Entry.of(ref)
         async for info in self._store.list_all(self._layout.sessions_prefix()):
             parsed = self._layout.parse_record_key(info.key)
             if not parsed:
                 continue
             ref, record = parsed
-            entry = entries.setdefault(ref.identity, Entry(ref))
+            entry = entries.setdefault(ref.identity, Entry.of(ref))
             entry.recorded = True
             if record == "alive" or (record == "start.json" and entry.alive is None):
                 entry.alive = info.modified
