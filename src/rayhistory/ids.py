@@ -62,10 +62,5 @@ def actor_of_task(task_id: str) -> str | None:
     return None if len(task_id) != 2 * TASK or tail.startswith("f" * 24) else tail
 
 
-def driver_worker(job_id: str) -> str:
-    """The worker id that Ray gives to the driver of a job."""
-    return job_id + "f" * (2 * (WORKER - JOB))
-
-
 def is_driver_task(task_id: str) -> bool:
     return task_id.startswith("f" * 40)

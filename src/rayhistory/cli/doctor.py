@@ -64,9 +64,7 @@ async def _store(settings: Settings) -> AsyncIterator[Finding]:
         return
     except StoreError as error:
         yield Finding(False, f"store cannot be listed: {error}", f"Collector and server need {names.list}.")
-    async for finding in _object_checks(
-        store, layout.sessions_prefix().replace("sessions", "doctor") + f"/{secrets.token_hex(8)}", names
-    ):
+    async for finding in _object_checks(store, f"{layout.scratch_prefix()}/{secrets.token_hex(8)}", names):
         yield finding
     await store.close()
 

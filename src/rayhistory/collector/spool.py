@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rayhistory.collector.block import Block, merged
 from rayhistory.collector.ledger import Ledger
-from rayhistory.collector.leftover import left_over, locked
+from rayhistory.collector.recovery import left_over, locked
 from rayhistory.collector.segment import OpenSegment, Segment, make_directory
 from rayhistory.errors import RayHistoryError, UsageError
 

@@ -139,6 +139,10 @@ class Layout:
     def sessions_prefix(self) -> str:
         return self._join("ray-history", "sessions")
 
+    def scratch_prefix(self) -> str:
+        """Where a check may write and delete."""
+        return self._join("ray-history", "doctor")
+
     def _own(self, tree: str, ref: SessionRef) -> str:
         return self._join("ray-history", tree, ref.path)
 
