@@ -48,6 +48,7 @@ bench-store: $(READY) # object stores, against a real S3 server
 
 docs: $(READY) ## the parts of docs/ that are made from code
 	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md
+	@$(BIN)/python -m rayhistory.layout.doc > docs/storage-layout.md
 
 browser: # Debian's Chromium, for the browser tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

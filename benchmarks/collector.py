@@ -130,31 +130,35 @@ def await_port(port: int) -> None:
 
 
 class Group:
-    """A cgroup with a CPU quota; version 2 with memory as well, version 1 where only that can be made."""
+    """A cgroup, of version 2 or 1, with a CPU quota and a limit of memory; OSError where none can be made."""
 
     def __init__(self, millicores: int, memory: int) -> None:
-        self.note = ""
-        quota = millicores * 100
-        modern, older = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu")
-        if "cpu" in _text(modern / "cgroup.subtree_control").split():
-            self._path = modern / f"rayhistory-bench-{os.getpid()}"
-            self._path.mkdir()
-            (self._path / "cpu.max").write_text(f"{quota} 100000")
-            with suppress(OSError):
-                (self._path / "memory.max").write_text(str(memory))
+        quota, name = millicores * 100, f"rayhistory-bench-{os.getpid()}"
+        root = Path("/sys/fs/cgroup")
+        if "cpu" in _text(root / "cgroup.subtree_control").split():
+            self._limits = {root / name: {"cpu.max": f"{quota} 100000", "memory.max": str(memory)}}
         else:
-            self._path = older / f"rayhistory-bench-{os.getpid()}"
-            self._path.mkdir()
-            (self._path / "cpu.cfs_period_us").write_text("100000")
-            (self._path / "cpu.cfs_quota_us").write_text(str(quota))
-            self.note = "cgroup version 1: CPU is limited, memory only measured"
+            self._limits = {
+                root / "cpu" / name: {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": str(quota)},
+                root / "memory" / name: {"memory.limit_in_bytes": str(memory)},
+            }
+        try:
+            for path, limits in self._limits.items():
+                path.mkdir()
+                for file, value in limits.items():
+                    (path / file).write_text(value)
+        except OSError:
+            self.close()
+            raise
 
     def add(self, pid: int) -> None:
-        (self._path / "cgroup.procs").write_text(str(pid))
+        for path in self._limits:
+            (path / "cgroup.procs").write_text(str(pid))
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._path.rmdir()
+        for path in self._limits:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def _text(path: Path) -> str:
@@ -206,12 +210,12 @@ def disk_probe() -> str:
     return f"disk: fdatasync p50 {taken[100]:.1f} ms, p99 {taken[198]:.1f} ms; load average {os.getloadavg()[0]:.1f}"
 
 
-def measure_idle(seconds: float) -> None:
-    with collector() as (pid, _, _):
+def measure_idle(seconds: float, name: str = "idle", group: Group | None = None) -> None:
+    with collector(group=group) as (pid, _, _):
         usage = Usage(pid)
         time.sleep(seconds)
         cpu, elapsed = usage.stop()
-    print(f"{'idle':<34}{0:>10}{cpu / elapsed:>8.1%}{'':>33}{usage.peak / 2**20:>9.1f}", flush=True)
+    print(f"{name:<34}{0:>10}{cpu / elapsed:>8.1%}{'':>33}{usage.peak / 2**20:>9.1f}", flush=True)
 
 
 def measure_limited(seconds: float) -> None:
@@ -220,11 +224,10 @@ def measure_limited(seconds: float) -> None:
     except OSError as error:
         print(f"200 millicores, 256 MiB: skipped, no cgroup can be made here ({error})")
         return
-    if group.note:
-        print(group.note)
     try:
+        measure_idle(seconds, "200 millicores, 256 MiB: idle", group)
         for name, rate in (("1k", 1000), ("5k", 5000), ("maximum", 0)):
-            measure(f"200 millicores: {name}", rate, batch=100 if rate else 1000, seconds=seconds, group=group)
+            measure(f"200 millicores, 256 MiB: {name}", rate, batch=100 if rate else 1000, seconds=seconds, group=group)
     finally:
         group.close()
 

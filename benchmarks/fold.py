@@ -45,7 +45,7 @@ def line(directory: Path, tasks: int, memory: str, *, compressed: bool) -> str:
         done = asyncio.run(_fold(job))
         seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu
     assert done.manifest
-    index = sum(done.manifest.files.values())
+    index = done.manifest.size
     return (
         f"{tasks:>10,} {done.manifest.events:>10,} {raw / 1e6:>8.0f} {seconds:>8.2f} {cpu:>7.2f} "
         f"{raw / 1e6 / seconds:>7.0f} {index / 1e6:>9.1f} {index / raw:>7.1%} {_peak_of_children() / 1e6:>8.0f}"

@@ -19,6 +19,7 @@ from rayhistory.layout import Layout, SessionRef
 BEGIN = 1_794_770_000_000_000_000
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 TASKS_PER_FILE = 12_500
+SCATTER = 0x9E3779B97F4A7C15
 FUNCTIONS = [f"stage_{i}" for i in range(40)]
 ERROR = (
     'User exception:\\nray::work() (pid=16293, ip=192.0.2.2)\\n  File \\"/home/ray/work/work.py\\", line 13, in work\\n'
@@ -91,11 +92,12 @@ def _event(kind: str, at: int, rng: random.Random, nested: str, node: str, sourc
 
 
 def _task_events(rng: random.Random, number: int, node: bytes, worker: bytes) -> list[str]:
-    task = _b64(number.to_bytes(8, "big") + b"\xff" * 12 + b"\x01\0\0\0")
+    unique = number * SCATTER % 2**64  # ids begin with a hash, as Ray's do
+    task = _b64(unique.to_bytes(8, "big") + b"\xff" * 12 + b"\x01\0\0\0")
     parent, job = _b64(b"\xff" * 20 + b"\x01\0\0\0"), "AQAAAA=="
     function, node_text, worker_text = FUNCTIONS[number % len(FUNCTIONS)], _b64(node), _b64(worker)
     attempts = 2 if number % 25 == 0 else 1
-    at = BEGIN + number * 150_000
+    at = BEGIN + number * 150_007
     events = []
     for attempt in range(attempts):
         failed = attempt < attempts - 1 or number % 50 == 1

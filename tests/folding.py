@@ -14,6 +14,7 @@ from rayhistory.index.asof import AsOfJob, serve_as_of
 from rayhistory.index.derive import merged_file
 from rayhistory.index.fold import FoldJob, fold
 from rayhistory.index.manifest import MERGED, Closing, Manifest
+from rayhistory.index.merge import parquet
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.settings import Settings, resolve
 from rayhistory.storage import open_store
@@ -37,8 +38,9 @@ def same_spans(rows: list[tuple[Any, ...]]) -> list[str]:
     )  # fmt: skip
 
 
-def settings_for(directory: Path) -> Settings:
-    return resolve("historyserver", {"setting_local_storage_dir": str(directory)}, {})[0]
+def settings_for(directory: Path, memory: str = "1Gi") -> Settings:
+    given = {"LOCAL_STORAGE_DIR": str(directory), "RAYHISTORY_FOLD_MEMORY": memory}
+    return resolve("historyserver", {}, given)[0]
 
 
 def as_lines(events: list[dict[str, Any]]) -> bytes:
@@ -58,25 +60,28 @@ async def _put(directory: Path, key: str, data: bytes) -> None:
     await open_store(settings_for(directory), writable=True).put(key, data)
 
 
-def fold_session(directory: Path, closing: Closing | None = END) -> Manifest:
+def fold_session(
+    directory: Path, closing: Closing | None = END, *, memory: str = "1Gi", fresh: bool = False
+) -> Manifest:
     with tempfile.TemporaryDirectory() as scratch:
-        job = FoldJob(msgspec.to_builtins(settings_for(directory)), REF, closing, scratch)
+        job = FoldJob(msgspec.to_builtins(settings_for(directory, memory)), REF, closing, scratch, fresh)
         return asyncio.run(fold(job, lambda progress, detail: None))
 
 
-def path_of(directory: Path, manifest: Manifest, table: str) -> Path:
-    return directory / Layout().index_file_key(REF, manifest.build, table)
+def files_of(directory: Path, manifest: Manifest, table: str) -> list[Path]:
+    parts = range(len(manifest.files[table]))
+    return [directory / Layout().index_file_key(REF, manifest.build, table, part) for part in parts]
 
 
-def read(path: Path, columns: str = "*") -> list[tuple[Any, ...]]:
+def read(paths: list[Path], columns: str = "*") -> list[tuple[Any, ...]]:
     with duckdb.connect() as database:
-        return sorted(database.execute(f"SELECT {columns} FROM read_parquet('{path}')").fetchall(), key=repr)
+        return sorted(database.execute(f"SELECT {columns} FROM {parquet(paths)}").fetchall(), key=repr)
 
 
 def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tables:
     """The served tables; of the gaps, only what does not tell in which object something was."""
     found = {
-        name: read(path_of(directory, manifest, name), task_columns if name == "tasks" else "*")
+        name: read(files_of(directory, manifest, name), task_columns if name == "tasks" else "*")
         for name in manifest.files
         if not name.startswith(MERGED)
     }
@@ -86,10 +91,12 @@ def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tabl
 
 def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
     with tempfile.TemporaryDirectory() as folder:
-        merged = {table.name: str(path_of(directory, manifest, merged_file(table.name))) for table in TABLES}
+        files = {table.name: files_of(directory, manifest, merged_file(table.name)) for table in TABLES}
+        merged = {name: list(map(str, paths)) for name, paths in files.items()}
         job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns)
         found = {
-            name: read(Path(path), task_columns if name == "tasks" else "*") for name, path in serve_as_of(job).items()
+            name: read(list(map(Path, paths)), task_columns if name == "tasks" else "*")
+            for name, paths in serve_as_of(job).items()
         }
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
     return found
@@ -100,6 +107,6 @@ def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...
     with duckdb.connect() as database:
         for name in manifest.files:
             if not name.startswith(MERGED):
-                path = path_of(directory, manifest, name)
-                database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
+                source = parquet(files_of(directory, manifest, name))
+                database.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
         return database.execute(query).fetchall()

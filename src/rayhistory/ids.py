@@ -6,28 +6,39 @@ The length of an id is fixed by its kind, so the spelling can be told from the n
 
 import binascii
 import re
+from collections.abc import Iterable
 
 JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
 
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
-_UNKNOWN = "unknown"
-_known: dict[int, dict[object, str | None]] = {size: {} for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
+
+class _Known(dict[object, str | None]):
+    """What was found for each spelling: the same few nodes, workers and jobs are named millions of times."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def __missing__(self, value: object) -> str | None:
+        if len(self) > 20_000:
+            self.clear()
+        self[value] = text = _to_hex(value, self._size)
+        return text
+
+
+_known = {size: _Known(size) for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
 
 
 def to_hex(value: object, size: int) -> str | None:
-    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size.
+    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size."""
+    return _known[size][value]
 
-    The same few nodes, workers and jobs are named millions of times, so what was found is remembered.
-    """
-    known = _known[size]
-    text = known.get(value, _UNKNOWN)
-    if text is _UNKNOWN:
-        if len(known) > 20_000:
-            known.clear()
-        known[value] = text = _to_hex(value, size)
-    return text
+
+def hexes(values: Iterable[object], size: int) -> list[str | None]:
+    """The same for many."""
+    return list(map(_known[size].__getitem__, values))
 
 
 def _to_hex(value: object, size: int) -> str | None:

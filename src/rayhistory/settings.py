@@ -25,6 +25,7 @@ _EVERYWHERE = frozenset({COLLECTOR, SERVER, STORE_COMMANDS})
 _BOTH = frozenset({COLLECTOR, SERVER})
 _COLLECTOR = frozenset({COLLECTOR})
 _SERVER = frozenset({SERVER})
+_ASKING = frozenset({COLLECTOR, STORE_COMMANDS})
 _SERVING = frozenset({SERVER, STORE_COMMANDS})
 
 
@@ -108,6 +109,13 @@ def parse_log_layout(text: str) -> str:
     if layout not in {"both", "packs", "plain"}:
         raise ValueError("use both, packs or plain")
     return layout
+
+
+def parse_storage_layout(text: str) -> str:
+    release = text.strip().lower()
+    if release not in {"v1.6", "v1.7"}:
+        raise ValueError("use v1.6 or v1.7")
+    return release
 
 
 def parse_owner_kind(text: str) -> str:
@@ -274,11 +282,11 @@ class Settings:
         env=("RAY_COLLECTOR_EVENT_DATA_DIR",), metavar="DIR",
     )  # fmt: skip
     event_rotation_interval: float = _setting(
-        300.0, "age at which a spool file is uploaded", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_ROTATION_INTERVAL",),
+        300.0, "age at which a spool file becomes objects", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_ROTATION_INTERVAL",),
         parse=parse_duration, metavar="DURATION",
     )  # fmt: skip
     event_max_file_size_mb: int = _setting(
-        100, "size at which a spool file is uploaded", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_MAX_FILE_SIZE_MB",),
+        100, "size at which a spool file becomes objects", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_MAX_FILE_SIZE_MB",),
         parse=parse_positive, metavar="MB",
     )  # fmt: skip
     event_max_disk_mb: int = _setting(
@@ -311,18 +319,33 @@ class Settings:
         30.0, "how often slow-changing answers of the dashboard are kept", _COLLECTOR,
         env=("RAY_COLLECTOR_POLL_INTERVAL",), parse=parse_duration, metavar="DURATION",
     )  # fmt: skip
+    storage_layout: str = _setting(
+        "v1.7", "the release of KubeRay whose server should be able to read the store: v1.6 or v1.7", _COLLECTOR,
+        parse=parse_storage_layout, metavar="RELEASE",
+    )  # fmt: skip
     log_interval: float = _setting(
-        5.0, "how often what was appended to log files is uploaded", _COLLECTOR, parse=parse_duration,
+        5.0, "how often new events and what was appended to log files are uploaded", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
     log_layout: str = _setting(
         "both", "how logs are kept: packs (of what was appended, all files in one object, while the session runs), "
-        "plain (whole files, as KubeRay's), or both (packs, and at the end whole files too)", _COLLECTOR,
+        "plain (whole files, as KubeRay's), or both (packs, and at the end whole files too); with plain, events leave "
+        "the node only when their spool file is rotated", _COLLECTOR,
         parse=parse_log_layout, metavar="LAYOUT",
     )  # fmt: skip
     log_plain_limit: int = _setting(
         64 * 2**20, "with both: larger files are kept in packs only", _COLLECTOR, parse=parse_size, metavar="SIZE"
     )
+    metrics_interval: float = _setting(
+        15.0, "how often the node's metrics are sampled; 0 switches it off", _COLLECTOR, parse=parse_duration,
+        metavar="DURATION",
+    )  # fmt: skip
+    metrics_skip: tuple[str, ...] = _setting(
+        ("python_", "process_", "target_info", "ray_grpc_", "ray_operation_", "ray_io_context_", "ray_internal_",
+         "ray_gcs_storage_", "ray_aggregator_agent_", "ray_component_rss_mb", "ray_component_uss_mb"),
+        "beginnings of names of metrics that are not sampled, separated by commas", _COLLECTOR, parse=parse_list,
+        metavar="NAMES",
+    )  # fmt: skip
     heartbeat_interval: float = _setting(
         30.0, "how often the head's collector says that the session is alive", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
@@ -331,10 +354,10 @@ class Settings:
         30.0, "time between SIGTERM and SIGKILL; the collector is done before", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    ray_auth_mode: str = _setting("", "Ray's authentication mode", _COLLECTOR, env=("RAY_AUTH_MODE",), flag=False)
-    ray_auth_token: str = _setting("", "token for the dashboard", _COLLECTOR, env=("RAY_AUTH_TOKEN",), flag=False)
+    ray_auth_mode: str = _setting("", "Ray's authentication mode", _ASKING, env=("RAY_AUTH_MODE",), flag=False)
+    ray_auth_token: str = _setting("", "token for the dashboard", _ASKING, env=("RAY_AUTH_TOKEN",), flag=False)
     ray_enable_k8s_token_auth: bool = _setting(
-        False, "use the projected service account token for the dashboard", _COLLECTOR,
+        False, "use the projected service account token for the dashboard", _ASKING,
         env=("RAY_ENABLE_K8S_TOKEN_AUTH",), parse=parse_bool, flag=False,
     )  # fmt: skip
     log_batching: int = _setting(1000, "", _COLLECTOR, env=("LOG_BATCHING",), parse=parse_positive, unused=True)

@@ -54,6 +54,10 @@ class Victim:
         self._raylet.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
+    def set(self, **environment: str) -> None:
+        """For the next start."""
+        self._environment |= environment
+
     def start(self) -> None:
         self._starts += 1
         with (self.home / "log").open("ab") as log:

@@ -3,11 +3,14 @@
 import gzip
 import json
 import random
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,23 +20,25 @@ from folding import (
     RECORDED,
     REF,
     as_lines,
+    files_of,
     fold_session,
-    path_of,
     put,
     rows,
     same_spans,
     tables,
     tables_as_of,
 )
+from rayhistory.events.tables import REPEATED
+from rayhistory.events.times import parse_all, parse_ns
 from rayhistory.index.manifest import MERGED, Closing
+from rayhistory.index.parts import Parts
 from rayhistory.layout import Layout
 
+WRONG = f"source <> '' AND kind <> '{REPEATED}'"
 LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def ns_of(event: dict[str, Any]) -> int:
-    from rayhistory.events.times import parse_ns
-
     return parse_ns(event["timestamp"]) or 0
 
 
@@ -178,7 +183,7 @@ def test_an_index_is_used_again_and_a_damaged_one_is_not_trusted(tmp_path: Path)
     put(tmp_path, 0, as_lines(RECORDED))
     first = fold_session(tmp_path)
     expected = tables(tmp_path, first)
-    damaged = path_of(tmp_path, first, MERGED + "task_updates")
+    (damaged,) = files_of(tmp_path, first, MERGED + "task_updates")
     damaged.write_bytes(damaged.read_bytes()[:-10])
     second = fold_session(tmp_path)
     assert second.generation == 2
@@ -188,6 +193,12 @@ def test_an_index_is_used_again_and_a_damaged_one_is_not_trusted(tmp_path: Path)
 
 BAD_OBJECTS = {
     "truncated gzip": (gzip.compress(as_lines(RECORDED))[:-400], ".jsonl.gz", {"truncated gzip", "unreadable line"}),
+    "damaged gzip": (gzip.compress(as_lines(RECORDED[:20])) + gzip.compress(as_lines(RECORDED))[:30] + b"!" * 90,
+                     ".jsonl.gz", {"truncated gzip"}),
+    "many gzip members": (b"".join(gzip.compress(as_lines([event])) for event in RECORDED), ".jsonl.gz", set()),
+    "zstd": (zstandard.compress(as_lines(RECORDED)), ".jsonl", set()),
+    "truncated zstd": (zstandard.compress(as_lines(RECORDED)) + zstandard.compress(as_lines(RECORDED))[:-400], ".jsonl",
+                       {"truncated zstd", "unreadable line"}),
     "half a last line": (as_lines(RECORDED)[:-50], ".jsonl", {"unreadable line"}),
     "invalid UTF-8": (as_lines(RECORDED) + b'{"eventType": "\xff\xfe"}\n', ".jsonl", {"unreadable line"}),
     "a JSON array": (json.dumps(RECORDED).encode(), "", set()),
@@ -204,7 +215,7 @@ def test_a_bad_object_costs_what_is_bad_in_it_and_is_counted(tmp_path: Path, nam
     put(tmp_path, 0, data, suffix=suffix)
     put(tmp_path, 1, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
-    found = {kind for (kind,) in rows(tmp_path, manifest, "SELECT DISTINCT kind FROM gaps WHERE source <> ''")}
+    found = {kind for (kind,) in rows(tmp_path, manifest, f"SELECT DISTINCT kind FROM gaps WHERE {WRONG}")}
     assert found == kinds
     assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE type <> 'DRIVER_TASK'") == [(23,)]
 
@@ -239,7 +250,7 @@ def test_an_odd_event_is_mended_or_counted_and_never_stops_the_fold(
     put(tmp_path, 0, as_lines([event]))
     put(tmp_path, 1, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
-    found = [kind for (kind,) in rows(tmp_path, manifest, "SELECT kind FROM gaps WHERE source <> ''")]
+    found = [kind for (kind,) in rows(tmp_path, manifest, f"SELECT kind FROM gaps WHERE {WRONG}")]
     assert (found == []) if kind is None else (len(found) == 1 and found[0].startswith(kind))
 
 
@@ -327,7 +338,7 @@ def test_a_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> Non
     put(tmp_path, 0, as_lines([event]) + as_lines(RECORDED[:3]))
     manifest = fold_session(tmp_path)
     assert rows(tmp_path, manifest, "SELECT max(length(call_site)) FROM tasks") == [(9_000_000,)]
-    assert rows(tmp_path, manifest, "SELECT * FROM gaps WHERE source <> ''") == []
+    assert rows(tmp_path, manifest, f"SELECT * FROM gaps WHERE {WRONG}") == []
 
 
 def jobs_snapshot(at: str, *jobs: dict[str, Any]) -> dict[str, Any]:
@@ -371,6 +382,68 @@ def test_what_a_collector_counted_as_lost_is_counted_once(tmp_path: Path) -> Non
     for number in range(3):
         put(tmp_path, number, as_lines(RECORDED[number * 50 : (number + 1) * 50]))
         manifest = fold_session(tmp_path)
-    found = rows(tmp_path, manifest, "SELECT kind, count FROM gaps WHERE source <> '' ORDER BY kind")
+    found = rows(tmp_path, manifest, f"SELECT kind, count FROM gaps WHERE {WRONG} ORDER BY kind")
     assert found == [("event dropped", 2), ("event set aside by the collector", 3)]
     assert manifest.counts.gaps == 5
+
+
+def test_repeated_events_are_told_and_not_called_missing(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED[:7] + RECORDED))
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, f"SELECT count FROM gaps WHERE kind = '{REPEATED}'") == [(4 + 7,)]  # 4 by Ray
+    assert manifest.counts.gaps == 0
+
+
+def test_clocks_that_are_apart_are_told(tmp_path: Path) -> None:
+    """The worker says that it began two seconds before the owner sent it the task."""
+    owner = lifecycle(stateTransitions=[{"state": "SUBMITTED_TO_WORKER", "timestamp": "2026-11-15T19:18:42Z"}])
+    worker = lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": "2026-11-15T19:18:40Z"}])
+    put(tmp_path, 0, as_lines([owner, worker | {"eventId": "another"}]))
+    kinds = {kind for (kind,) in rows(tmp_path, fold_session(tmp_path), "SELECT kind FROM gaps")}
+    assert "task whose owner and worker had clocks more than a second apart" in kinds
+
+
+@pytest.mark.parametrize("memory", ["16Ki", "64Ki"])
+def test_a_session_folded_in_parts_has_the_same_tables(tmp_path: Path, memory: str) -> None:
+    """In one piece, in parts, and in parts after a generation that was in one piece, or in others."""
+    put(tmp_path, 0, as_lines(RECORDED[:70]))
+    put(tmp_path, 1, as_lines(RECORDED[70:]))
+    expected = tables(tmp_path, fold_session(tmp_path))
+    in_parts = fold_session(tmp_path, memory=memory, fresh=True)
+    assert len(in_parts.files["tasks"]) > 4
+    assert tables(tmp_path, in_parts) == expected
+    put(tmp_path, 2, as_lines([lifecycle()]))
+    again = fold_session(tmp_path, memory="32Ki")
+    assert 1 < len(again.files["tasks"]) != len(in_parts.files["tasks"])
+    assert {name: found for name, found in tables(tmp_path, again).items() if name != "gaps"} == {
+        name: found for name, found in expected.items() if name != "gaps"
+    }
+    moment = 1_794_770_327_000_000_000
+    assert tables_as_of(tmp_path, again, moment) == tables_as_of(tmp_path, fold_session(tmp_path, fresh=True), moment)
+
+
+@given(st.lists(st.text(alphabet="0123456789abcdef", min_size=48, max_size=48)), st.integers(1, 300))
+def test_every_task_is_in_one_part(task_ids: list[str], number: int) -> None:
+    parts = Parts(number)
+    places = dict(parts.split(task_ids))
+    assert sorted(place for found in places.values() for place in found) == list(range(len(task_ids)))
+    with duckdb.connect(config={"threads": 1}) as database:
+        for part, found in places.items():
+            chosen = [task_ids[place] for place in found]
+            condition = parts.condition(part)
+            query = f"SELECT count(*) FROM (SELECT unnest(?::VARCHAR[]) AS task_id) WHERE {condition}"
+            assert database.execute(query, [task_ids]).fetchall() == [(len(chosen),)]
+
+
+@given(st.lists(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2200, 1, 1)), max_size=5), st.data())  # noqa: DTZ001
+def test_times_read_together_are_those_read_one_by_one(moments: list[datetime], data: st.DataObject) -> None:
+    def spelled(moment: datetime) -> str:
+        fraction = data.draw(
+            st.sampled_from(["", ".5", ".123", ".123456", ".000000001", ".999999999", ".12+01:00", ".x"])
+        )
+        return (
+            moment.strftime("%Y-%m-%dT%H:%M:%S") + fraction + data.draw(st.sampled_from(["Z", "Z", "Z", "", "+00:00"]))
+        )
+
+    texts = [spelled(moment) for moment in moments]
+    assert list(parse_all(texts)) == [parse_ns(text) for text in texts]

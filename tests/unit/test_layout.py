@@ -1,11 +1,13 @@
 """Keys as KubeRay's server reads them, and back."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from rayhistory.errors import UsageError
 from rayhistory.layout import Layout, SessionRef
+from rayhistory.layout.doc import SECTIONS, document
 
 SESSION = "session_2026-08-12_09-15-02_123456_1"
 PLAIN = SessionRef("default", "raycluster", SESSION)
@@ -64,3 +66,11 @@ def test_a_name_from_outside_that_is_no_session_is_refused(name: str) -> None:
 def test_a_name_from_outside_that_is_not_dns_1123_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         SessionRef.checked(name, "c", SESSION)
+
+
+def test_the_document_of_keys_is_the_code() -> None:
+    """docs/storage-layout.md is made by `make docs`, and has every key that the layout can make."""
+    text = (Path(__file__).parents[2] / "docs/storage-layout.md").read_text()
+    assert text == document(), "run: make docs"
+    keys = {name for name in vars(Layout) if name.endswith("_key") and not name.startswith("parse")}
+    assert keys <= {row.method for rows in SECTIONS.values() for row in rows}

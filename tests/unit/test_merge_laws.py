@@ -36,7 +36,7 @@ def rows_of(table: Table) -> st.SearchStrategy[list[Row]]:
 def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:
     if not rows:
         return []
-    DATABASE.register("source", arrow_table(table, rows))
+    DATABASE.register("source", arrow_table(table, list(zip(*rows, strict=True))))
     return merge_rows(table, DATABASE.execute(merge_sql(table, "source")).fetchall())
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayhistory.collector.packs import PackBuilder, PackSeries
+from rayhistory.events.columns import Rows
 from rayhistory.index.read import read_source
 from rayhistory.index.sources import Kind, list_sources
 from rayhistory.layout import Layout, SessionRef
@@ -546,6 +547,9 @@ def test_the_fold_reads_event_logs_from_packs(node: Node) -> None:
         await node.store.put(f"{layout.node_packs_prefix(ref, 'ab' * 28)}/{sealed.name}", sealed.data)
         (source,) = await list_sources(node.store, layout, ref)
         assert source.kind is Kind.PACKED_LOG
-        return [row async for rows, _ in read_source(node.store, source) for row in rows.tables["cluster_events"]]
+        rows = Rows()
+        async for _ in read_source(node.store, source, rows):
+            pass
+        return rows.rows("cluster_events")
 
     assert [row[0] for row in asyncio.run(fold())] == ["1"]

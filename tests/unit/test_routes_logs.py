@@ -8,10 +8,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.layout import Layout
+from rayhistory.server import logflow
+from rayhistory.server.app import create_app
 from rayhistory.server.logfind import below_logs
 from rayhistory.server.routes import logs as routes
 from rayhistory.storage import open_store
-from recorded_sample import NODE, REF, live, serving, settings_for
+from rayhistory.storage.local import LocalStore
+from recorded_sample import NODE, REF, keep_sample, live, serving, settings_for
 
 SESSION_LOGS = f"/tmp/ray/{REF.session}/logs"
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
@@ -306,7 +309,7 @@ def test_colours_are_kept_or_removed(client: TestClient) -> None:
 def test_no_block_ends_inside_a_character_or_a_colour(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(routes, "_BLOCK", size)
+    monkeypatch.setattr(logflow, "BLOCK", size)
     with client.stream("GET", "api/v0/logs/file", params={"node_id": NODE, "filename": "coloured.log"}) as answer:
         assert "".join(chunk.decode() for chunk in answer.iter_raw()) == COLOURED.decode()
     plain = content(client, node_id=NODE, filename="coloured.log", filter_ansi_code="true")
@@ -318,6 +321,98 @@ def test_no_block_ends_inside_a_character_or_a_colour(
 def test_a_stream_sends_what_there_is_and_ends(client: TestClient) -> None:
     assert content(client, "stream", node_id=NODE, filename="raylet.out", interval=0.5) == FILES["raylet.out"]
     assert complaint(client, "video", node_id=NODE, filename="raylet.out") == "Invalid media type: video"
+
+
+RAYLET = {"node_id": NODE, "filename": "raylet.out"}
+SIZE = len(FILES["raylet.out"])
+
+
+@pytest.mark.parametrize(
+    ("header", "start", "end"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=3-11", 3, 12),
+        ("bytes = 30 - 99999", 30, SIZE),
+        ("bytes=5-", 5, SIZE),
+        ("bytes=-7", SIZE - 7, SIZE),
+        ("bytes=-99999", 0, SIZE),
+    ],
+)
+def test_a_part_of_a_file_is_given_by_its_place(client: TestClient, header: str, start: int, end: int) -> None:
+    answer = client.get("api/v0/logs/file", params=RAYLET, headers={"Range": header})
+    assert (answer.status_code, answer.content) == (206, FILES["raylet.out"][start:end])
+    assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{SIZE}"
+    assert answer.headers["content-length"] == str(end - start)
+
+
+def test_a_part_of_the_last_lines_is_a_part_of_what_would_be_given(client: TestClient) -> None:
+    answer = client.get("api/v0/logs/file", params=RAYLET | {"lines": "2"}, headers={"Range": "bytes=0-7"})
+    assert (answer.content, answer.headers["content-range"]) == (b"raylet 2", f"bytes 0-7/{SIZE - 9}")
+
+
+@pytest.mark.parametrize("header", [f"bytes={SIZE}-", "bytes=99999-", "bytes=-0"])
+def test_what_is_not_there_cannot_be_a_part(client: TestClient, header: str) -> None:
+    answer = client.get("api/v0/logs/file", params=RAYLET, headers={"Range": header})
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{SIZE}")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Range": "bytes=-"},
+        {"Range": "bytes=7-3"},
+        {"Range": "lines=1-2"},
+        {"Range": "bytes=0-1,4-5"},
+        {"Range": f"bytes=0-{9 * '9999999'}"},
+        {"Range": "bytes=0-1", "If-Range": '"x"'},
+        {},
+    ],
+)
+def test_what_is_no_range_is_answered_with_everything(client: TestClient, headers: dict[str, str]) -> None:
+    answer = client.get("api/v0/logs/file", params=RAYLET, headers=headers)
+    assert (answer.status_code, answer.content) == (200, FILES["raylet.out"])
+    assert answer.headers["accept-ranges"] == "bytes"
+
+
+def test_colours_that_are_removed_have_no_place(client: TestClient) -> None:
+    query = {"node_id": NODE, "filename": "coloured.log", "filter_ansi_code": "true"}
+    answer = client.get("api/v0/logs/file", params=query, headers={"Range": "bytes=0-1"})
+    assert (answer.status_code, "accept-ranges" in answer.headers) == (200, False)
+
+
+def test_the_size_is_told_without_the_content(client: TestClient) -> None:
+    answer = client.head("api/v0/logs/file", params=RAYLET | {"lines": "-1"})
+    assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, str(SIZE), b"")
+
+
+class Counted(LocalStore):
+    """A directory that counts what is read of its logs."""
+
+    read = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await super().get_range(key, start, end)
+        self.read += len(data) if "/logs/" in key else 0
+        return data
+
+
+def test_the_last_lines_of_a_log_of_10_gb_are_found_from_its_end(tmp_path: Path) -> None:
+    settings, layout = settings_for(tmp_path), Layout()
+    keep_sample(settings)
+    lines = b"".join(b"%04d %s\n" % (number, b"x" * 95) for number in range(1500))
+    path = Path(settings.local_storage_dir) / layout.log_key(REF, NODE, "large.log")
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.seek(10 << 30)  # a hole, which takes no room
+        file.write(b"\n" + lines)
+    store = Counted(Path(settings.local_storage_dir))
+    query = {"node_id": NODE, "filename": "large.log"}
+    with TestClient(create_app(settings, store), base_url=f"http://testserver{REF.url}") as client:
+        assert content(client, **query) == b"".join(lines.splitlines(keepends=True)[-1000:])
+        assert store.read < 1 << 20
+        part = client.get("api/v0/logs/file", params=query | {"lines": "-1"}, headers={"Range": "bytes=-101"})
+        assert part.content == lines[-101:]
+        assert store.read < 1 << 20
 
 
 def test_an_empty_file_is_an_empty_answer(client: TestClient) -> None:

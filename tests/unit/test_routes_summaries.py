@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.server.lineage import lineage
 from recorded_sample import live, serving
 
 Row = dict[str, Any]
@@ -101,50 +99,6 @@ def test_the_same_tasks_make_the_same_tree_as_in_ray(client: TestClient) -> None
     ours = cluster(result(client, "tasks/summarize?summary_by=lineage"))
     expected = common.asdict(theirs)
     assert ours == expected
-
-
-def task(task_id: str, parent: str | None, **more: Any) -> Row:
-    return {
-        "task_id": task_id, "name": task_id, "func_or_class_name": task_id, "type": "NORMAL_TASK",
-        "parent_task_id": parent, "actor_id": None, "state": "FINISHED", "creation_time_ms": 1,
-    } | more  # fmt: skip
-
-
-def test_what_hangs_below_an_unknown_task_is_not_shown() -> None:
-    tree = lineage([task("a", None), task("b", "lost"), task("c", "b")], [])
-    assert [node.key for node in tree] == ["a"]
-
-
-def test_tasks_that_call_each_other_in_a_circle_do_no_harm() -> None:
-    assert lineage([task("a", "b"), task("b", "a"), task("c", "c")], []) == []
-
-
-def test_a_chain_of_calls_may_be_longer_than_the_stack() -> None:
-    chain = [task("t0", None)] + [task(f"t{i}", f"t{i - 1}") for i in range(1, 5000)]
-    [top] = lineage(chain[::-1], [])
-    assert top.state_counts == {"FINISHED": 5000}
-    assert msgspec.json.encode(top)
-
-
-def test_running_tasks_come_first_then_pending_failed_and_earlier_ones() -> None:
-    tree = lineage(
-        [
-            task("late", None, creation_time_ms=9),
-            task("early", None, creation_time_ms=2),
-            task("failed", None, state="FAILED"),
-            task("pending", None, state="PENDING_ARGS_AVAIL"),
-            task("running", None, state="RUNNING_IN_RAY_GET"),
-        ],
-        [],
-    )
-    assert [node.name for node in tree] == ["running", "pending", "failed", "early", "late"]
-
-
-def test_an_actor_that_is_not_known_is_named_by_its_creation() -> None:
-    creation = {"type": "ACTOR_CREATION_TASK", "actor_id": "a", "func_or_class_name": "Counter.__init__"}
-    [actor] = lineage([task("t", "f" * 48, **creation)], [])
-    assert (actor.name, actor.key, actor.timestamp) == ("Counter", "actor:a", 1)
-    assert msgspec.to_builtins(actor.link) == {"type": "actor", "id": "a"}
 
 
 def test_an_unknown_kind_of_summary_is_refused(client: TestClient) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 
-from rayhistory.errors import UsageError
+from rayhistory.cli.choice import chosen
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.layout import Layout
 from rayhistory.server.catalogue import Catalogue, Entry
@@ -22,7 +22,7 @@ async def _index(settings: Settings, names: list[str], *, watch: bool) -> int:
     builder = IndexBuilder(settings, store, layout)
     indexer = Indexer(catalogue, builder)
     try:
-        entries = _chosen(await catalogue.entries(), names)
+        entries = chosen(await catalogue.entries(), names)
         results = [await _index_one(indexer, entry) for entry in entries]
         if watch:
             print("watching the store; press Ctrl-C to stop", flush=True)
@@ -38,22 +38,9 @@ async def _index_one(indexer: Indexer, entry: Entry) -> bool:
     if manifest is None:
         print(f"{entry.ref.path}  could not be indexed", flush=True)
         return False
-    size = sum(manifest.files.values()) / 1e6
+    size = manifest.size / 1e6
     counts = f"{manifest.events:,} events, {manifest.counts.tasks:,} tasks, {size:.1f} MB"
     print(
         f"{entry.ref.path}  generation {manifest.generation}: {counts}, folded in {manifest.seconds:.1f} s", flush=True
     )
     return True
-
-
-def _chosen(entries: list[Entry], names: list[str]) -> list[Entry]:
-    """Sessions by name, by cluster (`namespace/cluster`), or all when none is named."""
-    if not names:
-        return entries
-    chosen = []
-    for name in names:
-        found = [e for e in entries if name in (e.ref.session, e.ref.path, f"{e.ref.namespace}/{e.ref.cluster}")]
-        if not found:
-            raise UsageError(f"no session {name!r} in the store: see rayhistory sessions")
-        chosen += found
-    return chosen

@@ -2,13 +2,32 @@
 
 import argparse
 import asyncio
+import os
 import re
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from rayhistory import __version__
-from rayhistory.cli import doctor, env, index, record, serve, sessions
+from rayhistory.cli import (
+    asking,
+    copying,
+    doctor,
+    env,
+    importing,
+    index,
+    logs,
+    looking,
+    output,
+    reading,
+    record,
+    retention,
+    rows,
+    serve,
+    sessions,
+    sql,
+)
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, parse_name, resolve
 
@@ -44,6 +63,9 @@ def main() -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read our output has seen enough
+        raise SystemExit(141) from None
 
 
 def _parser() -> Parser:
@@ -61,6 +83,8 @@ def _parser() -> Parser:
     indexing = _add(commands, "index", index.run, "fold sessions now, so that opening them is instant", _INDEX)
     indexing.add_argument("sessions", nargs="*", metavar="SESSION", help="session or namespace/cluster (default: all)")
     indexing.add_argument("--watch", action="store_true", help="go on as sessions grow and end")
+    _add_reading(commands)
+    _add_keeping(commands)
     _add(commands, "doctor", doctor.run, "check settings, store, Ray and ports, and say what to do", _SERVE)
     _add_env(commands)
     demo = _add(commands, "demo", serve.demo, "record a sample session if there is none, then serve", _SERVE)
@@ -81,16 +105,62 @@ def _add(
     return parser
 
 
+def _add_reading(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Commands that look into one session, and those that look into many."""
+    for table in rows.TABLES:
+        name = table.replace("_", "-")
+        parser = _add(commands, name, partial(rows.run, table), f"list a session's {name.replace('-', ' ')}", _INDEX)
+        asking.add_arguments(parser)
+        rows.add_arguments(parser)
+    for name, run, text, more in (
+        ("summary", reading.summary, "count a session's tasks or actors, by name and state", reading.add_summary),
+        ("timeline", reading.timeline, "write what tasks did when, for Perfetto", reading.add_timeline),
+        ("logs", logs.run, "list log files, and show what a task, actor, job or process wrote", logs.add_arguments),
+        ("gaps", reading.gaps, "say what is missing from a session, and why", output.add_arguments),
+        ("open", reading.open_session, "open a session's pages in a browser", reading.add_open),
+    ):
+        parser = _add(commands, name, run, text, _INDEX)
+        asking.add_arguments(parser)
+        more(parser)
+    sql.add_arguments(_add(commands, "sql", sql.run, "ask the tables of sessions anything, in SQL", _INDEX))
+    sql.add_export_arguments(_add(commands, "export", sql.export, "write a session's tables as Parquet files", _INDEX))
+
+
+def _add_keeping(commands: "argparse._SubParsersAction[Parser]") -> None:
+    settings = _STORE | {"vanished_after"}
+    copying.add_arguments(_add(commands, "copy", copying.run, "copy sessions to another store", settings))
+    text = "bring in a session directory of Ray that was found on a disk, without any collector"
+    bringing = _add(commands, "import-dir", importing.run, text, settings)
+    bringing.add_argument("directory", metavar="DIR", help="the session's directory, as /tmp/ray/session_…")
+    _add_names(bringing)
+    text = "keep what the dashboard of a running cluster can tell now, without any collector"
+    look = _add(commands, "snapshot", looking.run, text, settings)
+    looking.add_arguments(look)
+    _add_names(look)
+    text = "show which sessions are no longer to be kept, and with --yes remove them"
+    retention.add_arguments(_add(commands, "retention", retention.run, text, settings))
+    for name, run, text in (
+        ("pin", retention.pin, "keep sessions for ever, whatever retention says"),
+        ("unpin", retention.unpin, "leave pinned sessions to retention again"),
+    ):
+        marking = _add(commands, name, run, text, settings)
+        marking.add_argument("sessions", nargs="+", metavar="SESSION", help="session or namespace/cluster")
+
+
 def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
     text = "run a command as a job on a local Ray and keep its session"
     parser = _add(commands, "run", _run, text, _STORE)
+    _add_names(parser)
+    parser.add_argument("--num-cpus", type=int, help="CPUs that Ray may use (default: all)")
+    parser.add_argument("--port", type=int, default=8080, help="port of your server, for the link (default: 8080)")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what to run, after --")
+
+
+def _add_names(parser: Parser) -> None:
     parser.add_argument(
         "--name", type=_cluster_name, default=host_name(), help="name of the cluster (default: this host)"
     )
     parser.add_argument("--namespace", type=_cluster_name, default="default", help="namespace (default: default)")
-    parser.add_argument("--num-cpus", type=int, help="CPUs that Ray may use (default: all)")
-    parser.add_argument("--port", type=int, default=8080, help="port of your server, for the link (default: 8080)")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what to run, after --")
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from rayhistory.cli.output import table
 from rayhistory.index.overlay import index_store
 from rayhistory.layout import Layout
 from rayhistory.server.catalogue import Catalogue
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     elif rows:
-        print(_table([_HEADINGS, *map(_cells, rows)]))
+        print(table([_HEADINGS, *map(_cells, rows)]))
     else:
         print("The store holds no session yet. Record one with: rayhistory run -- python my_job.py")
     return 0
@@ -38,12 +39,6 @@ async def _rows(settings: Settings) -> list[SessionRow]:
         return [await home.row(entry) for entry in await catalogue.entries()]
     finally:
         await store.close()
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _cells(row: SessionRow) -> tuple[str, ...]:

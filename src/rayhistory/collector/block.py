@@ -106,15 +106,17 @@ def unpack(member: Member) -> bytes:
 def members(path: Path, damage: Damage, *, data: bool = True) -> Iterator[Member]:
     """Every whole member of a file, beginning anew after what is damaged."""
     with path.open("rb", buffering=_READ) as file:
-        end = os.fstat(file.fileno()).st_size
-        start = 0
-        while start < end:
-            member = _member_at(file, start, end, data=data)
-            if member is None:
-                start = _next_beginning(file, start, end, damage)
-            else:
-                yield member
-                start += member.size
+        yield from members_between(file, 0, os.fstat(file.fileno()).st_size, damage, data=data)
+
+
+def members_between(file: BinaryIO, start: int, end: int, damage: Damage, *, data: bool) -> Iterator[Member]:
+    while start < end:
+        member = _member_at(file, start, end, data=data)
+        if member is None:
+            start = _next_beginning(file, start, end, damage)
+        else:
+            yield member
+            start += member.size
 
 
 def checked(path: Path, damage: Damage) -> Iterator[tuple[Member, bytes]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import httpx
@@ -70,18 +70,23 @@ class Dashboard:
 
     async def get(self, uri: str) -> bytes:
         """The body of a 200; DashboardError for everything else."""
+        body = bytearray()
+        async for chunk in self.stream(uri):
+            body += chunk
+            if len(body) > _LARGEST_ANSWER:
+                raise DashboardError("too large")
+        return bytes(body)
+
+    async def stream(self, uri: str) -> AsyncGenerator[bytes, None]:
+        """The same in pieces."""
         try:
             async with self._http.stream("GET", self.address + uri, headers=await self._authorization()) as response:
                 if response.status_code in {401, 403}:
                     raise DashboardError("authentication")
                 if response.status_code != 200:
                     raise DashboardError(f"status {response.status_code}")
-                body = bytearray()
                 async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > _LARGEST_ANSWER:
-                        raise DashboardError("too large")
-                return bytes(body)
+                    yield chunk
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self.verified = False
             raise DashboardError("no connection") from error

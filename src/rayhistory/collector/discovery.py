@@ -16,6 +16,7 @@ from rayhistory.layout.session import is_session_name
 _PORT_FILE = re.compile(r"[a-z_]+_port_([0-9a-f]{56})\Z")
 _RAYLET_LINE = re.compile(rb"Raylet of id, ([0-9a-f]{56}) started")
 _DASHBOARD_LINE = re.compile(rb"Dashboard head http address: (?:https?://)?([0-9A-Za-z.\[\]:-]+:\d+)")
+_AUTOSCALER_LINE = re.compile(rb"Starting autoscaler metrics server on port (\d{1,5})\n")
 _LOG_START = 1 << 20
 
 
@@ -77,6 +78,31 @@ def find_dashboard(directory: Path) -> str | None:
     """The address that the session's dashboard says in its log that it listens on."""
     found = _DASHBOARD_LINE.findall(_beginning(directory / "logs" / "dashboard.log"))
     return f"http://{found[-1].decode()}" if found else None
+
+
+def metrics_port(directory: Path, node: str) -> int | None:
+    """Where the node says its metrics; None when it does not, or not yet."""
+    known = _beginning(directory / f"metrics_export_port_{node}").decode(errors="replace").strip()
+    return _port(known or _port_before_2_54(_beginning(directory / "ports_by_node.json")))
+
+
+def _port_before_2_54(ports_by_node: bytes) -> object:
+    """One file for all nodes that share the directory, which in a pod is one."""
+    try:
+        nodes = msgspec.json.decode(ports_by_node, type=dict[str, dict[str, object]])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return next((ports["metrics_export_port"] for ports in nodes.values() if "metrics_export_port" in ports), None)
+
+
+def autoscaler_port(directory: Path) -> int | None:
+    """Where the head's autoscaler says its own metrics, from its log."""
+    found = _AUTOSCALER_LINE.findall(_beginning(directory / "logs" / "monitor.log"))
+    return _port(found[-1].decode()) if found else None
+
+
+def _port(said: object) -> int | None:
+    return int(str(said)) if re.fullmatch(r"\d{1,5}", str(said)) and 0 < int(str(said)) < 65536 else None
 
 
 def _beginning(path: Path) -> bytes:

@@ -25,7 +25,7 @@ from rayhistory.layout.keys import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"event_EXPORT_[A-Za-z0-9_.-]*\.log(\.\d+)?\Z|event_EXPORT_[A-Za-z0-9_.-]*\.\d+\.log\Z")
+EXPORT_FILE = re.compile(r"event_EXPORT_[A-Za-z0-9_.-]*\.log(\.\d+)?\Z|event_EXPORT_[A-Za-z0-9_.-]*\.\d+\.log\Z")
 _EVERY = 2.0
 _READ = 1 << 20
 _LONGEST_LINE = 16 << 20
@@ -86,8 +86,7 @@ class Exports:
         return found
 
     def _records(self, name: str, data: bytes) -> Iterator[bytes]:
-        # The name without its rotation, so that the same line has one name.
-        name = re.sub(r"\.log\.\d+\Z|\.\d+\.log\Z", ".log", name)
+        name = plain_name(name)
         node = self._spool.node_of(self._session) or ""
         for line in data.split(b"\n"):
             if not line.strip():
@@ -97,7 +96,7 @@ class Exports:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 fields = None
             if isinstance(fields, dict):
-                yield _record(self._session, node, name, fields, line)
+                yield export_record(self._session, node, name, line, _time(fields.get("timestamp")))
             else:
                 self._metrics.set_aside.labels("export line").inc()
                 self._metrics.bad += 1
@@ -128,7 +127,7 @@ class Exports:
 
 def _files(directory: Path) -> list[tuple[Path, os.stat_result]]:
     try:
-        paths = [path for path in directory.iterdir() if _NAME.match(path.name)]
+        paths = [path for path in directory.iterdir() if EXPORT_FILE.match(path.name)]
     except OSError:
         return []
     found = []
@@ -155,7 +154,13 @@ def _whole_lines(path: Path, offset: int) -> bytes:
     return data[: data.rfind(b"\n") + 1] or data
 
 
-def _record(session: str, node: str, name: str, fields: dict[str, Any], line: bytes) -> bytes:
+def plain_name(name: str) -> str:
+    """The name without its rotation, so that the same line has one name."""
+    return re.sub(r"\.log\.\d+\Z|\.\d+\.log\Z", ".log", name)
+
+
+def export_record(session: str, node: str, name: str, line: bytes, timestamp: str) -> bytes:
+    """The event of our own as which a line is kept."""
     identity = hashlib.blake2b(name.encode() + b"\0" + line, digest_size=28).digest()
     return (
         msgspec.json.encode(
@@ -163,7 +168,7 @@ def _record(session: str, node: str, name: str, fields: dict[str, Any], line: by
                 "eventId": base64.b64encode(identity).decode(),
                 "eventType": "EXPORT_RECORD",
                 "sourceType": "RAYHISTORY",
-                "timestamp": _time(fields.get("timestamp")),
+                "timestamp": timestamp,
                 "severity": "INFO",
                 "message": "",
                 "sessionName": session,

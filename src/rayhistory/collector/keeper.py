@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayhistory.collector.discovery import Raylet, find_dashboard, raylet
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.exports import Exports
 from rayhistory.collector.ingest import Ingest
 from rayhistory.collector.leftovers import mark_done
 from rayhistory.collector.logs import Shipper, make_shipper
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import SessionRecord, node_seal, seal_node
+from rayhistory.collector.samples import Sampler
 from rayhistory.collector.spool import Spool
-from rayhistory.collector.supervise import keep_going, unless
+from rayhistory.collector.supervise import keep_going, pause, unless
 from rayhistory.collector.upload import Uploader
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.settings import Settings
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
+_NOBODY_TELLS = 5.0  # without a directory, only events can tell which node it is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +57,29 @@ class SessionKeeper:
         self._node_known = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: Shipper | None = None
+        self._shipping: asyncio.Task[None] | None = None
         self._record: SessionRecord | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._snapshots: Snapshots | None = None
         self._exports: Exports | None = None
+        self._samples: Sampler | None = None
 
     def start(self) -> None:
         log.info("a session is kept", extra={"session": self.ref.session, "directory": str(self.directory or "")})
         shared = self._shared
         settings = shared.settings
+        shared.spool.reopen(self.ref.session)
+        if settings.enable_log_collector or settings.log_layout != "plain":
+            self._logs = make_shipper(
+                None,
+                settings,
+                shared.store,
+                shared.metrics,
+                packs_at=lambda: shared.layout.node_packs_prefix(self.ref, self.node or UNKNOWN),
+                key_of=lambda name: shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
+                events=EventStreams(shared.spool, self.ref.session),
+            )
+            self._shipping = self._go("logs", self._ship)
         if settings.enable_log_collector and settings.role == "Head":
             self._record = SessionRecord(
                 self.ref,
@@ -83,15 +100,8 @@ class SessionKeeper:
         self.directory = directory
         if self._shared.settings.enable_log_collector:
             shared = self._shared
-            self._logs = make_shipper(
-                directory / "logs",
-                shared.settings,
-                shared.store,
-                shared.metrics,
-                packs_at=lambda: shared.layout.node_packs_prefix(self.ref, self.node or UNKNOWN),
-                key_of=lambda name: shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
-            )
-            self._tasks.append(self._go("logs", self._ship_logs))
+            if self._logs:
+                self._logs.follow(directory / "logs")
             self._exports = Exports(
                 self.ref.session,
                 directory / "logs" / "export_events",
@@ -100,6 +110,22 @@ class SessionKeeper:
                 shared.metrics,
             )
             self._tasks.append(self._go("exports", self._exports.run))
+            if shared.settings.metrics_interval:
+                self._samples = self._sample_metrics(directory)
+                self._tasks.append(self._go("metrics", self._samples.run))
+
+    def _sample_metrics(self, directory: Path) -> Sampler:
+        shared = self._shared
+        return Sampler(
+            directory,
+            shared.store,
+            shared.metrics,
+            node=lambda: self.node,
+            key_of=lambda node, first_ms: shared.layout.metrics_key(self.ref, node, first_ms),
+            interval=shared.settings.metrics_interval,
+            skip=shared.settings.metrics_skip,
+            head=shared.settings.role == "Head",
+        )
 
     async def set_node(self, node: str) -> None:
         if node == self.node:
@@ -108,7 +134,7 @@ class SessionKeeper:
         await self._shared.spool.name_node(self.ref.session, node)
         self.node = node
         self._node_known.set()
-        if self._record:
+        if self._record and node != UNKNOWN:
             self._record.learn(node=node)
 
     def log_lag(self) -> float:
@@ -125,7 +151,7 @@ class SessionKeeper:
     async def close(self, reason: str, give_up: asyncio.Event) -> None:
         """Brings everything of the session to the store, or as much as there is time for, and seals it."""
         shared, session = self._shared, self.ref.session
-        await _cancelled(self._tasks)
+        await _cancelled([*self._tasks, *([self._shipping] if self._shipping else [])])
         if self._snapshots:
             await self._snapshots.close()
         if self._exports:
@@ -133,15 +159,19 @@ class SessionKeeper:
         await shared.spool.rotate(session)
         if self.node is None:
             await self.set_node(shared.ingest.senders.get(session) or UNKNOWN)
-        finish = [shared.uploader.drain(session), *([self._logs.finish()] if self._logs else [])]
+        finish = [shared.uploader.drain(session), *(part.finish() for part in (self._logs, self._samples) if part)]
         await unless(give_up, asyncio.gather(*finish))
+        if self._logs:  # once more: all events are in objects of their own now
+            await unless(give_up, self._logs.finish())
         left = await self._left()
-        if self._logs and self.directory and not any(name.startswith("logs/") for name in left):
+        logs_done = shared.settings.enable_log_collector and not any(name.startswith("logs/") for name in left)
+        if logs_done and self.directory:
             logs = self.directory / "logs"
             await asyncio.to_thread(mark_done, shared.spool.directory, session, self.node or UNKNOWN, logs)
         await shared.spool.note(bad=shared.metrics.bad, lost=shared.metrics.lost)
         seal = node_seal(self.node or UNKNOWN, shared.spool.counts(session), left)
         await seal_node(shared.store, shared.layout, self.ref, seal, shared.metrics)
+        await shared.spool.seal(session)
         if self._record:
             if self._heartbeat:
                 await _cancelled([self._heartbeat])
@@ -151,9 +181,12 @@ class SessionKeeper:
     async def _left(self) -> list[str]:
         segments = [segment.path.name for segment in self._shared.spool.segments(self.ref.session)]
         logs = await asyncio.to_thread(self._logs.left) if self._logs else []
-        return [*segments, *(f"logs/{name}" for name in logs)]
+        metrics = self._samples.left() if self._samples else []
+        return [*segments, *(f"logs/{name}" for name in logs), *metrics]
 
-    async def _ship_logs(self) -> None:
+    async def _ship(self) -> None:
+        if not await pause(self._node_known, _NOBODY_TELLS) and self.directory is None:
+            await self.set_node(UNKNOWN)
         await self._node_known.wait()
         if self._logs:
             await self._logs.run()

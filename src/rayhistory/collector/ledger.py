@@ -1,7 +1,8 @@
 """What has been counted of each session, kept beside the spool so that a restart does not begin at zero.
 
 What is still in the spool counts itself: here is only what has left it. The entry is on disk before a confirmed
-segment is deleted, with the segment's name, so that a crash between the two counts nothing twice.
+segment is deleted, with the segment's name, so that a crash between the two counts nothing twice. The name stays until
+the packs, too, have forgotten the segment: only what is confirmed may be forgotten there.
 """
 
 import logging
@@ -16,6 +17,7 @@ from rayhistory.collector.segment import sync_directory
 log = logging.getLogger(__name__)
 
 _MOST_SESSIONS = 32
+_MOST_CONFIRMED = 256  # without packs nobody ever settles them
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
@@ -23,8 +25,11 @@ class Entry(msgspec.Struct, omit_defaults=True):
     stored: int = 0
     bad_before: int = 0
     lost_before: int = 0
+    sealed: bool = False
+    late: int = 0
+    """Events that reached the store after the seal."""
     confirmed: list[int] = []
-    """Segments whose objects are all in the store, and which may not be deleted yet."""
+    """Segments whose objects are all in the store, and of which something else may be left."""
 
 
 class _Book(msgspec.Struct, omit_defaults=True):
@@ -77,31 +82,43 @@ class Ledger:
         book.bad, book.lost = self._bad_earlier + bad, self._lost_earlier + lost
         return news
 
-    def is_confirmed(self, session: str, created_ns: int) -> bool:
-        entry = self._book.sessions.get(session)
-        return entry is not None and created_ns in entry.confirmed
-
-    def confirm(self, session: str, created_ns: int, *, received: int, stored: int) -> None:
+    def confirm(self, session: str, created_ns: int, *, received: int, stored: int, whole: bool) -> None:
+        """Of a segment that is not there as a whole, there may be more in the packs."""
         with self._lock:
             entry = self._entry(session)
             entry.received += received
             entry.stored += stored
-            entry.confirmed.append(created_ns)
+            entry.late += received if entry.sealed else 0
+            if whole:
+                entry.confirmed = [*entry.confirmed, created_ns][-_MOST_CONFIRMED:]
         self.save()
 
-    def deleted(self, session: str, created_ns: int) -> None:
+    def confirmed(self, session: str) -> set[int]:
+        entry = self._book.sessions.get(session)
+        return set(entry.confirmed) if entry else set()
+
+    def settle(self, session: str, segments: set[int]) -> None:
+        """Nothing but their objects is left of these."""
         with self._lock:
-            entry = self._book.sessions.get(session)
-            if entry and created_ns in entry.confirmed:
-                entry.confirmed.remove(created_ns)
+            if segments and (entry := self._book.sessions.get(session)):
+                entry.confirmed = [each for each in entry.confirmed if each not in segments]
+
+    def seal(self, session: str, *, sealed: bool) -> None:
+        """From now on, what reaches the store is late, or is not."""
+        with self._lock:
+            self._entry(session).sealed = sealed
+
+    def is_sealed(self, session: str) -> bool:
+        entry = self._book.sessions.get(session)
+        return entry is not None and entry.sealed
 
     def created(self, created_ns: int) -> None:
         self._book.last_created = max(self._book.last_created, created_ns)
 
-    def of(self, session: str) -> tuple[int, int, int, int]:
-        """Received and stored of what has left the spool; set aside and lost since the session began."""
+    def of(self, session: str) -> tuple[int, int, int, int, int]:
+        """Received and stored of what has left the spool; set aside and lost since the session began; late."""
         book, entry = self._book, self._book.sessions.get(session, Entry())
-        return entry.received, entry.stored, book.bad - entry.bad_before, book.lost - entry.lost_before
+        return entry.received, entry.stored, book.bad - entry.bad_before, book.lost - entry.lost_before, entry.late
 
     def save(self) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.collector.discovery import Raylet, find_node, raylet
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.logs import make_shipper
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import insist
@@ -58,6 +59,7 @@ class Leftovers:
         spool: Path,
         ref_of: Callable[[str], SessionRef],
         kept: Callable[[], Mapping[str, str | None]],
+        events_of: Callable[[str], EventStreams] | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -67,6 +69,7 @@ class Leftovers:
         self._spool = spool
         self._ref_of = ref_of
         self._kept = kept
+        self._events_of = events_of
         self._shipping: tuple[str, asyncio.Task[None]] | None = None
 
     async def run(self) -> None:
@@ -104,6 +107,7 @@ class Leftovers:
             self._metrics,
             packs_at=lambda: self._layout.node_packs_prefix(ref, node),
             key_of=lambda name: self._layout.log_key(ref, node, name),
+            events=self._events_of(leftover.session) if self._events_of else None,
         )
         if self._settings.role == "Head":
             await insist(lambda: self._store.put(self._layout.metadata_key(ref), b""), self._metrics, "record")
@@ -127,14 +131,18 @@ class Leftovers:
     def _ended(self) -> Iterator[Leftover]:
         for directory in _folders(self._root):
             if is_session_name(directory.name) and raylet(directory) is not Raylet.ALIVE:
-                node = find_node(directory) or _from_rotated_log(directory / "logs") or _UNKNOWN
-                yield Leftover(directory.name, node, directory / "logs")
+                yield Leftover(directory.name, node_of(directory), directory / "logs")
 
     def _moved_away(self) -> Iterator[Leftover]:
         for session in _folders(self._root / PREV_LOGS):
             for node in _folders(session) if is_session_name(session.name) else ():
                 if is_safe_component(node.name):
                     yield Leftover(session.name, node.name, node / "logs")
+
+
+def node_of(directory: Path) -> str:
+    """The node whose session directory this is, as far as its files tell."""
+    return find_node(directory) or _from_rotated_log(directory / "logs") or _UNKNOWN
 
 
 def mark_done(spool: Path, session: str, node: str, logs: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.shipping import PackShipper
 from rayhistory.collector.supervise import delays
@@ -42,6 +43,9 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class Shipper(Protocol):
+    def follow(self, directory: Path) -> None:
+        """The logs are there."""
+
     async def run(self) -> None:
         """While the session runs; never returns."""
 
@@ -62,6 +66,10 @@ class PackAndPlainShipper:
         self._packs = packs
         self._plain = plain
 
+    def follow(self, directory: Path) -> None:
+        self._packs.follow(directory)
+        self._plain.follow(directory)
+
     async def run(self) -> None:
         await self._packs.run()
 
@@ -77,18 +85,19 @@ class PackAndPlainShipper:
 
 
 def make_shipper(
-    directory: Path,
+    directory: Path | None,
     settings: Settings,
     store: Store,
     metrics: Metrics,
     *,
     packs_at: Callable[[], str],
     key_of: Callable[[str], str],
+    events: EventStreams | None = None,
 ) -> Shipper:
     interval = settings.log_interval
     if settings.log_layout == "plain":
         return LogShipper(directory, store, key_of, metrics, interval=interval)
-    packs = PackShipper(directory, store, packs_at, metrics, interval=interval)
+    packs = PackShipper(directory, store, packs_at, metrics, interval=interval, events=events)
     if settings.log_layout == "packs":
         return packs
     plain = LogShipper(directory, store, key_of, metrics, interval=interval, largest=settings.log_plain_limit)
@@ -100,7 +109,7 @@ class LogShipper:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         store: Store,
         key_of: Callable[[str], str],
         metrics: Metrics,
@@ -117,6 +126,9 @@ class LogShipper:
         self._shipped: dict[str, tuple[int, int]] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._turn = asyncio.Lock()
+
+    def follow(self, directory: Path) -> None:
+        self._directory = directory
 
     async def run(self) -> None:
         while True:
@@ -205,8 +217,10 @@ def by_value(files: Iterable[LogFile]) -> list[LogFile]:
     return sorted(files, key=lambda file: (rank(file), file.size))
 
 
-def find_logs(directory: Path) -> Iterator[LogFile]:
+def find_logs(directory: Path | None) -> Iterator[LogFile]:
     """Regular files, and links to such files inside the directory: a link must not lead out of it."""
+    if directory is None:
+        return
     root = os.path.realpath(directory)
     folders = [root]
     while folders:

@@ -15,6 +15,7 @@ import uvloop
 
 from rayhistory import jsonlog
 from rayhistory.collector.service import Collector
+from rayhistory.collector.supervise import step_back
 from rayhistory.errors import UsageError
 from rayhistory.settings import COLLECTOR, Settings, parse_command_line
 from rayhistory.storage import Store, open_store
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 async def _run(settings: Settings, store: Store, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="work"))
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="work", initializer=step_back))
     cluster = settings.ray_cluster_name or host_cluster_name(socket.gethostname())
     collector = Collector(settings, cluster, store)
     for number in (signal.SIGTERM, signal.SIGINT):

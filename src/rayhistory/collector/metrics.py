@@ -44,6 +44,11 @@ class Metrics:
         self.snapshots_kept = self._counter("snapshots_kept", "answers of the dashboard that had changed")
         self.snapshots_dropped = self._counter("snapshots_dropped", "answers for which the spool had no room")
         self.export_lines = self._counter("export_lines", "lines of Ray's export files that were kept")
+        self.metrics_samples = self._counter("metrics_samples", "times that the node's metrics were sampled")
+        self.metrics_failures = self._counter(
+            "metrics_failures", "times that the node's metrics could not be had", "reason"
+        )
+        self.metrics_dropped = self._counter("metrics_dropped", "series of the node's metrics that were not kept")
         self.task_failures = self._counter("task_failures", "background work that failed and was begun again", "task")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -1,4 +1,4 @@
-"""Making packs, one after the other, of what a node's log files have become since the last one.
+"""Making packs, one after the other, of what a node's log files and open events have become since the last one.
 
 A log that grows by a line per flush would lie in as many places as it has lines. So small pieces are repeated: every
 8th pack holds again, in one piece per file, what the last 8 brought, and likewise every 64th and every 512th. They
@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.tail import PIECE, Tailer
 from rayhistory.layout.packs import (
+    LOG,
     MAGIC,
     Catalog,
     Compressor,
@@ -33,6 +35,7 @@ from rayhistory.layout.packs import (
 
 _MOST_RAW = 16 << 20
 _MOST_PACKED = 4 << 20
+_MOST_EVENTS = 2 << 20  # there is room for logs, however many events there are
 _SHARE = 4 << 20
 _PACKS_PER_SEGMENT = 64
 _MOST_RANGES = 4096
@@ -48,7 +51,7 @@ class Sealed(NamedTuple):
     name: str
     data: bytes
     raw: int
-    """Bytes of log files in it."""
+    """New bytes in it."""
     more: bool
     """There is more than went into it."""
     files: frozenset[str]
@@ -151,8 +154,11 @@ def _runs(pieces: list[tuple[int, bytes]]) -> list[tuple[int, list[bytes]]]:
 class PackSeries:
     """The packs of one node, from where the catalogue ends. `newest` is the highest number that is taken."""
 
-    def __init__(self, directory: Path, catalog: Catalog, newest: int = -1) -> None:
+    def __init__(
+        self, directory: Path | None, catalog: Catalog, newest: int = -1, events: EventStreams | None = None
+    ) -> None:
         self.tailer = Tailer(directory, catalog.streams, catalog.next_stream)
+        self._events = events
         self._compressor = Compressor()
         self._number = max(catalog.number, newest) + 1
         self._last = catalog.last
@@ -184,10 +190,14 @@ class PackSeries:
     def _make(self, *, final: bool) -> Sealed | None:
         self.tailer.scan(self._number)
         builder = PackBuilder(self._compressor)
+        if self._events:
+            self._events.forget_stored(self.tailer)
+            for stream, start, data in self._events.read(self.tailer, _MOST_EVENTS):
+                self._add(builder, stream, start, data)
         self._fill(builder, final=final)
         if not (builder.raw or self.tailer.changed or self.tailer.forgotten):
             return None
-        raw, more = builder.raw, builder.room <= 0
+        raw, more = builder.raw, builder.room <= 0 or (self._events is not None and self._events.behind)
         self._repeat(builder)
         builder.finish()
         return self._seal(builder, raw, more=more)
@@ -197,12 +207,15 @@ class PackSeries:
         for share in (_SHARE, _MOST_RAW):
             for file in self.tailer.due(final=final):
                 for stream, start, data in self.tailer.read(file, min(share, builder.room)):
-                    builder.add(stream, start, data)
-                    self._recent.add(self._number, stream, start, data)
+                    self._add(builder, stream, start, data)
                     if builder.room <= 0:
                         break
                 if builder.room <= 0:
                     break
+
+    def _add(self, builder: PackBuilder, stream: int, start: int, data: bytes) -> None:
+        builder.add(stream, start, data)
+        self._recent.add(self._number, stream, start, data)
 
     def _repeat(self, builder: PackBuilder) -> None:
         repeated: dict[int, list[tuple[int, int]]] = {}
@@ -239,7 +252,8 @@ class PackSeries:
         end = end_of_pack(self._compressor.directory(tail))
         name = pack_name(self._number, builder.size + len(end), len(end))
         self._go_on(name, base, ranges)
-        files = frozenset(tailer.streams[each.stream].name for each in builder.ranges if each.stream in tailer.streams)
+        streams = [tailer.streams.get(number) for number in {each.stream for each in builder.ranges}]
+        files = frozenset(stream.name for stream in streams if stream and stream.kind == LOG)
         return Sealed(name, b"".join([*builder.parts, end]), raw, more, files)
 
     def _is_checkpoint(self, ranges: int) -> bool:

@@ -120,6 +120,7 @@ def node_seal(node: str, counts: Counts, left: list[str]) -> NodeSeal:
         stored=counts.stored,
         set_aside=counts.set_aside,
         dropped=counts.lost,
+        late=counts.late,
         left_behind=left[:_MOST_NAMES],
     )
 

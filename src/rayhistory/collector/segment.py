@@ -56,6 +56,8 @@ class OpenSegment(Segment):
     """The segment of a session to which blocks are appended."""
 
     descriptor: int = -1
+    sync_seconds: float = 0.0
+    """How long the disk took the last time."""
 
     @classmethod
     def create(cls, directory: Path, created_ns: int, node: str | None) -> "OpenSegment":
@@ -76,7 +78,9 @@ class OpenSegment(Segment):
             view = memoryview(data)
             while view:
                 view = view[os.write(self.descriptor, view) :]
+            began = time.monotonic()
             os.fdatasync(self.descriptor)
+            self.sync_seconds = time.monotonic() - began
         except OSError:
             self.trusted = False
             with suppress(OSError):

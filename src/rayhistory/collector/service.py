@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 
 from rayhistory.collector.app import make_app
 from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, raylet
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.ingest import Ingest
 from rayhistory.collector.keeper import UNKNOWN, SessionKeeper, Shared
 from rayhistory.collector.leftovers import Leftovers
@@ -35,7 +36,7 @@ _KEPT_FOR_FLUSH = 10.0
 _KEPT_FOR_SEAL = 2.0
 _KEPT_FOR_EXIT = 1.0
 _HURRY = 5.0
-_EVENTS_ALONE = 10.0  # a session that has events but no directory for so long has none that we can see
+_EVENTS_ALONE = 5.0  # a session that has events but no directory for so long has none that we can see
 _MB = 10**6
 _SET_ASIDE_SHARE = 8
 
@@ -50,14 +51,15 @@ class Collector:
         self._cluster = cluster
         self._root = Path(settings.ray_tmp_root)
         metrics = Metrics()
-        layout = Layout(settings.storage_root_dir)
+        layout = Layout(settings.storage_root_dir, settings.storage_layout)
+        compressed = settings.event_compression_enabled and not layout.old
         budget = settings.event_max_disk_mb * _MB
         spool = Spool(
             Path(settings.event_data_dir) / f"{cluster}_{settings.ray_cluster_namespace}",
             budget=budget - budget // _SET_ASIDE_SHARE,
             segment_size=settings.event_max_file_size_mb * _MB,
             segment_age=settings.event_rotation_interval,
-            unpacked=not settings.event_compression_enabled,
+            unpacked=not compressed,
         )
         aside = SetAside(spool.directory / "set-aside", metrics, budget // _SET_ASIDE_SHARE)
         uploader = Uploader(
@@ -67,7 +69,7 @@ class Collector:
             ref_of=self._ref,
             aside=aside,
             metrics=metrics,
-            compressed=settings.event_compression_enabled,
+            compressed=compressed,
         )
         ingest = Ingest(
             spool,
@@ -79,7 +81,14 @@ class Collector:
         )
         self._shared = Shared(settings, store, layout, spool, uploader, ingest, metrics)
         self._leftovers = Leftovers(
-            settings, store, layout, metrics, spool=spool.directory, ref_of=self._ref, kept=self._kept
+            settings,
+            store,
+            layout,
+            metrics,
+            spool=spool.directory,
+            ref_of=self._ref,
+            kept=self._kept,
+            events_of=lambda session: EventStreams(spool, session),
         )
         self._keeper: SessionKeeper | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
@@ -129,8 +138,9 @@ class Collector:
     async def _watch(self) -> None:
         while True:
             await self._notice(await asyncio.to_thread(look, self._root))
+            await self._shared.spool.rotate_due(self._settings.log_interval, but=self._kept())  # nobody packs the rest
             await self._name_strays()
-            await self._seal_inherited()
+            await self._seal_what_was_left()
             await asyncio.sleep(_LOOK)
 
     async def _notice(self, sighting: Sighting | None) -> None:
@@ -145,7 +155,8 @@ class Collector:
         if self._keeper:
             session = self._keeper.ref.session
             seen = sighting.node if sighting and sighting.session == session else None
-            if node := seen or self._keeper.node or self._shared.ingest.senders.get(session):
+            known = self._keeper.node if self._keeper.node != UNKNOWN else None
+            if node := seen or known or self._shared.ingest.senders.get(session):
                 await self._keeper.set_node(node)
 
     async def _is_live(self, sighting: Sighting) -> bool:
@@ -181,17 +192,17 @@ class Collector:
             if node := found or self._shared.ingest.senders.get(session):
                 await self._shared.spool.name_node(session, node)
 
-    async def _seal_inherited(self) -> None:
-        """Sessions that were over before this process began: their seals tell of what an earlier one left behind."""
+    async def _seal_what_was_left(self) -> None:
+        """Sessions that are over: their seals tell of what an earlier process left behind, and of what came late."""
         spool = self._shared.spool
-        for session, node in list(spool.inherited.items()):
-            kept = self._keeper is not None and self._keeper.ref.session == session
-            if kept or session in self._closing:
-                del spool.inherited[session]  # sealed at its own end
+        for session, node in list(spool.to_seal.items()):
+            if session in self._kept():
+                del spool.to_seal[session]  # sealed at its own end
             elif not spool.segments(session) and await self._is_over(session):
-                del spool.inherited[session]
+                del spool.to_seal[session]
                 seal = node_seal(spool.node_of(session) or node or UNKNOWN, spool.counts(session), [])
                 await seal_node(self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics)
+                await spool.seal(session)
                 log.info("what was left of a session is in the store", extra={"session": session})
 
     async def _is_over(self, session: str) -> bool:
@@ -253,7 +264,7 @@ class Collector:
 
     async def _close_all(self) -> None:
         shared = self._shared
-        shared.uploader.hurry = True
+        shared.uploader.hurry.set()
         keepers = [*self._closing.values()]
         if self._keeper:
             keepers.append(asyncio.create_task(self._keeper.close("the collector was told to end", self._give_up)))
@@ -263,6 +274,7 @@ class Collector:
         for session in shared.spool.waiting_for_node() - kept:
             await shared.spool.name_node(session, UNKNOWN)
         await unless(self._give_up, shared.uploader.drain())
+        await unless(self._give_up, self._seal_what_was_left())
         for failure in await asyncio.gather(*keepers, return_exceptions=True):
             if isinstance(failure, BaseException):
                 log.error("a session could not be closed", exc_info=failure)

@@ -1,4 +1,4 @@
-"""Log files on their way to the store as packs: a few seconds behind, and one object per flush."""
+"""Log files and open events on their way to the store as packs: a few seconds behind, and one object per flush."""
 
 import asyncio
 import logging
@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.packs import PackSeries, Sealed
-from rayhistory.collector.supervise import delays
+from rayhistory.collector.supervise import delays, step_back
 from rayhistory.collector.watch import Watch
 from rayhistory.errors import StoreError
 from rayhistory.layout.packread import PackReader
@@ -19,7 +20,7 @@ from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_thread = ThreadPoolExecutor(1, thread_name_prefix="logs")
+_thread = ThreadPoolExecutor(1, thread_name_prefix="logs", initializer=step_back)
 
 _LONGEST_PAUSE = 30.0
 _LAST_PAUSES = 2.0
@@ -28,12 +29,23 @@ _LAST_ROUNDS = 3  # files of processes that outlive Ray may go on growing
 
 
 class PackShipper:
-    """`prefix` gives the place of the node's packs: a raylet that comes back has another node id and its own series."""
+    """`prefix` gives the place of the node's packs: a raylet that comes back has another node id and its own series.
+
+    `directory` is None as long as there are only events.
+    """
 
     def __init__(
-        self, directory: Path, store: Store, prefix: Callable[[], str], metrics: Metrics, *, interval: float
+        self,
+        directory: Path | None,
+        store: Store,
+        prefix: Callable[[], str],
+        metrics: Metrics,
+        *,
+        interval: float,
+        events: EventStreams | None = None,
     ) -> None:
         self._directory = directory
+        self._events = events
         self._store = store
         self._prefix = prefix
         self._metrics = metrics
@@ -43,6 +55,11 @@ class PackShipper:
         self._making: asyncio.Task[Sealed | None] | None = None
         self._began: float | None = None
         self._turn = asyncio.Lock()
+
+    def follow(self, directory: Path) -> None:
+        self._directory = directory
+        if self._series:
+            self._series.tailer.root = directory
 
     async def run(self) -> None:
         with Watch() as watch:
@@ -103,7 +120,7 @@ class PackShipper:
                 continue
             if reader.damaged:
                 log.warning("packs of logs are damaged", extra={"prefix": prefix, "number": reader.damaged})
-            return PackSeries(self._directory, reader.catalog, reader.newest)
+            return PackSeries(self._directory, reader.catalog, reader.newest, self._events)
         raise AssertionError  # pauses do not end
 
     async def _make(self, series: PackSeries, *, final: bool) -> Sealed | None:

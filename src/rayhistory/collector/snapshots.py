@@ -137,7 +137,7 @@ class Snapshots:
     async def _keep(self, question: Question, body: bytes, *, last: bool) -> None:
         uri, digest = question.uri, hashlib.blake2b(_VOLATILE.sub(b"", body)).digest()
         if self._kept.get(uri) != digest:
-            line = _snapshot(self._session, self._spool.node_of(self._session), uri, body) + b"\n"
+            line = snapshot_event(self._session, self._spool.node_of(self._session), uri, body) + b"\n"
             try:
                 await self._spool.append({self._session: [Block(SNAPSHOTS, 1, line)]})
             except SpoolError:
@@ -160,10 +160,7 @@ class Snapshots:
         if uri == schedule.NODES:
             self._questions.set_nodes([node for node in map(_node_id, _list(body, "data", "summary")) if node])
         elif uri == schedule.ACTORS:
-            actors = _at(body, "data", "actors")
-            for actor in actors.values() if isinstance(actors, dict) else ():
-                if isinstance(actor, dict):
-                    self._classes |= {str(actor.get("actorClass")), str(actor.get("className"))}
+            self._classes |= _classes(_at(body, "data", "actors"))
         elif uri == schedule.JOBS:
             for job in _list(body):
                 if isinstance(job, dict) and isinstance(job.get("job_id"), str):
@@ -186,7 +183,22 @@ class Snapshots:
                     self._questions.add(schedule.DATASETS + job)
 
 
-def _snapshot(session: str, node: str | None, uri: str, body: bytes) -> bytes:
+def library_questions(actors: Any, jobs: Any) -> list[str]:
+    """What else to ask, by the answers about actors and jobs, of a cluster that is asked once."""
+    classes = _classes(actors["data"]["actors"]) if actors else set()
+    named = [job["job_id"] for job in jobs or () if job.get("job_id")]
+    asked = [schedule.SERVE] if any(_SERVE_ACTOR in name for name in classes) else []
+    asked += [schedule.TRAIN] if any(_TRAIN_ACTOR in name for name in classes) else []
+    return asked + ([schedule.DATASETS + job for job in named] if any(_DATA_ACTOR in name for name in classes) else [])
+
+
+def _classes(actors: Any) -> set[str]:
+    found = [actor for actor in actors.values() if isinstance(actor, dict)] if isinstance(actors, dict) else []
+    return {str(actor.get(name)) for actor in found for name in ("actorClass", "className")}
+
+
+def snapshot_event(session: str, node: str | None, uri: str, body: bytes, *, only: bool = False) -> bytes:
+    """An answer as it is kept; `only` when no events tell of the session."""
     now = time.time_ns()
     return msgspec.json.encode(
         {
@@ -198,7 +210,7 @@ def _snapshot(session: str, node: str | None, uri: str, body: bytes) -> bytes:
             "message": "",
             "sessionName": session,
             "nodeId": node or "",
-            "dashboardSnapshot": {"uri": uri, "body": _as_json(body)},
+            "dashboardSnapshot": {"uri": uri, "body": _as_json(body)} | ({"only": True} if only else {}),
         }
     )
 

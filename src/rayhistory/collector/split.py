@@ -75,6 +75,19 @@ def split(segment: Segment, directory: Path, *, compressed: bool) -> tuple[list[
     return [part for part in parts if part.lines], damage
 
 
+def as_array(path: Path) -> None:
+    """JSON Lines become one JSON array, which is all that KubeRay's v1.6 reads."""
+    array = path.with_suffix(".array")
+    with path.open("rb") as lines, array.open("wb") as file:
+        before = b"["
+        for line in lines:
+            if line.strip():
+                file.write(before + line.rstrip(b"\n"))
+                before = b",\n"
+        file.write(b"]" if before != b"[" else b"[]")
+    array.replace(path)
+
+
 def _read(segment: Segment, damage: Damage) -> Iterator[tuple[Member, bytes | None]]:
     if segment.trusted:
         return ((member, None) for member in members(segment.path, damage))

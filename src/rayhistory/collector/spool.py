@@ -1,6 +1,7 @@
 """What was acknowledged and is not yet in the store, on the local disk.
 
-Concurrent posts share one write and one fdatasync (group commit), whatever number of categories they touch.
+Concurrent posts share one write and one fdatasync (group commit), whatever number of categories they touch; but only
+as many as a slow disk makes necessary, so that none waits long for the others to be compressed.
 All writing is done by one thread, in order; what must not keep it waiting (deleting, counting) by another.
 """
 
@@ -8,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ Blocks = Mapping[str, Sequence[Block]]
 
 _MOST_ACTIVE = 16  # one session is active, and perhaps the one before it: more is somebody's mistake
 _UPLOADS_SHARE = 4
+_GROUP = 1 << 20
+_PER_SECOND = 128 << 20  # is taken however long the disk takes for a sync
 
 
 class SpoolError(RayHistoryError):
@@ -43,6 +46,7 @@ class Counts(NamedTuple):
     stored: int
     set_aside: int
     lost: int
+    late: int
 
 
 class Spool:
@@ -54,8 +58,9 @@ class Spool:
     ) -> None:
         self.directory = directory
         self.closed: list[Segment] = []
-        self.inherited: dict[str, str | None] = {}
-        """Sessions of which an earlier process left something here, with the node, if it was known."""
+        self.to_seal: dict[str, str | None] = {}
+        """Sessions of which an earlier process left something here, or something came after their seal; with the
+        node, if it is known."""
         self.bytes = 0
         self.writable = False
         self._for_uploads = budget // _UPLOADS_SHARE
@@ -69,6 +74,7 @@ class Spool:
         self._lock: int | None = None
         self._waiting: list[tuple[Blocks, int, asyncio.Future[None]]] = []
         self._waiting_bytes = 0
+        self._sync_seconds = 0.0
         self._committer: asyncio.Task[None] | None = None
         self._uploading = 0
         self._upload_done = asyncio.Condition()
@@ -88,12 +94,11 @@ class Spool:
             lock = locked(self.directory / "lock")
             self._ledger.load()
             for segment in left_over(self.directory):
-                if self._ledger.is_confirmed(segment.session, segment.created_ns):
+                if segment.created_ns in self._ledger.confirmed(segment.session):
                     segment.path.unlink(missing_ok=True)
-                    self._ledger.deleted(segment.session, segment.created_ns)
                     continue
                 self.closed.append(segment)
-                self.inherited[segment.session] = segment.node
+                self.to_seal[segment.session] = segment.node
                 self.bytes += segment.size
                 self._last_created = max(self._last_created, segment.created_ns)
             self._last_created = max(self._last_created, self._ledger.last_created)
@@ -138,7 +143,7 @@ class Spool:
     async def _commit(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                batch = self._next_group()
                 failure: SpoolError | None = None
                 try:
                     await self._on_writer(lambda batch=batch: self._write([blocks for blocks, _, _ in batch]))  # type: ignore[misc]
@@ -155,6 +160,17 @@ class Spool:
         finally:
             self._committer = None
 
+    def _next_group(self) -> list[tuple[Blocks, int, asyncio.Future[None]]]:
+        room = max(_GROUP, int(self._sync_seconds * _PER_SECOND))
+        count = 0
+        for _, size, _ in self._waiting:
+            room -= size
+            if count and room < 0:
+                break
+            count += 1
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        return group
+
     def _write(self, batch: list[Blocks]) -> None:
         try:
             if self._lock is None:
@@ -164,6 +180,7 @@ class Spool:
                 segment = self._active.get(session) or self._begin(session)
                 try:
                     self.bytes += segment.append(together)
+                    self._sync_seconds = segment.sync_seconds
                 except OSError:
                     self._close(session)
                     raise
@@ -191,10 +208,15 @@ class Spool:
         """Closes the session's active segment, or all."""
         await self._on_writer(lambda: self._close_where(lambda segment: session in {None, segment.session}))
 
-    async def rotate_due(self) -> None:
-        oldest = time.monotonic() - self._segment_age
-        if any(segment.opened <= oldest for segment in list(self._active.values())):
-            await self._on_writer(lambda: self._close_where(lambda segment: segment.opened <= oldest))
+    async def rotate_due(self, age: float | None = None, *, but: Container[str] = ()) -> None:
+        """Closes what is older than that, or than it should be; some sessions can be left out."""
+        oldest = time.monotonic() - (self._segment_age if age is None else age)
+
+        def due(segment: OpenSegment) -> bool:
+            return segment.opened <= oldest and segment.session not in but
+
+        if any(map(due, list(self._active.values()))):
+            await self._on_writer(lambda: self._close_where(due))
 
     async def name_node(self, session: str, node: str) -> None:
         """Which node the session's records are of, from now on; those that waited for this are named too."""
@@ -228,10 +250,26 @@ class Spool:
             async with self._upload_done:
                 self._upload_done.notify_all()
 
-    async def discard(self, segment: Segment, stored: int) -> None:
-        """After the store has confirmed everything of it: so many events."""
-        await self._on(self._clerk, lambda: self._strike(segment, stored))
+    async def discard(self, segment: Segment, stored: int, *, whole: bool = True) -> None:
+        """After the store has confirmed everything of it: so many events, which may not be all there were."""
+        await self._on(self._clerk, lambda: self._strike(segment, stored, whole=whole))
         await self._on_writer(lambda: self._forget(segment))
+        if self._ledger.is_sealed(segment.session):
+            self.to_seal.setdefault(segment.session, segment.node)
+
+    # Events on their way with the packs
+
+    def open_segment(self, session: str) -> Segment | None:
+        """The one that is being written; as many of its bytes as its size says are on disk."""
+        return self._active.get(session)
+
+    def stored(self, session: str) -> set[int]:
+        """Segments that are in the store as objects of their own, and may still be in packs."""
+        return self._ledger.confirmed(session)
+
+    def settle(self, session: str, segments: set[int]) -> None:
+        """They are not in packs any more."""
+        self._ledger.settle(session, segments)
 
     async def shut(self) -> None:
         await self.rotate()
@@ -248,9 +286,20 @@ class Spool:
             await self._on(self._clerk, self._ledger.save)
 
     def counts(self, session: str) -> Counts:
-        received, stored, set_aside, lost = self._ledger.of(session)
+        received, stored, set_aside, lost, late = self._ledger.of(session)
         here = [each for each in [*self.closed, *self._active.values()] if each.session == session]
-        return Counts(received + sum(each.events for each in here), stored, set_aside, lost)
+        return Counts(received + sum(each.events for each in here), stored, set_aside, lost, late)
+
+    async def seal(self, session: str) -> None:
+        """The session's seal is written: what reaches the store from now on is late."""
+        self._ledger.seal(session, sealed=True)
+        if self._lock is not None:
+            with suppress(OSError):  # a disk that fails costs the count of what comes late
+                await self._on(self._clerk, self._ledger.save)
+
+    def reopen(self, session: str) -> None:
+        """The session goes on, though it may have been sealed."""
+        self._ledger.seal(session, sealed=False)
 
     # On the writer's thread
 
@@ -283,13 +332,13 @@ class Spool:
 
     # On the clerk's thread
 
-    def _strike(self, segment: Segment, stored: int) -> None:
+    def _strike(self, segment: Segment, stored: int, *, whole: bool) -> None:
+        session, events = segment.session, segment.events
         try:
-            self._ledger.confirm(segment.session, segment.created_ns, received=segment.events, stored=stored)
+            self._ledger.confirm(session, segment.created_ns, received=events, stored=stored, whole=whole)
         except OSError as error:  # the disk is full: deleting is what helps
             log.warning("counts could not be written", extra={"reason": str(error)})
         segment.path.unlink(missing_ok=True)
-        self._ledger.deleted(segment.session, segment.created_ns)
 
     async def _on_writer(self, work: Callable[[], T]) -> T:
         return await self._on(self._writer, work)

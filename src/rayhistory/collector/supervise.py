@@ -1,9 +1,12 @@
-"""Work that must go on: what fails is logged, counted, and begun again after a pause."""
+"""Work that must go on: what fails is logged, counted, and begun again after a pause; and what can wait, waits."""
 
 import asyncio
 import logging
+import os
 import random
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from rayhistory.collector.metrics import Metrics
@@ -12,6 +15,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _random = random.SystemRandom()
+_NICE = 10  # a tenth of the share of a thread that does not step back
 
 
 def delays(first: float = 0.5, longest: float = 60.0) -> Iterator[float]:
@@ -47,6 +51,12 @@ async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
         for each in (task, stop):
             each.cancel()
         await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def step_back() -> None:
+    """For a thread whose work nobody waits for: Ray does wait for the others."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICE)
 
 
 async def pause(event: asyncio.Event, seconds: float) -> bool:

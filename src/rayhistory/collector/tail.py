@@ -54,16 +54,16 @@ class File(msgspec.Struct):
 
 
 class Tailer:
-    """Of one directory; not for two threads at once."""
+    """Of one directory, which may become known later; not for two threads at once."""
 
-    def __init__(self, root: Path, streams: dict[int, Stream] | None = None, first_id: int = 0) -> None:
+    def __init__(self, root: Path | None, streams: dict[int, Stream] | None = None, first_id: int = 0) -> None:
         self.streams = streams if streams is not None else {}
         self.links: dict[str, int] = {}
         self.changed: set[int] = set()
         """Streams whose records differ from what was last asked for."""
         self.forgotten: set[int] = set()
         self.folders: list[str] = []
-        self._root = root
+        self.root = root
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
         self._round = 0
         self._number = 0
@@ -71,11 +71,24 @@ class Tailer:
         self._by_key = {(file.stream.device, file.stream.inode): file for file in self._files.values()}
         self._by_name = {file.stream.name: file for file in self._files.values() if file.stream.state == PRESENT}
 
+    # Streams
+
+    def begin(self, name: str, kind: int) -> Stream:
+        stream = Stream(self.next_id, name, kind)
+        self.next_id += 1
+        self.streams[stream.id] = stream
+        return stream
+
+    def forget(self, stream: Stream) -> None:
+        self.streams.pop(stream.id, None)
+        self.changed.discard(stream.id)
+        self.forgotten.add(stream.id)
+
     # What there is
 
     def scan(self, number: int) -> None:
         """Looks at the directory; `number` is that of the pack in which what is found will be told."""
-        walked = walk(str(self._root))
+        walked = walk(str(self.root)) if self.root else None
         if walked is None:
             return
         self._round += 1
@@ -132,9 +145,8 @@ class Tailer:
         return file.stream.device, file.stream.inode
 
     def _new(self, entry: Entry) -> File:
-        stream = Stream(self.next_id, entry.name, device=entry.key[0], inode=entry.key[1])
-        self.next_id += 1
-        self.streams[stream.id] = stream
+        stream = self.begin(entry.name, LOG)
+        stream.device, stream.inode = entry.key
         self._files[stream.id] = file = File(stream)
         return file
 
@@ -167,9 +179,7 @@ class Tailer:
     def _forget(self, file: File) -> None:
         stream = file.stream
         self._files.pop(stream.id, None)
-        self.streams.pop(stream.id, None)
-        self.changed.discard(stream.id)
-        self.forgotten.add(stream.id)
+        self.forget(stream)
         if self._by_key.get(self._key(file)) is file:
             del self._by_key[self._key(file)]
         if self._by_name.get(stream.name) is file:
@@ -243,8 +253,11 @@ class Tailer:
     @contextmanager
     def _opened(self, name: str, key: tuple[int, int]) -> Iterator[int | None]:
         """None when the name does not lead to that file any more: the next scan finds it."""
+        if self.root is None:
+            yield None
+            return
         try:
-            descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             yield None
             return

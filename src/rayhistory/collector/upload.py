@@ -1,28 +1,32 @@
 """Closed segments become objects in the store, however long the store takes, and are deleted only then."""
 
 import asyncio
+import functools
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rayhistory.collector.block import Damage
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.split import Part, split
+from rayhistory.collector.split import Part, as_array, split
 from rayhistory.collector.spool import Spool
-from rayhistory.collector.supervise import delays
+from rayhistory.collector.supervise import delays, pause
 from rayhistory.errors import Throttled
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.keys import SNAPSHOTS
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
+_thread = ThreadPoolExecutor(1, thread_name_prefix="split")  # the allocator keeps what each thread once used
 
 _SEGMENTS_AT_ONCE = 4
 _PUTS_AT_ONCE = 8
 _TICK = 1.0
+_LONGEST_PAUSE = 60.0
 
 
 class Uploader:
@@ -37,7 +41,7 @@ class Uploader:
         metrics: Metrics,
         compressed: bool,
     ) -> None:
-        self.hurry = False
+        self.hurry = asyncio.Event()
         """At the end there is no time for long pauses."""
         self._spool = spool
         self._store = store
@@ -49,6 +53,10 @@ class Uploader:
         self._segments = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
         self._puts = asyncio.Semaphore(_PUTS_AT_ONCE)
         self._busy: dict[Path, asyncio.Task[None]] = {}
+        self._away = False
+        self._asked_to_wait = 0.0
+        self._pauses = delays(longest=_LONGEST_PAUSE)
+        self._knocking = asyncio.Lock()
 
     async def run(self) -> None:
         while True:
@@ -83,32 +91,41 @@ class Uploader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ship(self, segment: Segment) -> None:
-        pauses = delays()
+        """While the store is away, one segment at a time knocks for all: the rest costs neither requests nor memory."""
         confirmed: set[str] = set()
-        while True:
-            try:
-                async with self._segments:
-                    await self._ship_once(segment, confirmed)
-            except FileNotFoundError:
-                log.exception("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
-                self._metrics.lost += segment.events
-                await self._spool.discard(segment, stored=0)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the segment stays and is tried again
-                self._metrics.upload_retries.labels("events").inc()
-                pause = min(next(pauses), 2.0 if self.hurry else 60.0)
-                if isinstance(error, Throttled):
-                    pause = max(pause, min(error.retry_after, 60.0))
-                log.warning(
-                    "events could not be uploaded and are tried again",
-                    extra={
-                        "path": str(segment.path),
-                        "reason": str(error) or repr(error),
-                        "pause": round(pause, 1),
-                    },
-                )
-                await asyncio.sleep(pause)
-                continue
+        done = not self._away and await self._try(segment, confirmed)
+        while not done:
+            async with self._knocking:
+                if self._away:
+                    await self._rest()
+                    done = await self._try(segment, confirmed)
+                    continue
+            done = await self._try(segment, confirmed)
+
+    async def _rest(self) -> None:
+        if not await pause(self.hurry, max(next(self._pauses), min(self._asked_to_wait, _LONGEST_PAUSE))):
             return
+        await asyncio.sleep(_TICK)
+
+    async def _try(self, segment: Segment, confirmed: set[str]) -> bool:
+        """Whether the segment is done with."""
+        try:
+            async with self._segments:
+                await self._ship_once(segment, confirmed)
+        except FileNotFoundError:
+            log.exception("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
+            self._metrics.lost += segment.events
+            await self._spool.discard(segment, stored=0, whole=False)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the segment stays and is tried again
+            self._metrics.upload_retries.labels("events").inc()
+            self._away, self._asked_to_wait = True, error.retry_after if isinstance(error, Throttled) else 0.0
+            log.warning(
+                "events could not be uploaded and are tried again",
+                extra={"path": str(segment.path), "reason": str(error) or repr(error)},
+            )
+            return False
+        self._away, self._pauses = False, delays(longest=_LONGEST_PAUSE)
+        return True
 
     async def _ship_once(self, segment: Segment, confirmed: set[str]) -> None:
         async with self._spool.room_for_upload(segment.size if self._compressed else segment.raw):
@@ -119,14 +136,15 @@ class Uploader:
             await self._aside.keep("damaged", sample)
         stored = sum(part.lines for part in parts if part.category != SNAPSHOTS)
         self._metrics.stored.inc(stored)
-        await self._spool.discard(segment, stored)
+        await self._spool.discard(segment, stored, whole=not damage.lost)
 
     async def _upload(self, segment: Segment, confirmed: set[str]) -> tuple[list[Part], Damage]:
         """What earlier attempts brought to the store is not sent again."""
         directory = segment.path.with_suffix(".parts")
         try:
             await asyncio.to_thread(_fresh, directory)
-            parts, damage = await asyncio.to_thread(split, segment, directory, compressed=self._compressed)
+            work = functools.partial(split, segment, directory, compressed=self._compressed)
+            parts, damage = await asyncio.get_running_loop().run_in_executor(_thread, work)
             left = [part for part in parts if part.category not in confirmed]
             outcomes = await asyncio.gather(*(self._put(segment, part) for part in left), return_exceptions=True)
             confirmed.update(part.category for part, failure in zip(left, outcomes, strict=True) if failure is None)
@@ -146,6 +164,8 @@ class Uploader:
                 segment.created_ns,
                 compressed=self._compressed,
             )
+            if self._layout.old and part.category != SNAPSHOTS:
+                await asyncio.to_thread(as_array, part.path)
             await self._store.put(key, part.path)
             self._metrics.uploads.labels("events").inc()
             self._metrics.upload_bytes.labels("events").inc(part.path.stat().st_size)

@@ -5,75 +5,64 @@ each is mended if it can be, and what cannot be read at all is counted. Nothing 
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 import msgspec
 
 from rayhistory.events import rows, wire
-from rayhistory.events.rows import Rows
-from rayhistory.events.times import parse_ns
+from rayhistory.events.columns import Problem, Rows
+from rayhistory.events.tables import REPEATED
+from rayhistory.events.times import parse_all
 
 _LINES = msgspec.json.Decoder(wire.Event, strict=False)
 _ODD = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, AttributeError)
 """What the parts of an event that are kept as they came can raise when they are looked into."""
+_MOST_IDS = 200_000
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class EventDecoder:
     """Turns the contents of one object (`source`) into rows and counts what was wrong with it."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, rows: Rows) -> None:
         self.source = source
-        self.rows = Rows()
-        self.events = 0
+        self.rows = rows
         self._gaps: Counter[tuple[str, str]] = Counter()
+        self._ids: set[str] = set()
         self._first_ns: int | None = None
         self._last_ns: int | None = None
 
-    def feed(self, block: bytes) -> None:
-        """Whole lines of JSON, or one JSON array of events."""
-        if block[:64].lstrip()[:1] == b"[":
-            self._feed_array(block)
-            return
+    def feed(self, block: bytes) -> int:
+        """Takes whole lines of JSON; returns how many events there were."""
         try:
             events = _LINES.decode_lines(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            for line in block.split(b"\n"):
-                if line.strip():
-                    self._feed_one(line)
-        else:
-            for event in events:
-                self._take(event)
+            events = [event for line in block.split(b"\n") if line.strip() and (event := self._read(line))]
+        return self._take(events)
 
-    def set_aside(self, kind: str, detail: str = "", count: int = 1) -> None:
-        self._gaps[kind, detail[:200]] += count
-
-    def finish(self) -> Rows:
-        """The rows, with one row per kind of gap and the times of the first and the last sign of life."""
-        for (kind, detail), count in self._gaps.items():
-            self.rows.add("gaps", (self.source, kind, detail, count))
-        if self._first_ns is not None:
-            self.rows.add("life_signs", (self.source, self._first_ns, self._last_ns))
-        return self.rows
-
-    def _feed_array(self, block: bytes) -> None:
+    def feed_array(self, block: bytes) -> int:
+        """The same for one JSON array of events."""
         try:
             events = _ARRAY.decode(block)
         except (msgspec.DecodeError, RecursionError) as error:
             self.set_aside("unreadable array of events", str(error))
-            return
-        for event in events:
-            self._feed_one(bytes(event))
+            return 0
+        return self._take([event for raw in events if (event := self._read(bytes(raw)))])
 
-    def _feed_one(self, line: bytes) -> None:
+    def set_aside(self, kind: str, detail: str = "", count: int = 1) -> None:
+        self._gaps[kind, detail[:200]] += count
+
+    def finish(self) -> None:
+        """Adds one row per kind of gap, and the times of the first and the last sign of life."""
+        for (kind, detail), count in self._gaps.items():
+            self.rows.add("gaps", (self.source, kind, detail, count))
+        if self._first_ns is not None:
+            self.rows.add("life_signs", (self.source, self._first_ns, self._last_ns))
+
+    def _read(self, line: bytes) -> wire.Event | None:
         try:
-            event = wire.DECODER.decode(line)
+            return wire.DECODER.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            mended = self._mend(line)
-            if mended is None:
-                return
-            event = mended
-        self._take(event)
+            return self._mend(line)
 
     def _mend(self, line: bytes) -> wire.Event | None:
         try:
@@ -93,37 +82,37 @@ class EventDecoder:
             self.set_aside("unknown field", name)
         return event
 
-    def _take(self, event: wire.Event) -> None:
-        self.events += 1
-        ns = parse_ns(event.timestamp)
-        if ns is None:
-            self.set_aside("event without a readable time")
-        else:
-            if self._first_ns is None or ns < self._first_ns:
-                self._first_ns = ns
-            if self._last_ns is None or ns > self._last_ns:
-                self._last_ns = ns
+    def _take(self, events: list[wire.Event]) -> int:
+        self._count_repeated(events)
+        times = parse_all([event.timestamp for event in events])
+        if None in times:
+            self.set_aside("event without a readable time", count=times.count(None))
+        known = [ns for ns in times if ns is not None]
+        if known:
+            first, last = min(known), max(known)
+            self._first_ns = min(first, self._first_ns or first)
+            self._last_ns = max(last, self._last_ns or last)
         try:
-            problem = rows.add_event(self.rows, event, ns or 0)
-        except _ODD as error:
-            problem = "event that cannot be read", f"{event.event_type}: {error!r}"
-        if problem:
+            problems = rows.add_events(self.rows, events, times)
+        except _ODD:  # one of them: rows that are there already do no harm a second time
+            problems = [problem for pair in zip(events, times, strict=True) for problem in self._add_one(*pair)]
+        for problem in problems:
             self.set_aside(*problem)
+        return len(events)
 
+    def _count_repeated(self, events: list[wire.Event]) -> None:
+        """Ray sends a batch again when it has got no answer: that does no harm, and comes soon after."""
+        named = [event.event_id for event in events if event.event_id]
+        before = len(self._ids)
+        self._ids.update(named)
+        repeated = before + len(named) - len(self._ids)
+        if repeated:
+            self.set_aside(REPEATED, count=repeated)
+        if len(self._ids) > _MOST_IDS:
+            self._ids.clear()
 
-def whole_lines(chunks: Iterator[bytes], block_size: int = 1 << 20) -> Iterator[bytes]:
-    """Blocks of whole lines from pieces cut anywhere. A JSON array comes as one block, whatever its size."""
-    pending = b""
-    array: bool | None = None
-    for chunk in chunks:
-        pending += chunk
-        if array is None and pending.strip():
-            array = pending.lstrip()[:1] == b"["
-        if array or len(pending) < block_size:
-            continue
-        cut = pending.rfind(b"\n") + 1
-        if cut:
-            yield pending[:cut]
-            pending = pending[cut:]
-    if pending.strip():
-        yield pending
+    def _add_one(self, event: wire.Event, ns: int | None) -> list[Problem]:
+        try:
+            return rows.add_events(self.rows, [event], [ns])
+        except _ODD as error:
+            return [("event that cannot be read", f"{event.event_type}: {error!r}")]

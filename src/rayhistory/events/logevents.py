@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.rows import Rows
+from rayhistory.events.columns import Rows
 
 
 def add_log_lines(out: Rows, data: bytes) -> int:

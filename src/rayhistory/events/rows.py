@@ -1,186 +1,55 @@
-"""One event, one or more rows: what each type of event says, in the columns of `tables`.
+"""Events to rows: what each type of event says, in the columns of `tables`.
 
-An id that is not one, or a state that is unknown, makes a row useless: the event is counted and set aside.
+An id that is not one, or a state that is unknown, makes a row useless: the event is counted and set aside. Events of
+tasks are nearly all there are, and are taken many at once (`taskrows`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Raw
 
 from rayhistory import ids
-from rayhistory.events import snapshots, wire
-from rayhistory.events.spans import camel_spans
-from rayhistory.events.tables import JOB_RANKS, TABLES, TASK_STATES
+from rayhistory.events import exports, snapshots, stateapi, taskrows, wire
+from rayhistory.events.columns import Problem, Rows, json_text
+from rayhistory.events.tables import JOB_RANKS
 from rayhistory.events.times import parse_ns
 
-Problem = tuple[str, str]
-_STATE_INDEX = {state: index for index, state in enumerate(TASK_STATES)}
-_STATE_BY_NUMBER = {str(index + 1): index for index in range(len(TASK_STATES))}
-_EMPTY = {"", "{}", "[]", "null", '""'}
-_METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
+
+def add_events(out: Rows, events: Sequence[wire.Event], times: Sequence[int | None]) -> list[Problem]:
+    """Adds what events say, each with its time; returns what was wrong with them."""
+    lifecycles: list[wire.TaskLifecycle] = []
+    lifecycle_times: list[int] = []
+    definitions: list[wire.TaskDefinition] = []
+    definition_times: list[int] = []
+    profiles: list[wire.TaskProfile] = []
+    problems: list[Problem] = []
+    for event, time in zip(events, times, strict=True):
+        ns = time or 0
+        if lifecycle := event.task_lifecycle_event or event.task_execution_event:
+            lifecycles.append(lifecycle)
+            lifecycle_times.append(ns)
+        elif definition := event.task_definition_event or event.actor_task_definition_event:
+            if definition is event.actor_task_definition_event:
+                definition.task_type = "ACTOR_TASK"
+            definitions.append(definition)
+            definition_times.append(ns)
+        elif event.task_profile_events:
+            profiles.append(event.task_profile_events)
+        elif problem := _add_rarer(out, event, ns):
+            problems.append(problem)
+    problems += taskrows.add_lifecycles(out, lifecycles, lifecycle_times)
+    problems += taskrows.add_definitions(out, definitions, definition_times)
+    problems += taskrows.add_profiles(out, profiles)
+    return problems
 
 
-class Rows:
-    """Rows by table, each a tuple in the order of the table's columns."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, list[tuple[object, ...]]] = {table.name: [] for table in TABLES}
-
-    def add(self, table: str, row: tuple[object, ...]) -> None:
-        self.tables[table].append(row)
-
-
-def json_text(raw: Raw) -> str | None:
-    """A JSON value as text; None when it is absent or empty."""
-    text = str(raw, "utf-8")
-    return None if text in _EMPTY else text
-
-
-def add_event(out: Rows, event: wire.Event, ns: int) -> Problem | None:
-    """Adds what an event says; returns what was wrong with it, if anything."""
-    if event.task_lifecycle_event is not None:
-        return _task_lifecycle(out, event.task_lifecycle_event, ns)
-    if event.task_definition_event is not None:
-        return _task_definition(out, event.task_definition_event, None, ns)
-    if event.actor_task_definition_event is not None:
-        return _task_definition(out, event.actor_task_definition_event, "ACTOR_TASK", ns)
-    if event.task_profile_events is not None:
-        return _task_profile(out, event.task_profile_events)
+def _add_rarer(out: Rows, event: wire.Event, ns: int) -> Problem | None:
     for field, handler in _RARER.items():
         nested = getattr(event, field)
         if nested is not None and nested is not wire.NOTHING:
             return handler(out, nested, event, ns)
     return "unknown event type", event.event_type
-
-
-def _task_lifecycle(out: Rows, event: wire.TaskLifecycle, ns: int) -> Problem | None:
-    task_id = ids.to_hex(event.task_id, ids.TASK)
-    if task_id is None:
-        return "not a task id", event.task_id
-    problem: Problem | None = None
-    times: list[int | None] = [None] * len(TASK_STATES)
-    for change in event.state_transitions:
-        index = _STATE_INDEX.get(change.state)
-        at = parse_ns(change.timestamp)
-        if index is None or at is None:
-            if change.state not in _METRICS_ONLY_STATES:
-                problem = "unknown task state or time", f"{change.state} {change.timestamp}"
-            continue
-        before = times[index]
-        if before is None or at < before:
-            times[index] = at
-    for number, text in event.task_state.items():  # Ray 2.49 and 2.50: a map from the state's number
-        index = _STATE_BY_NUMBER.get(number, _STATE_INDEX.get(number))
-        at = parse_ns(text)
-        if index is not None and at is not None:
-            times[index] = at
-    error, log = event.ray_error_info, event.task_log_info
-    out.add(
-        "task_updates",
-        (
-            task_id,
-            event.task_attempt,
-            ids.to_hex(event.job_id, ids.JOB),
-            ids.to_hex(event.node_id, ids.NODE),
-            ids.to_hex(event.worker_id, ids.WORKER),
-            event.worker_pid or None,
-            event.actor_repr_name or None,
-            event.is_debugger_paused,
-            *(_log_columns(log) if log else (None,) * 6),
-            *((times[-1] or ns, error.error_type or None, error.error_message or None) if error else (None,) * 3),
-            *times,
-        ),
-    )
-    return problem
-
-
-def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
-    """Before 2.58 every field was always printed: 0 and "" mean unset, but for a start of 0 beside a file."""
-    return (
-        log.stdout_file or None,
-        log.stderr_file or None,
-        log.stdout_start if log.stdout_file else log.stdout_start or None,
-        log.stdout_end or None,
-        log.stderr_start if log.stderr_file else log.stderr_start or None,
-        log.stderr_end or None,
-    )
-
-
-def _task_definition(out: Rows, event: wire.TaskDefinition, kind: str | None, ns: int) -> Problem | None:
-    task_id = ids.to_hex(event.task_id, ids.TASK)
-    if task_id is None:
-        return "not a task id", event.task_id
-    kind = kind or event.task_type or None
-    actor = ids.to_hex(event.actor_id, ids.ACTOR)
-    if actor is None and kind == "ACTOR_CREATION_TASK":
-        actor = ids.actor_of_task(task_id)
-    runtime_env = event.serialized_runtime_env
-    if not runtime_env and event.runtime_env_info:
-        runtime_env = event.runtime_env_info.serialized_runtime_env
-    out.add(
-        "task_definitions",
-        (
-            task_id,
-            event.task_attempt,
-            ids.to_hex(event.job_id, ids.JOB),
-            kind,
-            event.task_name or event.actor_task_name or None,
-            function_name(event.task_func or event.actor_func),
-            event.language or None,
-            ids.to_hex(event.parent_task_id, ids.TASK),
-            actor,
-            ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP),
-            json_text(event.required_resources),
-            json_text(event.label_selector),
-            json_text(event.fallback_strategy),
-            runtime_env or None,
-            event.call_site or None,
-            ns,
-        ),
-    )
-    return None
-
-
-def function_name(function: wire.Function | None) -> str | None:
-    """`Class.method` or the function's name, as Ray shortens them."""
-    if function is None:
-        return None
-    if python := function.python_function_descriptor:
-        name = _last_part(python.function_name)
-        return (f"{_last_part(python.class_name)}.{name}" if python.class_name else name) or None
-    if java := function.java_function_descriptor:
-        return f"{java.class_name}.{java.function_name}" if java.class_name else java.function_name or None
-    if cpp := function.cpp_function_descriptor:
-        return cpp.function_name or None
-    return None
-
-
-def _last_part(dotted: str) -> str:
-    return dotted.rpartition(".")[2]
-
-
-def _task_profile(out: Rows, event: wire.TaskProfile) -> Problem | None:
-    task_id = ids.to_hex(event.task_id, ids.TASK)
-    if task_id is None:
-        return "not a task id", event.task_id
-    profile = event.profile_events
-    spans = json_text(profile.events) if profile else None
-    if profile is None or spans is None:
-        return None
-    out.add(
-        "profile_events",
-        (
-            task_id,
-            event.attempt_number,
-            ids.to_hex(event.job_id, ids.JOB),
-            profile.component_type or None,
-            ids.any_to_hex(profile.component_id) or None,
-            profile.node_ip_address or None,
-            spans if '"event_name"' not in spans else camel_spans(spans),
-        ),
-    )
-    return None
 
 
 def _actor_definition(out: Rows, event: wire.ActorDefinition, _: wire.Event, ns: int) -> Problem | None:
@@ -500,17 +369,17 @@ def _snapshot(out: Rows, snapshot: wire.DashboardSnapshot, _: wire.Event, ns: in
     if not snapshot.uri or not snapshot.body:
         return "empty snapshot", snapshot.uri
     out.add("snapshots", (snapshot.uri, ns, str(snapshot.body, "utf-8")))
-    return snapshots.add_rows(out.add, snapshot.uri, msgspec.json.decode(snapshot.body), ns)
+    read = stateapi.add_only_answer if snapshot.only else snapshots.add_rows
+    return read(out.add, snapshot.uri, msgspec.json.decode(snapshot.body), ns)
 
 
 def _export(out: Rows, record: wire.ExportRecord, _: wire.Event, ns: int) -> Problem | None:
     if not record.line:
         return "empty export record", record.file
-    return snapshots.add_export(out.add, msgspec.json.decode(record.line), ns)
+    return exports.add_export(out.add, msgspec.json.decode(record.line), ns)
 
 
 _RARER: dict[str, Callable[..., Problem | None]] = {
-    "task_execution_event": lambda out, event, _, ns: _task_lifecycle(out, event, ns),
     "actor_lifecycle_event": _actor_lifecycle,
     "actor_definition_event": _actor_definition,
     "worker_lifecycle_event": _worker_lifecycle,

@@ -24,45 +24,19 @@ def add_rows(add: Add, uri: str, body: object, ns: int) -> tuple[str, str] | Non
     return None
 
 
-def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
-    """A line of an export file: of submitted jobs, what the dashboard says of them, at the time of the change."""
-    try:
-        if line["source_type"] == "EXPORT_SUBMISSION_JOB":  # type: ignore[index]
-            _exported_job(add, line["event_data"], int(float(line["timestamp"]) * 1e9) or ns)  # type: ignore[index]
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        return "unexpected export record", repr(error)
-    return None
-
-
-def _exported_job(add: Add, job: dict[str, Any], ns: int) -> None:
-    runtime_env = job.get("runtime_env_json") or ""
-    exit_code = job.get("driver_exit_code")
-    add(
-        "submission_jobs",
-        (
-            job["submission_job_id"], _text(job.get("entrypoint")), runtime_env if runtime_env != "{}" else None,
-            _text(job.get("driver_agent_http_address")), _text(job.get("driver_node_id")), None,
-            _json(job.get("metadata")), _number(job.get("start_time")),
-            JOB_RANKS.get(job["status"], 1), ns, _text(job["status"]), _text(job.get("message")),
-            _text(job.get("error_type")),
-            _number(job.get("end_time")), int(exit_code) if exit_code is not None else None,
-        ),
-    )  # fmt: skip
-
-
-def _number(value: object) -> int | None:
+def number(value: object) -> int | None:
     return int(value) or None if isinstance(value, int | str) and value else None
 
 
-def _list_result(body: Any) -> Iterable[dict[str, Any]]:
+def listed(body: Any) -> Iterable[dict[str, Any]]:
     return body["data"]["result"]["result"] or []
 
 
-def _text(value: object) -> str | None:
+def as_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _json(value: object) -> str | None:
+def as_json(value: object) -> str | None:
     return msgspec.json.encode(value, order="sorted").decode() if value else None
 
 
@@ -72,11 +46,11 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
             add(
                 "submission_jobs",
                 (
-                    job["submission_id"], _text(job["entrypoint"]), _json(job["runtime_env"]),
-                    _text(job.get("driver_agent_http_address")), _text(job.get("driver_node_id")),
-                    _text(job["job_id"]), _json(job["metadata"]), job["start_time"],
-                    JOB_RANKS.get(job["status"], 1), ns, _text(job["status"]), _text(job["message"]),
-                    _text(job["error_type"]),
+                    job["submission_id"], as_text(job["entrypoint"]), as_json(job["runtime_env"]),
+                    as_text(job.get("driver_agent_http_address")), as_text(job.get("driver_node_id")),
+                    as_text(job["job_id"]), as_json(job["metadata"]), job["start_time"],
+                    JOB_RANKS.get(job["status"], 1), ns, as_text(job["status"]), as_text(job["message"]),
+                    as_text(job["error_type"]),
                     job["end_time"] or None, job.get("driver_exit_code"),
                 ),
             )  # fmt: skip
@@ -86,56 +60,57 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
             add(
                 "driver_jobs",
                 (
-                    job["job_id"], None, _text(job["entrypoint"]), _json(job["runtime_env"]), None,
-                    int(driver["pid"]) if driver.get("pid") else None, _json(job["metadata"]),
+                    job["job_id"], None, as_text(job["entrypoint"]), as_json(job["runtime_env"]), None,
+                    int(driver["pid"]) if driver.get("pid") else None, as_json(job["metadata"]),
                     started * 1_000_000 if started else None, ended * 1_000_000 if ended else None,
                 ),
             )  # fmt: skip
 
 
 def _placement_groups(add: Add, body: Any, ns: int) -> None:
-    for group in _list_result(body):
+    for group in listed(body):
         add(
             "placement_groups",
             (
-                group["placement_group_id"], _text(group["name"]), _text(group["creator_job_id"]),
+                group["placement_group_id"], as_text(group["name"]), as_text(group["creator_job_id"]),
                 group.get("is_detached"), None, None,
-                ns, group["state"], _json(group.get("bundles")), _json(group.get("stats")),
-                _json(group.get("topology_strategy")), _json(group.get("topology_assignments")),
+                ns, group["state"], as_json(group.get("bundles")), as_json(group.get("stats")),
+                as_json(group.get("topology_strategy")), as_json(group.get("topology_assignments")),
             ),
         )  # fmt: skip
 
 
 def _workers(add: Add, body: Any, ns: int) -> None:
-    for worker in _list_result(body):
+    for worker in listed(body):
         ended = worker.get("end_time_ms") or None
-        times = (
-            _ms(worker.get(name)) for name in ("worker_launch_time_ms", "worker_launched_time_ms", "start_time_ms")
-        )
-        started = _ms(worker.get("start_time_ms"))
+        names = ("worker_launch_time_ms", "worker_launched_time_ms", "start_time_ms")
+        times = (milliseconds(worker.get(name)) for name in names)
+        started = milliseconds(worker.get("start_time_ms"))
         job = worker["worker_id"][: 2 * ids.JOB] if worker["worker_id"].endswith("f" * 24) else None
         add(
             "workers",
             (
-                worker["worker_id"], _text(worker["node_id"]), _text(worker["worker_type"]), job, _text(worker["ip"]),
-                _text(worker["exit_type"]), _text(worker.get("exit_detail")), worker["pid"] or None, *times, ended,
+                worker["worker_id"], as_text(worker["node_id"]), as_text(worker["worker_type"]), job,
+                as_text(worker["ip"]),
+                as_text(worker["exit_type"]), as_text(worker.get("exit_detail")), worker["pid"] or None, *times, ended,
                 started * 1_000_000 if started else None, ended * 1_000_000 if ended else None,
             ),
         )  # fmt: skip
 
 
-def _ms(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 < value < 2**62 else None
+def milliseconds(value: object) -> int | None:
+    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known."""
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**62 else None
 
 
 def _nodes(add: Add, body: Any, ns: int) -> None:
-    for node in _list_result(body):
+    for node in listed(body):
         started = node.get("start_time_ms") or None
         add(
             "node_definitions",
             (
-                node["node_id"], _text(node["node_ip"]), None, _text(node["node_name"]), None, None,
-                _json(node["labels"]), _json(node["resources_total"]), node["is_head_node"] or None,
+                node["node_id"], as_text(node["node_ip"]), None, as_text(node["node_name"]), None, None,
+                as_json(node["labels"]), as_json(node["resources_total"]), node["is_head_node"] or None,
                 started * 1_000_000 if started else None,
             ),
         )  # fmt: skip

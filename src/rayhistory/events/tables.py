@@ -255,3 +255,9 @@ TABLES: tuple[Table, ...] = (
 )
 
 BY_NAME = {table.name: table for table in TABLES}
+
+BY_TASK = ("task_definitions", "task_updates", "profile_events")
+"""Tables that can have millions of rows; each belongs to a task, whose id comes first, and is folded with that."""
+
+REPEATED = "event that came more than once"
+"""A gap that is none: it is told because it is known, and takes nothing away."""

@@ -14,7 +14,7 @@ from msgspec import Raw
 NOTHING = Raw(b"")
 
 
-class Wire(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class Wire(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """Every field may be missing."""
 
 
@@ -298,6 +298,8 @@ class DashboardSnapshot(Wire):
 
     uri: str = ""
     body: Raw = NOTHING
+    only: bool = False
+    """There were no events beside it: nobody but the dashboard has told of the session."""
 
 
 class ExportRecord(Wire):

@@ -6,14 +6,17 @@ the events up to then, and from there on everything is as always: `served_sql` d
 
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rayhistory.events.tables import TABLES, TASK_STATES, state_column
-from rayhistory.index.build import Database, open_database, write_served
+from rayhistory.events.tables import BY_TASK, TABLES, TASK_STATES, state_column
+from rayhistory.index.build import Database, Files, open_database, write_rest, write_tasks
+from rayhistory.index.child import end_with_parent
+from rayhistory.index.cores import cores
+from rayhistory.index.merge import parquet
+from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
 
 _PLACED = "least(submitted_to_worker_ns, running_ns) <= {t}"
@@ -79,40 +82,49 @@ _CUTS = {
 
 class AsOfJob(msgspec.Struct):
     settings: dict[str, Any]
-    merged: dict[str, str]
+    merged: dict[str, list[str]]
     """The files of the merged tables."""
     folder: str
     """Where the served ones go."""
     ns: int
 
 
-def serve_as_of(job: AsOfJob) -> dict[str, str]:
+def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     """The served tables as of a moment, from the merged ones."""
-    folder = Path(job.folder)
-    with tempfile.TemporaryDirectory(prefix="rayhistory-asof-") as scratch:
-        database = open_database(Settings(**job.settings), Path(scratch))
+    settings = Settings(**job.settings)
+    with scratch_directory(Path(settings.cache_dir) / "scratch") as scratch:
+        database = open_database(scratch, settings.fold_memory, cores())
+        files: Files = {}
         for table in TABLES:
-            _cut(database, table.name, job.merged, job.ns)
-        files = write_served(database, Path(scratch), None)
-        for name, path in files.items():
-            shutil.move(path, folder / f"{name}.parquet")
-    return {name: str(folder / f"{name}.parquet") for name in files}
+            if table.name not in BY_TASK:
+                _cut(database, table.name, job.merged[table.name], job)
+        for part in range(len(job.merged[BY_TASK[0]])):
+            for name in BY_TASK:
+                _cut(database, name, [job.merged[name][part]], job)
+            for name, path in write_tasks(database, scratch, None, part).items():
+                files.setdefault(name, []).append(path)
+        write_rest(database, scratch, None, files)
+        return {
+            name: [shutil.move(path, f"{job.folder}/{name}.{part}.parquet") for part, path in enumerate(paths)]
+            for name, paths in files.items()
+        }
 
 
-def _cut(database: Database, name: str, merged: dict[str, str], ns: int) -> None:
+def _cut(database: Database, name: str, files: list[str], job: AsOfJob) -> None:
     query = _CUTS[name]
     for mark, value in {
-        "{source}": f"read_parquet('{merged[name]}')",
-        "{transitions}": f"read_parquet('{merged['node_transitions']}')",
-        "{t}": str(ns),
+        "{source}": parquet(files),
+        "{transitions}": parquet(job.merged["node_transitions"]),
+        "{t}": str(job.ns),
     }.items():
         query = query.replace(mark, value)
     kind = "TABLE" if name == "gaps" else "VIEW"  # to the gaps, what the cut tables show is added
-    database.execute(f"CREATE {kind} {name} AS {query}")
+    database.execute(f"CREATE OR REPLACE {kind} {name} AS {query}")
 
 
 def main() -> None:
     """As a process of its own, for the same reasons as the fold."""
+    end_with_parent()
     files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
     sys.stdout.buffer.write(msgspec.json.encode(files) + b"\n")
 

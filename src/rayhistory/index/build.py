@@ -1,58 +1,118 @@
 """The second half of the fold, in DuckDB: rows merged, what was left open closed, tables written."""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 
 import duckdb
 import msgspec
 
-from rayhistory.events.tables import TABLES, Table
-from rayhistory.index.derive import GAP_QUERIES, SERVED_AS_MERGED, merged_file, served_sql, task_list_sql
+from rayhistory.events.tables import BY_NAME, BY_TASK, REPEATED, TABLES, Table
+from rayhistory.index.cores import cores
+from rayhistory.index.derive import ENDS_OF_TASKS, GAP_QUERIES, SERVED_AS_MERGED, merged_file, served_sql, task_list_sql
 from rayhistory.index.manifest import Closing, Counts
-from rayhistory.index.merge import create_sql, merge_sql
+from rayhistory.index.merge import create_sql, merge_sql, parquet
+from rayhistory.index.parts import Parts
 from rayhistory.layout.records import NodeSeal
 from rayhistory.settings import Settings
 
-_ROWS_PER_PART = 1_000_000
+_LEAST_MEMORY = 128 << 20
+_ROWS_AT_ONCE = 1_000_000
 _WRITE = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480"
+_SERVED_BY_TASK = ("tasks", "profile_events")
+EARLIER = "earlier"
+"""The folder of the scratch directory with the merged rows of the generation before."""
 
 Database = duckdb.DuckDBPyConnection
 Report = Callable[[float, str], None]
+Files = dict[str, list[Path]]
+"""The files of each table, one for each part of the fold."""
 
 
 class Built(msgspec.Struct):
     """The tables as files, and what the manifest says of them."""
 
-    files: dict[str, Path]
+    files: Files
     counts: Counts
     first_ns: int | None
     last_ns: int | None
     ray_version: str | None
 
 
-def build(settings: Settings, scratch: Path, closing: Closing | None, seals: list[NodeSeal], report: Report) -> Built:
-    """Tables from the partial files in the scratch directory; those of an earlier generation are among them."""
-    database = open_database(settings, scratch)
-    for table in TABLES:
+class Given(msgspec.Struct):
+    """What the fold knows besides the rows."""
+
+    parts: Parts
+    closing: Closing | None
+    seals: list[NodeSeal]
+    gone: set[str]
+    """Sources of the generation before that are no more: what they held is elsewhere, and was read there."""
+
+
+def build(settings: Settings, scratch: Path, given: Given, pool: Executor | None, report: Report) -> Built:
+    """Tables from the partial files in the scratch directory, and from those of the generation before.
+
+    With a pool, the parts are shared out over its processes, and the memory too.
+    """
+    database = open_database(scratch, settings.fold_memory, cores())
+    small = [table for table in TABLES if table.name not in BY_TASK]
+    for table in small:
         merge_table(database, table, scratch)
-    report(0.85, "closing what was left open")
+    source = r"regexp_replace(source, '@\d+$', '')"  # without the place from which it was read
+    database.execute(f"DELETE FROM gaps WHERE {source} IN (SELECT unnest(?::VARCHAR[]))", [list(given.gone)])
+    files: Files = {}
+    for table in small:
+        if table.name not in SERVED_AS_MERGED:
+            name = merged_file(table.name)
+            files[name] = [write(database, scratch, name, table.name)]
+    closing = given.closing
     if closing:
-        closing = Closing(_last_sign_of_life(database, closing.ns), closing.clean)
-    files = {
-        merged_file(table.name): write(database, scratch, merged_file(table.name), table.name)
-        for table in TABLES
-        if table.name not in SERVED_AS_MERGED
-    }
-    _count_what_collectors_lost(database, seals)
-    files |= write_served(database, scratch, closing)
+        closing = msgspec.structs.replace(closing, ns=_last_sign_of_life(database, closing.ns))
+    _count_what_collectors_lost(database, given.seals)
+    number_of_parts = given.parts.number
+    shared = pool is not None and number_of_parts > 1
+    memory, threads = (settings.fold_memory // cores(), 1) if shared else (settings.fold_memory, cores())
+    work = PartWork(scratch, given.parts, closing, memory, threads)
+    share = pool.map if pool and shared else map
+    for done, made in enumerate(share(fold_part, [work] * number_of_parts, range(number_of_parts)), 1):
+        report(0.7 + 0.25 * done / number_of_parts, f"{done} of {number_of_parts} parts merged")
+        for name, path in made.items():
+            files.setdefault(name, []).append(path)
+    write_rest(database, scratch, closing, files)
     return _facts(database, files)
 
 
-def open_database(settings: Settings, scratch: Path) -> Database:
-    database = duckdb.connect(str(scratch / "merge.duckdb"))
+class PartWork(msgspec.Struct):
+    """What folding a part needs, besides the files in the scratch directory."""
+
+    scratch: Path
+    parts: Parts
+    closing: Closing | None
+    memory: int
+    threads: int
+
+
+def fold_part(work: PartWork, part: int) -> dict[str, Path]:
+    """The tables of tasks of one part, merged and served."""
+    scratch = work.scratch
+    with open_database(scratch, work.memory, work.threads) as database:
+        for name in ENDS_OF_TASKS:
+            path = _path(scratch, merged_file(name), 0)
+            database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
+        for name in BY_TASK:
+            merge_table(database, BY_NAME[name], scratch, part, work.parts.condition(part))
+        merged = [name for name in BY_TASK if name not in SERVED_AS_MERGED]
+        files = {merged_file(name): write(database, scratch, merged_file(name), name, part) for name in merged}
+        return files | write_tasks(database, scratch, work.closing, part)
+
+
+def open_database(scratch: Path, memory: int, threads: int) -> Database:
+    database = duckdb.connect()
     for option, value in {
-        "memory_limit": f"{int(settings.fold_memory * 0.7) // 2**20}MiB",
-        "temp_directory": str(scratch),
+        "memory_limit": f"{max(_LEAST_MEMORY, int(memory * 0.7)) >> 20}MiB",
+        "threads": str(threads),
+        "temp_directory": str(scratch / f"spilled-{os.getpid()}"),  # two processes must not share it
         "preserve_insertion_order": "false",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
@@ -61,40 +121,57 @@ def open_database(settings: Settings, scratch: Path) -> Database:
     return database
 
 
-def merge_table(database: Database, table: Table, scratch: Path) -> None:
-    """One row per key, part by part when there are many: the merge of texts does not spill well."""
+def merge_table(database: Database, table: Table, scratch: Path, part: int = 0, condition: str = "true") -> None:
+    """One row per key. When there are very many, some at a time: the merge of texts does not spill well."""
     database.execute(create_sql(table))
-    if not any(scratch.glob(f"{table.name}-*.parquet")):
+    fresh = sorted(scratch.glob(f"{table.name}-{part}-*.parquet"))
+    earlier = sorted((scratch / EARLIER).glob(f"{table.name}.*.parquet"))
+    sources = [f"SELECT * FROM {parquet(fresh)}"] if fresh else []
+    sources += [f"SELECT * FROM {parquet(earlier)} WHERE {condition}"] if earlier else []
+    if not sources:
         return
-    partials = f"read_parquet('{scratch}/{table.name}-*.parquet')"
-    parts = number(database, f"SELECT count(*) FROM {partials}") // _ROWS_PER_PART + 1
-    for part in range(parts):
-        where = f"hash({table.keys[0]}) % {parts} = {part}" if parts > 1 else ""
-        database.execute(f"INSERT INTO {table.name} {merge_sql(table, partials, where)}")
+    rows = f"({' UNION ALL BY NAME '.join(sources)})"
+    times = number(database, f"SELECT count(*) FROM {rows}") // _ROWS_AT_ONCE + 1
+    for time in range(times):
+        where = f"hash({table.keys[0]}) % {times} = {time}" if times > 1 else ""
+        database.execute(f"INSERT INTO {table.name} {merge_sql(table, rows, where)}")
 
 
-def write_served(database: Database, scratch: Path, closing: Closing | None) -> dict[str, Path]:
-    """The tables that are served; the gaps last, because what the others show to be missing is counted there."""
-    served = served_sql(closing)
-    served |= {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
-    files = {name: write(database, scratch, name, f"({sql})") for name, sql in served.items() if name != "gaps"}
-    files["task_list"] = write(database, scratch, "task_list", f"({task_list_sql(_file(files['tasks']))})")
+def write_tasks(database: Database, scratch: Path, closing: Closing | None, part: int) -> dict[str, Path]:
+    """The served tables of tasks, of one part: its merged ones are in the database, and so is what ends tasks."""
+    served = _served(closing)
+    return {name: write(database, scratch, name, f"({served[name]})", part) for name in _SERVED_BY_TASK}
+
+
+def write_rest(database: Database, scratch: Path, closing: Closing | None, files: Files) -> None:
+    """All other tables that are served are added to the files.
+
+    The gaps come last, because what the others show to be missing is counted there.
+    """
+    served = _served(closing)
+    for name in served.keys() - {"gaps", *_SERVED_BY_TASK}:
+        files[name] = [write(database, scratch, name, f"({served[name]})")]
+    files["task_list"] = [write(database, scratch, "task_list", f"({task_list_sql(parquet(files['tasks']))})")]
     for kind, (table, condition) in GAP_QUERIES.items():
-        count = number(database, f"SELECT count(*) FROM {_file(files[table])} WHERE {condition}")
+        count = number(database, f"SELECT count(*) FROM {parquet(files[table])} WHERE {condition}")
         if count:
             database.execute("INSERT INTO gaps VALUES ('', ?, '', ?)", [kind, count])
-    files["gaps"] = write(database, scratch, "gaps", f"({served['gaps']})")
-    return files
+    files["gaps"] = [write(database, scratch, "gaps", f"({served['gaps']})")]
 
 
-def write(database: Database, scratch: Path, name: str, source: str) -> Path:
-    path = scratch / f"written-{name}.parquet"
+def _served(closing: Closing | None) -> dict[str, str]:
+    as_merged = {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
+    return served_sql(closing) | as_merged
+
+
+def write(database: Database, scratch: Path, name: str, source: str, part: int = 0) -> Path:
+    path = _path(scratch, name, part)
     database.execute(f"COPY {source} TO '{path}' ({_WRITE})")
     return path
 
 
-def _file(path: Path) -> str:
-    return f"read_parquet('{path}')"
+def _path(scratch: Path, name: str, part: int) -> Path:
+    return scratch / f"written-{name}.{part}.parquet"
 
 
 def number(database: Database, query: str) -> int:
@@ -110,13 +187,18 @@ def _count_what_collectors_lost(database: Database, seals: list[NodeSeal]) -> No
         for kind, count in (("event set aside by the collector", seal.set_aside), ("event dropped", seal.dropped)):
             if count:
                 database.execute("INSERT INTO gaps VALUES (?, ?, '', ?)", [f"node {seal.node_id}", kind, count])
+        if seal.late:  # no loss: without a source, it is told and not counted as one
+            database.execute(
+                "INSERT INTO gaps VALUES ('', 'event that came after the seal', ?, ?)",
+                [f"node {seal.node_id}", seal.late],
+            )
 
 
-def _facts(database: Database, files: dict[str, Path]) -> Built:
+def _facts(database: Database, files: Files) -> Built:
     def count(table: str, condition: str = "true") -> int:
-        return number(database, f"SELECT count(*) FROM {_file(files[table])} WHERE {condition}")
+        return number(database, f"SELECT count(*) FROM {parquet(files[table])} WHERE {condition}")
 
-    jobs = database.execute(f"SELECT status, count(*) FROM {_file(files['jobs'])} GROUP BY 1").fetchall()
+    jobs = database.execute(f"SELECT status, count(*) FROM {parquet(files['jobs'])} GROUP BY 1").fetchall()
     first, last = database.execute("SELECT min(first_ns), max(last_ns) FROM life_signs").fetchall()[0]
     versions = database.execute(
         "SELECT json_extract_string(body, '$.ray_version') FROM snapshots WHERE uri = '/api/version' "
@@ -129,6 +211,6 @@ def _facts(database: Database, files: dict[str, Path]) -> Built:
         failed_tasks=count("tasks", "state = 'FAILED' AND type <> 'DRIVER_TASK'"),
         actors=count("actors"),
         nodes=count("nodes"),
-        gaps=number(database, "SELECT coalesce(sum(count), 0) FROM gaps WHERE source <> ''"),
+        gaps=number(database, f"SELECT coalesce(sum(count), 0) FROM gaps WHERE source <> '' AND kind <> '{REPEATED}'"),
     )
     return Built(files, counts, first, last, next((row[0] for row in versions if row[0]), None))

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,11 +10,13 @@ import msgspec
 from rayhistory.errors import FoldFailed, NotIndexedYet, StoreUnavailable
 from rayhistory.index.cache import IndexCache
 from rayhistory.index.child import child_process
+from rayhistory.index.claims import Claims
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
 from rayhistory.index.moments import Moments
 from rayhistory.index.overlay import index_store
 from rayhistory.index.query import OpenIndex
+from rayhistory.index.scratch import scratch_directory
 from rayhistory.index.sources import digest, list_sources
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.settings import Settings
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 25.0
 """Ray's dashboard proxy gives up after 30 s: an answer that takes longer is "not yet"."""
+_LOOK_FOR_OTHERS = 1.0
 _LOOK_AGAIN = 5.0
 """A session that was compared with the store within this time is not compared again."""
 
@@ -42,6 +43,8 @@ class IndexBuilder:
         self._layout = layout
         self._indexes = index_store(store, settings)
         self._cache = IndexCache(Path(settings.cache_dir) / "index", self._indexes, layout, settings.cache_size)
+        self._scratch = Path(settings.cache_dir) / "scratch"
+        self._claims = Claims(self._indexes, layout)
         self._slots = asyncio.Semaphore(settings.folds)
         self._moments = Moments(settings, self._cache, self._slots)
         self._running: dict[tuple[str, str, str], _Running] = {}
@@ -82,7 +85,9 @@ class IndexBuilder:
         index = await self.open(ref, closing, patience)
         ns = moment_ms * 1_000_000 + 999_999
         last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
-        return index if ns >= last else await self._moments.open(ref, index.manifest, ns)
+        if ns >= last:
+            return index
+        return await self._moments.open(ref, index.manifest, ns, _PATIENCE if patience is None else patience)
 
     def forget(self, ref: SessionRef) -> None:
         """The next visitor looks at the store again."""
@@ -143,44 +148,53 @@ class IndexBuilder:
             log.error("fold failed", extra={"session": ref.path, "reason": str(task.exception())})
 
     async def _fold(self, ref: SessionRef, closing: Closing | None, *, fresh: bool) -> Manifest:
-        async with self._slots:
+        if not fresh and (theirs := await self._by_another(ref, closing)):
+            return theirs
+        async with self._slots, self._claims.hold(ref):
             log.info("fold begins", extra={"session": ref.path})
-            if running := self._running.get(ref.identity):
-                running.report = FoldReport(detail="starting")
+            self._say(ref, FoldReport(detail="starting"))
             try:
-                scratch = await asyncio.to_thread(tempfile.mkdtemp, prefix="rayhistory-fold-")
-                async with child_process("rayhistory.index.fold") as process:
-                    job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, scratch, fresh)
-                    return await self._follow(process, job)
+                with scratch_directory(self._scratch) as scratch:
+                    async with child_process("rayhistory.index.fold") as process:
+                        job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, str(scratch), fresh)
+                        return await self._follow(process, job)
             except (OSError, msgspec.DecodeError) as error:
                 raise FoldFailed(f"{ref.path} could not be folded: {error}") from error
-            finally:
-                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+    async def _by_another(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
+        """What another server makes of the session, as long as it seems to be at it."""
+        while await self._claims.is_held(ref):
+            self._say(ref, FoldReport(detail="another server is indexing this session"))
+            await asyncio.sleep(_LOOK_FOR_OTHERS)
+            manifest = await read_latest(self._indexes, self._layout, ref)
+            if manifest and await self._covers(ref, manifest, closing):
+                return manifest
+        return None
+
+    def _say(self, ref: SessionRef, report: FoldReport) -> None:
+        if running := self._running.get(ref.identity):
+            running.report = report
 
     async def _follow(self, process: asyncio.subprocess.Process, job: FoldJob) -> Manifest:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101
         complaint = asyncio.create_task(process.stderr.read())
         process.stdin.write(msgspec.json.encode(job))
         process.stdin.close()
-        manifest: Manifest | None = None
+        report = FoldReport()
         async for line in process.stdout:
             report = msgspec.json.decode(line, type=FoldReport)
-            manifest = report.manifest
-            if running := self._running.get(job.ref.identity):
-                running.report = report
+            self._say(job.ref, report)
         await process.wait()
-        if manifest is None:
+        if report.outage:
+            raise StoreUnavailable(report.outage)
+        if report.manifest is None:
             raise _failure(job.ref, (await complaint).decode(errors="replace"))
-        log.info(
-            "fold done",
-            extra={"session": job.ref.path, "events": manifest.events, "seconds": manifest.seconds},
-        )
-        return manifest
+        facts = {"session": job.ref.path, "events": report.manifest.events, "seconds": report.manifest.seconds}
+        log.info("fold done", extra=facts)
+        return report.manifest
 
 
-def _failure(ref: SessionRef, complaint: str) -> Exception:
-    last = (complaint.strip().splitlines() or ["no reason given"])[-1]
-    if any(kind in last for kind in ("StoreUnavailable", "StoreDenied", "Throttled", "BucketNotFound")):
-        return StoreUnavailable(last.partition(": ")[2])
+def _failure(ref: SessionRef, complaint: str) -> FoldFailed:
     log.error("fold process failed", extra={"session": ref.path, "output": complaint[-4000:]})
+    last = (complaint.strip().splitlines() or ["no reason given"])[-1]
     return FoldFailed(f"{ref.path} could not be folded: {last[:500]}")

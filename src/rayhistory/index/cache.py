@@ -27,7 +27,7 @@ class IndexCache:
     def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         """The index of this generation; its tables are fetched when they are asked for."""
 
-        async def fetch(name: str, *, again: bool) -> Path:
+        async def fetch(name: str, *, again: bool) -> list[Path]:
             return await self.table(ref, manifest, name, again=again)
 
         return OpenIndex(manifest, fetch)
@@ -36,23 +36,27 @@ class IndexCache:
         """Where the tables of one generation, or of a moment of it, are kept."""
         return self._directory / ref.path / build
 
-    async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> Path:
-        """The local copy of a table; `again` when the copy that is there turned out to be damaged."""
-        path = self.folder(ref, manifest.build) / f"{name}.parquet"
+    async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> list[Path]:
+        """The local copies of a table's files; `again` when those that are there turned out to be damaged."""
+        parts = range(len(manifest.files[name]))
+        return list(await asyncio.gather(*(self._part(ref, manifest, name, part, again=again) for part in parts)))
+
+    async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, again: bool) -> Path:
+        path = self.folder(ref, manifest.build) / f"{name}.{part}.parquet"
         async with self._fetching.setdefault(path, asyncio.Lock()):
-            if again or not _has_size(path, manifest.files[name]):
-                await self._fetch(ref, manifest, name, path)
+            if again or not _has_size(path, manifest.files[name][part]):
+                await self._fetch(ref, manifest, name, part, path)
         self._fetching.pop(path, None)
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
 
-    async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, path: Path) -> None:
+    async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, part: int, path: Path) -> None:
         try:
-            data = await self._store.get(self._layout.index_file_key(ref, manifest.build, name))
+            data = await self._store.get(self._layout.index_file_key(ref, manifest.build, name, part))
         except ObjectNotFound:
             raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is gone") from None
-        if len(data) != manifest.files[name]:
+        if len(data) != manifest.files[name][part]:
             raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is damaged")
         await asyncio.to_thread(self._keep, path, data)
 

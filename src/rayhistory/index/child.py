@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+
+_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.asynccontextmanager
@@ -23,3 +26,11 @@ async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+
+
+def end_with_parent() -> None:
+    """Called in a child: it is killed when its parent ends, even when that was killed. Only Linux can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:  # too late
+            os._exit(1)

@@ -2,41 +2,57 @@
 
 import asyncio
 import gc
-import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from rayhistory.errors import ObjectNotFound
+from rayhistory.index.child import end_with_parent
+from rayhistory.index.cores import cores
 from rayhistory.index.partials import PartialWriter
+from rayhistory.index.parts import Parts
 from rayhistory.index.read import read_source
 from rayhistory.index.sources import Source
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 
-_ONE_PROCESS_IS_ENOUGH = 16 << 20
+_ONE_PROCESS_IS_ENOUGH = 2 << 20
 
 Progress = Callable[[float, int], None]
 
 
-async def decode_all(settings: Settings, sources: list[Source], scratch: Path, progress: Progress) -> int:
-    """Rows of all sources into partial files in the scratch directory; returns the number of events."""
-    if sum(source.size for source in sources) < _ONE_PROCESS_IS_ENOUGH:
-        return await decode(settings, sources, scratch, "0")
-    workers = max(1, min(os.cpu_count() or 1, len(sources)))
-    portions = _portions(sources, workers * 4)
-    events = done = 0
+class Decoding(msgspec.Struct):
+    """What every decoder must know."""
+
+    settings: Settings
+    scratch: Path
+    parts: Parts
+
+
+def start_pool() -> Executor:
+    """Processes for all cores. They are forked, and so have everything imported: call this before any thread starts."""
+    pool = ProcessPoolExecutor(cores(), mp_context=get_context("fork"), initializer=end_with_parent)
+    pool.submit(int)  # they start when there is something to do
+    return pool
+
+
+async def decode_all(work: Decoding, sources: list[Source], pool: Executor | None, progress: Progress) -> int:
+    """Rows of all sources into partial files; returns the number of events."""
+    if pool is None or sum(source.size for source in sources) < _ONE_PROCESS_IS_ENOUGH:
+        return await decode(work, sources, "0")
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        arguments = [(msgspec.to_builtins(settings), portion, scratch, str(i)) for i, portion in enumerate(portions)]
-        for finished in asyncio.as_completed([loop.run_in_executor(pool, decode_in_process, a) for a in arguments]):
-            events += await finished
-            done += 1
-            progress(done / len(portions), events)
+    portions = _portions(sources, cores() * 4)
+    running = [
+        loop.run_in_executor(pool, decode_in_process, work, portion, str(number))
+        for number, portion in enumerate(portions)
+    ]
+    events = 0
+    for done, finished in enumerate(asyncio.as_completed(running), 1):
+        events += await finished
+        progress(done / len(portions), events)
     return events
 
 
@@ -51,23 +67,22 @@ def _portions(sources: list[Source], number: int) -> list[list[Source]]:
     return [portion for portion in portions if portion]
 
 
-def decode_in_process(arguments: tuple[dict[str, Any], list[Source], Path, str]) -> int:
-    settings, sources, scratch, name = arguments
-    return asyncio.run(decode(Settings(**settings), sources, scratch, name))
+def decode_in_process(work: Decoding, sources: list[Source], name: str) -> int:
+    return asyncio.run(decode(work, sources, name))
 
 
-async def decode(settings: Settings, sources: list[Source], scratch: Path, name: str) -> int:
+async def decode(work: Decoding, sources: list[Source], name: str) -> int:
     gc.disable()  # rows are trees without cycles: looking for some among millions of them costs a third of the time
-    store = open_store(settings)
-    writer = PartialWriter(scratch, name)
+    store = open_store(work.settings)
+    writer = PartialWriter(work.scratch, name, work.parts)
     events = 0
     for source in sources:
         try:
-            async for rows, count in read_source(store, source):
-                writer.take(rows)
+            async for count in read_source(store, source, writer.rows):
+                writer.take()
                 events += count
         except ObjectNotFound:
-            writer.add("gaps", (source.key, "object that disappeared while it was read", "", 1))
+            writer.rows.add("gaps", (source.key, "object that disappeared while it was read", "", 1))
     writer.close()
     await store.close()
     return events

@@ -211,6 +211,9 @@ SELECT placement_group_id, name, creator_job_id, coalesce(state, 'PENDING') AS s
 FROM placement_groups ORDER BY placement_group_id
 """
 
+ENDS_OF_TASKS = ("workers", "driver_jobs")
+"""What the served tasks are made from besides the tables of tasks: an open one ends with its worker, or its job."""
+
 SERVED_AS_MERGED = {
     "profile_events": "task_id, attempt",
     "actor_transitions": "actor_id, ns",
@@ -231,6 +234,7 @@ _OPEN_STATES = "status IN ('PENDING', 'RUNNING')"
 
 def served_sql(closing: Closing | None) -> dict[str, str]:
     """Table by table, the query that makes it from the merged ones."""
+    closing = None if closing and closing.open else closing
     ns = str(closing.ns) if closing else "NULL::BIGINT"
     text = _closing_text(closing) if closing else "NULL"
     case = "\n      WHEN finished_ns IS NOT NULL OR failed_ns IS NOT NULL THEN NULL"
@@ -275,8 +279,14 @@ def task_list_sql(tasks: str) -> str:
     return f"SELECT {', '.join(TASK_LIST)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
 
+_SECOND = 1_000_000_000
+
 GAP_QUERIES = {
     "task without a definition": ("tasks", "NOT defined"),
+    "task whose owner and worker had clocks more than a second apart": (
+        "tasks",
+        f"running_ns < submitted_to_worker_ns - {_SECOND} OR coalesce(finished_ns, failed_ns) < running_ns - {_SECOND}",
+    ),
     "task closed at the session's end": ("tasks", "closed_by_history"),
     "actor closed at the session's end": ("actors", "closed_by_history"),
     "job closed at the session's end": ("jobs", "closed_by_history"),

@@ -7,28 +7,36 @@ its merged rows are taken and only the rest is read.
 
 import asyncio
 import contextlib
+import math
 import secrets
+import shutil
 import sys
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rayhistory.errors import ObjectNotFound, StoreError
+from rayhistory.errors import DamagedIndex, ObjectNotFound, StoreError
 from rayhistory.events.tables import TABLES
-from rayhistory.index.build import Built, Report, build
-from rayhistory.index.decoding import decode_all
+from rayhistory.index.build import EARLIER, Built, Given, Report, build
+from rayhistory.index.child import end_with_parent
+from rayhistory.index.cores import cores
+from rayhistory.index.decoding import Decoding, decode_all, start_pool
 from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation, publish, read_latest
 from rayhistory.index.overlay import index_store
-from rayhistory.index.sources import Source, digest, list_sources
+from rayhistory.index.parts import Parts
+from rayhistory.index.sources import Source, digest, list_sources, unread
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.records import NodeSeal
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
 _COVERED = "covered.json"
+_BYTES_PER_EVENT = 1000
+_COMPRESSION = 10
 
 
 class FoldJob(msgspec.Struct):
@@ -47,6 +55,8 @@ class FoldReport(msgspec.Struct, omit_defaults=True):
     progress: float = 0.0
     detail: str = ""
     manifest: Manifest | None = None
+    outage: str = ""
+    """Why the store could not be used."""
 
 
 class _Facts(msgspec.Struct):
@@ -57,7 +67,8 @@ class _Facts(msgspec.Struct):
     began: float
 
 
-async def fold(job: FoldJob, report: Report) -> Manifest:
+async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Manifest:
+    """With a pool, what there is to decode is shared out; without, all is done in this process."""
     began = time.monotonic()
     settings = Settings(**job.settings)
     scratch = Path(job.scratch)
@@ -66,14 +77,17 @@ async def fold(job: FoldJob, report: Report) -> Manifest:
     try:
         sources = await list_sources(store, layout, job.ref)
         before, covered = await _earlier(indexes, layout, job.ref, scratch) if not job.fresh else (None, set())
-        fresh = [source for source in sources if (source.key, source.size) not in covered]
+        fresh = unread(sources, covered)
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
+        parts = _parts(settings, fresh, before)
+        work = Decoding(settings, scratch, parts)
         events = await decode_all(
-            settings, fresh, scratch, lambda part, count: report(0.02 + 0.68 * part, f"{count:,} events read")
+            work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
         )
         report(0.7, f"{events:,} events read, merging")
         seals = await _read_seals(store, layout, job.ref)
-        built = await asyncio.to_thread(build, settings, scratch, job.closing, seals, report)
+        gone = {key for key, _ in covered} - {source.key for source in sources}
+        built = await asyncio.to_thread(build, settings, scratch, Given(parts, job.closing, seals, gone), pool, report)
         report(0.95, "writing the index")
         facts = _Facts(sources, events + (before.events if before else 0), began)
         return await _seal(indexes, layout, job, built, facts)
@@ -81,24 +95,40 @@ async def fold(job: FoldJob, report: Report) -> Manifest:
         await store.close()
 
 
+def _parts(settings: Settings, fresh: list[Source], before: Manifest | None) -> Parts:
+    """As many as it takes for the events of one part to be no larger than the memory of the process that folds it."""
+    earlier = before.events * _BYTES_PER_EVENT if before else 0
+    raw = earlier + sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION) for source in fresh)
+    return Parts(math.ceil(raw * cores() * 1.5 / settings.fold_memory))
+
+
 async def _earlier(
     store: Store, layout: Layout, ref: SessionRef, scratch: Path
 ) -> tuple[Manifest | None, set[tuple[str, int]]]:
-    """The merged rows of the latest generation, put among the rows to merge, and what they were made from."""
+    """The merged rows of the latest generation, put beside the rows to merge, and what they were made from."""
     before = await read_latest(store, layout, ref)
     if before is None:
         return None, set()
+    folder = scratch / EARLIER
+    folder.mkdir()
     try:
         listed = msgspec.json.decode(await store.get(f"{layout.index_prefix(ref)}/{before.build}/{_COVERED}"))
-        names = {table.name: merged_file(table.name) for table in TABLES}
-        tables = {n: await store.get(layout.index_file_key(ref, before.build, file)) for n, file in names.items()}
-    except (ObjectNotFound, msgspec.DecodeError):
+        for table in TABLES:
+            name = merged_file(table.name)
+            for part, size in enumerate(before.files[name]):
+                key = layout.index_file_key(ref, before.build, name, part)
+                await _fetch(store, key, size, folder / f"{table.name}.{part}.parquet")
+    except (ObjectNotFound, msgspec.DecodeError, DamagedIndex):
+        await asyncio.to_thread(shutil.rmtree, folder)
         return None, set()
-    if any(len(data) != before.files[names[name]] for name, data in tables.items()):
-        return None, set()
-    for name, data in tables.items():
-        await asyncio.to_thread((scratch / f"{name}-earlier.parquet").write_bytes, data)
     return before, {(str(key), int(size)) for key, size in listed}
+
+
+async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
+    data = await store.get(key)
+    if len(data) != size:
+        raise DamagedIndex(key)
+    await asyncio.to_thread(path.write_bytes, data)
 
 
 async def _read_seals(store: Store, layout: Layout, ref: SessionRef) -> list[NodeSeal]:
@@ -115,8 +145,9 @@ async def _read_seals(store: Store, layout: Layout, ref: SessionRef) -> list[Nod
 async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts: _Facts) -> Manifest:
     generation = await next_generation(store, layout, job.ref)
     folder = f"{generation}-{secrets.token_hex(4)}"
-    for name, path in built.files.items():
-        await store.put(layout.index_file_key(job.ref, folder, name), path)
+    for name, paths in built.files.items():
+        for part, path in enumerate(paths):
+            await store.put(layout.index_file_key(job.ref, folder, name, part), path)
     covered = msgspec.json.encode([(source.key, source.size) for source in facts.sources])
     await store.put(f"{layout.index_prefix(job.ref)}/{folder}/{_COVERED}", covered)
     built.counts.size_bytes = sum(source.size for source in facts.sources)
@@ -124,7 +155,7 @@ async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts:
         schema=SCHEMA,
         generation=generation,
         build=folder,
-        files={name: path.stat().st_size for name, path in built.files.items()},
+        files={name: [path.stat().st_size for path in paths] for name, paths in built.files.items()},
         covered=digest(facts.sources),
         closing=job.closing,
         counts=built.counts,
@@ -149,13 +180,19 @@ async def _remove_older(store: Store, layout: Layout, ref: SessionRef, generatio
 
 
 def main() -> None:
+    end_with_parent()
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=FoldJob)
 
     def say(line: FoldReport) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
-    manifest = asyncio.run(fold(job, lambda progress, detail: say(FoldReport(progress, detail))))
+    pool = start_pool()
+    try:
+        manifest = asyncio.run(fold(job, lambda progress, detail: say(FoldReport(progress, detail)), pool))
+    except StoreError as error:
+        say(FoldReport(outage=str(error)))
+        sys.exit(1)
     say(FoldReport(1.0, "done", manifest))
 
 

@@ -6,7 +6,7 @@ from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.storage import Store
 
-SCHEMA = 6
+SCHEMA = 7
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
 
 
@@ -19,6 +19,8 @@ class Closing(msgspec.Struct, frozen=True):
 
     ns: int
     clean: bool
+    open: bool = False
+    """It went on, and nothing more is known of it: what was open stays open."""
 
 
 class Counts(msgspec.Struct, omit_defaults=True):
@@ -38,8 +40,8 @@ class Manifest(msgspec.Struct):
     generation: int
     build: str
     """The folder with the tables of this generation."""
-    files: dict[str, int]
-    """Sizes of the tables' files."""
+    files: dict[str, list[int]]
+    """Sizes of the files of each table: one, or as many as the session was folded in parts."""
     covered: str
     """A digest of the names and sizes of everything that was folded."""
     closing: Closing | None
@@ -49,6 +51,10 @@ class Manifest(msgspec.Struct):
     ray_version: str | None
     seconds: float
     events: int
+
+    @property
+    def size(self) -> int:
+        return sum(map(sum, self.files.values()))
 
 
 async def read_latest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:

@@ -1,5 +1,8 @@
 """The merge of rows, as SQL made from the declaration of the tables."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from rayhistory.events.tables import Column, Rule, Table
 
 _AGGREGATE = {Rule.HIGHEST: "max", Rule.LOWEST: "min"}
@@ -34,3 +37,9 @@ def _groups(table: Table) -> dict[str, list[Column]]:
 def create_sql(table: Table, name: str = "") -> str:
     columns = ", ".join(f"{column.name} {column.type.sql}" for column in table.columns)
     return f"CREATE TABLE {name or table.name} ({columns})"
+
+
+def parquet(paths: Iterable[Path | str]) -> str:
+    """What reads these files as one table."""
+    names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
+    return f"read_parquet([{names}])"

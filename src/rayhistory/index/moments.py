@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.errors import FoldFailed
+from rayhistory.errors import FoldFailed, NotIndexedYet
 from rayhistory.events.tables import TABLES
 from rayhistory.index.asof import AsOfJob
 from rayhistory.index.cache import IndexCache
@@ -24,26 +24,35 @@ class Moments:
         self._settings = settings
         self._cache = cache
         self._slots = slots
-        self._making: dict[Path, asyncio.Lock] = {}
+        self._making: dict[Path, asyncio.Task[None]] = {}
 
-    async def open(self, ref: SessionRef, manifest: Manifest, ns: int) -> OpenIndex:
+    async def open(self, ref: SessionRef, manifest: Manifest, ns: int, patience: float) -> OpenIndex:
         folder = self._cache.folder(ref, f"{manifest.build}@{ns}")
-        served = {name: size for name, size in manifest.files.items() if not name.startswith(MERGED)}
+        served = {name: sizes for name, sizes in manifest.files.items() if not name.startswith(MERGED)}
         as_it_was = msgspec.structs.replace(manifest, files=served, closing=None, last_ns=ns)
 
-        async def fetch(name: str, *, again: bool) -> Path:
-            path = folder / f"{name}.parquet"
-            async with self._making.setdefault(folder, asyncio.Lock()):
-                if again or not path.exists():
-                    await self._make(ref, manifest, folder, ns)
-            self._making.pop(folder, None)
-            return path
+        async def fetch(name: str, *, again: bool) -> list[Path]:
+            paths = [folder / f"{name}.{part}.parquet" for part in range(len(served[name]))]
+            if again or not all(path.exists() for path in paths):
+                await self._made(ref, manifest, folder, ns, patience)
+            return paths
 
         return OpenIndex(as_it_was, fetch)
 
+    async def _made(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int, patience: float) -> None:
+        """Once for all who wait; whoever does not want to wait longer finds it the next time."""
+        if folder not in self._making:
+            self._making[folder] = asyncio.create_task(self._make(ref, manifest, folder, ns))
+            self._making[folder].add_done_callback(lambda _: self._making.pop(folder))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._making[folder]), patience)
+        except TimeoutError:
+            raise NotIndexedYet("the session is put back to that moment") from None
+
     async def _make(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int) -> None:
         """The tables appear all at once; whoever reads those of an earlier making goes on reading them."""
-        merged = {t.name: str(await self._cache.table(ref, manifest, merged_file(t.name))) for t in TABLES}
+        tables = {table.name: await self._cache.table(ref, manifest, merged_file(table.name)) for table in TABLES}
+        merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         half = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(half.mkdir, parents=True)
         job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(half), ns)

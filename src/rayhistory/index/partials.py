@@ -1,14 +1,15 @@
 """Rows on their way to the merge: written by the decoders as small Parquet files, read by DuckDB."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import arro3.io
 from arro3.core import Array, DataType
 from arro3.core import Table as ArrowTable
 
-from rayhistory.events.rows import Rows
-from rayhistory.events.tables import BY_NAME, Rule, Table, Type
+from rayhistory.events.columns import Rows
+from rayhistory.events.tables import BY_NAME, BY_TASK, Rule, Table, Type
+from rayhistory.index.parts import Parts
 
 _ARROW = {
     Type.TEXT: DataType.utf8(),
@@ -19,16 +20,16 @@ _ARROW = {
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
-def arrow_table(table: Table, rows: Sequence[tuple[object, ...]]) -> ArrowTable:
+def arrow_table(table: Table, columns: Sequence[Sequence[object]]) -> ArrowTable:
     try:
-        return _convert(table, rows)
+        return _convert(table, columns)
     except (OverflowError, TypeError, ValueError):
-        return _convert(table, [fitting for row in rows if (fitting := _fit(table, row)) is not None])
+        rows = [fitting for row in zip(*columns, strict=True) if (fitting := _fit(table, row)) is not None]
+        return _convert(table, list(zip(*rows, strict=True)) or [()] * len(columns))
 
 
-def _convert(table: Table, rows: Sequence[tuple[object, ...]]) -> ArrowTable:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in table.columns)
-    arrays = [Array(list(values), _ARROW[column.type]) for column, values in zip(table.columns, columns, strict=True)]
+def _convert(table: Table, columns: Sequence[Sequence[object]]) -> ArrowTable:
+    arrays = [Array(values, _ARROW[column.type]) for column, values in zip(table.columns, columns, strict=True)]
     return ArrowTable.from_arrays(arrays, names=table.names)
 
 
@@ -53,39 +54,45 @@ def _fitting(kind: Type, value: object) -> object:
 
 
 class PartialWriter:
-    """Collects rows and writes them out before they grow large."""
+    """Writes rows out before there are too many: those of tasks apart for each part of the fold."""
 
-    def __init__(self, directory: Path, name: str, limit: int = 50_000) -> None:
+    def __init__(self, directory: Path, name: str, parts: Parts, limit: int = 50_000) -> None:
+        self.rows = Rows()
+        """Where new rows are put."""
         self._directory = directory
         self._name = name
+        self._parts = parts
         self._limit = limit
         self._files = 0
-        self._rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in BY_NAME}
-        self.counts: dict[str, int] = dict.fromkeys(BY_NAME, 0)
+        self._waiting: dict[tuple[str, int], list[list[object]]] = {}
 
-    def take(self, rows: Rows) -> None:
-        """Moves the rows here; the given ones are empty afterwards."""
-        for table, more in rows.tables.items():
-            kept = self._rows[table]
-            kept.extend(more)
-            more.clear()
-            if len(kept) >= self._limit:
-                self._write(table)
+    def take(self) -> None:
+        """Takes the new rows; while they are few, they are quickly sorted out."""
+        for table, columns in self.rows.columns.items():
+            if not columns[0]:
+                continue
+            if table in BY_TASK and self._parts.number > 1:
+                for part, places in self._parts.split(columns[0]):
+                    self._add(table, part, [map(column.__getitem__, places) for column in columns])
+            else:
+                self._add(table, 0, columns)
+            for column in columns:
+                column.clear()
 
-    def add(self, table: str, row: tuple[object, ...]) -> None:
-        self._rows[table].append(row)
+    def _add(self, table: str, part: int, columns: Sequence[Iterable[object]]) -> None:
+        kept = self._waiting.setdefault((table, part), [[] for _ in columns])
+        for column, more in zip(kept, columns, strict=True):
+            column.extend(more)
+        if len(kept[0]) * self._parts.number >= self._limit:
+            self._write(table, part)
 
     def close(self) -> None:
-        for table, rows in self._rows.items():
-            if rows:
-                self._write(table)
+        self.take()
+        for table, part in list(self._waiting):
+            self._write(table, part)
 
-    def _write(self, table: str) -> None:
-        rows = self._rows[table]
-        path = self._directory / f"{table}-{self._name}-{self._files}.parquet"
-        arro3.io.write_parquet(
-            arrow_table(BY_NAME[table], rows), str(path), compression="lz4_raw", dictionary_enabled=False
-        )
-        self.counts[table] += len(rows)
+    def _write(self, table: str, part: int) -> None:
+        path = self._directory / f"{table}-{part}-{self._name}-{self._files}.parquet"
+        arrow = arrow_table(BY_NAME[table], self._waiting.pop((table, part)))
+        arro3.io.write_parquet(arrow, str(path), compression="lz4_raw", dictionary_enabled=False)
         self._files += 1
-        rows.clear()

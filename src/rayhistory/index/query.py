@@ -1,4 +1,7 @@
-"""One query layer over the tables of an index: filter, sort, page, count, group. Nobody else writes SQL for serving."""
+"""One query layer over the tables of an index: filter, sort, page, count, group.
+
+Nobody else writes SQL for serving, but for the tree of calls (`lineage.py`), which stands on what is here.
+"""
 
 import asyncio
 import os
@@ -12,14 +15,29 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import DamagedIndex, StoreUnavailable, UsageError
-from rayhistory.index.derive import TASK_LIST
-from rayhistory.index.manifest import Manifest
+from rayhistory.events.tables import TABLES
+from rayhistory.index.derive import SERVED_AS_MERGED, TASK_LIST
+from rayhistory.index.manifest import MERGED, Manifest
+from rayhistory.index.merge import parquet
 
 Row = dict[str, Any]
 T = TypeVar("T")
 
 _LISTED = set(TASK_LIST)
 _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
+_LARGEST = 2**63 - 1
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "tasks": ("task_id", "attempt_number"),
+    "actors": ("actor_id",),
+    "jobs": ("type", "job_id", "submission_id"),
+    "nodes": ("node_id",),
+    "workers": ("worker_id",),
+    "placement_groups": ("placement_group_id",),
+    **{table.name: tuple(table.keys) for table in TABLES if table.name in (*SERVED_AS_MERGED, "gaps")},
+}
+"""The tables that are served, and the columns that tell their rows apart."""
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -35,14 +53,22 @@ class Query(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] = ()
     filters: tuple[Filter, ...] = ()
     sort: tuple[str, ...] = ()
-    """Column names; a leading minus means descending."""
+    """Column names; a leading minus means descending. What is absent comes last, either way."""
     limit: int | None = None
     offset: int = 0
+    after: tuple[Any, ...] | None = None
+    """Only what comes after the row that has these values in the columns of the `order`."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sort, made total by the columns that tell rows apart."""
+        named = {name.lstrip("-") for name in self.sort}
+        return self.sort + tuple(key for key in KEYS.get(self.table, ()) if key not in named)
 
 
 class Fetch(Protocol):
-    async def __call__(self, name: str, *, again: bool) -> Path:
-        """The local copy of a table."""
+    async def __call__(self, name: str, *, again: bool) -> list[Path]:
+        """The local copies of a table's files."""
 
 
 class OpenIndex:
@@ -63,26 +89,38 @@ class OpenIndex:
         """Number of rows (`count`) per distinct value of the columns."""
         return await self._run(query, lambda query, source: self._group(query, source, by), by)
 
-    async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
-        """`by` names the columns that are asked for."""
-        if query.table not in self.manifest.files:
-            raise UsageError(f"no table {query.table!r}")
-        file = _best_file(query, by)
+    @property
+    def tables(self) -> list[str]:
+        """The tables that can be asked for."""
+        return sorted(name for name in self.manifest.files if not name.startswith(MERGED) and name != "task_list")
+
+    async def columns(self, table: str) -> dict[str, str]:
+        """Names and types of a table's columns."""
+        return await self._run(Query(table), lambda query, source: self._types(source), ("*",))
+
+    async def read(self, files: tuple[str, ...], work: Callable[..., T]) -> T:
+        """What the work makes of these tables, each given as something to select from; in a thread of its own."""
         for again in (False, True):
-            path = await self._fetch(file, again=again)
+            sources = [parquet(await self._fetch(file, again=again)) for file in files]
             try:
-                return await asyncio.to_thread(work, query, f"read_parquet('{path}')")
+                return await asyncio.to_thread(work, *sources)
             except duckdb.OutOfMemoryException as error:
                 raise StoreUnavailable(f"too much is asked at once: {error}") from error
             except duckdb.Error as error:
                 if again or not isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
-                    raise DamagedIndex(f"table {query.table} cannot be read: {error}") from error
+                    raise DamagedIndex(f"{' or '.join(files)} cannot be read: {error}") from error
         raise AssertionError
+
+    async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
+        """`by` names the columns that are asked for."""
+        if query.table not in self.tables:
+            raise UsageError(f"no table {query.table!r}: there are {', '.join(self.tables)}")
+        return await self.read((best_file(query, by),), lambda source: work(query, source))
 
     def _rows(self, query: Query, source: str) -> list[Row]:
         types = self._types(source)
         columns = ", ".join(_known(types, query.table, name) for name in query.columns) or "*"
-        where, values = _where(types, query)
+        where, values = condition_sql(types, query)
         sql = f"SELECT {columns} FROM {source}{where}{_order(types, query)}"
         if query.limit is not None:
             sql += f" LIMIT {int(query.limit)}"
@@ -91,24 +129,26 @@ class OpenIndex:
         return _execute(sql, values)
 
     def _count(self, query: Query, source: str) -> int:
-        where, values = _where(self._types(source), query)
+        where, values = condition_sql(self._types(source), query)
         return int(_execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
 
     def _group(self, query: Query, source: str, by: tuple[str, ...]) -> list[Row]:
         types = self._types(source)
         columns = ", ".join(_known(types, query.table, name) for name in by)
-        where, values = _where(types, query)
+        where, values = condition_sql(types, query)
         return _execute(f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}", values)
 
     def _types(self, source: str) -> dict[str, str]:
-        """Names and types of a table's columns."""
         if source not in self._columns:
-            described = _execute(f"DESCRIBE SELECT * FROM {source}", [])
-            self._columns[source] = {row["column_name"]: row["column_type"] for row in described}
+            self._columns[source] = column_types(connection(), source)
         return self._columns[source]
 
 
-def _best_file(query: Query, columns: tuple[str, ...]) -> str:
+def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
+    return {name: kind for name, kind, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+
+def best_file(query: Query, columns: tuple[str, ...]) -> str:
     """Tasks are kept twice: whole, by id; and what lists need, by state and time; that is smaller and prunes better."""
     if query.table != "tasks" or any(f.column == "task_id" and f.operator == "=" for f in query.filters):
         return query.table
@@ -118,45 +158,108 @@ def _best_file(query: Query, columns: tuple[str, ...]) -> str:
 
 def _known(types: dict[str, str], table: str, column: str) -> str:
     if column not in types:
-        raise UsageError(f"table {table!r} has no column {column!r}")
+        raise UsageError(f"table {table!r} has no column {column!r}: there are {', '.join(types)}")
     return column
 
 
 def _order(types: dict[str, str], query: Query) -> str:
+    """Only what is cut needs a total order."""
+    total = query.after is not None or (query.sort and query.limit is not None)
     terms = [
         f"{_known(types, query.table, name.lstrip('-'))} {'DESC' if name.startswith('-') else 'ASC'} NULLS LAST"
-        for name in query.sort
+        for name in (query.order if total else query.sort)
     ]
     return f" ORDER BY {', '.join(terms)}" if terms else ""
 
 
-def _where(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
+def condition_sql(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
+    """The filters of a query, and from where on its page begins, with the values that they need."""
     terms, values = [], []
     for condition in query.filters:
         column = _known(types, query.table, condition.column)
-        term, more = _condition(column, types[column] == "VARCHAR", condition)
+        term, more = _condition(column, types[column], condition)
+        terms.append(term)
+        values += more
+    if query.after is not None:
+        term, more = _after(types, query, query.after)
         terms.append(term)
         values += more
     return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
 
 
-def _condition(column: str, is_text: bool, condition: Filter) -> tuple[str, list[Any]]:
+def _after(types: dict[str, str], query: Query, last: tuple[Any, ...]) -> tuple[str, list[Any]]:
+    """What comes after a row. The first term says again what follows for the first column: it prunes."""
+    if len(last) != len(query.order):
+        raise UsageError(f"a place in this order has {len(query.order)} values, not {len(last)}")
+    alternatives: list[str] = []
+    values: list[Any] = []
+    same_values: list[Any] = []
+    same = ""
+    for name, given in zip(query.order, last, strict=True):
+        column = _known(types, query.table, name.lstrip("-"))
+        if given is None:
+            same += f"{column} IS NULL AND "
+            continue
+        value = _converted(column, types[column], given)
+        alternatives.append(f"{same}({column} {'<' if name.startswith('-') else '>'} ? OR {column} IS NULL)")
+        values += [*same_values, value]
+        same += f"{column} = ? AND "
+        same_values.append(value)
+    if not alternatives:
+        return "false", []
+    term = f"({' OR '.join(alternatives)})"
+    if last[0] is None:
+        return term, values
+    first = query.order[0]
+    bound = f"({first.lstrip('-')} {'<=' if first.startswith('-') else '>='} ? OR {first.lstrip('-')} IS NULL)"
+    if first in KEYS.get(query.table, ())[:1]:
+        bound = f"{first} >= ?"
+    return f"{bound} AND {term}", [values[0], *values]
+
+
+def _condition(column: str, kind: str, condition: Filter) -> tuple[str, list[Any]]:
     operator, value = condition.operator, condition.value
     if operator not in _OPERATORS:
         raise UsageError(f"unknown operator {operator!r}: use one of {', '.join(sorted(_OPERATORS))}")
-    fold = is_text and isinstance(value, str)
-    left, right = (f"lower({column})", "lower(?)") if fold else (column, "?")
-    if operator == "=":
-        return (f"{column} IS NULL", []) if value is None else (f"{left} = {right}", [value])
-    if operator == "!=":
-        return (f"{column} IS NOT NULL", []) if value is None else (f"{left} IS DISTINCT FROM {right}", [value])
     if operator == "in":
-        return f"{column} IN (SELECT unnest(?))", [list(value)]
-    if operator == "contains":
-        return f"contains(lower({column}::VARCHAR), lower(?))", [str(value)]
-    if operator == "prefix":
-        return f"starts_with(lower({column}::VARCHAR), lower(?))", [str(value)]
-    return f"{column} {operator} ?", [value]
+        return f"{column} IN (SELECT unnest(?))", [[_converted(column, kind, one) for one in value]]
+    if operator in ("contains", "prefix"):
+        function = "contains" if operator == "contains" else "starts_with"
+        return f"{function}(lower({column}::VARCHAR), lower(?))", [_text(column, str(value))]
+    if value is None:
+        if operator not in ("=", "!="):
+            raise UsageError(f"{column} {operator} needs a value")
+        return f"{column} IS {'NULL' if operator == '=' else 'NOT NULL'}", []
+    value = _converted(column, kind, value)
+    fold = isinstance(value, str) and operator in ("=", "!=")
+    left, right = (f"lower({column})", "lower(?)") if fold else (column, "?")
+    return f"{left} {'IS DISTINCT FROM' if operator == '!=' else operator} {right}", [value]
+
+
+def _converted(column: str, kind: str, value: Any) -> Any:
+    """The value as one of the column's type: text is read, and what cannot be is the asker's mistake."""
+    if kind == "VARCHAR":
+        return _text(column, str(value))
+    if kind == "BOOLEAN":
+        found = value if isinstance(value, bool) else _BOOLS.get(str(value).lower())
+        if found is None:
+            raise UsageError(f"{column} is true or false, not {value!r}")
+        return found
+    try:
+        number = float(value) if kind in ("DOUBLE", "FLOAT") else int(value)
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(f"{column} is a number, not {value!r}") from None
+    if abs(number) > _LARGEST:
+        raise UsageError(f"{column} is never as large as {value}")
+    return number
+
+
+def _text(column: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{column} cannot be compared with {value!r}: that is no text") from None
+    return value
 
 
 _local = threading.local()
@@ -164,7 +267,7 @@ _root: duckdb.DuckDBPyConnection | None = None
 _root_lock = threading.Lock()
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
+def connection() -> duckdb.DuckDBPyConnection:
     """One database for the process, one cursor for each thread that asks."""
     global _root  # noqa: PLW0603
     if not hasattr(_local, "cursor"):
@@ -180,6 +283,6 @@ def _connection() -> duckdb.DuckDBPyConnection:
 
 
 def _execute(sql: str, values: list[Any]) -> list[Row]:
-    cursor = _connection().execute(sql, values)
+    cursor = connection().execute(sql, values)
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -1,26 +1,33 @@
 """Reading one source of the fold into rows, piece by piece, whatever state it is in."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import msgspec
+import zstandard
 from isal import isal_zlib
 
 from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.events import snapshots
-from rayhistory.events.decode import EventDecoder, whole_lines
+from rayhistory.events.columns import Rows
+from rayhistory.events.decode import EventDecoder
 from rayhistory.events.logevents import add_log_lines
-from rayhistory.events.rows import Rows
 from rayhistory.index.sources import Kind, Source
 from rayhistory.layout.packread import PackReader
+from rayhistory.layout.packs import Stream
 from rayhistory.storage import Store
 
 _PIECE = 4 << 20
+_BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_INPUT = 16 << 10
 
 
-async def read_source(store: Store, source: Source) -> AsyncIterator[tuple[Rows, int]]:
-    """Rows of a source in portions, each with the number of events in it."""
-    decoder = EventDecoder(source.key)
+async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator[int]:
+    """Adds the rows of a source in portions, and tells how many events were in each."""
+    decoder = EventDecoder(f"{source.key}@{source.start}" if source.start else source.key, rows)
     if source.kind in (Kind.EVENT_LOG, Kind.PACKED_LOG):
         unreadable = add_log_lines(decoder.rows, await _log(store, source))
         if unreadable:
@@ -28,12 +35,10 @@ async def read_source(store: Store, source: Source) -> AsyncIterator[tuple[Rows,
     elif source.kind is Kind.ENDPOINT:
         _read_endpoint(decoder, source, await store.get(source.key))
     else:
-        seen = 0
-        async for block in _blocks(store, source, decoder):
-            decoder.feed(block)
-            yield decoder.rows, decoder.events - seen
-            seen = decoder.events
-    yield decoder.finish(), 0
+        async for block, is_array in _blocks(store, source, decoder):
+            yield decoder.feed_array(block) if is_array else decoder.feed(block)
+    decoder.finish()
+    yield 0
 
 
 async def _log(store: Store, source: Source) -> bytes:
@@ -49,59 +54,112 @@ async def _log(store: Store, source: Source) -> bytes:
     return data[: data.rfind(b"\n") + 1]  # the rest of the last line may be on its way
 
 
-async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[bytes]:
-    """Blocks of whole lines of an object of any size, read piece by piece."""
-    rest = b""
+async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[tuple[bytes, bool]]:
+    """Whole lines, as many at once as are decoded well; or a JSON array, in one piece whatever its size."""
+    parts: list[bytes] = []
+    size = 0
+    is_array: bool | None = None
+    async for text in _texts(store, source, decoder):
+        parts.append(text)
+        size += len(text)
+        if is_array is None and (first := text.lstrip()[:1]):
+            is_array = first == b"["
+        cut = text.rfind(b"\n") + 1
+        if size < _BLOCK or is_array or not cut:
+            continue
+        parts[-1] = text[:cut]
+        yield b"".join(parts), False
+        parts = [text[cut:]]
+        size = len(text) - cut
+    yield b"".join(parts), bool(is_array)
+
+
+async def _texts(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[bytes]:
+    """The object's text in pieces, cut anywhere; the next is fetched while one is decoded."""
     unpack: Unpacker | None = None
-    for start in range(0, max(source.size, 1), _PIECE):
-        piece = await store.get_range(source.key, start, start + _PIECE)
-        if start == 0 and piece[:2] == _GZIP:
-            unpack = Unpacker()
-        text = unpack.feed(piece) if unpack else piece
-        last = start + _PIECE >= source.size
-        if rest[:64].lstrip()[:1] == b"[" or (not rest and text[:64].lstrip()[:1] == b"["):
-            rest += text
-            continue
-        cut = len(text) if last else text.rfind(b"\n") + 1
-        if not cut:
-            rest += text
-            continue
-        for block in whole_lines(_cut(rest + text[:cut])):
-            yield block
-        rest = text[cut:]
+    read = await _bytes(store, source)
+    ahead = asyncio.ensure_future(read(source.start, source.start + _PIECE))
+    try:
+        for start in range(source.start, max(source.size, 1), _PIECE):
+            piece = await ahead
+            if start + _PIECE < source.size:
+                ahead = asyncio.ensure_future(read(start + _PIECE, start + 2 * _PIECE))
+            if start == source.start:
+                unpack = _unpacker(piece)
+            for text in unpack.feed(piece) if unpack else (piece,):
+                yield text
+    finally:
+        ahead.cancel()
     if unpack and unpack.truncated:
-        decoder.set_aside("truncated gzip")
-    if rest.strip():
-        yield rest
+        decoder.set_aside(f"truncated {unpack.name}")
 
 
-def _cut(data: bytes, size: int = 1 << 20) -> Iterator[bytes]:
-    return (data[i : i + size] for i in range(0, len(data), size))
+async def _bytes(store: Store, source: Source) -> Callable[[int, int], Awaitable[bytes]]:
+    """Gives a part of the source."""
+    if source.kind is not Kind.PACKED_EVENTS:
+        return lambda start, end: store.get_range(source.key, start, end)
+    prefix, _, name = source.key.partition("#")
+    reader = PackReader(store, prefix)
+    await reader.refresh()
+    stream = reader.events.get(name) or Stream(-1, name)  # forgotten since: the objects are found by the next fold
+    return lambda start, end: reader.read_stream(stream, start, min(end, source.size))
 
 
 class Unpacker:
-    """gunzip of any number of members; what comes after damage is lost, what came before is not."""
+    """Any number of gzip members, piece by piece; what comes after damage is lost, what came before is not."""
+
+    name = "gzip"
+    damage: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self._stream = isal_zlib.decompressobj(wbits=31)
+        self._stream = self._begin()
         self._broken = False
 
-    def feed(self, data: bytes) -> bytes:
-        out = b""
-        while data and not self._broken:
-            if self._stream.eof:
-                self._stream = isal_zlib.decompressobj(wbits=31)
-            try:
-                out += self._stream.decompress(data)
-            except isal_zlib.error:  # type: ignore[misc]
-                self._broken = True
-                break
-            data = self._stream.unused_data
-        return out
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The text of what was given, in pieces of bounded size."""
+        for start in range(0, len(data), _INPUT):
+            rest, text = data[start : start + _INPUT], b""
+            while (rest or (len(text) == _BLOCK and not self._stream.eof)) and not self._broken:
+                if self._stream.eof:
+                    self._stream = self._begin()
+                try:
+                    text, rest = self._some(rest)
+                except self.damage:
+                    self._broken = True
+                else:
+                    yield text
+
+    def _begin(self) -> Any:
+        return isal_zlib.decompressobj(wbits=31)
+
+    def _some(self, data: bytes) -> tuple[bytes, bytes]:
+        """A piece of text, and what is left of the data."""
+        text = self._stream.decompress(data, _BLOCK)
+        return text, self._stream.unconsumed_tail or self._stream.unused_data
 
     @property
     def truncated(self) -> bool:
         return self._broken or not self._stream.eof
+
+
+class ZstdUnpacker(Unpacker):
+    """The same for zstd."""
+
+    name = "zstd"
+    damage = zstandard.ZstdError
+
+    def _begin(self) -> Any:
+        return zstandard.ZstdDecompressor().decompressobj()
+
+    def _some(self, data: bytes) -> tuple[bytes, bytes]:
+        return self._stream.decompress(data), self._stream.unused_data
+
+
+def _unpacker(head: bytes) -> Unpacker | None:
+    """For what begins so; None when it is not compressed."""
+    if head.startswith(_GZIP):
+        return Unpacker()
+    return ZstdUnpacker() if head.startswith(_ZSTD) else None
 
 
 def _read_endpoint(decoder: EventDecoder, source: Source, body: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -18,6 +19,7 @@ class Kind(Enum):
     EVENTS = "events"
     EVENT_LOG = "event log"
     PACKED_LOG = "event log in packs"
+    PACKED_EVENTS = "events in packs"
     ENDPOINT = "endpoint"
 
 
@@ -26,10 +28,16 @@ class Source(msgspec.Struct, frozen=True):
     size: int
     kind: Kind
     modified: float = 0.0
+    start: int = 0
+    """From where it is to be read: what is before has been folded."""
 
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
-    """Every object that the fold reads. Raises when the store cannot be listed: an outage is not an empty session."""
+    """Every object that the fold reads. Raises when the store cannot be listed: an outage is not an empty session.
+
+    Packs are looked at first: events that they hold no more are in an object by then.
+    """
+    packs = await _packs(store, layout, ref)
     found = [
         Source(info.key, info.size, Kind.EVENTS, info.modified)
         async for info in store.list_all(layout.snapshots_prefix(ref))
@@ -44,7 +52,15 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
             prefix = layout.endpoints_prefix(ref)
             found += [Source(i.key, i.size, Kind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
     found += await _old_sources(store, layout, ref, has_snapshots=has_snapshots)
-    found += await _packed_sources(store, layout, ref, {source.key: source.size for source in found})
+    found += [
+        Source(info.key, info.size, Kind.EVENTS, info.modified)
+        for info in (await store.list_folder(layout.noted_prefix(*ref.identity))).objects
+        if info.key == layout.noted_events_key(ref)
+    ]
+    whole = {source.key: source.size for source in found}
+    for node, reader in packs.items():
+        found += _packed_events(layout.node_packs_prefix(ref, node), reader)
+        found += _packed_logs(layout, ref, node, reader, whole)
     return sorted(found, key=lambda source: source.key)
 
 
@@ -73,24 +89,36 @@ async def _old_sources(store: Store, layout: Layout, ref: SessionRef, *, has_sna
     ]
 
 
-async def _packed_sources(store: Store, layout: Layout, ref: SessionRef, whole: dict[str, int]) -> list[Source]:
-    """Event logs that are not there as whole files, or not as much of them: the session runs, or has vanished."""
+async def _packs(store: Store, layout: Layout, ref: SessionRef) -> dict[str, PackReader]:
     places = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def of_node(node: str) -> list[Source]:
-        prefix = layout.node_packs_prefix(ref, node)
-        reader = PackReader(store, prefix)
+    async def of_node(node: str) -> PackReader:
+        reader = PackReader(store, layout.node_packs_prefix(ref, node))
         async with places:
             await reader.refresh()
-        return [
-            Source(f"{prefix}#{name}", stream.size, Kind.PACKED_LOG)
-            for name, stream in reader.names.items()
-            if _is_event_log(name) and whole.get(layout.log_key(ref, node, name), 0) < stream.size
-        ]
+        return reader
 
     folders = (await store.list_folder(layout.packs_prefix(ref))).folders
-    found = await asyncio.gather(*(of_node(folder) for folder in folders if is_node_folder(folder)))
-    return [source for sources in found for source in sources]
+    nodes = [folder for folder in folders if is_node_folder(folder)]
+    return dict(zip(nodes, await asyncio.gather(*map(of_node, nodes)), strict=True))
+
+
+def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
+    """What is in no object of its own yet: the session runs, or the node has vanished."""
+    return (Source(f"{prefix}#{name}", stream.size, Kind.PACKED_EVENTS) for name, stream in reader.events.items())
+
+
+def _packed_logs(
+    layout: Layout, ref: SessionRef, node: str, reader: PackReader, whole: dict[str, int]
+) -> Iterable[Source]:
+    """Event logs that are not there as whole files, or not as much of them."""
+    prefix = layout.node_packs_prefix(ref, node)
+    places = (layout.logs_prefix(ref, node), layout.old_logs_prefix(ref, node))
+    return (
+        Source(f"{prefix}#{name}", stream.size, Kind.PACKED_LOG)
+        for name, stream in reader.names.items()
+        if _is_event_log(name) and max(whole.get(f"{place}/{name}", 0) for place in places) < stream.size
+    )
 
 
 def _is_event_log(path: str) -> bool:
@@ -110,6 +138,16 @@ async def _node_sources(store: Store, layout: Layout, ref: SessionRef, node: str
         if info.key.rpartition("/")[2].startswith("event_") and info.key.endswith(".log")
     ]
     return found
+
+
+def unread(sources: list[Source], covered: Iterable[tuple[str, int]]) -> list[Source]:
+    """Sources that are new or have grown; of events in packs, only what has been added since."""
+    sizes = dict(covered)
+    return [
+        msgspec.structs.replace(source, start=sizes.get(source.key, 0)) if source.kind is Kind.PACKED_EVENTS else source
+        for source in sources
+        if sizes.get(source.key) != source.size
+    ]
 
 
 def digest(sources: list[Source]) -> str:

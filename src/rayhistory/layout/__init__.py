@@ -1,7 +1,17 @@
 """Every key in the bucket, and what the small objects behind some of them say."""
 
 from rayhistory.layout.keys import EventObject, Layout
-from rayhistory.layout.records import EndRecord, NodeSeal, StartRecord
+from rayhistory.layout.records import EndRecord, NodeSeal, Owner, StartRecord, Tombstone, VanishedRecord
 from rayhistory.layout.session import SessionRef
 
-__all__ = ["EndRecord", "EventObject", "Layout", "NodeSeal", "SessionRef", "StartRecord"]
+__all__ = [
+    "EndRecord",
+    "EventObject",
+    "Layout",
+    "NodeSeal",
+    "Owner",
+    "SessionRef",
+    "StartRecord",
+    "Tombstone",
+    "VanishedRecord",
+]

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.layout.packnames import shown
 from rayhistory.layout.packs import (
+    EVENTS,
     Catalog,
     DamagedPack,
     Frame,
@@ -113,6 +114,11 @@ class PackReader:
         self._damaged: set[object] = set()
         self._places = asyncio.Semaphore(_READS_AT_ONCE)
         self._turn = asyncio.Lock()
+
+    @property
+    def events(self) -> dict[str, Stream]:
+        """Streams of event lines: gzip members, as the collector's spool has them."""
+        return {stream.name: stream for stream in self.catalog.streams.values() if stream.kind == EVENTS}
 
     @property
     def damaged(self) -> int:

@@ -1,4 +1,4 @@
-"""Packs: how the appended bytes of any number of log files become one object per flush.
+"""Packs: how the appended bytes of any number of log files, and new events, become one object per flush.
 
     ray-history/logs/<ns>/<cluster>/<session>/<node>/<number / 1000>/<number>-<size>-<size of the end>.pack
 
@@ -28,8 +28,9 @@ is in the pack's name; the root; one segment.
 before it holds all but that pack's own ranges; likewise a root or a segment. What cannot be found is counted, and read
 as a filler of the same length, so that the offsets of everything else stay true.
 
-*Kinds.* A stream of kind LOG is a log file. EVENTS is for event lines that are not yet in a rotated object: reserved,
-and passed over by readers of logs.
+*Kinds.* A stream of kind LOG is a log file. One of kind EVENTS is a file of the collector's spool, whose events are in
+no object of their own yet: gzip members with event lines. It grows by whole members, is forgotten when the objects are
+there, and is passed over by readers of logs.
 """
 
 import re

@@ -20,10 +20,33 @@ class StartRecord(msgspec.Struct, omit_defaults=True):
 
 
 class EndRecord(msgspec.Struct, omit_defaults=True):
-    """`end.json`: its presence means a clean end."""
+    """`end.json`: its presence means a clean end, or that nothing more is known of what went on."""
 
     ended_ms: int
     reason: str = ""
+    open: bool = False
+    """What is kept is a look at a session that went on."""
+    format: int = 1
+
+
+class VanishedRecord(msgspec.Struct, omit_defaults=True):
+    """`vanished.json`: the session had vanished when it was copied here, where `alive` is as young as the copy."""
+
+    last_ms: int
+    format: int = 1
+
+
+class Owner(msgspec.Struct, frozen=True, order=True):
+    kind: str
+    name: str
+
+
+class Tombstone(msgspec.Struct, omit_defaults=True):
+    """The session is being removed. It says what the metadata keys said, which go first."""
+
+    made_ms: int
+    reason: str = ""
+    owners: list[Owner] = []
     format: int = 1
 
 
@@ -36,5 +59,7 @@ class NodeSeal(msgspec.Struct, omit_defaults=True):
     stored: int = 0
     set_aside: int = 0
     dropped: int = 0
+    late: int = 0
+    """Events that reached the store after the node had been sealed before."""
     left_behind: list[str] = []
     format: int = 1

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
@@ -27,6 +27,7 @@ from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.catalogue import Catalogue
 from rayhistory.server.home import PAGE_SIZE, Home
 from rayhistory.server.indexer import Indexer
+from rayhistory.server.kept import KeptAnswers
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
 from rayhistory.server.routing import RETRY, answer_to, get_plain, resolver_of, selection_of, status_of
@@ -50,6 +51,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         builder = IndexBuilder(settings, store, layout)
         app.state.resolver = Resolver(catalogue, builder, store, layout)
+        app.state.answers = KeptAnswers()
         app.state.home = Home(catalogue, index_store(store, settings), layout)
         ahead = asyncio.create_task(Indexer(catalogue, builder).run()) if settings.index_ahead else None
         yield
@@ -149,21 +151,19 @@ class ByCookies:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope)
-        path = scope["path"]
+        path, cookies = scope["path"], HTTPConnection(scope).cookies
         try:
-            selection = selection_from_cookies(request.cookies)
+            selection = selection_from_cookies(cookies)
         except RayHistoryError as error:
             await answer_to(error)(scope, receive, send)
             return
         if selection is None:
-            answer = await home_page(request) if path == "/" else _nothing_chosen(path)
+            wants_home = path == "/" and scope["type"] == "http"
+            answer = await home_page(Request(scope)) if wants_home else _nothing_chosen(path)
             await answer(scope, receive, send)
             return
         may_be_404 = path in ("/", "/favicon.ico", "/api/v0/platform_events") or path.startswith("/static/")
-        renewed = kuberay.cookie_headers(request.cookies)
+        renewed = kuberay.cookie_headers(cookies)
 
         async def answer_by_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":

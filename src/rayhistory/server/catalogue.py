@@ -8,8 +8,9 @@ import msgspec
 
 from rayhistory.errors import ObjectNotFound, RayHistoryError, SessionNotFound, StoreUnavailable
 from rayhistory.index.manifest import Closing
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord
 from rayhistory.layout.session import session_time
+from rayhistory.server.noted import NotedSessions
 from rayhistory.storage import Store
 
 LATEST, LIVE = "latest", "live"
@@ -29,6 +30,8 @@ class Entry(msgspec.Struct):
     """Whether a collector of ours wrote its record; sessions of KubeRay's collectors have none."""
     alive: float | None = None
     sealed: bool = False
+    vanished: bool = False
+    """Whether that is on record, as it is of a copy."""
     started_ms: int | None = None
     """By the session's name; the record knows better."""
 
@@ -40,6 +43,8 @@ class Entry(msgspec.Struct):
     def state(self, now: float, vanished_after: float) -> str:
         if self.sealed or not self.recorded:
             return ENDED
+        if self.vanished:
+            return VANISHED
         return RUNNING if self.alive is not None and now - self.alive < vanished_after else VANISHED
 
 
@@ -53,8 +58,10 @@ class Catalogue:
         self._listed = float("-inf")
         self._failure: RayHistoryError | None = None
         self._lock = asyncio.Lock()
+        self._noted = NotedSessions(store, layout)
         self._starts: dict[tuple[str, str, str], StartRecord] = {}
         self._ends: dict[tuple[str, str, str], EndRecord] = {}
+        self._vanished: dict[tuple[str, str, str], VanishedRecord] = {}
 
     async def entries(self) -> list[Entry]:
         """Every session, running ones first, newest first. Raises when the store cannot be listed."""
@@ -125,9 +132,17 @@ class Catalogue:
         if state == RUNNING:
             return None
         if state == VANISHED:
-            return Closing(int((entry.alive or 0) * 1e9), clean=False)
+            return Closing(await self._last_life_ns(entry), clean=False)
         end = await self.end(entry)
-        return Closing(end.ended_ms * 1_000_000 if end else 0, clean=True)
+        return Closing(end.ended_ms * 1_000_000 if end else 0, clean=True, open=end.open if end else False)
+
+    async def _last_life_ns(self, entry: Entry) -> int:
+        record = self._vanished.get(entry.ref.identity)
+        if record is None and entry.vanished:
+            record = await self._read(self._layout.vanished_key(entry.ref), VanishedRecord)
+            if record is not None:
+                self._vanished[entry.ref.identity] = record
+        return record.last_ms * 1_000_000 if record else int((entry.alive or 0) * 1e9)
 
     async def _read(self, key: str, kind: type[T]) -> T | None:
         try:
@@ -139,7 +154,7 @@ class Catalogue:
         return self.state(entry) != RUNNING, -(entry.started_ms or 0), entry.ref
 
     async def _list(self) -> dict[tuple[str, str, str], Entry]:
-        entries: dict[tuple[str, str, str], Entry] = {}
+        entries = {ref.identity: Entry.of(ref) for ref in await self._noted.sessions()}
         async for info in self._store.list_all(self._layout.old_metadata_prefix()):
             if ref := self._layout.parse_old_metadata_key(info.key):
                 entries[ref.identity] = Entry.of(ref)
@@ -157,6 +172,11 @@ class Catalogue:
                 entry.alive = info.modified
             elif record == "end.json":
                 entry.sealed = True
+            elif record == "vanished.json":
+                entry.vanished = True
+        async for info in self._store.list_all(self._layout.tombstones_prefix()):
+            if ref := self._layout.parse_mark_key(info.key):
+                entries.pop(ref.identity, None)
         return entries
 
 

@@ -16,7 +16,8 @@ from rayhistory.layout.keys import is_node_folder
 from rayhistory.layout.packread import Memory, PackReader
 from rayhistory.storage import Store
 
-_FRESH = 5.0
+FRESH = 5.0
+"""How old a listing may be, in seconds."""
 _STEP = 256 << 10
 
 
@@ -51,7 +52,7 @@ class PlainLogs:
 
     async def files(self, node: str) -> list[LogFile]:
         known = self._listed.get(node)
-        if known and time.monotonic() - known[0] < _FRESH:
+        if known and time.monotonic() - known[0] < FRESH:
             return known[1]
         prefix = self._logs_prefix(node)
         files = [
@@ -101,7 +102,7 @@ class PackLogs:
         if not is_node_folder(node):
             raise LogNotFound(f"not a node: {node!r}")
         reader = self._memory.reader(self._store, self._layout.node_packs_prefix(self._ref, node))
-        if time.monotonic() - reader.refreshed >= _FRESH:
+        if time.monotonic() - reader.refreshed >= FRESH:
             await reader.refresh()
         return reader
 

@@ -35,7 +35,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        ws_per_message_deflate=False,  # followers of logs: quick rather than small
+        ws_ping_interval=None,  # Ray's client may be busy for long with what it got
+    )
     uvicorn.Server(config).run([listener])
 
 

@@ -14,15 +14,18 @@ import msgspec
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.layout import Layout, SessionRef
+from rayhistory.layout.metrics import Samples
 from rayhistory.layout.packread import Kept, Memory
 from rayhistory.layout.session import is_session_name
 from rayhistory.server.catalogue import LATEST, LIVE, Catalogue, Entry
 from rayhistory.server.logfiles import AllLogs, PackLogs, plain_logs
+from rayhistory.server.metricfiles import Found, MetricFiles, Wanted
 from rayhistory.server.view import SessionView
 from rayhistory.settings import parse_name
 from rayhistory.storage import Store
 
 _SESSIONS_WITH_LOGS = 256
+_METRICS_KEPT = 32 << 20
 OWNER_KINDS = ("rayjob", "rayservice")
 COOKIES = ("cluster_name", "cluster_namespace", "session_name", "owner_kind", "owner_name")
 
@@ -110,6 +113,7 @@ class Resolver:
         self._layout = layout
         self._logs: Kept[AllLogs] = Kept(_SESSIONS_WITH_LOGS)
         self._log_memory = Memory()
+        self._metrics = MetricFiles(store, layout, Kept[Samples](_METRICS_KEPT))
 
     async def entry(self, selection: Selection) -> Entry:
         if selection.owner_kind:
@@ -126,6 +130,10 @@ class Resolver:
         if selection.as_of_ms is not None:
             index = await self.builder.open_as_of(entry.ref, closing, selection.as_of_ms, patience)
         return SessionView(entry.ref, self.catalogue.state(entry), index, self._logs_of(entry.ref))
+
+    async def metrics(self, selection: Selection, wanted: Wanted) -> Found:
+        """Samples of a session's metrics: they need no fold."""
+        return await self._metrics.read((await self.entry(selection)).ref, wanted)
 
     def _logs_of(self, ref: SessionRef) -> AllLogs:
         logs = self._logs.get(ref.identity)

@@ -17,7 +17,8 @@ from rayhistory.errors import (
     StoreError,
     UsageError,
 )
-from rayhistory.server.answers import ray_error
+from rayhistory.server.answers import own_error, ray_error
+from rayhistory.server.kept import KeptAnswers, answer_from, can_be_kept, is_known, not_changed, tag_of
 from rayhistory.server.resolve import Resolver, Selection
 from rayhistory.server.view import SessionView
 
@@ -43,21 +44,48 @@ async def view_of(request: HTTPConnection, patience: float | None = None) -> Ses
     return await resolver_of(request).view(selection_of(request), patience)
 
 
-def get(path: str, handler: SessionHandler) -> Route:
-    """A route of Ray's API that is answered from the session's view."""
+def get(
+    path: str,
+    handler: SessionHandler,
+    *,
+    keep: bool = True,
+    failed: Callable[[RayHistoryError], Response] | None = None,
+) -> Route:
+    """A route that is answered from the session's view. What depends on more than the index must not be kept."""
+    answered = _kept(handler) if keep else handler
 
     async def endpoint(request: Request) -> Response:
         try:
             try:
-                return await handler(request, await view_of(request))
+                return await answered(request, await view_of(request))
             except DamagedIndex as error:
                 log.warning("an index is built again", extra={"path": request.url.path, "reason": str(error)})
                 view = await resolver_of(request).view(selection_of(request), rebuild=True)
-                return await handler(request, view)
+                return await answered(request, view)
         except RayHistoryError as error:
-            return answer_to(error)
+            return (failed or answer_to)(error)
 
     return Route(path, endpoint, methods=["GET"])
+
+
+def _kept(handler: SessionHandler) -> SessionHandler:
+    """The same handler, asked once for what many ask."""
+
+    async def answered(request: Request, view: SessionView) -> Response:
+        answers: KeptAnswers = request.app.state.answers
+        tag = tag_of(request, view)
+        if is_known(request, tag):
+            return not_changed(tag)
+        async with answers.turn(tag):
+            kept = answers.get(tag)
+            if kept is None:
+                answer = await handler(request, view)
+                if not can_be_kept(answer):
+                    return answer
+                kept = await answers.keep(tag, answer)
+        return await answer_from(request, tag, kept)
+
+    return answered
 
 
 def get_plain(path: str, handler: PlainHandler, methods: tuple[str, ...] = ("GET",)) -> Route:
@@ -78,11 +106,21 @@ def status_of(error: RayHistoryError) -> int:
 def answer_to(error: RayHistoryError) -> Response:
     """An error in the shape that Ray's clients print; what may pass is said to be worth trying again."""
     status = status_of(error)
+    return ray_error(_message(error), status, RETRY if status == 503 else None)
+
+
+def own_answer_to(error: RayHistoryError) -> Response:
+    """The same in the shape of our own API."""
+    status = status_of(error)
+    return own_error(_message(error), status, RETRY if status == 503 else None)
+
+
+def _message(error: RayHistoryError) -> str:
     message = str(error)
     if isinstance(error, NotIndexedYet):
-        message = f"This session is being indexed: {message}. Try again in a moment."
-    elif isinstance(error, StoreError):
-        message = f"The store cannot be read now: {message}"
-    elif isinstance(error, FoldFailed):
-        message = f"This session cannot be shown: {message}"
-    return ray_error(message, status, RETRY if status == 503 else None)
+        return f"This session is being indexed: {message}. Try again in a moment."
+    if isinstance(error, StoreError):
+        return f"The store cannot be read now: {message}"
+    if isinstance(error, FoldFailed):
+        return f"This session cannot be shown: {message}"
+    return message

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from rayhistory.events.spans import read_spans
 from rayhistory.events.tables import TASK_STATES, state_column
 from rayhistory.index.query import Row
 from rayhistory.server.answers import parsed, without_ansi
@@ -20,6 +22,8 @@ TASK_COLUMNS = (
     "node_id", "worker_id", "worker_pid", "error_type",
 )  # fmt: skip
 
+PROFILE_COLUMNS = ("task_id", "attempt", "component_type", "component_id", "node_ip", "spans")
+
 
 def task(row: Row) -> Row:
     """A task as lists without detail show it."""
@@ -28,15 +32,16 @@ def task(row: Row) -> Row:
     return shown
 
 
-def task_detail(row: Row, spans: list[Row]) -> Row:
+def task_detail(row: Row, profile: list[Row]) -> Row:
+    """A task with its details; `profile` are the rows about what was measured in it."""
     driver = row["type"] == "DRIVER_TASK"
     return task(row) | {
         "language": row["language"],
-        "required_resources": parsed(row["required_resources"], {}),
+        "required_resources": _object(row["required_resources"]),
         "runtime_env_info": _runtime_env_info(row["runtime_env"], driver=driver),
         "placement_group_id": row["placement_group_id"],
         "events": _task_events(row),
-        "profiling_data": profiling_data(spans),
+        "profiling_data": profiling_data(profile),
         "creation_time_ms": _float(row["creation_time_ms"]),
         "start_time_ms": _float(row["start_time_ms"]),
         "end_time_ms": _float(row["end_time_ms"]),
@@ -44,9 +49,16 @@ def task_detail(row: Row, spans: list[Row]) -> Row:
         "error_message": without_ansi(row["error_message"]) if row["error_message"] else None,
         "is_debugger_paused": row["is_debugger_paused"],
         "call_site": row["call_site"],
-        "label_selector": parsed(row["label_selector"], {}),
+        "label_selector": _object(row["label_selector"]),
         "fallback_strategy": parsed(row["fallback_strategy"], None if driver else {"options": []}),
     }
+
+
+@lru_cache(maxsize=1024)
+def _object(text: str | None) -> dict[str, Any]:
+    """JSON that thousands of tasks have in common; what is made of it is only ever written out."""
+    found: dict[str, Any] = parsed(text, {})
+    return found
 
 
 def _runtime_env_info(serialized: str | None, *, driver: bool) -> Row:
@@ -73,39 +85,72 @@ def task_log_info(row: Row) -> Row | None:
     return {name: row[name] for name in _LOG_FIELDS if row[name] is not None}
 
 
-def profiling_data(spans: list[Row]) -> Row:
-    if not spans:
+class _Span(msgspec.Struct, rename="camel", gc=False):
+    """A span as almost all are."""
+
+    event_name: str
+    start_time: int
+    end_time: int
+    extra_data: str = ""
+
+
+class _ProfileEvent(msgspec.Struct, gc=False):
+    start_time: float
+    end_time: float
+    extra_data: Any
+    event_name: str
+
+
+_SPANS = msgspec.json.Decoder(list[_Span], strict=False)
+
+
+def profiling_data(profile: list[Row]) -> Row:
+    told = [(row, spans) for row in profile if (spans := _spans(row))]
+    if not told:
         return {}
-    first = spans[0]
+    first, spans = told[0] if len(told) == 1 else min(told, key=lambda one: min(map(_ended, one[1])))
+    if len(told) > 1:
+        spans = [span for _, more in told for span in more]
+    spans.sort(key=_ended)
     return {
         "component_type": first["component_type"] or "",
         "component_id": first["component_id"] or "",
         "node_ip_address": first["node_ip"] or "",
         "events": [
-            {
-                "start_time": span["start_ns"] / 1e6,
-                "end_time": span["end_ns"] / 1e6,
-                "extra_data": extra_data(span),
-                "event_name": span["event_name"],
-            }
+            _ProfileEvent(span.start_time / 1e6, span.end_time / 1e6, extra_data(span.extra_data), span.event_name)
             for span in spans
         ],
     }
 
 
-def extra_data(span: Row) -> Row:
-    """What the program added to a span; it may be anything."""
+def _ended(span: _Span) -> tuple[int, int]:
+    return span.end_time, span.start_time
+
+
+def _spans(row: Row) -> list[_Span]:
     try:
-        extra = parsed(span["extra_data"], {})
+        return _SPANS.decode(row["spans"])
+    except msgspec.DecodeError:
+        found = read_spans(row)
+        return [_Span(one["event_name"], one["start_ns"], one["end_ns"], one["extra_data"]) for one in found]
+
+
+def extra_data(text: Any) -> Row:
+    """What the program added to a span; it may be anything."""
+    if not text or text == "{}":
+        return {}
+    try:
+        extra = parsed(text, {})
     except msgspec.DecodeError:
         return {}
     return extra if isinstance(extra, dict) else {}
 
 
-def by_attempt(spans: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+def by_attempt(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+    """Profiles, or spans of them, by the attempt that they are of."""
     found: dict[tuple[str, int], list[Row]] = {}
-    for span in spans:
-        found.setdefault((span["task_id"], span["attempt"]), []).append(span)
+    for row in rows:
+        found.setdefault((row["task_id"], row["attempt"]), []).append(row)
     return found
 
 

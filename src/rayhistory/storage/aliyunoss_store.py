@@ -91,7 +91,7 @@ class AliyunOssStore:
 
     async def head(self, key: str) -> ObjectInfo:
         answer = await self._head(key)
-        return ObjectInfo(key, answer.content_length, answer.last_modified.timestamp())
+        return ObjectInfo(key, answer.content_length, answer.last_modified.timestamp(), _tag(answer.etag))
 
     async def delete(self, key: str) -> None:
         request = self._sdk.DeleteObjectRequest(bucket=self._bucket, key=checked_key(key))
@@ -184,10 +184,14 @@ class AliyunOssStore:
 def _infos(page: Any) -> list[ObjectInfo]:
     """The page's objects, without the empty ones that KubeRay writes as marks of folders."""
     return [
-        ObjectInfo(found.key, found.size, found.last_modified.timestamp())
+        ObjectInfo(found.key, found.size, found.last_modified.timestamp(), _tag(found.etag))
         for found in page.contents or []
         if not found.key.endswith("/")
     ]
+
+
+def _tag(etag: str | None) -> str:
+    return (etag or "").strip('"').lower()
 
 
 def _innermost(error: Any) -> Exception:

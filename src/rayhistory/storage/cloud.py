@@ -235,7 +235,8 @@ def _file_size(path: Path) -> int:
 
 
 def _info(meta: "ObjectMeta") -> ObjectInfo:
-    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+    tag = (meta["e_tag"] or "").strip('"').lower()
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), tag)
 
 
 def _marks_a_folder(info: ObjectInfo, following: ObjectInfo) -> bool:

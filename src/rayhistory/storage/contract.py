@@ -12,6 +12,7 @@ the import, shows the values of an assertion that fails.
 # ruff: noqa: S101
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -155,6 +156,19 @@ class StoreContract:
             await store.delete("folder/object")
             with pytest.raises(ObjectNotFound):
                 await store.get("folder/object")
+
+        self.run(work)
+
+    def test_other_bytes_have_another_tag(self) -> None:
+        """A store may have none. Otherwise a tag that is the MD5 of some bytes is that of these."""
+
+        async def work(store: Store) -> None:
+            await store.put("t/a", b"some")
+            await store.put("t/b", b"else")
+            one, other = [info async for info in store.list_all("t")]
+            assert (await store.head("t/a")).tag == one.tag
+            assert one.tag != other.tag or not one.tag
+            assert one.tag != hashlib.md5(b"else", usedforsecurity=False).hexdigest()
 
         self.run(work)
 

@@ -21,6 +21,8 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     size: int
     modified: float
     """Seconds since the epoch, by the store's clock."""
+    tag: str = ""
+    """What the store calls these bytes, if anything: most stores the MD5 of an object that was written in one piece."""
 
 
 class Listing(msgspec.Struct, frozen=True):

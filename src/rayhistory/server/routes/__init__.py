@@ -2,7 +2,7 @@
 
 from starlette.routing import BaseRoute
 
-from rayhistory.server.routes import actors, cluster, jobs, logs, nodes, state, summaries, timeline
+from rayhistory.server.routes import actors, cluster, jobs, logs, metrics, nodes, rows, state, summaries, timeline
 
 SESSION_ROUTES: list[BaseRoute] = [
     *nodes.ROUTES,
@@ -11,6 +11,8 @@ SESSION_ROUTES: list[BaseRoute] = [
     *summaries.ROUTES,
     *timeline.ROUTES,
     *logs.ROUTES,
+    *metrics.ROUTES,
     *cluster.ROUTES,
+    *rows.ROUTES,
     *state.ROUTES,
 ]

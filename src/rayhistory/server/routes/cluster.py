@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from rayhistory.events.tables import REPEATED
 from rayhistory.index.query import Filter
 from rayhistory.server.answers import google_style, json_answer, parsed, rest_answer, text_answer
 from rayhistory.server.redaction import is_browser, masked
@@ -128,7 +129,7 @@ async def usage_stats(request: Request) -> Response:
 async def gaps(request: Request, view: SessionView) -> Response:
     """What is missing from this session, and why."""
     rows = await view.rows("gaps", sort=("kind", "detail", "source"))
-    return json_answer({"gaps": rows, "complete": not rows})
+    return json_answer({"gaps": rows, "complete": all(row["kind"] == REPEATED for row in rows)})
 
 
 ROUTES: list[BaseRoute] = [

@@ -1,18 +1,30 @@
 """Ray's job API, for reading: the jobs of a session, by either id, and their output."""
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
 
-from rayhistory.errors import LogNotFound
+from rayhistory.errors import LogNotFound, NotIndexedYet, RayHistoryError
 from rayhistory.server.answers import json_answer, parsed, text_answer
-from rayhistory.server.logfiles import find_file
+from rayhistory.server.logfind import Wanted, find_log
+from rayhistory.server.logflow import begun, followed, pieces, texts
 from rayhistory.server.redaction import is_browser, masked
-from rayhistory.server.routing import get
+from rayhistory.server.routes.logs import session_is_over
+from rayhistory.server.routing import answer_to, get, get_plain, view_of
 from rayhistory.server.view import SessionView
 
+log = logging.getLogger(__name__)
+
+IsOver = Callable[[], Awaitable[bool]]
+_FRAME = 20_000
+_TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 _DEFAULT_MESSAGES = {
     "PENDING": "Job has not started yet.",
     "RUNNING": "Job is currently running.",
@@ -84,26 +96,98 @@ async def job(request: Request, view: SessionView) -> Response:
 
 
 async def job_logs(request: Request, view: SessionView) -> Response:
-    name = request.path_params["job"]
+    """Ray puts the whole output into one JSON text: it is written as it is read, so that its size does not matter."""
+    found = await _job_with_output(request, view)
+    if isinstance(found, Response):
+        return found
+    return StreamingResponse(await begun(_as_json(await _output(view, found))), 200, None, "application/json")
+
+
+async def _as_json(output: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    begin = b'{"logs":"'
+    async for text in texts(output):
+        yield begin + msgspec.json.encode(text)[1:-1]
+        begin = b""
+    yield begin + b'"}'
+
+
+async def _job_with_output(connection: HTTPConnection, view: SessionView) -> dict[str, Any] | Response:
+    """The job that is asked for, or what is said to those who ask for another."""
+    name = connection.path_params["job"]
     found = await find_job(view, name)
     if found is None:
         return text_answer(f"Job {name} does not exist", 404)
     if found["type"] != "SUBMISSION":
         return text_answer("Can only get logs of submission type jobs", 400)
-    return json_answer({"logs": (await driver_output(view, found)).decode("utf-8", "replace")})
+    return found
 
 
-async def driver_output(view: SessionView, details: dict[str, Any]) -> bytes:
-    """What the entrypoint of a submitted job wrote; nothing when it was not kept."""
-    node = details["driver_node_id"]
-    name = f"job-driver-{details['submission_id']}.log"
-    if node is None:
-        return b""
+async def _output(view: SessionView, job: dict[str, Any], is_over: IsOver | None = None) -> AsyncIterator[bytes]:
+    """What the entrypoint of a submitted job wrote, and will write until it is over; nothing if it was not kept."""
     try:
-        file = await find_file(view.logs, node, name)
+        found = await find_log(view, Wanted(submission_id=job["submission_id"]))
     except LogNotFound:
-        return b""
-    return await view.logs.read(node, name, 0, file.size)
+        return _nothing()
+    return followed(view.logs, found, is_over) if is_over else pieces(view.logs, found)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+async def tail(socket: WebSocket) -> None:
+    """The output of a job, until it or the session ends; of what is over, all that there is.
+
+    When the store fails midway, the connection breaks off: a proper end would say that this was everything.
+    """
+    try:
+        view = await view_of(socket)
+        job = await _job_with_output(socket, view)
+        output = job if isinstance(job, Response) else await _output(view, job, lambda: _is_over(socket))
+    except RayHistoryError as error:
+        output = answer_to(error)
+    if isinstance(output, Response):
+        await socket.send_denial_response(output)
+        return
+    await socket.accept()
+    sending, leaving = asyncio.create_task(_send(socket, output)), asyncio.create_task(_left(socket))
+    await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    if not sending.done():
+        sending.cancel()
+    elif isinstance(failure := sending.exception(), RayHistoryError):
+        log.warning("a job's output breaks off", extra={"path": socket.url.path, "reason": str(failure)})
+    elif failure:
+        raise failure
+    else:
+        await socket.close()
+
+
+async def _send(socket: WebSocket, output: AsyncIterator[bytes]) -> None:
+    async for text in texts(output):
+        for start in range(0, len(text), _FRAME):
+            await socket.send_text(text[start : start + _FRAME])
+
+
+async def _left(socket: WebSocket) -> None:
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def _is_over(socket: WebSocket) -> bool:
+    if await session_is_over(socket):
+        return True
+    try:
+        job = await find_job(await view_of(socket), socket.path_params["job"])
+    except NotIndexedYet:
+        return False
+    return job is None or job["status"] in _TERMINAL
+
+
+async def not_a_socket(request: Request) -> Response:
+    text = "This is a WebSocket: the output in one piece is at …/logs"
+    return Response(text, 426, {"Upgrade": "websocket", "Connection": "Upgrade"}, "text/plain")
 
 
 async def version(request: Request, view: SessionView) -> Response:
@@ -124,5 +208,7 @@ ROUTES: list[BaseRoute] = [
     get("/api/jobs", jobs),
     get("/api/jobs/", jobs),
     get("/api/jobs/{job}", job),
-    get("/api/jobs/{job}/logs", job_logs),
+    get("/api/jobs/{job}/logs", job_logs, keep=False),
+    get_plain("/api/jobs/{job}/logs/tail", not_a_socket),
+    WebSocketRoute("/api/jobs/{job}/logs/tail", tail),
 ]

@@ -1,27 +1,28 @@
 """Ray's log API: which files a node has, and what is in one of them. Mistakes are told in plain text, as Ray does."""
 
+import math
 import re
-from collections.abc import AsyncIterator
 from urllib.parse import quote
 
+import msgspec
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import LogNotFound, UsageError
 from rayhistory.server.answers import ray_error, rest_answer, text_answer
+from rayhistory.server.byterange import NoSuchRange, asked_range, range_headers
+from rayhistory.server.catalogue import RUNNING
 from rayhistory.server.logfiles import Logs, start_of_last_lines
 from rayhistory.server.logfind import ERR, OUT, Found, Wanted, find_log, known_node, node_of_ip
+from rayhistory.server.logflow import begun, followed, pieces, whole_characters
 from rayhistory.server.logglob import listed
-from rayhistory.server.routing import get
+from rayhistory.server.routing import get, resolver_of, selection_of
 from rayhistory.server.view import SessionView
 
 _DEFAULT_LINES = 1000
-_BLOCK = 512 << 10
-_ANSI = re.compile(rb"\x1b\[[\d;]+m")
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[\d;]{0,64})?|[\xc0-\xff][\x80-\xbf]{0,2})\Z")
-"""The end of a block that may be half of a character or of a colour."""
+_SHORTEST_INTERVAL = 0.2
 
 
 async def list_logs(request: Request, view: SessionView) -> Response:
@@ -42,20 +43,54 @@ async def list_logs(request: Request, view: SessionView) -> Response:
 
 async def get_log(request: Request, view: SessionView) -> Response:
     query = request.query_params
-    try:
-        lines = _number(query, "lines", _DEFAULT_LINES)
-        found = await find_log(view, await _wanted(request, view))
-        start = await _start(view.logs, found, lines or _DEFAULT_LINES)
-        blocks = _blocks(view.logs, found, start, ansi=query.get("filter_ansi_code", "").lower() != "true")
-        first = await anext(blocks, b"")
-    except (LogNotFound, UsageError) as error:
-        return text_answer(str(error), 500)
     headers = {
         "Content-Type": "text/plain",
         "Content-Disposition": _attachment(query.get("download_filename") or "file.txt"),
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_after(first, blocks), 200, headers)
+    try:
+        lines, interval = _number(query, "lines", _DEFAULT_LINES), _interval(query)
+        found = await find_log(view, await _wanted(request, view))
+        start = await _start(view.logs, found, lines or _DEFAULT_LINES)
+        found = msgspec.structs.replace(found, start=start)
+        ansi = query.get("filter_ansi_code", "").lower() != "true"
+        if request.path_params["media_type"] == "stream":
+            blocks = followed(view.logs, found, lambda: session_is_over(request), interval)
+        elif ansi:
+            return await _file(request, view.logs, found, headers)
+        else:
+            blocks = pieces(view.logs, found)
+        return StreamingResponse(await begun(whole_characters(blocks, ansi=ansi)), 200, headers)
+    except (LogNotFound, UsageError) as error:
+        return text_answer(str(error), 500)
+
+
+async def _file(request: Request, logs: Logs, found: Found, headers: dict[str, str]) -> Response:
+    """As it is, or the part of it that was asked for.
+
+    The whole has no length, unless that is all that was asked for: Ray's client decodes piece by piece, and only what
+    has no length arrives in our pieces.
+    """
+    size, headers = found.end - found.start, {**headers, "Accept-Ranges": "bytes"}
+    try:
+        part = asked_range(request, size)
+    except NoSuchRange:
+        return Response(status_code=416, headers={"Accept-Ranges": "bytes", "Content-Range": f"bytes */{size}"})
+    status = 200
+    if part:
+        status, headers = 206, headers | range_headers(*part, size)
+        found = msgspec.structs.replace(found, start=found.start + part[0], end=found.start + part[1])
+    if request.method == "HEAD":
+        return Response(status_code=status, headers={"Content-Length": str(size), **headers})
+    return StreamingResponse(await begun(whole_characters(pieces(logs, found), ansi=True)), status, headers)
+
+
+async def session_is_over(connection: HTTPConnection) -> bool:
+    """Whether nothing will be appended to the logs any more; nor is there more to see as of a moment."""
+    resolver, selection = resolver_of(connection), selection_of(connection)
+    if selection.as_of_ms is not None:
+        return True
+    return resolver.catalogue.state(await resolver.entry(selection)) != RUNNING
 
 
 async def _wanted(request: Request, view: SessionView) -> Wanted:
@@ -103,29 +138,21 @@ def _number(query: QueryParams, name: str, default: int) -> int:
         raise UsageError(f"{name} must be a whole number, not {text!r}") from None
 
 
+def _interval(query: QueryParams) -> float:
+    text = query.get("interval") or "1"
+    try:
+        interval = float(text)
+    except ValueError:
+        interval = math.nan
+    if not 0 <= interval < math.inf:
+        raise UsageError(f"interval must be a number of seconds, not {text!r}")
+    return max(interval, _SHORTEST_INTERVAL)
+
+
 async def _start(logs: Logs, found: Found, lines: int) -> int:
     if lines < 0:
         return found.start
     return max(found.start, await start_of_last_lines(logs, found.node, found.path, found.end, lines))
-
-
-async def _blocks(logs: Logs, found: Found, start: int, *, ansi: bool) -> AsyncIterator[bytes]:
-    """The bytes in blocks that never end inside a character: Ray's client decodes each by itself."""
-    rest = b""
-    for begin in range(start, found.end, _BLOCK):
-        block = rest + await logs.read(found.node, found.path, begin, min(begin + _BLOCK, found.end))
-        unfinished = _UNFINISHED.search(block[-80:])
-        rest = unfinished[0] if unfinished else b""
-        if block := block[: len(block) - len(rest)]:
-            yield block if ansi else _ANSI.sub(b"", block)
-    if rest:
-        yield rest
-
-
-async def _after(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for block in blocks:
-        yield block
 
 
 def _attachment(name: str) -> str:
@@ -134,6 +161,6 @@ def _attachment(name: str) -> str:
 
 
 ROUTES: list[BaseRoute] = [
-    get("/api/v0/logs", list_logs),
-    get("/api/v0/logs/{media_type}", get_log),
+    get("/api/v0/logs", list_logs, keep=False),
+    get("/api/v0/logs/{media_type}", get_log, keep=False),
 ]

@@ -60,20 +60,22 @@ def _between(rows: list[Row]) -> tuple[Filter, Filter]:
 
 
 async def _detailed(view: SessionView, found: list[Row]) -> list[Row]:
-    spans = state_rows.by_attempt(await _spans(view, found))
+    profiles = state_rows.by_attempt(await _profiles(view, found))
     return await asyncio.to_thread(
-        lambda: [state_rows.task_detail(row, spans.get((row["task_id"], row["attempt_number"]), [])) for row in found]
+        lambda: [
+            state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), [])) for row in found
+        ]
     )
 
 
-async def _spans(view: SessionView, found: list[Row]) -> list[Row]:
+async def _profiles(view: SessionView, found: list[Row]) -> list[Row]:
     """What was profiled in the tasks of a page; when that lies far apart, each task is asked for by name."""
     if not found:
         return []
     filters: tuple[Filter, ...] = _between(found)
     if await view.index.count(Query("profile_events", filters=filters)) > _MANY_SPANS:
         filters += (Filter("task_id", "in", sorted({row["task_id"] for row in found})),)
-    return await view.spans(*filters)
+    return await view.rows("profile_events", *filters, columns=state_rows.PROFILE_COLUMNS, sort=("task_id", "attempt"))
 
 
 async def _list(schema: Schema, shape: Shape, request: Request, view: SessionView) -> Response:

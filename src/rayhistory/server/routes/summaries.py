@@ -10,19 +10,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import UsageError
+from rayhistory.index.lineage import read_tree
 from rayhistory.index.query import Filter, Query, Row
 from rayhistory.server.answers import state_answer
-from rayhistory.server.lineage import ACTOR_COLUMNS, TASK_COLUMNS, lineage
+from rayhistory.server.lineage import nodes
 from rayhistory.server.routes.state import NO_DRIVERS, task_total
 from rayhistory.server.routing import get
 from rayhistory.server.state_options import Condition, conditions, index_filters
 from rayhistory.server.state_schema import ACTORS, NO_OBJECTS, OBJECTS, TASKS
 from rayhistory.server.view import SessionView
 
-MOST_TASKS_OF_A_TREE = 10_000
-"""A tree names every task, so a larger one would be of no use to a browser; Ray draws the line here too."""
-
-_MISSING = "There is missing data in this aggregation. Possibly due to task data being evicted to preserve memory."
+_NOT_ALL = "Not every task is listed, because there are too many to show. The counts are those of all tasks."
 
 
 async def summarize_tasks(request: Request, view: SessionView) -> Response:
@@ -51,15 +49,15 @@ async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tup
 
 
 async def _by_lineage(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
-    query = Query("tasks", TASK_COLUMNS, filters, TASKS.sort, MOST_TASKS_OF_A_TREE)
-    tasks, actors = await asyncio.gather(view.index.rows(query), view.rows("actors", columns=ACTOR_COLUMNS))
-    tree = await asyncio.to_thread(lineage, tasks, actors)
-    filtered = len(tasks)
-    if filtered == MOST_TASKS_OF_A_TREE:
-        filtered = await view.index.count(Query("tasks", filters=filters))
-    body = {"summary": tree, **_totals((task["type"], 1) for task in tasks), "summary_by": "lineage"}
-    warnings = [_MISSING] if len(tasks) < filtered else None
-    return _answer(body, await task_total(view, given, (NO_DRIVERS,)), filtered, warnings)
+    tree, types, total = await asyncio.gather(
+        read_tree(view.index, filters),
+        view.index.group(Query("tasks", filters=filters), ("type",)),
+        task_total(view, given, (NO_DRIVERS,)),
+    )
+    summary = await asyncio.to_thread(nodes, tree.children)
+    body = {"summary": summary, **_totals((one["type"], one["count"]) for one in types), "summary_by": "lineage"}
+    filtered = sum(one["count"] for one in types)
+    return _answer(body, total, filtered, None if tree.complete else [_NOT_ALL])
 
 
 def _totals(counted: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -117,7 +117,7 @@ class _Places:
 
 def _event(task: Row, span: Row, places: _Places) -> Row:
     pid, tid = places.of(span)
-    kind, extra = span["event_name"], extra_data(span)
+    kind, extra = span["event_name"], extra_data(span["extra_data"])
     return {
         "cat": kind,
         "name": extra.get("name", kind),
@@ -142,4 +142,4 @@ def _name(what: str, pid: int, tid: int | None, name: str) -> Row:
     return {"name": what, "args": {"name": name}, "pid": pid, "tid": tid, "ph": "M"}
 
 
-ROUTES: list[BaseRoute] = [get("/api/v0/tasks/timeline", timeline)]
+ROUTES: list[BaseRoute] = [get("/api/v0/tasks/timeline", timeline, keep=False)]

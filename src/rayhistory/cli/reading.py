@@ -1,0 +1,113 @@
+"""The commands that look at one session from a terminal: summary, timeline, gaps, and the link to its pages."""
+
+import argparse
+import asyncio
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from rayhistory.cli import output
+from rayhistory.cli.asking import asking
+from rayhistory.errors import UsageError
+from rayhistory.settings import Settings
+
+_LOCAL = "http://127.0.0.1:8080"
+
+
+def add_summary(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--of", choices=("tasks", "actors"), default="tasks", help="what is counted (default: tasks)")
+    output.add_arguments(parser)
+
+
+def summary(arguments: argparse.Namespace, settings: Settings) -> int:
+    """How many there are of each name, by state."""
+
+    async def ask() -> dict[str, Any]:
+        async with asking(arguments, settings) as session:
+            answer = await session.json(f"api/v0/{arguments.of}/summarize")
+            groups: dict[str, Any] = answer["data"]["result"]["result"]["node_id_to_summary"]["cluster"]["summary"]
+            return groups
+
+    groups = asyncio.run(ask())
+    states = sorted({state for group in groups.values() for state in group["state_counts"]})
+    about = ("name", "type") if arguments.of == "tasks" else ("class_name",)
+    rows = [
+        (name, *([group["type"]] if arguments.of == "tasks" else []),
+         *(group["state_counts"].get(state, 0) for state in states))
+        for name, group in groups.items()
+    ]  # fmt: skip
+    with output.writer(arguments, [*about, *states]) as add:
+        add(rows)
+    return 0
+
+
+def add_timeline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write it; - is the terminal")
+    parser.add_argument("--job", metavar="ID", help="only the tasks of this job")
+
+
+def timeline(arguments: argparse.Namespace, settings: Settings) -> int:
+    """For chrome://tracing and Perfetto."""
+    return asyncio.run(_timeline(arguments, settings))
+
+
+async def _timeline(arguments: argparse.Namespace, settings: Settings) -> int:
+    async with asking(arguments, settings) as session:
+        blocks = session.stream("api/v0/tasks/timeline", {"job_id": arguments.job} if arguments.job else None)
+        if arguments.output == "-":
+            async for block in blocks:
+                sys.stdout.buffer.write(block)
+            return 0
+        path = Path(arguments.output)
+        half = path.with_name(f".{path.name}.half")
+        try:
+            with half.open("wb") as file:
+                async for block in blocks:
+                    file.write(block)
+            half.replace(path)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        finally:
+            half.unlink(missing_ok=True)
+    print(f"{path}: open it at https://ui.perfetto.dev or chrome://tracing")
+    return 0
+
+
+def gaps(arguments: argparse.Namespace, settings: Settings) -> int:
+    """What is missing from the session, and why."""
+
+    async def ask() -> dict[str, Any]:
+        async with asking(arguments, settings) as session:
+            found: dict[str, Any] = await session.json("api/history/gaps")
+            return found
+
+    found = asyncio.run(ask())
+    names = ("kind", "detail", "count", "source")
+    rows = [[row[name] for name in names] for row in found["gaps"]]
+    if rows or arguments.json or arguments.csv or arguments.parquet:
+        with output.writer(arguments, names) as add:
+            add(rows)
+    if found["complete"]:
+        sys.stderr.write("Nothing is missing.\n")
+    return 0
+
+
+def add_open(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print", action="store_true", help="only print the link")
+
+
+def open_session(arguments: argparse.Namespace, settings: Settings) -> int:
+    """The link to the session's pages, on the given server or on one on this machine."""
+
+    async def ask() -> str:
+        async with asking(arguments, settings) as session:
+            return session.path
+
+    server, _, _ = (arguments.session or "").partition("/s/")
+    server = (server if server.startswith("http") else arguments.server) or _LOCAL
+    link = server.rstrip("/") + asyncio.run(ask())
+    print(link)
+    if not arguments.print:
+        webbrowser.open(link)
+    return 0

@@ -1,0 +1,73 @@
+"""`rayhistory tasks`, `actors`, `jobs` and so on: the rows of one table, filtered, sorted and cut."""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rayhistory.cli import output
+from rayhistory.cli.asking import Asking, asking
+from rayhistory.errors import UsageError
+from rayhistory.index.ask import DEFAULT_LIMIT, LARGEST_LIMIT
+from rayhistory.settings import Settings
+
+TABLES = {
+    "tasks": "task_id,attempt_number,name,state,start_time_ms,end_time_ms,error_type",
+    "actors": "actor_id,class_name,name,state,job_id,pid,num_restarts",
+    "jobs": "submission_id,job_id,status,start_time,end_time,entrypoint",
+    "nodes": "node_id,node_ip,is_head,state,start_time_ms,end_time_ms",
+    "workers": "worker_id,worker_type,pid,is_alive,exit_type,start_time_ms,end_time_ms",
+    "placement_groups": "placement_group_id,name,state,is_detached,creator_job_id",
+}
+"""The tables that have a command, and the columns that people see when they name none."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION",
+        help="as state=FAILED, name~train, start_time_ms>=1700000000000; may be repeated. "
+        "Operators: = != < <= > >= ~ (contains) ^= (begins with)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sort", default="", metavar="COLUMNS", help="as name,-start_time_ms: a minus means descending"
+    )
+    parser.add_argument("--columns", default="", metavar="COLUMNS", help="which, in which order; all in docs/tables.md")
+    parser.add_argument(
+        "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many rows; 0 is all (default: %(default)s)"
+    )
+    output.add_arguments(parser)
+
+
+def run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.limit < 0:
+        raise UsageError(f"--limit {arguments.limit}: use 0 or more")
+    return asyncio.run(_run(table, arguments, settings))
+
+
+async def _run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
+    for_people = not (arguments.json or arguments.csv or arguments.parquet)
+    columns = arguments.columns or (TABLES[table] if for_people else "")
+    question = {"columns": columns, "where": arguments.where, "sort": arguments.sort}
+    async with asking(arguments, settings) as session:
+        pages = _pages(session, f"api/history/rows/{table}", question, arguments.limit)
+        first = await anext(pages)
+        names = list(first[0]) if first else [name.strip() for name in columns.split(",") if name.strip()]
+        with output.writer(arguments, names) as add:
+            add(row.values() for row in first)
+            async for rows in pages:
+                add(row.values() for row in rows)
+    return 0
+
+
+async def _pages(
+    session: Asking, uri: str, question: dict[str, Any], limit: int
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """At least one, and as many as there are up to the limit."""
+    left, cursor = limit, ""
+    while True:
+        size = min(left, LARGEST_LIMIT) if limit else LARGEST_LIMIT
+        page = await session.json(uri, {**question, "limit": size, "cursor": cursor})
+        yield page["rows"]
+        left, cursor = left - len(page["rows"]), page["next"]
+        if not cursor or (limit and left <= 0):
+            return

@@ -1,0 +1,250 @@
+"""`rayhistory sql` and `rayhistory export`: questions that no page foresees, on the tables of one or many sessions.
+
+The query runs in a database of its own that can only read: a single SELECT, no file but those of the tables, no
+extension, no setting, and limits on memory and time.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import duckdb
+
+from rayhistory.cli import output
+from rayhistory.cli.choice import chosen
+from rayhistory.cli.retention import parse_age, read_as
+from rayhistory.errors import DamagedIndex, FoldFailed, UsageError
+from rayhistory.index.builder import IndexBuilder
+from rayhistory.index.query import OpenIndex
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.server.catalogue import Catalogue, Entry
+from rayhistory.settings import Settings, parse_duration, parse_size, show
+from rayhistory.storage import open_store
+
+_PATIENCE = 24 * 3600.0
+_AT_ONCE = 4
+_PORTION = 10_000
+_MEMORY, _TIME = 1 << 30, 300.0
+_SPILLED = "8GiB"
+
+Sources = dict[str, list[tuple[SessionRef, str]]]
+"""For each table, where the rows of each session are."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", metavar="QUERY", help="a SELECT, as: select state, count(*) from tasks group by all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--session", metavar="SESSION", help="session or namespace/cluster (default: the newest)")
+    which.add_argument("--all", action="store_true", help="all sessions: tables have namespace, cluster and session")
+    parser.add_argument(
+        "--since", type=read_as(parse_age), metavar="AGE", help="with --all: that began less long ago, as 7d, 2w, 12h"
+    )
+    parser.add_argument(
+        "--memory", type=read_as(parse_size), default=_MEMORY, metavar="SIZE",
+        help=f"what the query may use (default: {show(_MEMORY)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=read_as(parse_duration), default=_TIME, metavar="DURATION",
+        help=f"when it is stopped (default: {show(_TIME)})",
+    )  # fmt: skip
+    output.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    check(arguments.query)
+    if arguments.since is not None and not arguments.all:
+        raise UsageError("--since goes with --all")
+    return asyncio.run(_run(arguments, settings))
+
+
+async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
+    async with _opened(settings) as (catalogue, builder):
+        entries = _meant(await catalogue.entries(), arguments)
+        indexes = await _indexes(catalogue, builder, entries)
+        many = arguments.all or len(entries) > 1
+        sources = await _sources(indexes, arguments.query)
+        await asyncio.to_thread(_answer, arguments, sources, many=many)
+    return 0 if len(indexes) == len(entries) else 1
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[tuple[Catalogue, IndexBuilder]]:
+    store, layout = open_store(settings), Layout(settings.storage_root_dir)
+    builder = IndexBuilder(settings, store, layout)
+    try:
+        yield Catalogue(store, layout, settings.vanished_after), builder
+    finally:
+        await builder.close()
+        await store.close()
+
+
+def _meant(entries: list[Entry], arguments: argparse.Namespace) -> list[Entry]:
+    if not entries:
+        raise UsageError("the store holds no session yet: record one with rayhistory run -- python my_job.py")
+    if arguments.session:
+        return chosen(entries, [arguments.session])
+    if not arguments.all:
+        return [max(entries, key=lambda entry: entry.started_ms or 0)]
+    since = 0 if arguments.since is None else (time.time() - arguments.since) * 1000
+    found = [entry for entry in entries if (entry.started_ms or 0) >= since]
+    if not found:
+        raise UsageError("no session began so late: give a longer --since")
+    return found
+
+
+async def _indexes(
+    catalogue: Catalogue, builder: IndexBuilder, entries: list[Entry]
+) -> list[tuple[SessionRef, OpenIndex]]:
+    """Of all that can be read; what cannot be is named, and left out."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(entry: Entry) -> tuple[SessionRef, OpenIndex] | None:
+        async with places:
+            try:
+                return entry.ref, await builder.open(entry.ref, await catalogue.closing(entry), _PATIENCE)
+            except (FoldFailed, DamagedIndex) as error:
+                if len(entries) == 1:
+                    raise
+                sys.stderr.write(f"rayhistory: left out: {error}\n")
+                return None
+
+    return [found for found in await asyncio.gather(*map(one, entries)) if found]
+
+
+async def _sources(indexes: list[tuple[SessionRef, OpenIndex]], query: str) -> Sources:
+    """Fetches the tables that the query names; all of them when it names none, as in `show tables`."""
+    words = set(re.findall(r"\w+", query.lower()))
+    known = sorted({table for _, index in indexes for table in index.tables})
+    sources: Sources = {table: [] for table in known if table in words} or {table: [] for table in known}
+    for ref, index in indexes:
+        for table in set(index.tables) & set(sources):
+            sources[table].append((ref, await index.read((table,), str)))
+    return sources
+
+
+def check(query: str) -> None:
+    """Whether this is one SELECT; DuckDB's own parser says so, and nothing is run."""
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise UsageError(f"this is no SQL: {_line(error)}") from None
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError("give one SELECT: the tables can only be read")
+
+
+def _answer(arguments: argparse.Namespace, sources: Sources, *, many: bool) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="rayhistory-sql-") as scratch,
+        _database(sources, many=many, memory=arguments.memory, scratch=scratch) as database,
+        _stopped_after(database, arguments.timeout),
+    ):
+        try:
+            if arguments.parquet:
+                output.write_parquet(arguments.parquet, database.sql(arguments.query))
+            else:
+                cursor = database.execute(arguments.query)
+                names = [column[0] for column in cursor.description or []]
+                with output.writer(arguments, names) as add:
+                    while rows := cursor.fetchmany(_PORTION):
+                        add(rows)
+        except duckdb.InterruptException:
+            raise UsageError(
+                f"stopped after {show(arguments.timeout)}: ask for less, or give a longer --timeout"
+            ) from None
+        except duckdb.OutOfMemoryException:
+            raise UsageError(f"{show(arguments.memory)} are not enough: ask for less, or give more --memory") from None
+        except duckdb.Error as error:
+            raise UsageError(_line(error)) from None
+
+
+@contextmanager
+def _database(sources: Sources, *, many: bool, memory: int, scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    database = duckdb.connect(":memory:")
+    try:
+        for name, value in (
+            ("memory_limit", f"'{memory}B'"), ("temp_directory", f"'{scratch}'"),
+            ("max_temp_directory_size", f"'{_SPILLED}'"), ("python_enable_replacements", "false"),
+            ("autoinstall_known_extensions", "false"), ("autoload_known_extensions", "false"),
+            ("allowed_paths", f"[{', '.join(_files(sources))}]"),
+        ):  # fmt: skip
+            database.execute(f"SET {name} = {value}")
+        for table, places in sources.items():
+            parts = [f"SELECT {_marks(ref) if many else ''}* FROM {source}" for ref, source in places]  # noqa: S608
+            database.execute(f"CREATE VIEW {table} AS {' UNION ALL BY NAME '.join(parts)}")
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+        yield database
+    finally:
+        database.close()
+
+
+def _files(sources: Sources) -> list[str]:
+    """The files of all tables, each as it stands in the SQL that reads it."""
+    return [
+        name for places in sources.values() for _, source in places for name in re.findall(r"'(?:[^']|'')*'", source)
+    ]
+
+
+def _marks(ref: SessionRef) -> str:
+    return f"'{ref.namespace}' AS namespace, '{ref.cluster}' AS cluster, '{ref.session}' AS session, "
+
+
+@contextmanager
+def _stopped_after(database: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, database.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _line(error: duckdb.Error) -> str:
+    return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", metavar="SESSION", help="session, or namespace/cluster if it has only one")
+    parser.add_argument("--to", metavar="DIR", required=True, help="directory for one Parquet file per table")
+
+
+def export(arguments: argparse.Namespace, settings: Settings) -> int:
+    return asyncio.run(_export(arguments, settings))
+
+
+async def _export(arguments: argparse.Namespace, settings: Settings) -> int:
+    async with _opened(settings) as (catalogue, builder):
+        entries = chosen(await catalogue.entries(), [arguments.session])
+        if len(entries) > 1:
+            raise UsageError(f"{arguments.session} has {len(entries)} sessions: name one, see rayhistory sessions")
+        ((ref, index),) = await _indexes(catalogue, builder, entries)
+        folder = _new_folder(Path(arguments.to), index.tables)
+        for table in index.tables:
+            await index.read((table,), partial(_copy, folder / f"{table}.parquet"))
+    print(f"{ref.path}: {len(index.tables)} tables in {folder}")
+    return 0
+
+
+def _copy(path: Path, source: str) -> None:
+    with duckdb.connect() as database:
+        output.write_parquet(str(path), database.sql(f"FROM {source}"))
+
+
+def _new_folder(folder: Path, tables: list[str]) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+    there = [table for table in tables if (folder / f"{table}.parquet").exists()]
+    if there:
+        raise UsageError(f"{folder} has {there[0]}.parquet already: name another directory")
+    return folder

@@ -1,0 +1,36 @@
+"""Where rows are collected on their way from events to tables: column by column, as Parquet wants them."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Raw
+
+from rayhistory.events.tables import TABLES
+
+Problem = tuple[str, str]
+"""What was wrong with an event: the kind, and the detail."""
+
+_EMPTY = {"", "{}", "[]", "null", '""'}
+
+
+class Rows:
+    """The columns of each table, in the order of their declaration."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[list[object]]] = {table.name: [[] for _ in table.columns] for table in TABLES}
+
+    def add(self, table: str, row: Sequence[object]) -> None:
+        for column, value in zip(self.columns[table], row, strict=True):
+            column.append(value)
+
+    def extend(self, table: str, columns: Iterable[Iterable[object]]) -> None:
+        for column, values in zip(self.columns[table], columns, strict=True):
+            column.extend(values)
+
+    def rows(self, table: str) -> list[tuple[object, ...]]:
+        return list(zip(*self.columns[table], strict=True))
+
+
+def json_text(raw: Raw) -> str | None:
+    """A JSON value as text; None when it is absent or empty."""
+    text = str(raw, "utf-8")
+    return None if text in _EMPTY else text

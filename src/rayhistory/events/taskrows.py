@@ -1,0 +1,189 @@
+"""Rows of the events of tasks, many at a time and column by column: a session can have millions of them."""
+
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import attrgetter
+
+from rayhistory import ids
+from rayhistory.events import wire
+from rayhistory.events.columns import Problem, Rows, json_text
+from rayhistory.events.spans import camel_spans
+from rayhistory.events.tables import TASK_STATES
+from rayhistory.events.times import parse_all, parse_ns
+
+_STATE_INDEX = {state: index for index, state in enumerate(TASK_STATES)}
+_STATE_BY_NUMBER = {str(index + 1): index for index in range(len(TASK_STATES))}
+_METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
+_LIFECYCLE = attrgetter(
+    "task_id", "task_attempt", "job_id", "node_id", "worker_id", "worker_pid", "actor_repr_name", "is_debugger_paused",
+    "task_log_info", "ray_error_info",
+)  # fmt: skip
+_DEFINITION = attrgetter(
+    "task_id", "task_attempt", "job_id", "task_type", "language", "parent_task_id", "placement_group_id",
+    "required_resources", "label_selector", "fallback_strategy", "call_site",
+)  # fmt: skip
+_PROFILE = attrgetter("task_id", "attempt_number", "job_id")
+_COMPONENT = attrgetter("component_type", "component_id", "node_ip_address")
+_NO_LOG = (None,) * 6
+_NO_ERROR = (None,) * 3
+
+
+def add_lifecycles(out: Rows, events: Sequence[wire.TaskLifecycle], sent: Sequence[int]) -> list[Problem]:
+    """`sent` holds the time at which each event was made."""
+    if not events:
+        return []
+    task, attempt, job, node, worker, pid, repr_name, paused, logs, errors = zip(*map(_LIFECYCLE, events), strict=True)
+    times, problems = _times_of_states(events)
+    failed = times[-1]
+    told = [
+        (at or ns, error.error_type or None, error.error_message or None) if error else _NO_ERROR
+        for error, at, ns in zip(errors, failed, sent, strict=True)
+    ]
+    columns = (
+        ids.hexes(task, ids.TASK),
+        attempt,
+        ids.hexes(job, ids.JOB),
+        ids.hexes(node, ids.NODE),
+        ids.hexes(worker, ids.WORKER),
+        _or_none(pid),
+        _or_none(repr_name),
+        paused,
+        *zip(*[_log_columns(log) if log else _NO_LOG for log in logs], strict=True),
+        *zip(*told, strict=True),
+        *times,
+    )
+    return problems + _extend(out, "task_updates", columns, task)
+
+
+def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[int | None]], list[Problem]]:
+    """For each state, when each event says that it was reached."""
+    times: list[list[int | None]] = [[None] * len(events) for _ in TASK_STATES]
+    problems = []
+    changes = [(row, change) for row, event in enumerate(events) for change in event.state_transitions]
+    stamps = parse_all([change.timestamp for _, change in changes])
+    for (row, change), at in zip(changes, stamps, strict=True):
+        index = _STATE_INDEX.get(change.state)
+        if index is None or at is None:
+            if change.state not in _METRICS_ONLY_STATES:
+                problems.append(("unknown task state or time", f"{change.state} {change.timestamp}"))
+            continue
+        before = times[index][row]
+        if before is None or at < before:
+            times[index][row] = at
+    for row, event in enumerate(events):
+        for number, text in event.task_state.items():  # Ray 2.49 and 2.50: a map from the state's number
+            index = _STATE_BY_NUMBER.get(number, _STATE_INDEX.get(number))
+            at = parse_ns(text)
+            if index is not None and at is not None:
+                times[index][row] = at
+    return times, problems
+
+
+def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
+    """Before 2.58 every field was always printed: 0 and "" mean unset, but for a start of 0 beside a file."""
+    return (
+        log.stdout_file or None,
+        log.stderr_file or None,
+        log.stdout_start if log.stdout_file else log.stdout_start or None,
+        log.stdout_end or None,
+        log.stderr_start if log.stderr_file else log.stderr_start or None,
+        log.stderr_end or None,
+    )
+
+
+def add_definitions(out: Rows, events: Sequence[wire.TaskDefinition], sent: Sequence[int]) -> list[Problem]:
+    if not events:
+        return []
+    task, attempt, job, kind, language, parent, group, resources, labels, fallback, call_site = zip(
+        *map(_DEFINITION, events), strict=True
+    )
+    task_ids = ids.hexes(task, ids.TASK)
+    columns = (
+        task_ids,
+        attempt,
+        ids.hexes(job, ids.JOB),
+        _or_none(kind),
+        [event.task_name or event.actor_task_name or None for event in events],
+        [function_name(event.task_func or event.actor_func) for event in events],
+        _or_none(language),
+        ids.hexes(parent, ids.TASK),
+        [_actor(event, task_id) for event, task_id in zip(events, task_ids, strict=True)],
+        ids.hexes(group, ids.PLACEMENT_GROUP),
+        list(map(json_text, resources)),
+        list(map(json_text, labels)),
+        list(map(json_text, fallback)),
+        list(map(_runtime_env, events)),
+        _or_none(call_site),
+        sent,
+    )
+    return _extend(out, "task_definitions", columns, task)
+
+
+def _actor(event: wire.TaskDefinition, task_id: str | None) -> str | None:
+    actor = ids.to_hex(event.actor_id, ids.ACTOR) if event.actor_id else None
+    if actor is None and task_id and event.task_type == "ACTOR_CREATION_TASK":
+        return ids.actor_of_task(task_id)
+    return actor
+
+
+def _runtime_env(event: wire.TaskDefinition) -> str | None:
+    if event.serialized_runtime_env or event.runtime_env_info is None:
+        return event.serialized_runtime_env or None
+    return event.runtime_env_info.serialized_runtime_env or None
+
+
+def function_name(function: wire.Function | None) -> str | None:
+    """`Class.method` or the function's name, as Ray shortens them."""
+    if function is None:
+        return None
+    if python := function.python_function_descriptor:
+        name = _last_part(python.function_name)
+        return (f"{_last_part(python.class_name)}.{name}" if python.class_name else name) or None
+    if java := function.java_function_descriptor:
+        return f"{java.class_name}.{java.function_name}" if java.class_name else java.function_name or None
+    if cpp := function.cpp_function_descriptor:
+        return cpp.function_name or None
+    return None
+
+
+def _last_part(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def add_profiles(out: Rows, events: Sequence[wire.TaskProfile]) -> list[Problem]:
+    """Those without spans say nothing."""
+    told = [(event, event.profile_events, spans) for event in events if (spans := _spans(event.profile_events))]
+    if not told:
+        return []
+    found, profiles, texts = zip(*told, strict=True)
+    task, attempt, job = zip(*map(_PROFILE, found), strict=True)
+    component, component_id, ip = zip(*map(_COMPONENT, profiles), strict=True)
+    columns = (
+        ids.hexes(task, ids.TASK),
+        attempt,
+        ids.hexes(job, ids.JOB),
+        _or_none(component),
+        [ids.any_to_hex(each) or None for each in component_id],
+        _or_none(ip),
+        texts,
+    )
+    return _extend(out, "profile_events", columns, task)
+
+
+def _spans(profile: wire.ProfileSpans | None) -> str | None:
+    text = json_text(profile.events) if profile else None
+    return camel_spans(text) if text and '"event_name"' in text else text
+
+
+def _or_none(values: Iterable[object]) -> list[object]:
+    return [value or None for value in values]
+
+
+def _extend(out: Rows, table: str, columns: Sequence[Sequence[object]], given: Sequence[str]) -> list[Problem]:
+    """Adds the rows; one whose task has no id, whatever was given as one, is left out and told."""
+    known = columns[0]
+    if None not in known:
+        out.extend(table, columns)
+        return []
+    out.extend(table, [list(compress(column, known)) for column in columns])
+    return [("not a task id", text) for text, task_id in zip(given, known, strict=True) if task_id is None]

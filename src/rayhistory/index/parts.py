@@ -1,0 +1,32 @@
+"""A large session is folded in parts, by ranges of task ids: what is in memory at once is then as small as is wanted.
+
+The ids of tasks begin with bytes of a hash, so equal ranges hold about as many of them. Those of drivers and of actors'
+creation all begin with ff, and are few.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+_DIGITS = 4
+_VALUES = 16**_DIGITS
+_MOST = 256
+
+
+class Parts:
+    def __init__(self, number: int = 1) -> None:
+        self.number = max(1, min(number, _MOST))
+        self._bounds = [f"{-(-part * _VALUES // self.number):0{_DIGITS}x}" for part in range(1, self.number)]
+        """The first ids of all parts but the first."""
+
+    def split(self, task_ids: Sequence[object]) -> Iterator[tuple[int, list[int]]]:
+        """For every part that has rows, their places."""
+        places: list[list[int]] = [[] for _ in range(self.number)]
+        for place, task_id in enumerate(task_ids):
+            places[bisect_right(self._bounds, str(task_id))].append(place)
+        return ((part, found) for part, found in enumerate(places) if found)
+
+    def condition(self, part: int) -> str:
+        """In SQL: the task is in the part."""
+        terms = [f"task_id >= '{self._bounds[part - 1]}'"] if part else []
+        terms += [f"task_id < '{self._bounds[part]}'"] if part < self.number - 1 else []
+        return " AND ".join(terms) or "true"

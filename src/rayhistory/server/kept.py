@@ -1,0 +1,114 @@
+"""Answers that cost nothing twice: kept compressed, as long as there is room, for whoever asks the same again.
+
+What is kept depends on nothing but the index, which never changes: a session that grew has another generation, and so
+other answers. Errors are never kept. The tag of an answer is made from the question, so that a client that has the
+answer is told so before anything is computed.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from isal import igzip
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rayhistory import __version__
+from rayhistory.server.redaction import is_browser
+from rayhistory.server.view import SessionView
+
+_BUDGET = 32 << 20
+_LARGEST = 8 << 20
+_SMALL = 2048
+_LEVEL = 1
+_PLAIN_HEADERS = {"content-length", "content-type"}
+_HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+
+
+class Kept(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str | None
+    compressed: bool
+
+
+class KeptAnswers:
+    def __init__(self, budget: int = _BUDGET) -> None:
+        self._budget = budget
+        self._size = 0
+        self._answers: OrderedDict[str, Kept] = OrderedDict()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def turn(self, tag: str) -> AsyncIterator[None]:
+        """Whoever asks the same at the same time waits for the first."""
+        async with self._turns.setdefault(tag, asyncio.Lock()):
+            try:
+                yield
+            finally:
+                self._turns.pop(tag, None)
+
+    def get(self, tag: str) -> Kept | None:
+        found = self._answers.get(tag)
+        if found:
+            self._answers.move_to_end(tag)
+        return found
+
+    async def keep(self, tag: str, answer: Response) -> Kept:
+        """The answer as it is kept; one that is too large is only made smaller."""
+        body, media_type = bytes(answer.body), answer.media_type
+        if len(body) > _SMALL:
+            kept = Kept(await asyncio.to_thread(igzip.compress, body, _LEVEL), media_type, compressed=True)
+        else:
+            kept = Kept(body, media_type, compressed=False)
+        if len(kept.body) <= min(_LARGEST, self._budget) and tag not in self._answers:
+            self._answers[tag] = kept
+            self._size += len(kept.body)
+            while self._size > self._budget:
+                _, oldest = self._answers.popitem(last=False)
+                self._size -= len(oldest.body)
+        return kept
+
+
+def tag_of(request: Request, view: SessionView) -> str:
+    """Names the answer to a request. Browsers see less than others do."""
+    manifest = view.index.manifest
+    question = (
+        __version__, view.ref.path, manifest.generation, manifest.build, manifest.last_ns, manifest.closing, view.state,
+        request.url.path, request.url.query, is_browser(request),
+    )  # fmt: skip
+    return f'W/"{hashlib.blake2b(msgspec.json.encode(question), digest_size=16).hexdigest()}"'
+
+
+def can_be_kept(answer: Response) -> bool:
+    """Only what was answered well, at once, and with nothing that is not in the body."""
+    return type(answer) is Response and answer.status_code == 200 and set(answer.headers) <= _PLAIN_HEADERS
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Whether the client has the answer already."""
+    return tag in (one.strip() for one in request.headers.get("if-none-match", "").split(","))
+
+
+def not_changed(tag: str) -> Response:
+    return Response(status_code=304, headers={"ETag": tag, **_HEADERS})
+
+
+async def answer_from(request: Request, tag: str, kept: Kept) -> Response:
+    """As the client can read it. Only gzip: Ray's dashboard passes on that browsers read more, and reads no more."""
+    headers = {"ETag": tag, **_HEADERS}
+    if not kept.compressed:
+        return Response(kept.body, 200, headers, kept.media_type)
+    if _reads_gzip(request.headers.get("accept-encoding", "")):
+        return Response(kept.body, 200, headers | {"Content-Encoding": "gzip"}, kept.media_type)
+    return Response(await asyncio.to_thread(igzip.decompress, kept.body), 200, headers, kept.media_type)
+
+
+def _reads_gzip(accepted: str) -> bool:
+    for coding in accepted.lower().split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

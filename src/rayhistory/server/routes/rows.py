@@ -1,0 +1,48 @@
+"""Our own way to the tables: any columns, filters and order, page by page."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.errors import UsageError
+from rayhistory.index import ask
+from rayhistory.index.query import Row
+from rayhistory.server.answers import json_answer
+from rayhistory.server.redaction import MASK, is_browser, masked_text
+from rayhistory.server.routing import get, own_answer_to
+from rayhistory.server.view import SessionView
+
+_PARAMETERS = {"columns", "where", "sort", "limit", "cursor", "count"}
+
+
+async def rows(request: Request, view: SessionView) -> Response:
+    given = request.query_params
+    if unknown := set(given) - _PARAMETERS:
+        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: there are {', '.join(sorted(_PARAMETERS))}")
+    query = ask.question(
+        request.path_params["table"],
+        columns=given.get("columns", ""),
+        where=given.getlist("where"),
+        sort=given.get("sort", ""),
+        limit=given.get("limit", ask.DEFAULT_LIMIT),
+        cursor=given.get("cursor", ""),
+    )
+    found = await view.index.rows(ask.with_order(query))
+    following = ask.cursor_after(query, found)
+    shown = [_shown(row, query.columns, mask=is_browser(request)) for row in found]
+    total = {"total": await view.index.count(ask.without_place(query))} if given.get("count") == "1" else {}
+    return json_answer({"rows": shown, "next": following, **total})
+
+
+def _shown(row: Row, columns: tuple[str, ...], *, mask: bool) -> Row:
+    """The columns that were asked for; browsers do not see the values of environment variables."""
+    shown = {name: row[name] for name in columns} if columns else row
+    if mask:
+        if "runtime_env" in shown:
+            shown["runtime_env"] = masked_text(shown["runtime_env"])
+        if "env_vars" in (shown.get("body") or ""):
+            shown["body"] = MASK
+    return shown
+
+
+ROUTES: list[BaseRoute] = [get("/api/history/rows/{table}", rows, failed=own_answer_to)]

@@ -1,0 +1,160 @@
+"""Sessions in real stores for the commands that keep, copy and remove them, and the commands as processes."""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.settings import STORE_COMMANDS, Settings, resolve
+from rayhistory.storage import Store
+from rayhistory.storage.local import LocalStore
+from rayhistory.storage.s3 import open_s3
+from storeservers import seaweed as weed
+
+T = TypeVar("T")
+NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
+OLD = "session_2025-01-02_03-04-05_000006_1"
+_FOREIGN = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "S3", "AWS_", "PYTHONPATH")
+
+
+class Place:
+    """A store: as a URL and an environment for programs, and opened for tests."""
+
+    def __init__(self, url: str, root: str = "", **environment: str) -> None:
+        self.url = url
+        self.environment = environment
+        self.layout = Layout(root)
+
+    def settings(self) -> Settings:
+        return resolve(STORE_COMMANDS, {"setting_store": self.url}, {})[0]
+
+    def open(self) -> Store:
+        if self.url.startswith("file://"):
+            return LocalStore(Path(self.url.removeprefix("file://")))
+        return open_s3(self.settings(), writable=True, environ=self.environment)
+
+    def run(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        async def whole() -> T:
+            store = self.open()
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(whole())
+
+    def put(self, objects: dict[str, bytes]) -> None:
+        async def work(store: Store) -> None:
+            await asyncio.gather(*(store.put(key, data) for key, data in objects.items()))
+
+        self.run(work)
+
+    def objects(self) -> dict[str, bytes]:
+        async def work(store: Store) -> dict[str, bytes]:
+            return {info.key: await store.get(info.key) async for info in store.list_all(self.layout.root)}
+
+        return self.run(work)
+
+
+def directory(path: Path) -> Place:
+    path.mkdir(parents=True, exist_ok=True)
+    return Place(path.as_uri())
+
+
+def bucket(endpoint: str, root: str = "") -> Place:
+    name = f"kept-{secrets.token_hex(6)}"
+    return Place(
+        f"s3://{name}/{root}".rstrip("/"), root,
+        S3_ENDPOINT=endpoint, S3_REGION="us-east-1", AWS_ACCESS_KEY_ID=weed.KEY, AWS_SECRET_ACCESS_KEY=weed.SECRET,
+    )  # fmt: skip
+
+
+def rayhistory(
+    place: Place, *argv: str, at_start: Path | None = None, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    process = begin(place, *argv, at_start=at_start, **environment)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def begin(place: Place, *argv: str, at_start: Path | None = None, **environment: str) -> "subprocess.Popen[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    clean |= place.environment | environment
+    if at_start:
+        clean["PYTHONPATH"] = str(at_start)
+    command = [Path(sys.executable).with_name("rayhistory"), argv[0], "--store", place.url, *argv[1:]]
+    return subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+_KILL = """
+import os, signal
+from rayhistory.storage.cloud import CloudStore
+from rayhistory.storage.local import LocalStore
+
+left = {calls}
+def dying(work, late):
+    async def call(self, *arguments):
+        global left
+        left -= 1
+        if left == 0 and late:
+            await work(self, *arguments)
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await work(self, *arguments)
+    return call
+
+for kind in (CloudStore, LocalStore):
+    for name in ("put", "create", "delete"):
+        setattr(kind, name, dying(getattr(kind, name), {late}))
+"""
+
+
+def killed_at(directory: Path, calls: int) -> Path:
+    """What a process has to run at its start to be killed at its n-th change of a store, before or after the change."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "sitecustomize.py").write_text(_KILL.format(calls=calls, late=calls % 2 == 0))
+    return directory
+
+
+def was_killed(done: "subprocess.CompletedProcess[str]") -> bool:
+    return done.returncode == -signal.SIGKILL
+
+
+def session_objects(
+    layout: Layout, ref: SessionRef, *, ended_ms: int | None = 1_735_800_000_000, ours: bool = True
+) -> dict[str, bytes]:
+    """Objects in every place that a session has: KubeRay's of all generations, and those of ours."""
+    history = layout.history_prefix(ref)
+    keys = {
+        layout.metadata_key(ref): b"",
+        layout.old_metadata_key(ref): b"",
+        f"{history}/{NODE}/node_events/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
+        f"{history}/{NODE}/job_events/01000000/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
+        f"{history}/{NODE}/logs/raylet.out": b"hello\n" * 1000,
+        f"{history}/fetched_endpoints/restful__timezone": b"{}",
+        layout.noted_events_key(ref): b"{}\n",
+        f"{layout.old_history_prefix(ref)}/logs/{NODE}/raylet.err": b"old\n",
+        f"{layout.old_history_prefix(ref)}/job_events/AQAAAA==/{NODE}-2025-01-02-03": b"[]",
+    }
+    if not ours:
+        return keys
+    start = StartRecord(ref.namespace, ref.cluster, ref.session, 1_735_787_045_000)
+    keys |= {
+        layout.start_key(ref): msgspec.json.encode(start),
+        layout.alive_key(ref): b"",
+        layout.node_seal_key(ref, NODE): b'{"node_id": "x", "sealed_ms": 1}',
+        f"{layout.snapshots_prefix(ref)}/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
+        f"{layout.own_tree_prefix('tree-of-tomorrow', ref)}/x": b"later",
+        f"{layout.index_prefix(ref)}/1-abcd/tasks.parquet": b"no index",
+    }
+    if ended_ms is not None:
+        keys[layout.end_key(ref)] = msgspec.json.encode(EndRecord(ended_ms))
+    return keys

@@ -1,0 +1,88 @@
+"""A real Ray as somebody runs it who has never heard of a collector: nothing is exported to anybody."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from rayhistory.cli import keeper, sample_job
+from rayhistory.cli.jobs import JobClient
+from rayhistory.cli.ports import ReservedPorts
+from rayhistory.cli.rayhead import find_ray
+
+EXPORTING = {"RAY_enable_export_api_write": "1"}
+"""What makes such a Ray write export files."""
+
+_PATIENCE = 120.0
+
+
+class PlainRay(msgspec.Struct):
+    dashboard: str
+    session: Path
+    jobs: JobClient
+
+
+@contextlib.asynccontextmanager
+async def plain_ray(temp_dir: Path, **environment: str) -> AsyncIterator[PlainRay]:
+    """`temp_dir` is there, and short: Ray's sockets are below it."""
+    ports = ReservedPorts(("gcs", "dashboard", "agent", "client", "autoscaler", "metrics"))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [
+        str(find_ray()), "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=4",
+        "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--port={ports['gcs']}",
+        f"--dashboard-port={ports['dashboard']}", f"--dashboard-agent-listen-port={ports['agent']}",
+        f"--ray-client-server-port={ports['client']}", "--min-worker-port=0", "--max-worker-port=0",
+        f"--temp-dir={temp_dir}",
+    ]  # fmt: skip
+    with (temp_dir / "output").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", keeper.__file__, "10", *command),
+            stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+            env={
+                **inherited,
+                "AUTOSCALER_METRIC_PORT": str(ports["autoscaler"]), "DASHBOARD_METRIC_PORT": str(ports["metrics"]),
+                "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+                "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+                "PATH": os.pathsep.join([str(find_ray().parent), inherited.get("PATH", os.defpath)]), **environment,
+            },
+        )  # fmt: skip
+    jobs: JobClient | None = None
+    try:
+        dashboard = f"http://127.0.0.1:{ports['dashboard']}"
+        name = await _session_name(dashboard, f"http://127.0.0.1:{ports['agent']}")
+        jobs = JobClient(dashboard)
+        yield PlainRay(dashboard, temp_dir / name, jobs)
+    finally:
+        if jobs:
+            await jobs.close()
+        ports.release()
+        assert process.stdin
+        process.stdin.close()
+        await process.wait()
+
+
+async def run_sample(ray: PlainRay, submission: str = "sample-job") -> None:
+    await ray.jobs.submit([sys.executable, sample_job.__file__], submission, {}, {"team": "training"})
+    assert (await ray.jobs.wait(submission))["status"] == "SUCCEEDED"
+
+
+async def _session_name(dashboard: str, agent: str) -> str:
+    deadline = time.monotonic() + _PATIENCE
+    async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+        while True:
+            try:
+                version = await http.get(f"{dashboard}/api/version")
+                healthy = await http.get(f"{agent}/api/local_raylet_healthz")
+                if version.is_success and healthy.is_success:
+                    return str(json.loads(version.text)["session_name"])
+            except httpx.HTTPError:
+                pass
+            assert time.monotonic() < deadline, "Ray did not start"
+            await asyncio.sleep(0.2)

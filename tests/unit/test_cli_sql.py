@@ -1,0 +1,159 @@
+"""SQL on the tables of one and of many sessions: it reads, and does nothing else."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from called import Command
+from recorded_sample import REF, keep_sample, live_rows, settings_for
+
+TASKS = "select state, count(*) as n from tasks where type <> 'DRIVER_TASK' group by all"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample, and the same session once more in another cluster."""
+    directory = tmp_path_factory.mktemp("sql")
+    settings = settings_for(directory)
+    keep_sample(settings)
+    store = Path(settings.local_storage_dir)
+    for path in [path for path in store.rglob("*") if path.is_file()]:
+        copy = Path(str(path).replace("sample", "again"))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+    return directory
+
+
+@pytest.fixture
+def rayhistory(directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(directory, monkeypatch, capfd)
+
+
+def test_a_session_is_asked_in_sql(rayhistory: Command) -> None:
+    rows = json.loads(rayhistory.good("sql", TASKS, "--session", REF.path, "--json"))
+    assert {row["state"] for row in rows} == {"FINISHED", "FAILED"}
+    assert sum(row["n"] for row in rows) >= len(live_rows("v0_tasks_detail"))
+
+
+def test_many_sessions_are_told_apart_by_three_columns(rayhistory: Command) -> None:
+    query = "select namespace, cluster, session, count(*) as n from nodes group by all order by all"
+    rows = json.loads(rayhistory.good("sql", query, "--all", "--json"))
+    assert [(row["namespace"], row["cluster"], row["session"], row["n"]) for row in rows] == [
+        ("default", "again", REF.session, 1),
+        ("default", "sample", REF.session, 1),
+    ]
+    both = json.loads(rayhistory.good("sql", "select count(*) n from tasks", "--session", REF.session, "--json"))
+    one = json.loads(rayhistory.good("sql", "select count(*) n from tasks", "--session", REF.path, "--json"))
+    assert both[0]["n"] == 2 * one[0]["n"]
+
+
+def test_sessions_that_began_long_ago_can_be_left_out(rayhistory: Command) -> None:
+    assert "no session began so late: give a longer --since" in rayhistory.bad("sql", TASKS, "--all", "--since", "0s")
+    query = "select count(*) as n from nodes"
+    assert json.loads(rayhistory.good("sql", query, "--all", "--since", "520w", "--json")) == [{"n": 2}]
+
+
+def test_an_answer_has_the_form_that_is_asked_for(rayhistory: Command, tmp_path: Path) -> None:
+    query = "select node_id, is_head, start_time_ms, labels from nodes"
+    (row,) = json.loads(rayhistory.good("sql", query, "--session", REF.path, "--json"))
+    heading, line = rayhistory.good("sql", query, "--session", REF.path, "--csv").splitlines()
+    assert heading == "node_id,is_head,start_time_ms,labels"
+    assert line.startswith(f"{row['node_id']},True,{row['start_time_ms']},")
+    names, cells = rayhistory.good("sql", query, "--session", REF.path).splitlines()
+    assert names.split() == ["NODE_ID", "IS_HEAD", "START_TIME_MS", "LABELS"]
+    assert cells.split()[:3] == [row["node_id"], "True", "2026-11-15"]
+    file = tmp_path / "out.parquet"
+    rayhistory.good("sql", query, "--session", REF.path, "--parquet", str(file))
+    assert duckdb.read_parquet(str(file)).fetchall() == [tuple(row.values())]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_tables_are_listed_and_described(rayhistory: Command) -> None:
+    assert "tasks\n" in rayhistory.good("sql", "show tables")
+    described = json.loads(rayhistory.good("sql", "describe jobs", "--json"))
+    assert {"submission_id", "status"} <= {row["column_name"] for row in described}
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("copy (select 1) to '{folder}/new.csv'", "give one SELECT"),
+        ("create table t as select 1", "give one SELECT"),
+        ("drop view tasks", "give one SELECT"),
+        ("insert into tasks select * from tasks", "give one SELECT"),
+        ("delete from tasks", "give one SELECT"),
+        ("update tasks set state = 'FINISHED'", "give one SELECT"),
+        ("attach '{folder}/new.db'", "give one SELECT"),
+        ("install httpfs", "give one SELECT"),
+        ("load httpfs", "give one SELECT"),
+        ("set enable_external_access = true", "give one SELECT"),
+        ("reset lock_configuration", "give one SELECT"),
+        ("export database '{folder}/new'", "give one SELECT"),
+        ("call enable_logging()", "give one SELECT"),
+        ("explain analyze copy (select 1) to '{folder}/new.csv'", "give one SELECT"),
+        ("select 1; drop view tasks", "give one SELECT"),
+        ("", "give one SELECT"),
+        ("selec 1", "this is no SQL"),
+        ("select * from read_text('{folder}/secret')", "Permission Error"),
+        ("select * from '{folder}/secret.csv'", "Permission Error"),
+        ("select * from read_parquet('{folder}/*.parquet')", "Permission Error"),
+        ("select * from glob('{folder}/*')", "Permission Error"),
+        ("select * from query('from read_text(''{folder}/secret'')')", "Permission Error"),
+        ("select * from settings", "does not exist"),
+        ("select nothing from tasks", '"nothing" not found'),
+        ("select * from nobody", "nobody does not exist"),
+    ],
+)  # fmt: skip
+def test_what_does_more_than_read_is_refused_in_one_line(
+    rayhistory: Command, tmp_path: Path, query: str, complaint: str
+) -> None:
+    for name in ("secret", "secret.csv", "secret.parquet"):
+        (tmp_path / name).write_text("s3cret")
+    before = sorted(tmp_path.iterdir())
+    line = rayhistory.bad("sql", query.format(folder=tmp_path), "--session", REF.path)
+    assert complaint in line
+    assert "s3cret" not in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_variables_of_our_own_program_are_no_tables(rayhistory: Command) -> None:
+    assert "does not exist" in rayhistory.bad("sql", "select * from sources", "--session", REF.path)
+
+
+def test_a_query_without_end_is_stopped(rayhistory: Command) -> None:
+    query = "select count(*) from range(1000000000000) a, range(1000000000000) b where (a.range + b.range) % 7 = 3"
+    assert "stopped after 0.5s" in rayhistory.bad("sql", query, "--session", REF.path, "--timeout", "500ms")
+
+
+def test_a_query_that_needs_too_much_memory_is_stopped(rayhistory: Command) -> None:
+    query = "select list(range) from range(100000000)"
+    assert "are not enough" in rayhistory.bad("sql", query, "--session", REF.path, "--memory", "20M")
+
+
+def test_an_export_has_every_table(rayhistory: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    assert "12 tables" in rayhistory.good("export", REF.path, "--to", str(folder))
+    states = duckdb.sql(f"select state from '{folder}/tasks.parquet' where type <> 'DRIVER_TASK'").fetchall()
+    rows = json.loads(rayhistory.good("sql", TASKS, "--session", REF.path, "--json"))
+    assert Counter(state for (state,) in states) == {row["state"]: row["n"] for row in rows}
+    assert "already: name another" in rayhistory.bad("export", REF.path, "--to", str(folder))
+    assert "2 sessions: name one" in rayhistory.bad("export", REF.session, "--to", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--since", "7d"], "--since goes with --all"),
+        (["--all", "--since", "soon"], "use an age such as"),
+        (["--session", "nobody"], "no session 'nobody' in the store"),
+        (["--timeout", "x"], "use a duration"),
+        (["--memory", "x"], "use a size"),
+        (["--parquet", "/nowhere/x.parquet"], "/nowhere/x.parquet cannot be written"),
+    ],
+)
+def test_a_wrong_flag_is_named(rayhistory: Command, argv: list[str], complaint: str) -> None:
+    assert complaint in rayhistory.bad("sql", "select 1", *argv)

@@ -1,0 +1,222 @@
+"""The tree of calls, made by SQL: that of a plain reference for any tasks, exact counts and few rows for many."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lineage_reference import lineage as reference
+from rayhistory.events.tables import TASK_STATES
+from rayhistory.index.lineage import DEEPEST, Tree, read_tree
+from rayhistory.index.manifest import SCHEMA, Counts, Manifest
+from rayhistory.index.query import Filter, OpenIndex
+from rayhistory.server.lineage import Node, nodes
+
+Row = dict[str, Any]
+
+DRIVER = "f" * 40 + "01000000"
+TASK_TYPES = {
+    "task_id": "VARCHAR", "attempt_number": "BIGINT", "name": "VARCHAR", "func_or_class_name": "VARCHAR",
+    "type": "VARCHAR", "parent_task_id": "VARCHAR", "actor_id": "VARCHAR", "state": "VARCHAR",
+    "creation_time_ms": "BIGINT",
+}  # fmt: skip
+ACTOR_TYPES = {"actor_id": "VARCHAR", "repr_name": "VARCHAR", "class_name": "VARCHAR"}
+
+
+def task(task_id: str, parent: str | None = DRIVER, **more: Any) -> Row:
+    return {
+        "task_id": task_id, "attempt_number": 0, "name": task_id, "func_or_class_name": task_id,
+        "type": "NORMAL_TASK", "parent_task_id": parent, "actor_id": None, "state": "FINISHED", "creation_time_ms": 1,
+    } | more  # fmt: skip
+
+
+def creation(task_id: str, actor: str, parent: str | None = DRIVER, **more: Any) -> Row:
+    what = {"type": "ACTOR_CREATION_TASK", "actor_id": actor, "name": "A.__init__", "func_or_class_name": "A.__init__"}
+    return task(task_id, parent, **what, **more)
+
+
+def write(path: Path, types: dict[str, str], select: str, values: list[Any]) -> None:
+    with duckdb.connect() as database:
+        columns = ", ".join(f"{name}::{kind} AS {name}" for name, kind in types.items())
+        database.execute(f"COPY (SELECT {columns} FROM ({select})) TO '{path}' (FORMAT parquet)", values)
+
+
+def write_rows(path: Path, types: dict[str, str], rows: list[Row]) -> None:
+    if rows:
+        struct = ", ".join(f"{name} {kind}" for name, kind in types.items())
+        write(path, types, f"SELECT unnest(from_json(?, '[\"JSON\"]')::STRUCT({struct})[], recursive := true)",
+              [msgspec.json.encode(rows).decode()])  # fmt: skip
+    else:
+        write(path, types, f"SELECT {', '.join(f'NULL AS {name}' for name in types)} WHERE false", [])
+
+
+def opened(folder: Path) -> OpenIndex:
+    files = {"tasks": [1], "task_list": [1], "actors": [1]}
+    manifest = Manifest(SCHEMA, 1, "b", files, "", None, Counts(), None, None, None, 0, 0)
+
+    async def fetch(name: str, *, again: bool) -> list[Path]:
+        return [folder / ("actors" if name == "actors" else "tasks")]
+
+    return OpenIndex(manifest, fetch)
+
+
+def tree_in(folder: Path, *filters: Filter, **limits: int) -> Tree:
+    return asyncio.run(read_tree(opened(folder), filters, **limits))
+
+
+def tree_of(tasks: list[Row], actors: list[Row] | None = None, **limits: int) -> Tree:
+    with tempfile.TemporaryDirectory() as name:
+        write_rows(Path(name) / "tasks", TASK_TYPES, tasks)
+        write_rows(Path(name) / "actors", ACTOR_TYPES, actors or [])
+        return tree_in(Path(name), **limits)
+
+
+def expected(tasks: list[Row], actors: list[Row]) -> list[Node]:
+    return reference(sorted(tasks, key=lambda row: (row["task_id"], -row["attempt_number"])), actors)
+
+
+_IDS = [f"t{number}" for number in range(8)]
+_ACTORS = ["a1", "a2", "a3"]
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
+    """Tasks with attempts, of actors or not, below each other, themselves, the driver, or something unknown."""
+    tasks: list[Row] = []
+    for task_id in draw(st.lists(st.sampled_from(_IDS), unique=True)):
+        kind = draw(st.sampled_from(["NORMAL_TASK", "NORMAL_TASK", "ACTOR_TASK", "ACTOR_CREATION_TASK"]))
+        parent = draw(st.sampled_from([*_IDS, DRIVER, DRIVER, None, "lost"]))
+        name = draw(st.sampled_from(["f", "g", "h", ""]))
+        actor = None if kind == "NORMAL_TASK" else draw(st.sampled_from(_ACTORS))
+        tasks += [
+            task(
+                task_id,
+                draw(st.sampled_from([parent, parent, DRIVER])),
+                type=kind,
+                actor_id=actor,
+                name=name,
+                func_or_class_name=draw(st.sampled_from(["A.__init__", "g"])),
+                attempt_number=attempt,
+                state=draw(st.sampled_from(["NIL", *TASK_STATES])),
+                creation_time_ms=draw(st.one_of(st.none(), st.integers(1, 3))),
+            )
+            for attempt in draw(st.lists(st.integers(0, 2), min_size=1, unique=True))
+        ]
+    actors = [
+        {
+            "actor_id": one,
+            "repr_name": draw(st.sampled_from([None, "", "f"])),
+            "class_name": draw(st.sampled_from([None, "A"])),
+        }
+        for one in draw(st.lists(st.sampled_from(_ACTORS), unique=True))
+    ]
+    return draw(st.permutations(tasks)), actors
+
+
+@settings(max_examples=150, deadline=None)
+@given(forests())
+def test_any_tasks_make_the_tree_of_the_reference(forest: tuple[list[Row], list[Row]]) -> None:
+    tasks, actors = forest
+    tree = tree_of(tasks, actors)
+    assert msgspec.to_builtins(nodes(tree.children)) == msgspec.to_builtins(expected(tasks, actors))
+    assert tree.complete
+
+
+def test_what_hangs_below_an_unknown_task_is_not_shown() -> None:
+    tree = tree_of([task("a", None), task("b", "lost"), task("c", "b")])
+    assert [node.key for node in tree.children] == ["a"]
+
+
+def test_tasks_that_call_each_other_in_a_circle_do_no_harm() -> None:
+    assert tree_of([task("a", "b"), task("b", "a"), task("c", "c")]).children == []
+
+
+@pytest.mark.parametrize("length", [DEEPEST - 1, DEEPEST, DEEPEST + 1, 1500])
+def test_a_chain_of_calls_is_shown_as_deep_as_can_be_and_counted_to_its_end(length: int) -> None:
+    chain = [task("t0")] + [task(f"t{i}", f"t{i - 1}", creation_time_ms=length - i) for i in range(1, length)]
+    chain += [task("x", f"t{length - 1}"), task("lost", "y"), task("y", "lost")]
+    tree = tree_of(chain)
+    [top] = tree.children
+    assert msgspec.to_builtins(nodes(tree.children)) == msgspec.to_builtins(expected(chain, []))
+    assert top.state_counts == {"FINISHED": length + 1}
+    assert tree.complete == (length < DEEPEST)
+
+
+def test_running_tasks_come_first_then_pending_failed_and_earlier_ones() -> None:
+    tree = tree_of(
+        [
+            task("late", creation_time_ms=9),
+            task("early", creation_time_ms=2),
+            task("failed", state="FAILED"),
+            task("pending", state="PENDING_ARGS_AVAIL"),
+            task("running", state="RUNNING_IN_RAY_GET"),
+        ]
+    )
+    assert [node.name for node in tree.children] == ["running", "pending", "failed", "early", "late"]
+
+
+def test_an_actor_that_is_not_known_is_named_by_its_creation() -> None:
+    [actor] = nodes(tree_of([creation("t", "a")]).children)
+    assert (actor.name, actor.key, actor.timestamp) == ("A", "actor:a", 1)
+    assert msgspec.to_builtins(actor.link) == {"type": "actor", "id": "a"}
+
+
+def test_of_a_large_group_the_first_are_listed_and_all_are_counted() -> None:
+    """Also where some were tried again, and one of them called others."""
+    tasks = [task(f"t{i:03}", name="f", state="FAILED" if i % 3 == 0 else "FINISHED", creation_time_ms=900 - i)
+             for i in range(300)]  # fmt: skip
+    tasks += [task(f"t{i:03}", name="f", attempt_number=1, creation_time_ms=900 - i) for i in range(0, 300, 7)]
+    tasks += [task("u", "t005"), task("v", "t005", state="RUNNING")]
+    [whole] = expected(tasks, [])
+    tree = tree_of(tasks, most_of_a_group=40)
+    [group] = nodes(tree.children)
+    assert (group.state_counts, group.timestamp) == (whole.state_counts, whole.timestamp)
+    assert msgspec.to_builtins(group.children) == msgspec.to_builtins(whole.children[:40])
+    assert not tree.complete
+
+
+def test_no_more_is_listed_than_can_be_shown_and_every_group_gets_a_share() -> None:
+    tasks = [task(f"{name}{i:02}", name=name) for name in "abc" for i in range(20)]
+    tasks += [task(f"z{i}", "a00") for i in range(5)]
+    tree = tree_of(tasks, most=30)
+    assert [(len(group.children), sum(group.state_counts.values())) for group in tree.children] == [
+        (10, 25), (10, 20), (10, 20),
+    ]  # fmt: skip
+    assert tree.children[0].children[0].children == []
+    assert not tree.complete
+    many = tree_of([task(f"t{i}") for i in range(50)], most=30)
+    assert (len(many.children), many.complete) == (30, False)
+
+
+def test_a_tree_can_be_of_some_tasks_only(tmp_path: Path) -> None:
+    write_rows(tmp_path / "tasks", TASK_TYPES, [task("a"), task("b", state="FAILED"), task("c", "a", state="FAILED")])
+    write_rows(tmp_path / "actors", ACTOR_TYPES, [])
+    tree = tree_in(tmp_path, Filter("state", "=", "failed"))
+    assert [(node.key, node.state_counts) for node in tree.children] == [("b", {"FAILED": 1})]
+
+
+def test_of_many_tasks_the_counts_are_exact(tmp_path: Path) -> None:
+    """A hundred thousand leaves of few names, and fifty thousand below a hundred of them."""
+    leaves = f"""SELECT printf('%06d', i) AS task_id, 0 AS attempt_number, 'f' || i % 5 AS name,
+      name AS func_or_class_name, 'NORMAL_TASK' AS type,
+      CASE WHEN i < 100000 THEN '{DRIVER}' ELSE printf('%06d', i % 100) END AS parent_task_id,
+      NULL AS actor_id, CASE WHEN i % 10 = 0 THEN 'FAILED' ELSE 'FINISHED' END AS state, i AS creation_time_ms
+      FROM range(150000) r(i)"""
+    write(tmp_path / "tasks", TASK_TYPES, leaves, [])
+    write_rows(tmp_path / "actors", ACTOR_TYPES, [])
+    tree = tree_in(tmp_path)
+    assert {node.name: node.state_counts for node in tree.children} == {
+        "f0": {"FAILED": 15_000, "FINISHED": 15_000},
+        **{f"f{i}": {"FINISHED": 30_000} for i in range(1, 5)},
+    }
+    assert {len(node.children) for node in tree.children} == {1000}
+    assert not tree.complete
+    [first] = [node for node in tree.children[0].children if node.key == "000000"]
+    assert first.state_counts == {"FAILED": 501}
+    assert first.children[0].state_counts == {"FAILED": 500}

@@ -1,0 +1,184 @@
+"""The output of jobs: in one piece however large, over a WebSocket that ends, and followed while it is written."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocketDisconnect
+
+from rayhistory.layout import Layout, StartRecord
+from rayhistory.server import logfiles, logflow
+from rayhistory.server.app import create_app
+from rayhistory.storage import open_store
+from recorded_sample import NODE, REF, keep_sample, serving, settings_for
+
+OUTPUT = "line one\n“quoted” \\ \x00 \x1b[31mröt\x1b[0m 绿\n" * 50
+FILES = {
+    "job-driver-sub-ok.log": OUTPUT.encode(),
+    "job-driver-sub-fail.log": b"half a character \xe7\xbb and \xff\n",
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with serving(tmp_path_factory.mktemp("jobs"), FILES) as client:
+        yield client
+
+
+def submissions(client: TestClient) -> dict[str, dict[str, Any]]:
+    return {job["submission_id"]: job for job in client.get("api/jobs/").json() if job["submission_id"]}
+
+
+def tailed(client: TestClient, job: str) -> str:
+    text = ""
+    with client.websocket_connect(f"{REF.url}api/jobs/{job}/logs/tail") as socket:
+        while True:
+            try:
+                text += socket.receive_text()
+            except WebSocketDisconnect as end:
+                assert end.code == 1000
+                return text
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 4096])
+def test_the_output_is_one_json_text_however_it_is_read(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(logflow, "BLOCK", size)
+    assert client.get("api/jobs/sub-ok/logs").json() == {"logs": OUTPUT}
+    assert client.get("api/jobs/sub-fail/logs").json() == {
+        "logs": FILES["job-driver-sub-fail.log"].decode("utf-8", "replace")
+    }
+    assert tailed(client, "sub-ok") == OUTPUT
+
+
+def test_a_job_is_found_by_the_id_of_its_driver_too(client: TestClient) -> None:
+    driver = submissions(client)["sub-ok"]["job_id"]
+    assert tailed(client, driver) == client.get(f"api/jobs/{driver}/logs").json()["logs"] == OUTPUT
+
+
+def test_a_job_whose_output_was_not_kept_has_none(client: TestClient) -> None:
+    without = next(name for name in submissions(client) if name not in ("sub-ok", "sub-fail"))
+    assert client.get(f"api/jobs/{without}/logs").json() == {"logs": ""}
+    assert tailed(client, without) == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "text"),
+    [
+        ("nobody", 404, "Job nobody does not exist"),
+        ("01000000", 400, "Can only get logs of submission type jobs"),
+    ],
+)
+def test_only_submitted_jobs_have_output(client: TestClient, job: str, status: int, text: str) -> None:
+    answer = client.get(f"api/jobs/{job}/logs")
+    assert (answer.status_code, answer.text) == (status, text)
+    with (
+        pytest.raises(WebSocketDenialResponse) as denied,
+        client.websocket_connect(f"{REF.url}api/jobs/{job}/logs/tail"),
+    ):
+        pass
+    assert (denied.value.status_code, denied.value.text) == (status, text)
+
+
+def test_a_socket_to_no_session_is_refused_with_the_reason(client: TestClient) -> None:
+    path = REF.url.replace("sample", "nobodys")
+    for url, status in ((f"{path}api/jobs/x/logs/tail", 404), ("/api/jobs/x/logs/tail", 400), ("/s/x", 400)):
+        with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect(url):
+            pass
+        assert denied.value.status_code == status
+
+
+def test_a_socket_finds_the_session_that_the_cookies_name(client: TestClient) -> None:
+    """The job client of Ray takes cookies."""
+    cookies = f"cluster_name={REF.cluster}; cluster_namespace={REF.namespace}; session_name={REF.session}"
+    with client.websocket_connect("/api/jobs/sub-ok/logs/tail", headers={"cookie": cookies}) as socket:
+        assert OUTPUT.startswith(socket.receive_text()[:100])
+
+
+def test_who_asks_for_a_socket_without_one_is_told(client: TestClient) -> None:
+    answer = client.get("api/jobs/sub-ok/logs/tail")
+    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "api/jobs/"),
+        ("POST", "api/jobs/sub-ok/stop"),
+        ("DELETE", "api/jobs/sub-ok"),
+        ("PUT", "api/packages/gcs/_ray_pkg_0123456789abcdef.zip"),
+    ],
+)
+def test_nothing_can_be_changed(client: TestClient, method: str, path: str) -> None:
+    answer = client.request(method, path, json={})
+    assert answer.status_code == 405
+    assert answer.text == f"{method} is not possible here: this is history, and can only be read"
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+class Growing:
+    """A session that runs, with one log that grows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.settings = settings_for(directory)
+        self.layout = Layout(self.settings.storage_root_dir)
+        start = StartRecord(REF.namespace, REF.cluster, REF.session, 1)
+        keep_sample(self.settings, {"raylet.out": b"one\n"})
+        self.put(self.layout.start_key(REF), msgspec.json.encode(start))
+        self.put(self.layout.alive_key(REF), b"")
+
+    def put(self, key: str, data: bytes) -> None:
+        asyncio.run(open_store(self.settings, writable=True).put(key, data))
+
+    def write(self, data: bytes) -> None:
+        self.put(self.layout.log_key(REF, NODE, "raylet.out"), data)
+
+    def end(self) -> None:
+        self.put(self.layout.end_key(REF), b'{"ended_ms": 1}')
+
+
+def test_a_stream_of_a_running_session_goes_on_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (logfiles, logflow):
+        monkeypatch.setattr(module, "FRESH", 0.0)
+    session = Growing(tmp_path)
+    query = {"node_id": NODE, "filename": "raylet.out", "interval": "0.2"}
+
+    async def ask() -> bytes:
+        text = b""
+        app = create_app(session.settings)
+        async with app.router.lifespan_context(app):
+            messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            scope = http_scope(app, f"{REF.url}api/v0/logs/stream", "&".join(f"{k}={v}" for k, v in query.items()))
+            asking = asyncio.create_task(app(scope, never, messages.put))
+            steps = {b"one\n": b"one\ntwo\n", b"one\ntwo\n": b"one\ntwo\nthree"}
+            while True:
+                message = await asyncio.wait_for(messages.get(), 60)
+                text += message.get("body", b"")
+                if text in steps:
+                    await asyncio.to_thread(session.write, steps.pop(text))
+                elif text == b"one\ntwo\nthree" and message["more_body"]:
+                    await asyncio.to_thread(session.end)
+                if message["type"] == "http.response.body" and not message["more_body"]:
+                    break
+            await asking
+        return text
+
+    assert asyncio.run(ask()) == b"one\ntwo\nthree"
+
+
+async def never() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def http_scope(app: Any, path: str, query: str) -> dict[str, Any]:
+    return {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "app": app,
+        "headers": [(b"host", b"testserver")], "client": None, "server": ("testserver", 80),
+    }  # fmt: skip
