@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-faults bench-fold bench-query bench-collector bench-logs bench-store docs browser clean
+.PHONY: help run test check format bench test-faults bench-fold bench-query bench-http bench-collector bench-logs bench-sql bench-store docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,11 +37,17 @@ bench-fold: $(READY) # folding sessions of growing size
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
 
+bench-http: $(READY) # the dashboard's pages, for many visitors at once
+	@$(BIN)/python benchmarks/visitors.py
+
 bench-collector: $(READY) # the collector under load
 	@$(BIN)/python benchmarks/collector.py
 
 bench-logs: $(READY) # shipping log files
 	@$(BIN)/python benchmarks/logs.py
+
+bench-sql: $(READY) # SQL over many sessions
+	@$(BIN)/python benchmarks/sql.py
 
 bench-store: $(READY) # object stores, against a real S3 server
 	@$(BIN)/python benchmarks/store.py
@@ -49,6 +55,7 @@ bench-store: $(READY) # object stores, against a real S3 server
 docs: $(READY) ## the parts of docs/ that are made from code
 	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md
 	@$(BIN)/python -m rayhistory.layout.doc > docs/storage-layout.md
+	@$(BIN)/python -m rayhistory.cli.tables_doc > docs/tables.md
 
 browser: # Debian's Chromium, for the browser tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

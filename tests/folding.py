@@ -38,8 +38,12 @@ def same_spans(rows: list[tuple[Any, ...]]) -> list[str]:
     )  # fmt: skip
 
 
-def settings_for(directory: Path, memory: str = "1Gi") -> Settings:
-    given = {"LOCAL_STORAGE_DIR": str(directory), "RAYHISTORY_FOLD_MEMORY": memory}
+def settings_for(directory: Path, memory: str = "1Gi", cache: Path | None = None) -> Settings:
+    given = {
+        "LOCAL_STORAGE_DIR": str(directory),
+        "RAYHISTORY_FOLD_MEMORY": memory,
+        "RAYHISTORY_CACHE_DIR": str(cache or directory / "cache"),
+    }
     return resolve("historyserver", {}, given)[0]
 
 

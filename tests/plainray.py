@@ -24,6 +24,7 @@ _PATIENCE = 120.0
 
 
 class PlainRay(msgspec.Struct):
+    address: str
     dashboard: str
     session: Path
     jobs: JobClient
@@ -58,7 +59,7 @@ async def plain_ray(temp_dir: Path, **environment: str) -> AsyncIterator[PlainRa
         dashboard = f"http://127.0.0.1:{ports['dashboard']}"
         name = await _session_name(dashboard, f"http://127.0.0.1:{ports['agent']}")
         jobs = JobClient(dashboard)
-        yield PlainRay(dashboard, temp_dir / name, jobs)
+        yield PlainRay(f"127.0.0.1:{ports['gcs']}", dashboard, temp_dir / name, jobs)
     finally:
         if jobs:
             await jobs.close()

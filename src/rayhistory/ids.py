@@ -13,7 +13,6 @@ JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
-
 class _Known(dict[object, str | None]):
     """What was found for each spelling: the same few nodes, workers and jobs are named millions of times."""
 

@@ -373,6 +373,10 @@ class Settings:
         (), "accept only these Host headers, separated by commas (default: any)", _SERVING, parse=parse_list,
         metavar="HOSTS",
     )  # fmt: skip
+    cors_origins: tuple[str, ...] = _setting(
+        (), "origins whose pages may read the API, as https://grafana.example.com, separated by commas; * is any "
+        "(default: none)", _SERVING, parse=parse_list, metavar="ORIGINS",
+    )  # fmt: skip
     dashboard_dir: str = _setting(
         "/dashboard", "directory of a Ray Dashboard frontend; without one, that of an installed Ray is used", _SERVING,
         metavar="DIR",

@@ -98,11 +98,16 @@ def test_the_tables_are_listed_and_described(rayhistory: Command) -> None:
         ("select 1; drop view tasks", "give one SELECT"),
         ("", "give one SELECT"),
         ("selec 1", "this is no SQL"),
-        ("select * from read_text('{folder}/secret')", "Permission Error"),
+        ("select * from read_text('{folder}/secret')", "cannot be read from: there are the tables"),
         ("select * from '{folder}/secret.csv'", "Permission Error"),
-        ("select * from read_parquet('{folder}/*.parquet')", "Permission Error"),
-        ("select * from glob('{folder}/*')", "Permission Error"),
-        ("select * from query('from read_text(''{folder}/secret'')')", "Permission Error"),
+        ("select * from read_parquet('{folder}/*.parquet')", "cannot be read from: there are the tables"),
+        ("select * from glob('{folder}/*')", "cannot be read from: there are the tables"),
+        ("select * from query('from read_text(''{folder}/secret'')')", "query cannot be read from"),
+        ("with a as (from READ_TEXT('{folder}/secret')) select * from a", "read_text cannot be read from"),
+        ("select (select content from read_text('{folder}/secret'))", "read_text cannot be read from"),
+        ("describe from read_csv('{folder}/secret.csv')", "read_csv cannot be read from"),
+        ("select * from enable_logging(storage = 'file')", "enable_logging cannot be read from"),
+        ("pragma database_list", "give one SELECT"),
         ("select * from settings", "does not exist"),
         ("select nothing from tasks", '"nothing" not found'),
         ("select * from nobody", "nobody does not exist"),
@@ -118,6 +123,13 @@ def test_what_does_more_than_read_is_refused_in_one_line(
     assert complaint in line
     assert "s3cret" not in line
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_functions_that_make_rows_can_be_used(rayhistory: Command) -> None:
+    query = "select r.range, n.is_head from range(2) r, nodes n, unnest([1]) order by 1"
+    assert len(json.loads(rayhistory.good("sql", query, "--session", REF.path, "--json"))) == 2
+    cpus = "select distinct required_resources->>'$.CPU' as cpus from tasks where type = 'NORMAL_TASK'"
+    assert {"cpus": "1.0"} in json.loads(rayhistory.good("sql", cpus, "--session", REF.path, "--json"))
 
 
 def test_variables_of_our_own_program_are_no_tables(rayhistory: Command) -> None:

@@ -247,6 +247,25 @@ def test_nonsense_in_a_filter_is_a_mistake_of_the_asker(tmp_path: Path, conditio
     with_builder(settings_for(tmp_path), work)
 
 
+def test_a_large_page_of_whole_rows_is_that_of_small_ones(tmp_path: Path) -> None:
+    """It is cut by its keys first; nothing of that is seen."""
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        for columns in ((), ("language", "name"), ("name",)):
+            for sort in (("-start_time_ms",), ("error_message", "-name"), ("task_id", "-attempt_number")):
+                small = await index.rows(Query("tasks", columns, (), sort, limit=1_000))
+                assert await index.rows(Query("tasks", columns, (), sort, limit=10_000)) == small
+                assert len(small) > 20
+        assert await index.rows(Query("tasks", (), (Filter("name", "=", "none"),), ("name",), limit=10_000)) == []
+        many = [f"{number:048x}" for number in range(100)] + [small[0]["name"]]
+        assert await index.count(Query("tasks", (), (Filter("name", "in", many),))) > 0
+        assert await index.count(Query("tasks", (), (Filter("name", "in", []),))) == 0
+
+    with_builder(settings_for(tmp_path), work)
+
+
 def test_values_of_filters_may_be_text(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 

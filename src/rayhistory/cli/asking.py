@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import dataclasses
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from starlette.types import Message
 
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.layout.session import is_session_name
+from rayhistory.rayaddress import SERVER_VARIABLE
 from rayhistory.server.app import create_app
 from rayhistory.settings import Settings
 
@@ -33,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "session", nargs="?", metavar="SESSION",
         help="session, namespace/cluster, namespace/~rayjob/name, or an address of a server (default: the newest)",
     )  # fmt: skip
-    parser.add_argument("--server", metavar="URL", help="ask this server (default: read the store)")
+    text = f"ask this server (default: read the store) [{SERVER_VARIABLE}]"
+    parser.add_argument("--server", metavar="URL", help=text)
 
 
 class Asking:
@@ -72,12 +75,15 @@ async def asking(arguments: argparse.Namespace, settings: Settings) -> AsyncIter
 def address_of(arguments: argparse.Namespace) -> tuple[str | None, str]:
     """The server, if one is to be asked, and what names the session."""
     server, name = arguments.server, arguments.session or ""
+    named_store = any(name.startswith("setting_") for name in vars(arguments))
     if name.startswith(("http://", "https://")):
         if server:
             raise UsageError("SESSION is an address of a server already: leave out --server")
         server, slash, name = name.partition(_ADDRESS)
         if not slash:
             raise UsageError(f"not an address of a session: {server} (as http://host:8080/s/namespace/cluster/session)")
+    if not server and not named_store:
+        server = os.environ.get(SERVER_VARIABLE)
     if server and not server.startswith(("http://", "https://")):
         raise UsageError(f"--server={server}: use an address such as http://host:8080")
     return (server.rstrip("/") if server else None), name.strip("/")

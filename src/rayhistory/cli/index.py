@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import dataclasses
 
 from rayhistory.cli.choice import chosen
 from rayhistory.index.builder import IndexBuilder
+from rayhistory.index.engine import Engine
 from rayhistory.layout import Layout
 from rayhistory.server.catalogue import Catalogue, Entry
 from rayhistory.server.indexer import Indexer
@@ -13,17 +15,26 @@ from rayhistory.storage import open_store
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    return asyncio.run(_index(settings, arguments.sessions, watch=arguments.watch))
+    if arguments.engine != "ray":
+        return asyncio.run(_index(settings, arguments.sessions, watch=arguments.watch))
+    from rayhistory.index.rayengine import RayEngine  # noqa: PLC0415 - only then is Ray needed
+
+    engine = RayEngine(arguments.address)
+    try:
+        wide = dataclasses.replace(settings, folds=engine.width)
+        return asyncio.run(_index(wide, arguments.sessions, watch=arguments.watch, engine=engine))
+    finally:
+        engine.close()
 
 
-async def _index(settings: Settings, names: list[str], *, watch: bool) -> int:
+async def _index(settings: Settings, names: list[str], *, watch: bool, engine: Engine | None = None) -> int:
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
     catalogue = Catalogue(store, layout, settings.vanished_after)
-    builder = IndexBuilder(settings, store, layout)
+    builder = IndexBuilder(settings, store, layout, engine)
     indexer = Indexer(catalogue, builder)
     try:
         entries = chosen(await catalogue.entries(), names)
-        results = [await _index_one(indexer, entry) for entry in entries]
+        results = await asyncio.gather(*(_index_one(indexer, entry) for entry in entries))
         if watch:
             print("watching the store; press Ctrl-C to stop", flush=True)
             await indexer.run()

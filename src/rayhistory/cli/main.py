@@ -33,7 +33,7 @@ from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, par
 
 _STORE = frozenset({"store", "storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
 _SERVE = _STORE | {
-    "port", "host", "allowed_hosts", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
+    "port", "host", "allowed_hosts", "cors_origins", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
     "index_ahead",
     "vanished_after",
 }  # fmt: skip
@@ -83,6 +83,10 @@ def _parser() -> Parser:
     indexing = _add(commands, "index", index.run, "fold sessions now, so that opening them is instant", _INDEX)
     indexing.add_argument("sessions", nargs="*", metavar="SESSION", help="session or namespace/cluster (default: all)")
     indexing.add_argument("--watch", action="store_true", help="go on as sessions grow and end")
+    indexing.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="fold on this machine, or on a Ray cluster"
+    )
+    indexing.add_argument("--address", default="", help="of the Ray cluster (default: the one that is found)")
     _add_reading(commands)
     _add_keeping(commands)
     _add(commands, "doctor", doctor.run, "check settings, store, Ray and ports, and say what to do", _SERVE)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rayhistory.cli import output
-from rayhistory.cli.asking import asking
+from rayhistory.cli.asking import address_of, asking
 from rayhistory.errors import UsageError
+from rayhistory.rayaddress import LOCAL_SERVER
 from rayhistory.settings import Settings
-
-_LOCAL = "http://127.0.0.1:8080"
 
 
 def add_summary(parser: argparse.ArgumentParser) -> None:
@@ -104,9 +103,8 @@ def open_session(arguments: argparse.Namespace, settings: Settings) -> int:
         async with asking(arguments, settings) as session:
             return session.path
 
-    server, _, _ = (arguments.session or "").partition("/s/")
-    server = (server if server.startswith("http") else arguments.server) or _LOCAL
-    link = server.rstrip("/") + asyncio.run(ask())
+    server, _ = address_of(arguments)
+    link = (server or LOCAL_SERVER) + asyncio.run(ask())
     print(link)
     if not arguments.print:
         webbrowser.open(link)

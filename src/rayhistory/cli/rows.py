@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Operators: = != < <= > >= ~ (contains) ^= (begins with)",
     )  # fmt: skip
     parser.add_argument(
-        "--sort", default="", metavar="COLUMNS", help="as name,-start_time_ms: a minus means descending"
+        "--sort", default="", metavar="COLUMNS", help="as --sort=-start_time_ms,name: a minus is descending"
     )
     parser.add_argument("--columns", default="", metavar="COLUMNS", help="which, in which order; all in docs/tables.md")
     parser.add_argument(

@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import msgspec
 
 from rayhistory.cli import output
 from rayhistory.cli.choice import chosen
@@ -34,6 +36,9 @@ _AT_ONCE = 4
 _PORTION = 10_000
 _MEMORY, _TIME = 1 << 30, 300.0
 _SPILLED = "8GiB"
+
+_ONE_SELECT = "give one SELECT: the tables can only be read"
+_HARMLESS = {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"}
 
 Sources = dict[str, list[tuple[SessionRef, str]]]
 """For each table, where the rows of each session are."""
@@ -131,13 +136,36 @@ async def _sources(indexes: list[tuple[SessionRef, OpenIndex]], query: str) -> S
 
 
 def check(query: str) -> None:
-    """Whether this is one SELECT; DuckDB's own parser says so, and nothing is run."""
+    """Whether this is one SELECT of tables; DuckDB's own parser says so, and nothing is run.
+
+    Functions that stand in the place of a table can do anything, from reading files to writing logs: a few are known to
+    be harmless.
+    """
     try:
         statements = duckdb.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise UsageError(_ONE_SELECT)
+        found = duckdb.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
     except duckdb.Error as error:
         raise UsageError(f"this is no SQL: {_line(error)}") from None
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise UsageError("give one SELECT: the tables can only be read")
+    tree = msgspec.json.decode(found[0] if found else "{}")
+    if tree.get("error", True):
+        raise UsageError(_ONE_SELECT)
+    if others := set(_table_functions(tree)) - _HARMLESS:
+        raise UsageError(f"{', '.join(sorted(others))} cannot be read from: there are the tables, and "
+                         f"{', '.join(sorted(_HARMLESS))}")  # fmt: skip
+
+
+def _table_functions(tree: Any) -> Iterator[str]:
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "TABLE_FUNCTION":
+                yield str(node["function"]["function_name"]).lower()
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
 
 
 def _answer(arguments: argparse.Namespace, sources: Sources, *, many: bool) -> None:
@@ -161,6 +189,10 @@ def _answer(arguments: argparse.Namespace, sources: Sources, *, many: bool) -> N
             ) from None
         except duckdb.OutOfMemoryException:
             raise UsageError(f"{show(arguments.memory)} are not enough: ask for less, or give more --memory") from None
+        except duckdb.IOException as error:
+            raise UsageError(
+                f"a table cannot be read, ask for fewer sessions, or give more --cache-size: {_line(error)}"
+            ) from None
         except duckdb.Error as error:
             raise UsageError(_line(error)) from None
 

@@ -75,10 +75,10 @@ def build(settings: Settings, scratch: Path, given: Given, pool: Executor | None
     memory, threads = (settings.fold_memory // cores(), 1) if shared else (settings.fold_memory, cores())
     work = PartWork(scratch, given.parts, closing, memory, threads)
     share = pool.map if pool and shared else map
-    for done, made in enumerate(share(fold_part, [work] * number_of_parts, range(number_of_parts)), 1):
-        report(0.7 + 0.25 * done / number_of_parts, f"{done} of {number_of_parts} parts merged")
-        for name, path in made.items():
-            files.setdefault(name, []).append(path)
+    for part, names in enumerate(share(fold_part, [work] * number_of_parts, range(number_of_parts))):
+        report(0.7 + 0.25 * (part + 1) / number_of_parts, f"{part + 1} of {number_of_parts} parts merged")
+        for name in names:
+            files.setdefault(name, []).append(_path(scratch, name, part))
     write_rest(database, scratch, closing, files)
     return _facts(database, files)
 
@@ -93,8 +93,8 @@ class PartWork(msgspec.Struct):
     threads: int
 
 
-def fold_part(work: PartWork, part: int) -> dict[str, Path]:
-    """The tables of tasks of one part, merged and served."""
+def fold_part(work: PartWork, part: int) -> list[str]:
+    """The tables of tasks of one part, merged and served; returns the names of those that it has written."""
     scratch = work.scratch
     with open_database(scratch, work.memory, work.threads) as database:
         for name in ENDS_OF_TASKS:
@@ -104,7 +104,14 @@ def fold_part(work: PartWork, part: int) -> dict[str, Path]:
             merge_table(database, BY_NAME[name], scratch, part, work.parts.condition(part))
         merged = [name for name in BY_TASK if name not in SERVED_AS_MERGED]
         files = {merged_file(name): write(database, scratch, merged_file(name), name, part) for name in merged}
-        return files | write_tasks(database, scratch, work.closing, part)
+        return [*files, *write_tasks(database, scratch, work.closing, part)]
+
+
+def inputs_of_part(scratch: Path, part: int) -> list[Path]:
+    """The files that folding a part reads."""
+    fresh = [path for name in BY_TASK for path in scratch.glob(f"{name}-{part}-*.parquet")]
+    earlier = [path for name in BY_TASK for path in (scratch / EARLIER).glob(f"{name}.*.parquet")]
+    return [*fresh, *earlier, *(_path(scratch, merged_file(name), 0) for name in ENDS_OF_TASKS)]
 
 
 def open_database(scratch: Path, memory: int, threads: int) -> Database:

@@ -1,16 +1,17 @@
-"""Folds sessions on demand: at most a few at once, one per session, in processes of their own."""
+"""Folds sessions on demand: at most a few at once, one per session, and apart from the serving process."""
 
 import asyncio
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from rayhistory.errors import FoldFailed, NotIndexedYet, StoreUnavailable
+from rayhistory.errors import FoldFailed, NotIndexedYet, StoreError
 from rayhistory.index.cache import IndexCache
-from rayhistory.index.child import child_process
 from rayhistory.index.claims import Claims
+from rayhistory.index.engine import Engine, OwnProcess
 from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
 from rayhistory.index.moments import Moments
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _PATIENCE = 25.0
 """Ray's dashboard proxy gives up after 30 s: an answer that takes longer is "not yet"."""
 _LOOK_FOR_OTHERS = 1.0
+_ENOUGH_TO_TELL = 0.05
+_TELL_EVERY = 10.0
 _LOOK_AGAIN = 5.0
 """A session that was compared with the store within this time is not compared again."""
 
@@ -34,10 +37,22 @@ _LOOK_AGAIN = 5.0
 class _Running(msgspec.Struct):
     task: "asyncio.Task[Manifest]"
     report: FoldReport
+    began: float = 0.0
+    """When the fold itself began; before, it waited for a free place, or for another server."""
+    logged: float = 0.0
+
+    def told(self) -> str:
+        """How far it is, and how long it will take if it goes on like this."""
+        progress = self.report.progress
+        if progress < _ENOUGH_TO_TELL:
+            return self.report.detail
+        left = (time.monotonic() - self.began) * (1 - progress) / progress
+        return f"{self.report.detail}, about {max(1, round(left))} s to go"
 
 
 class IndexBuilder:
-    def __init__(self, settings: Settings, store: Store, layout: Layout) -> None:
+    def __init__(self, settings: Settings, store: Store, layout: Layout, engine: Engine | None = None) -> None:
+        self._engine = engine or OwnProcess()
         self._settings = settings
         self._store = store
         self._layout = layout
@@ -47,6 +62,7 @@ class IndexBuilder:
         self._claims = Claims(self._indexes, layout)
         self._slots = asyncio.Semaphore(settings.folds)
         self._moments = Moments(settings, self._cache, self._slots)
+        self._looking: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[str, str, str], _Running] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
 
@@ -59,10 +75,10 @@ class IndexBuilder:
         rebuild: bool = False,
         extend: bool = False,
     ) -> OpenIndex:
-        """The session's index: as it is in the store when that covers everything, else after folding.
+        """The session's index: as it is in the store when it was made for the session's present state, else a new one.
 
-        A running session grows all the time: what there is of it is served at once, and the next visit sees more.
-        With `rebuild`, what is in the store is not trusted; with `extend`, what is new is waited for.
+        Whether it covers everything is looked at after the answer: what is new is there for the next visit. With
+        `extend`, it is waited for; with `rebuild`, what is in the store is not trusted.
         """
         if rebuild:
             return self._load(ref, await self._replacement(ref, closing, patience))
@@ -71,11 +87,12 @@ class IndexBuilder:
         if known and fresh and known[1].manifest.closing == closing:
             return known[1]
         manifest = await read_latest(self._indexes, self._layout, ref)
-        covered = manifest is not None and await self._covers(ref, manifest, closing)
-        if manifest is None or (not covered and (extend or closing is not None)):
+        if manifest is None or manifest.closing != closing:
             manifest = await self._folded(ref, closing, patience)
-        elif not covered:
-            self._start(ref, closing)
+        elif not extend:
+            self._look_later(ref, manifest, closing)
+        elif not await self._covers(ref, manifest, closing):
+            manifest = await self._folded(ref, closing, patience)
         return self._load(ref, manifest)
 
     async def open_as_of(
@@ -95,7 +112,7 @@ class IndexBuilder:
 
     async def close(self) -> None:
         """Ends the folds that are going on: their processes, too."""
-        tasks = [running.task for running in self._running.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._looking, *(running.task for running in self._running.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -119,6 +136,18 @@ class IndexBuilder:
             return False
         return manifest.covered == digest(await list_sources(self._store, self._layout, ref))
 
+    def _look_later(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> None:
+        async def look() -> None:
+            try:
+                if not await self._covers(ref, manifest, closing):
+                    self._start(ref, closing)
+            except StoreError as error:
+                log.warning("a session was not looked at", extra={"session": ref.path, "reason": str(error)})
+
+        task = asyncio.create_task(look())
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
     async def _folded(
         self, ref: SessionRef, closing: Closing | None, patience: float | None = None, *, fresh: bool = False
     ) -> Manifest:
@@ -129,7 +158,7 @@ class IndexBuilder:
             try:
                 manifest = await asyncio.wait_for(asyncio.shield(running.task), max(0, deadline - time.monotonic()))
             except TimeoutError:
-                raise NotIndexedYet(running.report.detail, running.report.progress) from None
+                raise NotIndexedYet(running.told(), running.report.progress) from None
             if manifest.closing == closing:
                 return manifest
 
@@ -153,13 +182,17 @@ class IndexBuilder:
         async with self._slots, self._claims.hold(ref):
             log.info("fold begins", extra={"session": ref.path})
             self._say(ref, FoldReport(detail="starting"))
+            if running := self._running.get(ref.identity):
+                running.began = running.logged = time.monotonic()
             try:
                 with scratch_directory(self._scratch) as scratch:
-                    async with child_process("rayhistory.index.fold") as process:
-                        job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, str(scratch), fresh)
-                        return await self._follow(process, job)
+                    job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, str(scratch), fresh)
+                    manifest = await self._engine.fold(job, lambda report: self._say(ref, report))
             except (OSError, msgspec.DecodeError) as error:
                 raise FoldFailed(f"{ref.path} could not be folded: {error}") from error
+            facts = {"session": ref.path, "events": manifest.events, "seconds": manifest.seconds}
+            log.info("fold done", extra=facts)
+            return manifest
 
     async def _by_another(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
         """What another server makes of the session, as long as it seems to be at it."""
@@ -172,29 +205,9 @@ class IndexBuilder:
         return None
 
     def _say(self, ref: SessionRef, report: FoldReport) -> None:
-        if running := self._running.get(ref.identity):
+        running = self._running.get(ref.identity)
+        if running:
             running.report = report
-
-    async def _follow(self, process: asyncio.subprocess.Process, job: FoldJob) -> Manifest:
-        assert process.stdin and process.stdout and process.stderr  # noqa: S101
-        complaint = asyncio.create_task(process.stderr.read())
-        process.stdin.write(msgspec.json.encode(job))
-        process.stdin.close()
-        report = FoldReport()
-        async for line in process.stdout:
-            report = msgspec.json.decode(line, type=FoldReport)
-            self._say(job.ref, report)
-        await process.wait()
-        if report.outage:
-            raise StoreUnavailable(report.outage)
-        if report.manifest is None:
-            raise _failure(job.ref, (await complaint).decode(errors="replace"))
-        facts = {"session": job.ref.path, "events": report.manifest.events, "seconds": report.manifest.seconds}
-        log.info("fold done", extra=facts)
-        return report.manifest
-
-
-def _failure(ref: SessionRef, complaint: str) -> FoldFailed:
-    log.error("fold process failed", extra={"session": ref.path, "output": complaint[-4000:]})
-    last = (complaint.strip().splitlines() or ["no reason given"])[-1]
-    return FoldFailed(f"{ref.path} could not be folded: {last[:500]}")
+            if running.began and time.monotonic() - running.logged > _TELL_EVERY:
+                running.logged = time.monotonic()
+                log.info("fold goes on", extra={"session": ref.path, "detail": running.told()})

@@ -85,4 +85,5 @@ async def decode(work: Decoding, sources: list[Source], name: str) -> int:
             writer.rows.add("gaps", (source.key, "object that disappeared while it was read", "", 1))
     writer.close()
     await store.close()
+    gc.enable()
     return events

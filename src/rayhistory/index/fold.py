@@ -79,7 +79,7 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
         before, covered = await _earlier(indexes, layout, job.ref, scratch) if not job.fresh else (None, set())
         fresh = unread(sources, covered)
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
-        parts = _parts(settings, fresh, before)
+        parts = parts_for(settings, fresh, before)
         work = Decoding(settings, scratch, parts)
         events = await decode_all(
             work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
@@ -95,7 +95,7 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
         await store.close()
 
 
-def _parts(settings: Settings, fresh: list[Source], before: Manifest | None) -> Parts:
+def parts_for(settings: Settings, fresh: list[Source], before: Manifest | None = None) -> Parts:
     """As many as it takes for the events of one part to be no larger than the memory of the process that folds it."""
     earlier = before.events * _BYTES_PER_EVENT if before else 0
     raw = earlier + sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION) for source in fresh)

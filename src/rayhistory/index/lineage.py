@@ -116,12 +116,12 @@ class _Levels:
         [(count,)] = self.rows(f"CREATE OR REPLACE TEMP TABLE {name} AS {sql}", values)
         return int(count)
 
-    def leaves(self, calls: str) -> str:
+    def leaves(self, where: str, calls: str = "") -> str:
         """Nodes without anything below. Those that ran once have a code: their place among their like, as a number."""
         own = _named(self.states, "(state = '{state}')::BIGINT AS {0}")
         return f"""(SELECT task_id AS key, above, name, type, ts, task_id AS first, {own}, {self._code} AS code
-          FROM {calls} ANTI JOIN special ON task_id = key
-          UNION ALL SELECT {self.columns}, NULL FROM special ANTI JOIN parents USING (key))"""
+          FROM (SELECT * FROM {calls or self.calls} {where}) ANTI JOIN special ON task_id = key
+          UNION ALL SELECT {self.columns}, NULL FROM (SELECT * FROM special {where}) ANTI JOIN parents USING (key))"""
 
     @property
     def first_calls(self) -> str:
@@ -174,9 +174,7 @@ class _Levels:
 
     def _sum_up(self) -> None:
         """From the lowest level to the top; each node then has the sums of all that hangs below it."""
-        self.table(
-            "below", f"SELECT above, {self.sums} FROM {self.leaves(self.calls)} WHERE above IS NOT NULL GROUP BY above"
-        )
+        self.table("below", f"SELECT above, {self.sums} FROM {self.leaves('WHERE above IS NOT NULL')} GROUP BY above")
         if self.depth == DEEPEST:
             self._add_what_is_too_deep()
         names = ", ".join(("above", "ts", "first", *(f"n_{state}" for state in self.states)))
@@ -237,9 +235,10 @@ class _Listing:
         if not shown:
             return {}
         below = self._below(shown)
-        groups = self._groups(shown, self._members(self._levels.calls, below, depth))
+        groups = self._groups(shown, self._members(self._levels.leaves(below), below, depth))
         following: Above = {}
-        found = self._first(self._members(self._levels.first_calls, below, depth))
+        leaves = self._levels.leaves(below, self._levels.first_calls)
+        found = self._first(self._members(leaves, below, depth))
         for key, name, more, own_key, kind, ts, *numbers in found:
             group, level, size = groups[key, name]
             entry = group
@@ -258,29 +257,30 @@ class _Listing:
         """What narrows nodes down to those below the ones that are shown."""
         if None in shown:
             return "WHERE above IS NULL"
-        self._levels.table("shown", "SELECT unnest(?) AS above", (list(shown),))
+        keys = msgspec.json.encode(list(shown)).decode()
+        self._levels.table("shown", """SELECT unnest(from_json(?, '["VARCHAR"]')) AS above""", (keys,))
         return "SEMI JOIN shown USING (above)"
 
-    def _members(self, calls: str, below: str, depth: int) -> str:
+    def _members(self, leaves: str, below: str, depth: int) -> str:
         columns = self._levels.columns
-        found = f"SELECT {columns}, code, false AS more FROM {self._levels.leaves(calls)} {below}"
+        found = f"SELECT {columns}, code, false AS more FROM {leaves}"
         if depth < self._levels.depth:
             found += f" UNION ALL SELECT {columns}, NULL, true FROM level_{depth} {below}"
         return f"({found})"
 
     def _groups(self, shown: Above, members: str) -> dict[tuple[str | None, str], tuple[Entry, int, int]]:
         """By what they hang below and by name: the group, the level of what is in it, and how many that are."""
-        most = self._left
-        made = self._levels.table(
+        found = self._levels.table(
             "groups",
             f"""SELECT * FROM (SELECT above, name, count(*) AS size,
                 CASE WHEN count(*) > 1 THEN 'GROUP' ELSE min(type) END AS type, {self._levels.sums},
-                list_max(min(code, {self._most_of_a_group})) AS cut
-              FROM {members} GROUP BY above, name) ORDER BY {self._order} LIMIT {most + 1}""",
+                min(code, {self._most_of_a_group}) AS codes
+              FROM {members} GROUP BY above, name) ORDER BY {self._order} LIMIT {self._left + 1}""",
         )
-        if made > most:
-            self._complete = False
-            self._levels.table("groups", f"FROM groups LIMIT {most}")
+        self._complete &= found <= self._left
+        share = self._share([size for (size,) in self._levels.rows(f"SELECT size FROM groups LIMIT {self._left}")])
+        cut = f"list_sort(codes)[{share}] AS cut"
+        self._levels.table("groups", f"SELECT * EXCLUDE (codes), {cut} FROM groups LIMIT {self._left}")
         groups = {}
         counts = ", ".join(f"n_{state}" for state in self._levels.states)
         for key, name, size, ts, *numbers in self._levels.rows(f"SELECT above, name, size, ts, {counts} FROM groups"):
@@ -289,6 +289,16 @@ class _Listing:
             parent.children.append(entry)
             groups[key, name] = entry, level + (1 if size == 1 else 2), size
         return groups
+
+    def _share(self, sizes: list[int]) -> int:
+        """How many of a group can be listed at most, when all get as many as they have or as others get."""
+        room, share = self._left, 0
+        for waiting, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+            share = -(-room // waiting)
+            if share <= size:
+                break
+            room -= size
+        return max(1, min(share, self._most_of_a_group))
 
     def _first(self, members: str) -> list[tuple[Any, ...]]:
         """The first of every group, then the second, and so on."""

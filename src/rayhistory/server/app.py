@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
@@ -22,7 +23,7 @@ from rayhistory.errors import NotIndexedYet, RayHistoryError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.overlay import index_store
 from rayhistory.layout import Layout
-from rayhistory.server import frontend, kuberay
+from rayhistory.server import frontend, kuberay, openapi
 from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.catalogue import Catalogue
 from rayhistory.server.home import PAGE_SIZE, Home
@@ -30,7 +31,7 @@ from rayhistory.server.indexer import Indexer
 from rayhistory.server.kept import KeptAnswers
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
-from rayhistory.server.routing import RETRY, answer_to, get_plain, resolver_of, selection_of, status_of
+from rayhistory.server.routing import answer_to, get_plain, own_answer_to, resolver_of, selection_of, status_of
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
@@ -69,6 +70,8 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             Route("/home", home_page),
             Route("/select_cluster", home_page),
             Route("/home.json", home_json),
+            Route(f"{openapi.PREFIX}sessions", home_json),
+            Route(openapi.DOCUMENT, openapi_document),
             Route("/clusters", kuberay.clusters),
             Route("/clusters/", kuberay.clusters),
             Route("/enter_cluster/{choice:path}", kuberay.enter_cluster),
@@ -79,6 +82,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         middleware=[
             Middleware(Measure),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts) or ["*"]),
+            *_cors(settings.cors_origins),
             Middleware(ReadOnly),
         ],
         lifespan=lifespan,
@@ -88,6 +92,14 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.state.requests = Counter("rayhistory_requests", "Requests answered", ["status"], registry=app.state.registry)
     app.state.seconds = Histogram("rayhistory_request_seconds", "Time to answer", registry=app.state.registry)
     return app
+
+
+def _cors(origins: tuple[str, ...]) -> list[Middleware]:
+    """Pages of these origins may read; those of others may not, as it is without."""
+    if not origins:
+        return []
+    exposed = ["Content-Range", "ETag", "Retry-After"]
+    return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "HEAD"], expose_headers=exposed)]
 
 
 def _frontend_routes(directory: Path | None) -> list[Route]:
@@ -132,7 +144,7 @@ class BySessionPath:
             selection, rest = parse_session_path(path)
         except RayHistoryError as error:
             wants_page = scope["type"] == "http" and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
-            answer = error_page(error) if wants_page else answer_to(error)
+            answer = error_page(error) if wants_page else _failed(full, error)
             await answer(scope, receive, send)
             return
         if rest is None:
@@ -155,7 +167,7 @@ class ByCookies:
         try:
             selection = selection_from_cookies(cookies)
         except RayHistoryError as error:
-            await answer_to(error)(scope, receive, send)
+            await _failed(path, error)(scope, receive, send)
             return
         if selection is None:
             wants_home = path == "/" and scope["type"] == "http"
@@ -178,6 +190,8 @@ def _nothing_chosen(path: str) -> Response:
     if path == "/favicon.ico" or path.startswith("/static/"):
         return text_answer("404: Not Found", 404)
     hint = "choose a session with /enter_cluster/{namespace}/{kind}/{name}, or use its address /s/…"
+    if _is_ours(path):
+        return own_error(f"no session is chosen: {hint}", 400)
     return json_answer(f"Cluster Cookie not found: {hint}", 400)
 
 
@@ -193,7 +207,18 @@ def _below(scope: Scope, selection: Selection, full: str, rest: str) -> Scope:
 
 
 async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
-    await text_answer("404: Not Found", 404)(scope, receive, send)
+    path = scope["path"]
+    answer = own_error(f"there is no {path}", 404) if _is_ours(path) else text_answer("404: Not Found", 404)
+    await answer(scope, receive, send)
+
+
+def _is_ours(path: str) -> bool:
+    """Whether this is our own API, with or without the address of a session."""
+    return openapi.PREFIX in path
+
+
+def _failed(path: str, error: RayHistoryError) -> Response:
+    return own_answer_to(error) if _is_ours(path) else answer_to(error)
 
 
 class ReadOnly:
@@ -205,7 +230,9 @@ class ReadOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"}:
             text = f"{scope['method']} is not possible here: this is history, and can only be read"
-            await Response(text, 405, {"Allow": "GET, HEAD"}, "text/plain")(scope, receive, send)
+            answer = own_error(text, 405) if _is_ours(scope["path"]) else text_answer(text, 405)
+            answer.headers["Allow"] = "GET, HEAD"
+            await answer(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -259,9 +286,14 @@ async def home_json(request: Request) -> Response:
     try:
         rows, _, total, _ = await home.page(request.query_params)
     except RayHistoryError as error:
-        status = status_of(error)
-        return own_error(str(error), status, RETRY if status == 503 else None)
+        return own_answer_to(error)
     return json_answer({"sessions": rows, "total": total})
+
+
+async def openapi_document(request: Request) -> Response:
+    own = [route.path for route in request.app.routes if isinstance(route, Route)]
+    session = [route.path for route in SESSION_ROUTES if isinstance(route, Route)]
+    return json_answer(openapi.document(own, session))
 
 
 def message_page(status: int, title: str, message: str, hint: str | None) -> Response:

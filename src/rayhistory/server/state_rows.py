@@ -15,6 +15,7 @@ from rayhistory.server.state_schema import NIL_TASK, UNKNOWN_MS
 
 _STATE_COLUMNS = tuple((state, state_column(state)) for state in TASK_STATES)
 _LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+_NOTHING: Row = {}
 _RUNTIME_ENV_CONFIG = {"setup_timeout_seconds": 600, "eager_install": True, "log_files": []}
 
 TASK_COLUMNS = (
@@ -138,7 +139,7 @@ def _spans(row: Row) -> list[_Span]:
 def extra_data(text: Any) -> Row:
     """What the program added to a span; it may be anything."""
     if not text or text == "{}":
-        return {}
+        return _NOTHING
     try:
         extra = parsed(text, {})
     except msgspec.DecodeError:

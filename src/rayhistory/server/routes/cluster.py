@@ -10,7 +10,7 @@ from rayhistory.events.tables import REPEATED
 from rayhistory.index.query import Filter
 from rayhistory.server.answers import google_style, json_answer, parsed, rest_answer, text_answer
 from rayhistory.server.redaction import is_browser, masked
-from rayhistory.server.routing import get, get_plain
+from rayhistory.server.routing import get, get_plain, own_answer_to
 from rayhistory.server.view import SessionView
 
 _CPP_SOURCES = {"COMMON", "CORE_WORKER", "GCS", "RAYLET"}
@@ -142,7 +142,7 @@ ROUTES: list[BaseRoute] = [
     get("/api/serve/applications/", serve_applications),
     get("/api/data/datasets/{job}", datasets),
     get("/api/train/v2/runs/v1", train_runs),
-    get("/api/history/gaps", gaps),
+    get("/api/history/gaps", gaps, failed=own_answer_to),
     get_plain("/api/grafana_health", grafana_health),
     get_plain("/api/prometheus_health", prometheus_health),
     get_plain("/api/authentication_mode", authentication_mode),

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.server.answers import json_answer
 from rayhistory.server.metricfiles import Wanted
-from rayhistory.server.routing import answer_to, get_plain, resolver_of, selection_of
+from rayhistory.server.routing import get_plain, own_answer_to, resolver_of, selection_of
 
 
 async def metrics(request: Request) -> Response:
@@ -27,7 +27,7 @@ async def metrics(request: Request) -> Response:
             return json_answer(await asyncio.to_thread(found.names))
         return json_answer(await asyncio.to_thread(found.points, name, labels, wanted, max(1, step)))
     except RayHistoryError as error:
-        return answer_to(error)
+        return own_answer_to(error)
 
 
 def _ms(text: str) -> int:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -20,7 +21,7 @@ from rayhistory.server.view import SessionView
 
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 
-_LARGE_PAGE = 1_000
+_PORTION = 500
 _MANY_SPANS = 100_000
 _RUNTIME_ENVS = "/api/v0/runtime_envs"
 
@@ -31,11 +32,14 @@ Source = Callable[[SessionView], Awaitable[list[Row]]]
 async def tasks(request: Request, view: SessionView) -> Response:
     options = list_options(request.query_params, state_schema.TASKS)
     always = (NO_DRIVERS,) if options.exclude_driver else ()
-    found = await _task_page(view, options, always)
+    columns = () if options.detail else state_rows.TASK_COLUMNS
+    found, total = await asyncio.gather(
+        _page(view, state_schema.TASKS, options, always, columns), task_total(view, options.conditions, always)
+    )
     filtered = await _filtered(view, state_schema.TASKS, options, always, len(found))
-    total = await task_total(view, options.conditions, always)
-    rows = await _detailed(view, found) if options.detail else [state_rows.task(row) for row in found]
-    return state_answer(_for(request, rows), total, filtered)
+    if options.detail:
+        return state_answer(await _detailed(view, found, mask=is_browser(request)), total, filtered)
+    return state_answer([state_rows.task(row) for row in found], total, filtered)
 
 
 async def task_total(view: SessionView, conditions: tuple[Condition, ...], always: tuple[Filter, ...]) -> int:
@@ -44,28 +48,26 @@ async def task_total(view: SessionView, conditions: tuple[Condition, ...], alway
     return await view.index.count(Query("tasks", filters=always + index_filters(state_schema.TASKS, early)))
 
 
-async def _task_page(view: SessionView, options: Options, always: tuple[Filter, ...]) -> list[Row]:
-    """A large page of whole rows is cut by its ids first: sorting ids is cheap, sorting rows is not."""
-    if not options.detail:
-        return await _page(view, state_schema.TASKS, options, always, state_rows.TASK_COLUMNS)
-    if options.limit > _LARGE_PAGE:
-        ids = await _page(view, state_schema.TASKS, options, always, ("task_id",))
-        always += _between(ids) if ids else ()
-    return await _page(view, state_schema.TASKS, options, always)
-
-
 def _between(rows: list[Row]) -> tuple[Filter, Filter]:
     """What narrows a table down to the tasks of a page, and to few others."""
     return Filter("task_id", ">=", rows[0]["task_id"]), Filter("task_id", "<=", rows[-1]["task_id"])
 
 
-async def _detailed(view: SessionView, found: list[Row]) -> list[Row]:
+async def _detailed(view: SessionView, found: list[Row], *, mask: bool) -> msgspec.Raw:
     profiles = state_rows.by_attempt(await _profiles(view, found))
-    return await asyncio.to_thread(
-        lambda: [
-            state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), [])) for row in found
+    return await asyncio.to_thread(_written, found, profiles, mask)
+
+
+def _written(found: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> msgspec.Raw:
+    """The details as JSON, written in portions: there are never many of them in memory."""
+    portions = []
+    for start in range(0, len(found), _PORTION):
+        rows = [
+            state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), []))
+            for row in found[start : start + _PORTION]
         ]
-    )
+        portions.append(msgspec.json.encode(_masked(rows) if mask else rows)[1:-1])
+    return msgspec.Raw(b"[" + b",".join(portions) + b"]")
 
 
 async def _profiles(view: SessionView, found: list[Row]) -> list[Row]:
@@ -143,9 +145,12 @@ def _only(names: Iterable[str], row: Row) -> Row:
 
 def _for(request: Request, rows: list[Row]) -> list[Row]:
     """Browsers do not see the values of environment variables."""
-    if is_browser(request):
-        for row in rows:
-            _mask(row)
+    return _masked(rows) if is_browser(request) else rows
+
+
+def _masked(rows: list[Row]) -> list[Row]:
+    for row in rows:
+        _mask(row)
     return rows
 
 

@@ -1,0 +1,71 @@
+"""Ray's own clients, asked about sessions: a JSON list of calls comes in, and what each gave goes out.
+
+A call is either a command line of `ray`, or the name and the arguments of a function of its SDKs. One process for
+many calls, because importing Ray takes seconds.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from click.testing import CliRunner
+from ray.job_submission import JobSubmissionClient
+from ray.scripts.scripts import cli
+from ray.util import state
+
+
+def command(argv: list[str]) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, argv)
+    return {"code": done.exit_code, "out": done.output, "error": repr(done.exception) if done.exception else None}
+
+
+def listed(address: str, kind: str, **options: Any) -> list[Any]:
+    rows = getattr(state, f"list_{kind}")(address=address, limit=10_000, raise_on_missing_output=True, **options)
+    return [row.asdict() for row in rows]
+
+
+def got(address: str, kind: str, name: str) -> Any:
+    row = getattr(state, f"get_{kind}")(name, address=address)
+    return [one.asdict() for one in row] if isinstance(row, list) else row and row.asdict()
+
+
+def summarized(address: str, kind: str) -> Any:
+    return getattr(state, f"summarize_{kind}")(address=address)
+
+
+def jobs(address: str) -> dict[str, Any]:
+    client = JobSubmissionClient(address)
+    return {
+        "version": client.get_version(),
+        "jobs": [job.dict() for job in client.list_jobs()],
+        "status": {job.submission_id: client.get_job_status(job.submission_id) for job in client.list_jobs()},
+        "logs": {job.submission_id: client.get_job_logs(job.submission_id) for job in client.list_jobs()},
+    }
+
+
+def tailed(address: str, job: str) -> str:
+    async def tail() -> str:
+        return "".join([text async for text in JobSubmissionClient(address).tail_job_logs(job)])
+
+    return asyncio.run(asyncio.wait_for(tail(), 60))
+
+
+def changed(address: str) -> str:
+    try:
+        JobSubmissionClient(address).submit_job(entrypoint="true")
+    except RuntimeError as error:
+        return str(error)
+    return "submitted"
+
+
+CALLS = {each.__name__: each for each in (command, listed, got, summarized, jobs, tailed, changed)}
+
+
+def main() -> None:
+    answers = [CALLS[name](*arguments, **options) for name, arguments, options in json.load(sys.stdin)]
+    sys.stdout.write("\n" + json.dumps(answers, default=str))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The documents are true: those made from code are up to date, and what they tell to type works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from called import Command
+from rayhistory.cli import tables_doc
+from recorded.served import serving
+from recorded_sample import REF, keep_sample, settings_for
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILES = {
+    "raylet.out": b"a line\n" * 200 + b"ERROR\n",
+    "job-driver-sub-ok.log": b"said\n",
+    "worker-1e88e9b1f2a340e650ab6346b26e9710901cf3358eebda264c8f8191-01000000-16526.err": b"died\n",
+}
+
+
+def commands(document: str, program: str) -> list[str]:
+    """The lines of examples that begin so, with those that continue them."""
+    text = (DOCS / document).read_text().replace("\\\n", "")
+    return re.findall(rf"^    ({program} .*)$", text, re.MULTILINE)
+
+
+def test_the_columns_are_those_of_the_declaration() -> None:
+    """docs/tables.md is made by `make docs`."""
+    assert (DOCS / "tables.md").read_text() == tables_doc.document()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("docs")
+    keep_sample(settings_for(directory), FILES)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[str]:
+    with serving(Path(settings_for(directory).local_storage_dir), directory / "server") as address:
+        yield address
+
+
+@pytest.mark.parametrize("command", commands("api.md", "curl"))
+def test_what_the_api_tells_to_ask_is_answered(server: str, command: str) -> None:
+    here = command.replace("http://localhost:8080", server).replace("/demo/", f"/{REF.cluster}/")
+    assert here != command
+    clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    argv = ["curl", "--fail-with-body", "--silent", "--show-error", *shlex.split(here)[1:]]
+    done = subprocess.run(argv, env=clean, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("command", commands("cli.md", "rayhistory"))
+def test_what_the_terminal_tells_to_type_is_understood(
+    command: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = shlex.split(command.replace("default/my-cluster", REF.path).replace("my-job", "sub-ok"))
+    done = Command(directory, monkeypatch, capfd)(*argv[1:])
+    assert done.code == 0, done.err
+    assert done.out or list(tmp_path.iterdir())
+
+
+def test_every_command_is_in_a_document() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("rayhistory"), "--help"], capture_output=True, text=True, check=True
+    )
+    listed = re.findall(r"^    ([a-z-]+) ", done.stdout, re.MULTILINE)
+    assert {"tasks", "logs", "sql"} <= set(listed)
+    text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "keeping.md", DOCS.parent / "README.md"))
+    assert [name for name in listed if f"{name}`" not in text and f"rayhistory {name}" not in text] == []

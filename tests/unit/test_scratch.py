@@ -1,0 +1,81 @@
+"""Scratch directories and children do not outlive the process that made them, and others leave a living one alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rayhistory.index.scratch import scratch_directory
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from rayhistory.index.scratch import scratch_directory
+with scratch_directory(Path(sys.argv[1])) as made:
+    (made / "spilled").write_text("x")
+    print(made, flush=True)
+    time.sleep(600)
+"""
+
+PARENT = """
+import asyncio, sys
+from rayhistory.index.child import child_process
+async def main():
+    async with child_process("rayhistory.index.fold") as process:
+        print(process.pid, flush=True)
+        await process.wait()
+asyncio.run(main())
+"""
+
+
+def started(code: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    return process, process.stdout.readline().strip()
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+def test_it_is_gone_afterwards(tmp_path: Path) -> None:
+    with scratch_directory(tmp_path / "scratch") as made:
+        (made / "folder").mkdir()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    process, left = started(HOLDER, str(tmp_path))
+    try:
+        with scratch_directory(tmp_path):
+            assert Path(left, "spilled").exists(), "its process lives"
+    finally:
+        killed(process)
+    assert Path(left).exists()
+    with scratch_directory(tmp_path) as made:
+        assert not Path(left).exists()
+        assert {path.name for path in tmp_path.iterdir()} == {made.name, f"{made.name}.lock"}
+
+
+def test_a_fold_does_not_outlive_a_killed_server() -> None:
+    process, pid = started(PARENT)
+    child = int(pid)
+    time.sleep(0.5)  # until it has said that it wants to end with its parent
+    os.kill(child, 0)
+    killed(process)
+    deadline = time.monotonic() + 30
+    while _is_running(child):
+        assert time.monotonic() < deadline, os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
