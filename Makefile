@@ -4,9 +4,10 @@ PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OTHER_RAYS := .venv-ray-2.52/.ready .venv-ray-2.55/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-faults bench-fold bench-query bench-http bench-collector bench-logs bench-sql bench-store docs browser clean
+.PHONY: help run test test-matrix check format bench test-faults bench-fold bench-performance bench-query bench-http bench-collector bench-logs bench-sql bench-store docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +20,16 @@ test: $(READY) browser ## all tests, with real Ray and a real browser
 
 test-faults: $(READY) ## the collector, killed and starved again and again (RAYHISTORY_SEED=… replays a run)
 	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults
+
+test-matrix: $(READY) $(OTHER_RAYS) ## Ray's clients of other versions too, each in its own environment
+	@RAYHISTORY_TEST_RAYS=$$(echo $(foreach ray,$(OTHER_RAYS),$(CURDIR)/$(dir $(ray))bin/python) | tr ' ' :) \
+	  $(BIN)/python -m pytest tests/e2e/test_ray_clients.py
+
+.venv-ray-%/.ready: # an environment with one version of Ray
+	@echo "setting up $(dir $@) (once)"
+	@$(PYTHON) -m venv $(dir $@)
+	@$(dir $@)bin/pip install --quiet --disable-pip-version-check 'ray[default]==$*.*'
+	@touch $@
 
 check: $(READY) ## format, lint and types, in one command
 	@$(BIN)/ruff format --check src tests benchmarks
@@ -33,6 +44,9 @@ bench: bench-fold bench-query ## time and memory, on generated sessions
 
 bench-fold: $(READY) # folding sessions of growing size
 	@$(BIN)/python benchmarks/fold.py
+
+bench-performance: $(READY) # all figures of docs/performance.md (about a quarter of an hour, on a quiet machine)
+	@$(BIN)/python benchmarks/performance.py
 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
@@ -69,4 +83,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean: ## remove what was set up here
-	rm -rf $(VENV) build artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-ray-* build artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis

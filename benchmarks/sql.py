@@ -17,8 +17,8 @@ QUERIES = {
     "counts by state": "select state, count(*) from tasks group by all",
     "by cluster, name and error": "select cluster, name, error_type, count(*), avg(end_time_ms - start_time_ms) "
     "from tasks group by all order by all",
-    "slowest of each session": "select cluster, name, max(end_time_ms - start_time_ms) as ms from tasks group by all "
-    "qualify row_number() over (partition by cluster order by ms desc) = 1",
+    "slowest of each session": "select cluster, name, max(end_time_ms - start_time_ms) as ms from tasks "
+    "group by cluster, name qualify row_number() over (partition by cluster order by ms desc) = 1",
 }
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         environment = os.environ | {"LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}
         print(f"folding {arguments.sessions} sessions: {timed(environment, 'index'):.1f} s")
         for name, query in QUERIES.items():
-            times = sorted(timed(environment, "sql", "--all", query) for _ in range(5))
+            times = sorted(timed(environment, "sql", "--all", "--csv", query) for _ in range(5))
             print(f"{name:<28} {times[2] * 1000:6.0f} ms (median of 5), {times[-1] * 1000:.0f} ms at most")
 
 

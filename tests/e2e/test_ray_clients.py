@@ -31,6 +31,10 @@ KEYS = {
 }
 ASK_RAY = Path(__file__).parents[1] / "recorded" / "ask_ray.py"
 
+HERE = sys.executable
+PYTHONS = [HERE, *filter(None, os.environ.get("RAYHISTORY_TEST_RAYS", "").split(":"))]
+"""Interpreters that have Ray: ours, and those that the environment names (`make test-matrix`)."""
+
 Call = tuple[str, list[Any], dict[str, Any]]
 
 
@@ -72,9 +76,14 @@ def environment() -> dict[str, str]:
     return clean | {"COLUMNS": "400"}
 
 
-def asked(*calls: Call, **variables: str) -> list[Any]:
+@pytest.fixture(params=PYTHONS, ids=lambda python: Path(python).parents[1].name)
+def python(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def asked(python: str, *calls: Call, **variables: str) -> list[Any]:
     done = subprocess.run(
-        [sys.executable, ASK_RAY], input=json.dumps(calls), env=environment() | variables, capture_output=True,
+        [python, ASK_RAY], input=json.dumps(calls), env=environment() | variables, capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -91,8 +100,11 @@ def live_rows(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_address_leads_every_client_to_the_session(addresses: dict[str, str], recorded: Recorded) -> None:
+def test_every_address_leads_every_client_to_the_session(
+    python: str, addresses: dict[str, str], recorded: Recorded
+) -> None:
     answers = asked(
+        python,
         *(
             each
             for address in addresses.values()
@@ -103,7 +115,7 @@ def test_every_address_leads_every_client_to_the_session(addresses: dict[str, st
                 call("command", ["list", "nodes", "--address", address]),
                 call("command", ["job", "status", SAMPLE, "--address", address]),
             )
-        )
+        ),
     )
     log = recorded.live(f"/api/jobs/{SAMPLE}/logs")["logs"]
     for number, name in enumerate(addresses):
@@ -120,6 +132,7 @@ def test_an_address_of_our_own_needs_no_server_in_it(server: str, recorded: Reco
     owner = f"rayhistory://{recorded.ref.namespace}/~rayjob/{OWNER}"
     short = f"rayhistory://{recorded.ref.namespace}/{recorded.ref.cluster}"
     actors, tailed, listed = asked(
+        HERE,
         call("listed", short, "actors"),
         call("tailed", short, FAILING),
         call("command", ["job", "list", "--address", owner]),
@@ -130,10 +143,13 @@ def test_an_address_of_our_own_needs_no_server_in_it(server: str, recorded: Reco
     assert SAMPLE in listed["out"]
 
 
-def test_every_list_of_the_sdk_passes_its_validation(addresses: dict[str, str], recorded: Recorded) -> None:
+def test_every_list_of_the_sdk_passes_its_validation(
+    python: str, addresses: dict[str, str], recorded: Recorded
+) -> None:
     """Ray's client checks each row, and that nothing was left out."""
     address = addresses["latest"]
     answers = asked(
+        python,
         *(call("listed", address, kind, detail=detail) for kind in KINDS for detail in (False, True)),
         *(call("listed", address, kind) for kind in ("objects", "runtime_envs", "cluster_events")),
         *(call("summarized", address, kind) for kind in ("tasks", "actors", "objects")),
@@ -144,10 +160,13 @@ def test_every_list_of_the_sdk_passes_its_validation(addresses: dict[str, str], 
     assert answers[16]["cluster"]["total_actors"] == len(live_rows(recorded, "actors"))
 
 
-def test_filters_and_single_rows_are_given_as_by_a_live_cluster(addresses: dict[str, str], recorded: Recorded) -> None:
+def test_filters_and_single_rows_are_given_as_by_a_live_cluster(
+    python: str, addresses: dict[str, str], recorded: Recorded
+) -> None:
     address = addresses["latest"]
     task, actor = live_rows(recorded, "tasks")[0], live_rows(recorded, "actors")[0]
     failed, with_task, with_actor, none = asked(
+        python,
         call("listed", address, "tasks", filters=[("state", "=", "failed"), ("type", "!=", "DRIVER_TASK")]),
         call("got", address, "task", task["task_id"]),
         call("got", address, "actor", actor["actor_id"]),
@@ -171,18 +190,18 @@ def test_filters_and_single_rows_are_given_as_by_a_live_cluster(addresses: dict[
         (["job", "logs", FAILING], "Running entrypoint for job"),
     ],
 )  # fmt: skip
-def test_the_real_command_prints(addresses: dict[str, str], argv: list[str], said: str) -> None:
+def test_the_real_command_prints(python: str, addresses: dict[str, str], argv: list[str], said: str) -> None:
     """As processes, as people call them."""
-    ray = Path(sys.executable).with_name("ray")
-    command = [ray, *argv, "--address", addresses["the owner"]]
+    command = [Path(python).with_name("ray"), *argv, "--address", addresses["the owner"]]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert said.lower() in (done.stdout + done.stderr).lower()
 
 
-def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(addresses: dict[str, str]) -> None:
+def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:
     address = addresses["the session"]
     submitted, stopped, unknown = asked(
+        python,
         call("changed", address),
         call("command", ["job", "stop", SAMPLE, "--address", address]),
         call("command", ["job", "logs", "nobody", "--address", address]),

@@ -1,5 +1,6 @@
 """The documents are true: those made from code are up to date, and what they tell to type works."""
 
+import json
 import os
 import re
 import shlex
@@ -7,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from called import Command
@@ -56,6 +59,24 @@ def test_what_the_api_tells_to_ask_is_answered(server: str, command: str) -> Non
     done = subprocess.run(argv, env=clean, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
+
+
+DASHBOARD = json.loads((DOCS.parent / "deploy/grafana/sessions.json").read_text())
+
+
+@pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
+def test_a_panel_of_the_dashboard_asks_for_what_there_is(server: str, panel: dict[str, Any]) -> None:
+    """Every column that is shown is in the answer."""
+    (target,) = panel["targets"]
+    variables = {"server": server, "namespace": REF.namespace, "cluster": REF.cluster, "session": "latest"}
+    url = re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], target["url"])
+    rows = httpx.get(url, timeout=60, trust_env=False).raise_for_status().json()[target["root_selector"]]
+    for row in rows:
+        for column in target["columns"]:
+            first, _, rest = column["selector"].partition(".")
+            assert not rest or rest in row[first]
+            assert first in row
+    assert rows or panel["title"] == "What is missing"
 
 
 @pytest.mark.parametrize("command", commands("cli.md", "rayhistory"))

@@ -1,8 +1,10 @@
 """The fold of events that real Ray sent: what it gives, and what it does not depend on."""
 
+import asyncio
 import gzip
 import json
 import random
+from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -23,18 +25,24 @@ from folding import (
     files_of,
     fold_session,
     put,
+    read,
     rows,
     same_spans,
+    settings_for,
     tables,
     tables_as_of,
 )
 from rayhistory.events.tables import REPEATED
 from rayhistory.events.times import parse_all, parse_ns
+from rayhistory.index.decoding import Decoding, decode
 from rayhistory.index.manifest import MERGED, Closing
 from rayhistory.index.parts import Parts
+from rayhistory.index.read import unpacker
+from rayhistory.index.sources import Kind, Source
 from rayhistory.layout import Layout
 
 WRONG = f"source <> '' AND kind <> '{REPEATED}'"
+QUICK = settings(max_examples=30, deadline=None)
 LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -422,6 +430,7 @@ def test_a_session_folded_in_parts_has_the_same_tables(tmp_path: Path, memory: s
     assert tables_as_of(tmp_path, again, moment) == tables_as_of(tmp_path, fold_session(tmp_path, fresh=True), moment)
 
 
+@QUICK
 @given(st.lists(st.text(alphabet="0123456789abcdef", min_size=48, max_size=48)), st.integers(1, 300))
 def test_every_task_is_in_one_part(task_ids: list[str], number: int) -> None:
     parts = Parts(number)
@@ -435,6 +444,7 @@ def test_every_task_is_in_one_part(task_ids: list[str], number: int) -> None:
             assert database.execute(query, [task_ids]).fetchall() == [(len(chosen),)]
 
 
+@QUICK
 @given(st.lists(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2200, 1, 1)), max_size=5), st.data())  # noqa: DTZ001
 def test_times_read_together_are_those_read_one_by_one(moments: list[datetime], data: st.DataObject) -> None:
     def spelled(moment: datetime) -> str:
@@ -447,3 +457,25 @@ def test_times_read_together_are_those_read_one_by_one(moments: list[datetime], 
 
     texts = [spelled(moment) for moment in moments]
     assert list(parse_all(texts)) == [parse_ns(text) for text in texts]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_what_unpacks_to_a_gigabyte_is_unpacked_piece_by_piece(pack: Callable[[bytes], bytes]) -> None:
+    bomb = pack(b" " * 2**28) * 4
+    pieces = unpacker(bomb[:8])
+    assert pieces
+    sizes = [len(piece) for piece in pieces.feed(bomb)]
+    assert sum(sizes) == 2**30
+    assert max(sizes) <= 2**28
+    assert not pieces.truncated
+
+
+def test_an_object_that_disappears_while_it_is_read_is_told(tmp_path: Path) -> None:
+    """Whoever removes sessions by hand may do so at any time."""
+    gone = Source(put(tmp_path, 1, as_lines(RECORDED)), 10_000, Kind.EVENTS)
+    (tmp_path / gone.key).unlink()
+    settings, scratch = settings_for(tmp_path), tmp_path / "scratch"
+    scratch.mkdir()
+    assert asyncio.run(decode(Decoding(settings, scratch, Parts()), [gone], "0")) == 0
+    (told,) = scratch.glob("gaps-*.parquet")
+    assert [row[1] for row in read([told])] == ["object that disappeared while it was read"]

@@ -10,10 +10,12 @@ import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
+from rayhistory.errors import StoreUnavailable
 from rayhistory.layout import Layout, StartRecord
 from rayhistory.server import logfiles, logflow
 from rayhistory.server.app import create_app
 from rayhistory.storage import open_store
+from rayhistory.storage.local import LocalStore
 from recorded_sample import NODE, REF, keep_sample, serving, settings_for
 
 OUTPUT = "line one\n“quoted” \\ \x00 \x1b[31mröt\x1b[0m 绿\n" * 50
@@ -182,3 +184,36 @@ def http_scope(app: Any, path: str, query: str) -> dict[str, Any]:
         "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "app": app,
         "headers": [(b"host", b"testserver")], "client": None, "server": ("testserver", 80),
     }  # fmt: skip
+
+
+def test_output_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: Path) -> None:
+    """Ray's client takes any close for the end of the output; what breaks off is an error to it."""
+
+    class Failing(LocalStore):
+        async def get_range(self, key: str, start: int, end: int) -> bytes:
+            if key.endswith("job-driver-sub-ok.log") and start > 0:
+                raise StoreUnavailable("away")
+            return await super().get_range(key, start, end)
+
+    settings = settings_for(tmp_path)
+    keep_sample(settings, {"job-driver-sub-ok.log": b"x" * (logflow.BLOCK + 1)})
+    with TestClient(create_app(settings, Failing(Path(settings.local_storage_dir)))) as client:
+        scope = http_scope(client.app, f"{REF.url}api/jobs/sub-ok/logs/tail", "")
+        scope |= {"type": "websocket", "scheme": "ws", "subprotocols": [], "extensions": {}}
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"} if not sent else await never()
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        async def ask() -> None:
+            await client.app(scope, receive, send)
+
+        assert client.portal is not None
+        client.portal.call(ask)
+    kinds = [message["type"] for message in sent]
+    assert kinds[0] == "websocket.accept"
+    assert sum(len(message["text"]) for message in sent[1:]) == logflow.BLOCK
+    assert "websocket.close" not in kinds

@@ -383,6 +383,9 @@ def test_colours_that_are_removed_have_no_place(client: TestClient) -> None:
 def test_the_size_is_told_without_the_content(client: TestClient) -> None:
     answer = client.head("api/v0/logs/file", params=RAYLET | {"lines": "-1"})
     assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, str(SIZE), b"")
+    for path, more in (("file", {"filter_ansi_code": "true"}), ("stream", {})):
+        answer = client.head(f"api/v0/logs/{path}", params=RAYLET | more)
+        assert (answer.status_code, "content-length" in answer.headers, answer.content) == (200, False, b"")
 
 
 class Counted(LocalStore):

@@ -187,12 +187,12 @@ def main() -> None:
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
-    pool = start_pool()
-    try:
-        manifest = asyncio.run(fold(job, lambda progress, detail: say(FoldReport(progress, detail)), pool))
-    except StoreError as error:
-        say(FoldReport(outage=str(error)))
-        sys.exit(1)
+    with start_pool() as pool:
+        try:
+            manifest = asyncio.run(fold(job, lambda progress, detail: say(FoldReport(progress, detail)), pool))
+        except StoreError as error:
+            say(FoldReport(outage=str(error)))
+            sys.exit(1)
     say(FoldReport(1.0, "done", manifest))
 
 

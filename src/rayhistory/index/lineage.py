@@ -123,12 +123,10 @@ class _Levels:
           FROM (SELECT * FROM {calls or self.calls} {where}) ANTI JOIN special ON task_id = key
           UNION ALL SELECT {self.columns}, NULL FROM (SELECT * FROM special {where}) ANTI JOIN parents USING (key))"""
 
-    @property
-    def first_calls(self) -> str:
-        """The calls that may be among the first of their group."""
-        groups = "(SELECT name AS group_name, above AS group_above, cut FROM groups)"
-        return f"""(SELECT * FROM {self.calls} JOIN {groups} ON name = group_name
-          AND above IS NOT DISTINCT FROM group_above WHERE coalesce({self._code} <= cut, true))"""
+    def calls_of(self, groups: str) -> str:
+        """The calls that belong to these groups, as far as they may be among the first."""
+        return f"""(SELECT * FROM {self.calls} JOIN (SELECT name AS group_name, above AS group_above, cut FROM {groups})
+          ON name = group_name AND above IS NOT DISTINCT FROM group_above WHERE coalesce({self._code} <= cut, true))"""
 
     def _make_special(self) -> None:
         """The tasks that are more than one row: those that call others, and those that were tried again."""
@@ -236,8 +234,9 @@ class _Listing:
             return {}
         below = self._below(shown)
         groups = self._groups(shown, self._members(self._levels.leaves(below), below, depth))
+        self._cut(below, [size for _, _, size in groups.values()])
         following: Above = {}
-        leaves = self._levels.leaves(below, self._levels.first_calls)
+        leaves = self._levels.leaves(below, self._levels.calls_of("groups"))
         found = self._first(self._members(leaves, below, depth))
         for key, name, more, own_key, kind, ts, *numbers in found:
             group, level, size = groups[key, name]
@@ -273,14 +272,11 @@ class _Listing:
         found = self._levels.table(
             "groups",
             f"""SELECT * FROM (SELECT above, name, count(*) AS size,
-                CASE WHEN count(*) > 1 THEN 'GROUP' ELSE min(type) END AS type, {self._levels.sums},
-                min(code, {self._most_of_a_group}) AS codes
+                CASE WHEN count(*) > 1 THEN 'GROUP' ELSE min(type) END AS type, {self._levels.sums}
               FROM {members} GROUP BY above, name) ORDER BY {self._order} LIMIT {self._left + 1}""",
         )
         self._complete &= found <= self._left
-        share = self._share([size for (size,) in self._levels.rows(f"SELECT size FROM groups LIMIT {self._left}")])
-        cut = f"list_sort(codes)[{share}] AS cut"
-        self._levels.table("groups", f"SELECT * EXCLUDE (codes), {cut} FROM groups LIMIT {self._left}")
+        self._levels.table("groups", f"SELECT *, NULL::BIGINT AS cut FROM groups LIMIT {self._left}")
         groups = {}
         counts = ", ".join(f"n_{state}" for state in self._levels.states)
         for key, name, size, ts, *numbers in self._levels.rows(f"SELECT above, name, size, ts, {counts} FROM groups"):
@@ -289,6 +285,20 @@ class _Listing:
             parent.children.append(entry)
             groups[key, name] = entry, level + (1 if size == 1 else 2), size
         return groups
+
+    def _cut(self, below: str, sizes: list[int]) -> None:
+        """Finds the code after which no leaf of a large group can be listed, so that few are left to be sorted."""
+        share = self._share(sizes)
+        if max(sizes, default=0) <= share:
+            return
+        leaves = self._levels.leaves(below, self._levels.calls_of(f"(FROM groups WHERE size > {share})"))
+        self._levels.table(
+            "groups",
+            f"""SELECT g.* EXCLUDE (cut), c.cut FROM groups g
+              LEFT JOIN (SELECT above, name, list_max(min(code, {share})) AS cut FROM {leaves}
+                WHERE code IS NOT NULL GROUP BY above, name) c
+              ON c.name = g.name AND c.above IS NOT DISTINCT FROM g.above""",
+        )
 
     def _share(self, sizes: list[int]) -> int:
         """How many of a group can be listed at most, when all get as many as they have or as others get."""

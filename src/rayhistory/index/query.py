@@ -168,12 +168,9 @@ def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, 
 
 def best_file(query: Query, columns: tuple[str, ...]) -> str:
     """Tasks are kept twice: whole, by id; and what lists need, by state and time; that is smaller and prunes better."""
-    by_id = query.limit is not None and query.sort[:1] == ("task_id",)
-    if (
-        query.table != "tasks"
-        or by_id
-        or any(f.column == "task_id" and f.operator in ("=", "in") for f in query.filters)
-    ):
+    if query.table != "tasks" or (query.limit is not None and query.sort[:1] == ("task_id",)):
+        return query.table
+    if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.filters):
         return query.table
     needed = {*columns, *(f.column for f in query.filters), *(name.lstrip("-") for name in query.sort)}
     return "task_list" if needed <= _LISTED else "tasks"
@@ -319,4 +316,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 def _execute(sql: str, values: list[Any]) -> list[Row]:
     cursor = connection().execute(sql, values)
     names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    rows: list[Row] = []
+    while some := cursor.fetchmany(1_000):
+        rows += [dict(zip(names, row, strict=True)) for row in some]
+    return rows

@@ -85,7 +85,7 @@ async def _texts(store: Store, source: Source, decoder: EventDecoder) -> AsyncIt
             if start + _PIECE < source.size:
                 ahead = asyncio.ensure_future(read(start + _PIECE, start + 2 * _PIECE))
             if start == source.start:
-                unpack = _unpacker(piece)
+                unpack = unpacker(piece)
             for text in unpack.feed(piece) if unpack else (piece,):
                 yield text
     finally:
@@ -155,7 +155,7 @@ class ZstdUnpacker(Unpacker):
         return self._stream.decompress(data), self._stream.unused_data
 
 
-def _unpacker(head: bytes) -> Unpacker | None:
+def unpacker(head: bytes) -> Unpacker | None:
     """For what begins so; None when it is not compressed."""
     if head.startswith(_GZIP):
         return Unpacker()

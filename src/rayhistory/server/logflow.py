@@ -65,6 +65,11 @@ async def texts(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
         yield text
 
 
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
 async def begun(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same, with the first block at hand: what is wrong with the store is known before an answer begins."""
     first = await anext(blocks, b"")

@@ -9,12 +9,12 @@ import msgspec
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rayhistory.errors import LogNotFound, NotIndexedYet, RayHistoryError
 from rayhistory.server.answers import json_answer, parsed, text_answer
 from rayhistory.server.logfind import Wanted, find_log
-from rayhistory.server.logflow import begun, followed, pieces, texts
+from rayhistory.server.logflow import begun, followed, nothing, pieces, texts
 from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.routes.logs import session_is_over
 from rayhistory.server.routing import answer_to, get, get_plain, view_of
@@ -100,7 +100,8 @@ async def job_logs(request: Request, view: SessionView) -> Response:
     found = await _job_with_output(request, view)
     if isinstance(found, Response):
         return found
-    return StreamingResponse(await begun(_as_json(await _output(view, found))), 200, None, "application/json")
+    output = nothing() if request.method == "HEAD" else await begun(_as_json(await _output(view, found)))
+    return StreamingResponse(output, 200, None, "application/json")
 
 
 async def _as_json(output: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -127,13 +128,8 @@ async def _output(view: SessionView, job: dict[str, Any], is_over: IsOver | None
     try:
         found = await find_log(view, Wanted(submission_id=job["submission_id"]))
     except LogNotFound:
-        return _nothing()
+        return nothing()
     return followed(view.logs, found, is_over) if is_over else pieces(view.logs, found)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
 
 
 async def tail(socket: WebSocket) -> None:
@@ -152,16 +148,18 @@ async def tail(socket: WebSocket) -> None:
         return
     await socket.accept()
     sending, leaving = asyncio.create_task(_send(socket, output)), asyncio.create_task(_left(socket))
-    await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    leaving.cancel()
-    if not sending.done():
+    try:
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
         sending.cancel()
-    elif isinstance(failure := sending.exception(), RayHistoryError):
-        log.warning("a job's output breaks off", extra={"path": socket.url.path, "reason": str(failure)})
-    elif failure:
-        raise failure
-    else:
+        leaving.cancel()
+    failure, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
+    if failure is None:
         await socket.close()
+    elif isinstance(failure, RayHistoryError):
+        log.warning("a job's output breaks off", extra={"path": socket.url.path, "reason": str(failure)})
+    elif not isinstance(failure, asyncio.CancelledError | WebSocketDisconnect):
+        raise failure
 
 
 async def _send(socket: WebSocket, output: AsyncIterator[bytes]) -> None:

@@ -16,7 +16,7 @@ from rayhistory.server.byterange import NoSuchRange, asked_range, range_headers
 from rayhistory.server.catalogue import RUNNING
 from rayhistory.server.logfiles import Logs, start_of_last_lines
 from rayhistory.server.logfind import ERR, OUT, Found, Wanted, find_log, known_node, node_of_ip
-from rayhistory.server.logflow import begun, followed, pieces, whole_characters
+from rayhistory.server.logflow import begun, followed, nothing, pieces, whole_characters
 from rayhistory.server.logglob import listed
 from rayhistory.server.routing import get, resolver_of, selection_of
 from rayhistory.server.view import SessionView
@@ -60,6 +60,8 @@ async def get_log(request: Request, view: SessionView) -> Response:
             return await _file(request, view.logs, found, headers)
         else:
             blocks = pieces(view.logs, found)
+        if request.method == "HEAD":
+            return StreamingResponse(nothing(), 200, headers)
         return StreamingResponse(await begun(whole_characters(blocks, ansi=ansi)), 200, headers)
     except (LogNotFound, UsageError) as error:
         return text_answer(str(error), 500)
