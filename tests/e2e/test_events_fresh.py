@@ -82,7 +82,7 @@ class Collector:
         return int(json.loads(manifests[-1].read_text())["counts"].get("tasks", 0)) if found.returncode == 0 else 0
 
     def seal(self, session: str = SESSION, node: str = NODE) -> dict[str, Any]:
-        path = self.store / f"ray-history/sessions/default/test/{session}/nodes/{node}.json"
+        path = self.store / f"ray-history/seals/default/test/{session}/{node}.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
 

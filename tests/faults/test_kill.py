@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.verdict import judge
+from faults.verdict import folded_tasks, judge
 from faults.victim import Sender, Victim
 
 KILLS = int(os.environ.get("RAYHISTORY_KILLS", "5"))
@@ -56,3 +56,5 @@ def test_everything_acknowledged_is_in_the_store_once(faults: str) -> None:
             0,
         )
         assert not list(victim.spool.rglob("*.wal"))
+        shown = folded_tasks(victim.store)
+        assert sorted(shown) == sorted(verdict.tasks), f"seed {SEED}: the fold shows something else"

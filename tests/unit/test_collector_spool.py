@@ -84,6 +84,15 @@ def test_a_torn_end_is_cut_and_everything_before_it_is_kept(tmp_path: Path) -> N
         assert (lines, damage.torn, damage.lost) == ([LINE] * 3, 1, 0)
 
 
+def test_an_end_that_was_torn_twice_is_no_loss(tmp_path: Path) -> None:
+    """Of two members that were written together, the first came to the disk in part, the second with its beginning."""
+    path = tmp_path / "1.wal"
+    for tail in (PACKED[:30] + PACKED[:20], PACKED[:30] + PACKED[:-9]):
+        path.write_bytes(PACKED * 2 + tail)
+        lines, damage = read(path)
+        assert (lines, damage.torn, damage.lost) == ([LINE] * 2, 1, 0)
+
+
 def test_zeros_at_the_end_were_never_written(tmp_path: Path) -> None:
     """Some file systems grow a file before its data are there: in the place of a member, or inside the last one."""
     path = tmp_path / "1.wal"

@@ -157,22 +157,31 @@ def _member_at(file: BinaryIO, start: int, end: int, *, data: bool) -> Member | 
 
 
 def _next_beginning(file: BinaryIO, start: int, end: int, damage: Damage) -> int:
-    """Where to go on; what is left out on the way is noted."""
+    """Where the next whole member is; what is left out on the way is noted. With none, it is the end that was torn."""
     file.seek(start)
     sample = file.read(_SHOWN)
-    here, overlap = start + 1, b""
-    file.seek(here)
-    while chunk := file.read(_READ):
-        if match := _BEGINNING.search(overlap + chunk):
+    here = start
+    while (found := _find_beginning(file, here + 1)) is not None:
+        if _member_at(file, found, end, data=False):
             damage.note(sample)
-            return here - len(overlap) + match.start()
-        here += len(chunk)
-        overlap = (overlap + chunk)[-len(_GZIP) - 4 :]
+            return found
+        here = found
     if _is_torn(sample):
         damage.torn += 1
     else:
         damage.note(sample)
     return end
+
+
+def _find_beginning(file: BinaryIO, here: int) -> int | None:
+    overlap = b""
+    file.seek(here)
+    while chunk := file.read(_READ):
+        if match := _BEGINNING.search(overlap + chunk):
+            return here - len(overlap) + match.start()
+        here += len(chunk)
+        overlap = (overlap + chunk)[-len(_GZIP) - 4 :]
+    return None
 
 
 def _is_torn(tail: bytes) -> bool:

@@ -10,8 +10,8 @@ KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-h
         fetched_endpoints/restful__…                                     the dashboard's last answers
     metadir/<cluster>_<ns>/<session>, <cluster>_<ns>/<session>/…         the same in KubeRay's v1.6, written on request
     <ns>/<cluster>/<session>/events.log, metadata.json                   as early field notes had it, only read
-    ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json or vanished.json,
-                                                                         nodes/<node>.json
+    ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json or vanished.json
+    ray-history/seals/<ns>/<cluster>/<session>/<node>.json               what the collector of a node has counted
     ray-history/snapshots/<ns>/<cluster>/<session>/<node>-<hour>-<ns>.jsonl[.gz]
                                                                          the dashboard's answers, each with its time
     ray-history/logs/<ns>/<cluster>/<session>/<node>/<folder>/<number>-….pack
@@ -202,10 +202,11 @@ class Layout:
         return self._own("sessions", ref) + "/vanished.json"
 
     def node_seal_key(self, ref: SessionRef, node: str) -> str:
-        return self._own("sessions", ref) + f"/nodes/{node}.json"
+        return f"{self.node_seals_prefix(ref)}/{node}.json"
 
     def node_seals_prefix(self, ref: SessionRef) -> str:
-        return self._own("sessions", ref) + "/nodes"
+        """Apart from the records, because those of all sessions are listed again and again, and nodes are many."""
+        return self._own("seals", ref)
 
     def parse_record_key(self, key: str) -> tuple[SessionRef, str] | None:
         """The session and the record's name (start.json, alive, …) behind a key of the sessions tree."""

@@ -51,7 +51,7 @@ class Tombstone(msgspec.Struct, omit_defaults=True):
 
 
 class NodeSeal(msgspec.Struct, omit_defaults=True):
-    """`nodes/<node>.json`: what one node's collector has counted, written when it ends."""
+    """`seals/…/<node>.json`: what one node's collector has counted, written when it ends."""
 
     node_id: str
     sealed_ms: int

@@ -11,7 +11,7 @@ from rayhistory.index.manifest import Closing
 from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord
 from rayhistory.layout.session import session_time
 from rayhistory.server.noted import NotedSessions
-from rayhistory.storage import Store
+from rayhistory.storage import ObjectInfo, Store
 
 LATEST, LIVE = "latest", "live"
 T = TypeVar("T", bound=msgspec.Struct)
@@ -19,6 +19,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
 
 _FRESH = 2.0
+_QUICK = 0.2
+_OLD = 10.0
 _PATIENCE = 25.0
 
 
@@ -56,6 +58,8 @@ class Catalogue:
         self._entries: list[Entry] = []
         self._clusters: dict[tuple[str, str], list[Entry]] = {}
         self._listed = float("-inf")
+        self._took = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._failure: RayHistoryError | None = None
         self._lock = asyncio.Lock()
         self._noted = NotedSessions(store, layout)
@@ -65,15 +69,23 @@ class Catalogue:
 
     async def entries(self) -> list[Entry]:
         """Every session, running ones first, newest first. Raises when the store cannot be listed."""
-        async with self._lock:
-            if time.monotonic() - self._listed > _FRESH:
-                await self._refresh()
+        age = time.monotonic() - self._listed
+        if self._took < _QUICK or age > _OLD:
+            await self._look()
+        elif age > _FRESH and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())  # a long listing is not waited for: the next visit has it
         if self._failure:
             raise self._failure.with_traceback(None)
         return self._entries
 
+    async def _look(self) -> None:
+        async with self._lock:
+            if time.monotonic() - self._listed > _FRESH:
+                await self._refresh()
+
     async def _refresh(self) -> None:
         """A failure is remembered as long as a listing: those who wait do not ask a store that is away one by one."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE):
                 found = await self._list()
@@ -88,6 +100,7 @@ class Catalogue:
             for entry in self._entries:
                 self._clusters.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
         self._listed = time.monotonic()
+        self._took = self._listed - began
 
     def state(self, entry: Entry) -> str:
         return entry.state(time.time(), self._vanished_after)
@@ -154,30 +167,40 @@ class Catalogue:
         return self.state(entry) != RUNNING, -(entry.started_ms or 0), entry.ref
 
     async def _list(self) -> dict[tuple[str, str, str], Entry]:
-        entries = {ref.identity: Entry.of(ref) for ref in await self._noted.sessions()}
-        async for info in self._store.list_all(self._layout.old_metadata_prefix()):
-            if ref := self._layout.parse_old_metadata_key(info.key):
-                entries[ref.identity] = Entry.of(ref)
-        async for info in self._store.list_all(self._layout.metadata_prefix()):
-            if ref := self._layout.parse_metadata_key(info.key):
-                entries[ref.identity] = Entry.of(ref)
-        async for info in self._store.list_all(self._layout.sessions_prefix()):
-            parsed = self._layout.parse_record_key(info.key)
-            if not parsed:
-                continue
-            ref, record = parsed
-            entry = entries.setdefault(ref.identity, Entry.of(ref))
-            entry.recorded = True
-            if record == "alive" or (record == "start.json" and entry.alive is None):
-                entry.alive = info.modified
-            elif record == "end.json":
-                entry.sealed = True
-            elif record == "vanished.json":
-                entry.vanished = True
-        async for info in self._store.list_all(self._layout.tombstones_prefix()):
-            if ref := self._layout.parse_mark_key(info.key):
+        layout = self._layout
+        noted, old, present, records, removed = await asyncio.gather(
+            self._noted.sessions(),
+            self._keys(layout.old_metadata_prefix()),
+            self._keys(layout.metadata_prefix()),
+            self._keys(layout.sessions_prefix()),
+            self._keys(layout.tombstones_prefix()),
+        )
+        refs = [
+            *noted,
+            *(ref for info in old if (ref := layout.parse_old_metadata_key(info.key))),
+            *(ref for info in present if (ref := layout.parse_metadata_key(info.key))),
+        ]
+        entries = {ref.identity: Entry.of(ref) for ref in refs}
+        for info in records:
+            if parsed := layout.parse_record_key(info.key):
+                _add_record(entries.setdefault(parsed[0].identity, Entry.of(parsed[0])), parsed[1], info.modified)
+        for info in removed:
+            if ref := layout.parse_mark_key(info.key):
                 entries.pop(ref.identity, None)
         return entries
+
+    async def _keys(self, prefix: str) -> list[ObjectInfo]:
+        return [info async for info in self._store.list_all(prefix)]
+
+
+def _add_record(entry: Entry, record: str, modified: float) -> None:
+    entry.recorded = True
+    if record == "alive" or (record == "start.json" and entry.alive is None):
+        entry.alive = modified
+    elif record == "end.json":
+        entry.sealed = True
+    elif record == "vanished.json":
+        entry.vanished = True
 
 
 def _first(candidates: list[Entry], session: str, where: str) -> Entry:
