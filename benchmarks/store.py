@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import obstore
 from obstore.store import S3Store
 
+from rayhistory.layout import Layout, SessionRef
+from rayhistory.server.catalogue import Catalogue
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
 from rayhistory.storage.cloud import client_options
@@ -31,6 +33,8 @@ from storeservers.seaweed import KEY, SECRET, seaweedfs
 SMALL = os.urandom(4096)
 AT_ONCE = 8
 ROUNDS = 5
+LAYOUT = Layout()
+SESSION = "session_2026-11-15_19-18-08_055078_00000"
 LARGE = 256 * 2**20
 
 
@@ -97,6 +101,27 @@ async def listing(store: Any) -> dict[str, float]:
     return {"keys": len(found), "cpu": time.process_time() - cpu, "time": time.perf_counter() - began}
 
 
+async def fill_sessions(store: Any, number: int) -> None:
+    """What a listing sees of sessions that have ended: KubeRay's mark, and our records."""
+    refs = [SessionRef("default", f"cluster-{i % 100}", f"{SESSION[:-5]}{i:05d}") for i in range(number)]
+    kinds = (LAYOUT.metadata_key, LAYOUT.start_key, LAYOUT.alive_key, LAYOUT.end_key)
+    keys = [key(ref) for ref in refs for key in kinds]
+    await timed(len(keys), lambda i: store.put(keys[i], b"{}"))
+
+
+async def sessions(store: Any) -> dict[str, float]:
+    catalogue = Catalogue(store, LAYOUT, 120)
+    began = time.perf_counter()
+    found = len(await catalogue.entries())
+    cold = time.perf_counter() - began
+    await asyncio.sleep(3)  # so that it is looked at again, behind the answer
+    began = time.perf_counter()
+    await catalogue.entries()
+    warm = time.perf_counter() - began
+    await asyncio.sleep(2 * cold)
+    return {"sessions": found, "cold": cold, "warm": warm}
+
+
 async def upload(store: Any) -> dict[str, float]:
     with tempfile.NamedTemporaryFile() as file:
         block = os.urandom(2**20)
@@ -125,6 +150,8 @@ def in_child(arguments: argparse.Namespace) -> None:
         "fill": lambda: fill(store, arguments.number),
         "listing": lambda: listing(store),
         "upload": lambda: upload(store),
+        "fill sessions": lambda: fill_sessions(store, arguments.number),
+        "sessions": lambda: sessions(store),
     }[arguments.child]
     print(json.dumps(asyncio.run(work())))  # type: ignore[arg-type]
 
@@ -163,6 +190,9 @@ def main() -> None:
             found = child(endpoint, "listing", 0, bare=bare)
             who = "obstore" if bare else "ours"
             print(f"listing {found['keys']} keys, {who}: {found['time']:.2f} s, {found['cpu']:.2f} s CPU")
+        child(endpoint, "fill sessions", arguments.keys, bare=False)
+        found = child(endpoint, "sessions", 0, bare=False)
+        print(f"{found['sessions']} sessions: {found['cold']:.2f} s cold, {found['warm'] * 1e3:.1f} ms warm")
 
 
 if __name__ == "__main__":
