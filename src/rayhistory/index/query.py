@@ -305,7 +305,7 @@ def connection() -> duckdb.DuckDBPyConnection:
         with _root_lock:
             if _root is None:
                 _root = duckdb.connect(":memory:")
-                _root.execute("SET memory_limit = '256MiB'")
+                _root.execute("SET memory_limit = '224MiB'")
                 _root.execute("SET threads = 2")
                 _root.execute(f"SET temp_directory = '{tempfile.gettempdir()}/rayhistory-query-{os.getpid()}'")
                 _root.execute("SET autoinstall_known_extensions = false")

@@ -22,6 +22,7 @@ from rayhistory import __version__, web
 from rayhistory.errors import NotIndexedYet, RayHistoryError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.overlay import index_store
+from rayhistory.index.query import connection
 from rayhistory.layout import Layout
 from rayhistory.server import frontend, kuberay, openapi
 from rayhistory.server.answers import json_answer, own_error, text_answer
@@ -54,6 +55,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         app.state.resolver = Resolver(catalogue, builder, store, layout)
         app.state.answers = KeptAnswers()
         app.state.home = Home(catalogue, index_store(store, settings), layout)
+        await asyncio.to_thread(connection)  # the database takes a moment to begin: not at the first visit
         ahead = asyncio.create_task(Indexer(catalogue, builder).run()) if settings.index_ahead else None
         yield
         if ahead:

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from rayhistory import jsonlog
 from rayhistory.errors import UsageError
 from rayhistory.server.app import create_app
+from rayhistory.server.memory import give_back_early
 from rayhistory.settings import SERVER, parse_command_line
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C."""
+    give_back_early()
     config = uvicorn.Config(
         app,
         log_config=None,
