@@ -112,7 +112,7 @@ def test_a_real_session_is_in_the_store_after_its_end(tmp_path: Path) -> None:
     events = lines([*history.glob("*/node_events/*.gz"), *history.glob("*/job_events/*/*.gz")])
     types = Counter(event["eventType"] for event in events)
     assert set(types) >= MAIN_TYPES
-    seal = json.loads((own / f"nodes/{node}.json").read_text())
+    seal = json.loads((store / f"ray-history/seals/default/test/{session}/{node}.json").read_text())
     assert seal["received"] == seal["stored"] == len(events)
     assert not seal.get("left_behind")
 

@@ -126,7 +126,7 @@ def _add_vanished(store: Path) -> None:
         parts = path.relative_to(store).parts
         if not path.is_file() or not set(parts) & set(names):
             continue
-        if path.name == "end.json" or ("sessions" in parts and path.parent.name == "nodes"):
+        if path.name == "end.json" or "seals" in parts:
             continue
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -226,7 +226,7 @@ def test_a_clean_end_brings_everything_to_the_store(home: Path, ray: FakeRay) ->
     assert (collector.store / history / "logs" / "last.log").read_text() == "the last line\n"
     record = collector.store / f"ray-history/sessions/default/test/{SESSION}"
     assert json.loads((record / "end.json").read_text())["ended_ms"] > 0
-    seal = json.loads((record / f"nodes/{NODE}.json").read_text())
+    seal = json.loads((collector.store / f"ray-history/seals/default/test/{SESSION}/{NODE}.json").read_text())
     assert (seal["received"], seal["stored"], seal.get("left_behind", [])) == (2, 2, [])
     assert not list(collector.spool.rglob("*.wal"))
 
@@ -343,7 +343,7 @@ def test_what_was_left_behind_is_uploaded_and_sealed_by_the_next_process(home: P
         collector.kill()
         ray.end()
         collector.start()
-        seal = eventually(lambda: list(collector.store.rglob(f"nodes/{NODE}.json")))[0]
+        seal = eventually(lambda: list(collector.store.rglob(f"seals/**/{NODE}.json")))[0]
         counts = json.loads(seal.read_text())
         assert (counts["received"], counts["stored"], counts.get("left_behind", [])) == (2, 2, [])
         assert len(collector.stored_events()) == 2
@@ -361,7 +361,7 @@ def test_counts_in_the_seal_are_of_all_processes(home: Path, ray: FakeRay) -> No
         ray.end()
         assert collector.post([event(9), "bad"]).status_code == 200
         assert collector.end() == 0
-    seal = json.loads(next(collector.store.rglob(f"nodes/{NODE}.json")).read_text())
+    seal = json.loads(next(collector.store.rglob(f"seals/**/{NODE}.json")).read_text())
     assert (seal["received"], seal["stored"], seal["set_aside"]) == (4, 4, 1)
 
 
