@@ -17,7 +17,9 @@ from rayhistory.settings import SERVER, resolve
 RAYHISTORY = Path(sys.executable).parent / "rayhistory"
 
 SCRIPT = """
-import sys, ray
+import os, sys
+os.environ["RAY_DEDUP_LOGS"] = "0"  # else Ray may fold the lines of several workers into one
+import ray
 ray.init(logging_level="error")
 
 @ray.remote
