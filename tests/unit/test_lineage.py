@@ -119,7 +119,7 @@ def forests(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
     return draw(st.permutations(tasks)), actors
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(forests())
 def test_any_tasks_make_the_tree_of_the_reference(forest: tuple[list[Row], list[Row]]) -> None:
     tasks, actors = forest
