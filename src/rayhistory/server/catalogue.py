@@ -183,7 +183,9 @@ class Catalogue:
         entries = {ref.identity: Entry.of(ref) for ref in refs}
         for info in records:
             if parsed := layout.parse_record_key(info.key):
-                _add_record(entries.setdefault(parsed[0].identity, Entry.of(parsed[0])), parsed[1], info.modified)
+                ref, record = parsed
+                entry = entries.get(ref.identity) or entries.setdefault(ref.identity, Entry.of(ref))
+                _add_record(entry, record, info.modified)
         for info in removed:
             if ref := layout.parse_mark_key(info.key):
                 entries.pop(ref.identity, None)
