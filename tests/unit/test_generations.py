@@ -18,6 +18,7 @@ from rayhistory.settings import resolve
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 HOUR = "2026-11-15-19"
 PLACEMENT_GROUPS = "restful__api__v0__placement_groups?detail=1&limit=10000"
+SERVE = "restful__api__serve__applications"
 ENDPOINTS = Path(__file__).parents[1] / "data/ray-2.60/endpoints"
 
 
@@ -68,6 +69,7 @@ def old_tree(base: Path, body: Callable[[list[dict[str, Any]]], bytes], extensio
         write(folder / f"{NODE}-{HOUR}{extension}", body(events))
     write(base / "logs" / NODE / "raylet.out", b"hello from the raylet\n")
     write(base / "fetched_endpoints" / PLACEMENT_GROUPS, placement_groups())
+    write(base / "fetched_endpoints" / SERVE, b'{"applications": {"greeter": {"status": "RUNNING"}}}')
 
 
 def generation_d(root: Path) -> None:
@@ -92,6 +94,7 @@ def new_tree(
         write(base / NODE / folder / f"{NODE}-{HOUR}{extension}", body(events))
     write(base / NODE / "logs/raylet.out", b"hello from the raylet\n")
     write(base / "fetched_endpoints" / PLACEMENT_GROUPS, placement_groups())
+    write(base / "fetched_endpoints" / SERVE, b'{"applications": {"greeter": {"status": "RUNNING"}}}')
 
 
 def mixed(root: Path) -> None:
@@ -147,6 +150,7 @@ def test_a_session_opens_whichever_release_wrote_it(
         assert {actor["state"] for actor in actors} == {"DEAD"}
         groups = client.get(f"{base}/api/v0/placement_groups").json()["data"]["result"]["result"]
         assert {group["name"] for group in groups} == {"mypg", "infeasible"}
+        assert "greeter" in client.get(f"{base}/api/serve/applications/").json()["applications"]
         log = client.get(f"{base}/api/v0/logs/file?node_id={NODE}&filename=raylet.out")
         assert log.text == "hello from the raylet\n"
         gaps = client.get(f"{base}/api/history/gaps").json()["gaps"]

@@ -166,7 +166,7 @@ def _read_endpoint(decoder: EventDecoder, source: Source, body: bytes) -> None:
     """An answer that KubeRay's collector kept: only the store knows when."""
     name = source.key.rpartition("/")[2].removeprefix("restful__")
     path, question, query = name.partition("?")
-    uri = "/" + path.replace("__", "/") + question + query
+    uri = "/" + path.replace("__", "/") + question + "&".join(sorted(query.split("&")))
     ns = int(source.modified * 1e9)
     try:
         document = msgspec.json.decode(body)

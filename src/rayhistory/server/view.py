@@ -38,8 +38,13 @@ class SessionView:
         return found[0] if found else None
 
     async def snapshot(self, uri: str) -> Any:
-        """The dashboard's last answer to this request, decoded; None when there is none."""
-        found = await self.rows("snapshots", Filter("uri", "=", uri), sort=("-ns",), limit=1)
+        """The dashboard's last answer to this request, decoded; None when there is none.
+
+        The names that KubeRay's collector gives to answers do not tell whether there was a slash at the end.
+        """
+        path, mark, query = uri.partition("?")
+        spelled = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))
+        found = await self.rows("snapshots", Filter("uri", "in", spelled), sort=("-ns",), limit=1)
         return msgspec.json.decode(found[0]["body"]) if found else None
 
     async def snapshots(self, prefix: str) -> dict[str, Any]:
