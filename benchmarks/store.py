@@ -104,7 +104,7 @@ async def listing(store: Any) -> dict[str, float]:
 async def fill_sessions(store: Any, number: int) -> None:
     """What a listing sees of sessions that have ended: KubeRay's mark, and our records."""
     refs = [SessionRef("default", f"cluster-{i % 100}", f"{SESSION[:-5]}{i:05d}") for i in range(number)]
-    kinds = (LAYOUT.metadata_key, LAYOUT.start_key, LAYOUT.alive_key, LAYOUT.end_key)
+    kinds = (LAYOUT.metadata_key, LAYOUT.start_key, LAYOUT.end_key)
     keys = [key(ref) for ref in refs for key in kinds]
     await timed(len(keys), lambda i: store.put(keys[i], b"{}"))
 

@@ -6,29 +6,20 @@ had settled, shortly before the end.
 
 import asyncio
 import shutil
-import sys
-import time
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import msgspec
 
-from rayhistory.cli import sample_job
-from rayhistory.cli.record import Recording as Session
 from rayhistory.cli.record import Wish, recording
 from rayhistory.layout import SessionRef
 from rayhistory.settings import STORE_COMMANDS, resolve
 from recorded.questions import Question, first_questions, later_questions
+from recorded.rays import HERE, ray_command
+from recorded.workloads import Workload, mixed
 
 CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
-SAMPLE, FAILING, RUNNING = "sample-job", "failing-job", "running-job"
-HOSTILE_ARGUMENT = "<script>document.title='owned'</script>"
-SECRET = "s3cret-value"
-HOSTILE_EVENT = "node <b onmouseover=\"document.title='owned'\">lost</b><script>document.title='owned'</script>"
-
-_JOBS = Path(__file__).parent / "jobs"
-_UNDER_WAY = "everything is under way"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -67,13 +58,13 @@ class Recorded(msgspec.Struct, frozen=True):
         return SessionRef.checked(self.ref.namespace, VANISHED_CLUSTER, self.ref.session)
 
 
-def record(directory: Path) -> Recorded:
+def record(directory: Path, python: str = HERE, workload: Workload = mixed) -> Recorded:
     """Fills the directory; what is there is complete, or was removed."""
     work = directory / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        asyncio.run(_record(work))
+        asyncio.run(_record(work, python, workload))
         _add_vanished(work / "store")
         for name in ("store", "live.json"):
             (work / name).rename(directory / name)
@@ -82,29 +73,15 @@ def record(directory: Path) -> Recorded:
     return Recorded.load(directory)
 
 
-async def _record(directory: Path) -> None:
+async def _record(directory: Path, python: str, workload: Workload) -> None:
     arguments = {"setting_local_storage_dir": str(directory / "store")}
     settings, _ = resolve(STORE_COMMANDS, arguments, {})
-    sample = [sys.executable, sample_job.__file__]
-    async with recording(Wish(sample, settings, CLUSTER, num_cpus=4)) as session:
-        await _run_workload(session, sample)
+    wish = Wish([], settings, CLUSTER, num_cpus=4, ray_command=ray_command(python))
+    async with recording(wish) as session:
+        await workload(session.ray, python)
         await session.settle()
         answers = await _ask(session.ray.dashboard_url)
         (directory / "live.json").write_bytes(msgspec.json.encode((session.ref, answers)))
-
-
-async def _run_workload(session: Session, sample: list[str]) -> None:
-    ray = session.ray
-    # Ray's dashboard, like ours, reads all files of this name.
-    (ray.session_dir / "logs" / "events" / "event_JOBS_hostile.log").write_bytes(_hostile_event() + b"\n")
-    await ray.submit([sys.executable, str(_JOBS / "running.py")], RUNNING, metadata={"team": "watch"})
-    await ray.submit(sample, SAMPLE, {"API_TOKEN": SECRET}, {"team": "training"})
-    await ray.submit([sys.executable, str(_JOBS / "failing.py"), HOSTILE_ARGUMENT], FAILING)
-    async for text in ray.follow_output(RUNNING):
-        if _UNDER_WAY in text:
-            break
-    statuses = [(await ray.wait(job))["status"] for job in (SAMPLE, FAILING)]
-    assert statuses == ["SUCCEEDED", "FAILED"]
 
 
 async def _ask(dashboard: str) -> list[Answer]:
@@ -131,19 +108,3 @@ def _add_vanished(store: Path) -> None:
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
-
-
-def _hostile_event() -> bytes:
-    return msgspec.json.encode(
-        {
-            "event_id": "ab" * 18,
-            "source_type": "JOBS",
-            "source_hostname": "host",
-            "source_pid": 1,
-            "message": HOSTILE_EVENT,
-            "timestamp": str(int(time.time())),
-            "severity": "ERROR",
-            "label": "<i>label</i>",
-            "custom_fields": {},
-        }
-    )

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,6 +33,8 @@ class Wish(msgspec.Struct, frozen=True):
     name: str
     namespace: str = "default"
     num_cpus: int | None = None
+    ray_command: Path | None = None
+    """The `ray` of another environment."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -63,7 +66,8 @@ async def recording(wish: Wish) -> AsyncIterator[Recording]:
     reserved = ReservedPorts(["events"])
     port = reserved["events"]
     events_url = f"http://127.0.0.1:{port}/v1/events"
-    async with LocalRay(events_url, num_cpus=wish.num_cpus) as ray, _collector(wish, ray, port) as collector:
+    local = LocalRay(events_url, num_cpus=wish.num_cpus, ray_command=wish.ray_command)
+    async with local as ray, _collector(wish, ray, port) as collector:
         await ray.ready()
         reserved.release()
         session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)

@@ -1,6 +1,7 @@
 """The session's record: that it exists, since when, that it is alive, that it ended; and each node's seal."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -76,6 +77,8 @@ class SessionRecord:
         await self._insist(self._write_start)
         record = msgspec.json.encode(EndRecord(ended_ms=now_ms(), reason=reason))
         await self._insist(lambda: self._store.put(self._layout.end_key(self._ref), record))
+        with contextlib.suppress(StoreError):  # one key less for every listing, and nothing more
+            await self._store.delete(self._layout.alive_key(self._ref))
 
     async def _begin(self) -> None:
         await self._store.put(self._layout.metadata_key(self._ref), b"")
@@ -99,6 +102,7 @@ class SessionRecord:
             self._start.node_id = self._start.node_id or earlier.node_id
             self._start.ray_version = self._start.ray_version or earlier.ray_version
             self._start.dashboard_address = self._start.dashboard_address or earlier.dashboard_address
+        await self._store.put(self._layout.alive_key(self._ref), b"")
         await self._store.delete(self._layout.end_key(self._ref))
         self._written = before
 

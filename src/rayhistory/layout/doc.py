@@ -88,7 +88,7 @@ SECTIONS: dict[str, list[Row]] = {
         Row("start_key", lambda layout: layout.start_key(_REF),
             "since when, on which node, with which Ray", f"{HEAD}, {CLI}", SERVER),
         Row("alive_key", lambda layout: layout.alive_key(_REF),
-            "nothing: its time is the session's last sign of life", HEAD, f"{SERVER}, retention"),
+            "nothing: its time is the last sign of life; gone after a clean end", HEAD, f"{SERVER}, retention"),
         Row("end_key", lambda layout: layout.end_key(_REF),
             "when it ended and why; of a snapshot, when that was taken", f"{HEAD}, {CLI}", SERVER),
         Row("vanished_key", lambda layout: layout.vanished_key(_REF),

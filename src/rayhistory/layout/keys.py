@@ -25,6 +25,7 @@ KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-h
 """
 
 import base64
+import functools
 import re
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -313,6 +314,7 @@ def is_event_file(name: str) -> bool:
     return _EVENT_FILE.search(name) is not None
 
 
+@functools.lru_cache(maxsize=4096)  # a listing asks the same few again and again
 def _is_name(text: str) -> bool:
     try:
         return parse_name(text) == text

@@ -27,7 +27,8 @@ def session_time(name: str) -> datetime | None:
     if not match:
         return None
     try:
-        return datetime.strptime(f"{match[1]}.{match[2]}", "%Y-%m-%d_%H-%M-%S.%f").replace(tzinfo=UTC)
+        day, _, clock = match[1].partition("_")
+        return datetime.fromisoformat(f"{day} {clock.replace('-', ':')}.{match[2]:0<6}").replace(tzinfo=UTC)
     except ValueError:
         return None
 

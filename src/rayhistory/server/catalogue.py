@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -11,10 +12,11 @@ from rayhistory.index.manifest import Closing
 from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord
 from rayhistory.layout.session import session_time
 from rayhistory.server.noted import NotedSessions
-from rayhistory.storage import ObjectInfo, Store
+from rayhistory.storage import Store
 
 LATEST, LIVE = "latest", "live"
 T = TypeVar("T", bound=msgspec.Struct)
+P = TypeVar("P")
 
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
 
@@ -170,29 +172,23 @@ class Catalogue:
         layout = self._layout
         noted, old, present, records, removed = await asyncio.gather(
             self._noted.sessions(),
-            self._keys(layout.old_metadata_prefix()),
-            self._keys(layout.metadata_prefix()),
-            self._keys(layout.sessions_prefix()),
-            self._keys(layout.tombstones_prefix()),
+            self._known(layout.old_metadata_prefix(), layout.parse_old_metadata_key),
+            self._known(layout.metadata_prefix(), layout.parse_metadata_key),
+            self._known(layout.sessions_prefix(), layout.parse_record_key),
+            self._known(layout.tombstones_prefix(), layout.parse_mark_key),
         )
-        refs = [
-            *noted,
-            *(ref for info in old if (ref := layout.parse_old_metadata_key(info.key))),
-            *(ref for info in present if (ref := layout.parse_metadata_key(info.key))),
-        ]
-        entries = {ref.identity: Entry.of(ref) for ref in refs}
-        for info in records:
-            if parsed := layout.parse_record_key(info.key):
-                ref, record = parsed
-                entry = entries.get(ref.identity) or entries.setdefault(ref.identity, Entry.of(ref))
-                _add_record(entry, record, info.modified)
-        for info in removed:
-            if ref := layout.parse_mark_key(info.key):
-                entries.pop(ref.identity, None)
+        entries = {ref.identity: Entry.of(ref) for ref in (*noted, *(ref for ref, _ in (*old, *present)))}
+        for (ref, record), modified in records:
+            entry = entries.get(ref.identity) or entries.setdefault(ref.identity, Entry.of(ref))
+            _add_record(entry, record, modified)
+        for ref, _ in removed:
+            entries.pop(ref.identity, None)
         return entries
 
-    async def _keys(self, prefix: str) -> list[ObjectInfo]:
-        return [info async for info in self._store.list_all(prefix)]
+    async def _known(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
+        """What the keys below a prefix stand for, and when each was written; read while the next page is on its way."""
+        listing = self._store.list_all(prefix)
+        return [(parsed, info.modified) async for info in listing if (parsed := parse(info.key)) is not None]
 
 
 def _add_record(entry: Entry, record: str, modified: float) -> None:

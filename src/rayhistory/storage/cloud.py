@@ -128,20 +128,24 @@ class CloudStore:
             return
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """The next page is on its way while one is read."""
         pages = obstore.list(self._client, prefix.strip("/") or None, offset=start_after or None, chunk_size=1000)
         waiting: ObjectInfo | None = None
-        while True:
-            try:
-                page = await self._call(prefix, "list", pages.__anext__)
-            except StopAsyncIteration:
-                break
-            except ObjectNotFound:
-                raise BucketNotFound(f"{self._url}: there is no such bucket") from None
-            for found in page:
-                info = _info(found)
-                if waiting is not None and not _marks_a_folder(waiting, info):
-                    yield waiting
-                waiting = info if info.key > start_after else None
+        upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
+        try:
+            while page := await upcoming:
+                upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
+                for found in page:
+                    info = _info(found)
+                    if waiting is not None and not _marks_a_folder(waiting, info):
+                        yield waiting
+                    waiting = info if info.key > start_after else None
+        except StopAsyncIteration:
+            pass
+        except ObjectNotFound:
+            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+        finally:
+            upcoming.cancel()
         if waiting is not None:
             yield waiting
 
