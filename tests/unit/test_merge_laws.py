@@ -4,12 +4,13 @@ import random
 
 import duckdb
 import pytest
+from arro3.core import Table as ArrowTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayhistory.events.tables import BY_NAME, TABLES, Rule, Table, Type
 from rayhistory.index.merge import merge_sql
-from rayhistory.index.partials import arrow_table
+from rayhistory.index.partials import arrow_batch
 from rayhistory.index.reference import merge_rows
 
 Row = tuple[object, ...]
@@ -36,7 +37,7 @@ def rows_of(table: Table) -> st.SearchStrategy[list[Row]]:
 def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:
     if not rows:
         return []
-    DATABASE.register("source", arrow_table(table, list(zip(*rows, strict=True))))
+    DATABASE.register("source", ArrowTable.from_batches([arrow_batch(table, list(zip(*rows, strict=True)))]))
     return merge_rows(table, DATABASE.execute(merge_sql(table, "source")).fetchall())
 
 

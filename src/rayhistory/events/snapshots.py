@@ -116,9 +116,18 @@ def _nodes(add: Add, body: Any, ns: int) -> None:
         )  # fmt: skip
 
 
+def _hosts(add: Add, body: Any, ns: int) -> None:
+    """Ray's events do not name a node's host before 2.54."""
+    for node in body["data"]["summary"]:
+        raylet = node.get("raylet") or {}
+        if raylet.get("nodeId") and raylet.get("nodeManagerHostname"):
+            add("node_definitions", (raylet["nodeId"], None, raylet["nodeManagerHostname"], *[None] * 7))
+
+
 _READERS: dict[str, Callable[[Add, Any, int], None]] = {
     "/api/jobs": _jobs,
     "/api/v0/placement_groups": _placement_groups,
     "/api/v0/workers": _workers,
     "/api/v0/nodes": _nodes,
+    "/nodes": _hosts,
 }

@@ -1,21 +1,20 @@
 """Times as Ray writes them, as nanoseconds since the epoch."""
 
+import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
-_FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
-_INTEGERS = msgspec.json.Decoder(list[int])
-_LEADING_ONE = 10**9
+_FULL = struct.Struct("19sx9sx")  # 2026-11-15T19:13:29.421050000Z
+_DIGITS = b"0123456789"
+_BETWEEN = b"--T::.Z"
 
 
-class _Seconds(dict[str, int]):
+class _Seconds(dict[bytes, int]):
     """Events of one second share the expensive part, so it is remembered."""
 
-    def __missing__(self, text: str) -> int:
-        second = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
+    def __missing__(self, text: bytes) -> int:
+        second = int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
         if len(self) > 50_000:
             self.clear()
         self[text] = second
@@ -30,7 +29,7 @@ def parse_ns(text: object) -> int | None:
     if not isinstance(text, str):
         return None
     try:
-        second = _seconds[text[:19]]
+        second = _seconds[text[:19].encode()]
     except ValueError:
         return None
     fraction = text[20:-1]
@@ -40,15 +39,16 @@ def parse_ns(text: object) -> int | None:
 
 
 def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
-    """`parse_ns` of each, at half the cost: the fractions, with a one before the zeros, are read as one JSON array."""
-    if not texts:
-        return []
+    """`parse_ns` of each, at a fraction of the cost when all are written in full: they are taken apart as one."""
     try:
-        full = [text if len(text) == _FULL_LENGTH and text[-1] == "Z" else _padded(text) for text in texts]
-        fractions = _INTEGERS.decode("[1" + ",1".join([text[19:-1] for text in full]).replace(".", "") + "]")
-        return [_seconds[text[:19]] + fraction - _LEADING_ONE for text, fraction in zip(full, fractions, strict=True)]
-    except (ValueError, msgspec.DecodeError):
-        return list(map(parse_ns, texts))
+        joined = "".join(texts).encode()
+        if len(joined) != _FULL.size * len(texts):
+            joined = "".join(map(_padded, texts)).encode()
+        if joined.translate(None, _DIGITS) == _BETWEEN * len(texts):
+            return [_seconds[second] + int(fraction) for second, fraction in _FULL.iter_unpack(joined)]
+    except (ValueError, struct.error):
+        pass
+    return list(map(parse_ns, texts))
 
 
 def _padded(text: str) -> str:

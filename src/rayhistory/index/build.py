@@ -19,7 +19,7 @@ from rayhistory.settings import Settings
 
 _LEAST_MEMORY = 128 << 20
 _ROWS_AT_ONCE = 1_000_000
-_WRITE = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480"
+_WRITE = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480, COMPRESSION_LEVEL 1"
 _SERVED_BY_TASK = ("tasks", "profile_events")
 EARLIER = "earlier"
 """The folder of the scratch directory with the merged rows of the generation before."""

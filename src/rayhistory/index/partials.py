@@ -1,11 +1,10 @@
 """Rows on their way to the merge: written by the decoders as small Parquet files, read by DuckDB."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import arro3.io
-from arro3.core import Array, DataType
-from arro3.core import Table as ArrowTable
+from arro3.core import Array, DataType, RecordBatch
 
 from rayhistory.events.columns import Rows
 from rayhistory.events.tables import BY_NAME, BY_TASK, Rule, Table, Type
@@ -20,7 +19,7 @@ _ARROW = {
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
-def arrow_table(table: Table, columns: Sequence[Sequence[object]]) -> ArrowTable:
+def arrow_batch(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
     try:
         return _convert(table, columns)
     except (OverflowError, TypeError, ValueError):
@@ -28,9 +27,9 @@ def arrow_table(table: Table, columns: Sequence[Sequence[object]]) -> ArrowTable
         return _convert(table, list(zip(*rows, strict=True)) or [()] * len(columns))
 
 
-def _convert(table: Table, columns: Sequence[Sequence[object]]) -> ArrowTable:
+def _convert(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
     arrays = [Array(values, _ARROW[column.type]) for column, values in zip(table.columns, columns, strict=True)]
-    return ArrowTable.from_arrays(arrays, names=table.names)
+    return RecordBatch.from_arrays(arrays, names=table.names)
 
 
 def _fit(table: Table, row: tuple[object, ...]) -> tuple[object, ...] | None:
@@ -64,35 +63,29 @@ class PartialWriter:
         self._parts = parts
         self._limit = limit
         self._files = 0
-        self._waiting: dict[tuple[str, int], list[list[object]]] = {}
 
     def take(self) -> None:
-        """Takes the new rows; while they are few, they are quickly sorted out."""
+        """To be called now and then."""
         for table, columns in self.rows.columns.items():
-            if not columns[0]:
-                continue
-            if table in BY_TASK and self._parts.number > 1:
-                for part, places in self._parts.split(columns[0]):
-                    self._add(table, part, [map(column.__getitem__, places) for column in columns])
-            else:
-                self._add(table, 0, columns)
-            for column in columns:
-                column.clear()
-
-    def _add(self, table: str, part: int, columns: Sequence[Iterable[object]]) -> None:
-        kept = self._waiting.setdefault((table, part), [[] for _ in columns])
-        for column, more in zip(kept, columns, strict=True):
-            column.extend(more)
-        if len(kept[0]) * self._parts.number >= self._limit:
-            self._write(table, part)
+            if len(columns[0]) >= self._limit:
+                self._write(table, columns)
 
     def close(self) -> None:
-        self.take()
-        for table, part in list(self._waiting):
-            self._write(table, part)
+        for table, columns in self.rows.columns.items():
+            if columns[0]:
+                self._write(table, columns)
 
-    def _write(self, table: str, part: int) -> None:
+    def _write(self, table: str, columns: list[list[object]]) -> None:
+        batch = arrow_batch(BY_NAME[table], columns)
+        for column in columns:
+            column.clear()
+        if table in BY_TASK and self._parts.number > 1:
+            for part, places in self._parts.split(batch.column(0).to_pylist()):
+                self._write_part(table, part, batch.take(Array(places, DataType.uint32())))
+        else:
+            self._write_part(table, 0, batch)
+
+    def _write_part(self, table: str, part: int, batch: RecordBatch) -> None:
         path = self._directory / f"{table}-{part}-{self._name}-{self._files}.parquet"
-        arrow = arrow_table(BY_NAME[table], self._waiting.pop((table, part)))
-        arro3.io.write_parquet(arrow, str(path), compression="lz4_raw", dictionary_enabled=False)
+        arro3.io.write_parquet(batch, str(path), compression="lz4_raw", dictionary_enabled=False)
         self._files += 1
