@@ -32,6 +32,8 @@ _ENOUGH_TO_TELL = 0.05
 _TELL_EVERY = 10.0
 _LOOK_AGAIN = 5.0
 """A session that was compared with the store within this time is not compared again."""
+_MOST_OPENED = 1000
+"""So many are remembered; to forget one costs its next visitor a look at the store."""
 
 
 class _Running(msgspec.Struct):
@@ -128,6 +130,8 @@ class IndexBuilder:
 
     def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         index = self._cache.open(ref, manifest)
+        if len(self._opened) >= _MOST_OPENED:
+            self._opened.clear()
         self._opened[ref.identity] = (time.monotonic(), index)
         return index
 

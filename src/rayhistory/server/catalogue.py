@@ -101,6 +101,9 @@ class Catalogue:
             self._clusters = {}
             for entry in self._entries:
                 self._clusters.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
+            self._starts = {identity: record for identity, record in self._starts.items() if identity in found}
+            self._ends = {identity: record for identity, record in self._ends.items() if identity in found}
+            self._vanished = {identity: record for identity, record in self._vanished.items() if identity in found}
         self._listed = time.monotonic()
         self._took = self._listed - began
 

@@ -59,9 +59,13 @@ class Indexer:
 
     async def _next_due(self) -> Entry | None:
         """Looked for anew each time: what runs, and what has just ended, does not wait for a long list of old ones."""
-        for entry in await self._catalogue.entries():
+        entries = await self._catalogue.entries()
+        for entry in entries:
             if await self._is_due(entry):
                 return entry
+        here = {entry.ref.identity for entry in entries}
+        self._next = {identity: when for identity, when in self._next.items() if identity in here}
+        self._finished = {identity: how for identity, how in self._finished.items() if identity in here}
         return None
 
     async def _is_due(self, entry: Entry) -> bool:
