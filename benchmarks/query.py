@@ -124,7 +124,8 @@ class Server:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from rayhistory.server.main import main; main()", "--port=0", "--host=127.0.0.1"],
+            [sys.executable, "-c", "from rayhistory.server.main import main; main()", "--port=0", "--host=127.0.0.1",
+             "--expensive-calls=0"],
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stderr

@@ -1,39 +1,34 @@
 """What several tests share: one recorded session, and the real server that serves it."""
 
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from recorded.recorder import Recorded, record
+from recorded.recorder import Recorded, recorded_once
 from recorded.served import serving
-from recorded.shares import SHARES
+
+SHARED = {"recorded", "case"}
+"""Fixtures that take long to make: tests that use them stay together, all others file by file."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SHARES] = []
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        shared = SHARED & set(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("recorded" if shared else item.path.name))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash[SHARES]:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for status in ("passed", "failed") for report in terminalreporter.stats.get(status, [])]
+    found = [lines for report in reports for name, lines in report.user_properties if name == "equal fields"]
+    if found:
         terminalreporter.section("live against dead: equal fields per endpoint")
-        for line in lines:
-            terminalreporter.write_line(line)
+        terminalreporter.write_line("\n".join(found))
 
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """A real session, recorded once; RAYHISTORY_TEST_RECORDING names a directory that keeps it for the next run."""
-    kept = os.environ.get("RAYHISTORY_TEST_RECORDING")
-    source = Path(kept) if kept else tmp_path_factory.mktemp("recorded")
-    original = Recorded.load(source) if (source / "live.json").exists() else record(source)
-    # Servers write indexes into the store: each run begins without.
-    copy = tmp_path_factory.mktemp("recording")
-    shutil.copytree(original.store, copy / "store")
-    shutil.copy2(source / "live.json", copy)
-    return Recorded.load(copy)
+    """A real session, recorded once."""
+    return recorded_once(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")

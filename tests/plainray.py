@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from rayhistory.cli.rayhead import find_ray
 EXPORTING = {"RAY_enable_export_api_write": "1"}
 """What makes such a Ray write export files."""
 
-_PATIENCE = 120.0
+_PATIENCE = 180.0
 
 
 class PlainRay(msgspec.Struct):
@@ -31,16 +30,19 @@ class PlainRay(msgspec.Struct):
 
 
 @contextlib.asynccontextmanager
-async def plain_ray(temp_dir: Path, **environment: str) -> AsyncIterator[PlainRay]:
-    """`temp_dir` is there, and short: Ray's sockets are below it."""
+async def plain_ray(
+    temp_dir: Path, *arguments: str, ray: Path | None = None, **environment: str
+) -> AsyncIterator[PlainRay]:
+    """`temp_dir` is there, and short: Ray's sockets are below it. `arguments` are more of `ray start`."""
+    ray = ray or find_ray()
     ports = ReservedPorts(("gcs", "dashboard", "agent", "client", "autoscaler", "metrics"))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [
-        str(find_ray()), "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=4",
+        str(ray), "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=4",
         "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--port={ports['gcs']}",
         f"--dashboard-port={ports['dashboard']}", f"--dashboard-agent-listen-port={ports['agent']}",
         f"--ray-client-server-port={ports['client']}", "--min-worker-port=0", "--max-worker-port=0",
-        f"--temp-dir={temp_dir}",
+        f"--temp-dir={temp_dir}", *arguments,
     ]  # fmt: skip
     with (temp_dir / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -51,15 +53,17 @@ async def plain_ray(temp_dir: Path, **environment: str) -> AsyncIterator[PlainRa
                 "AUTOSCALER_METRIC_PORT": str(ports["autoscaler"]), "DASHBOARD_METRIC_PORT": str(ports["metrics"]),
                 "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
                 "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-                "PATH": os.pathsep.join([str(find_ray().parent), inherited.get("PATH", os.defpath)]), **environment,
+                "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",  # on a busy machine 30 s are few
+                "PATH": os.pathsep.join([str(ray.parent), inherited.get("PATH", os.defpath)]), **environment,
             },
         )  # fmt: skip
     jobs: JobClient | None = None
     try:
         dashboard = f"http://127.0.0.1:{ports['dashboard']}"
-        name = await _session_name(dashboard, f"http://127.0.0.1:{ports['agent']}")
+        await _ready(dashboard, f"http://127.0.0.1:{ports['agent']}")
         jobs = JobClient(dashboard)
-        yield PlainRay(f"127.0.0.1:{ports['gcs']}", dashboard, temp_dir / name, jobs)
+        session = temp_dir / (temp_dir / "session_latest").resolve().name
+        yield PlainRay(f"127.0.0.1:{ports['gcs']}", dashboard, session, jobs)
     finally:
         if jobs:
             await jobs.close()
@@ -74,15 +78,16 @@ async def run_sample(ray: PlainRay, submission: str = "sample-job") -> None:
     assert (await ray.jobs.wait(submission))["status"] == "SUCCEEDED"
 
 
-async def _session_name(dashboard: str, agent: str) -> str:
+async def _ready(dashboard: str, agent: str) -> None:
+    """By what a dashboard answers itself also when it stands before another server."""
     deadline = time.monotonic() + _PATIENCE
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         while True:
             try:
-                version = await http.get(f"{dashboard}/api/version")
-                healthy = await http.get(f"{agent}/api/local_raylet_healthz")
-                if version.is_success and healthy.is_success:
-                    return str(json.loads(version.text)["session_name"])
+                head = await http.get(f"{dashboard}/api/gcs_healthz")
+                node = await http.get(f"{agent}/api/local_raylet_healthz")
+                if head.is_success and node.is_success:
+                    return
             except httpx.HTTPError:
                 pass
             assert time.monotonic() < deadline, "Ray did not start"

@@ -52,21 +52,21 @@ def settings_for(directory: Path) -> Settings:
     )[0]
 
 
-def keep_sample(settings: Settings, logs: Mapping[str, bytes] | None = None) -> None:
+def keep_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, ref: SessionRef = REF) -> None:
     """Puts the session into the store, as a collector would have; logs are files of its one node."""
-    asyncio.run(_keep(settings, logs or {}))
+    asyncio.run(_keep(settings, logs or {}, ref))
 
 
-async def _keep(settings: Settings, logs: Mapping[str, bytes]) -> None:
+async def _keep(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> None:
     layout, store = Layout(settings.storage_root_dir), open_store(settings, writable=True)
     snapshots = [json.dumps(_snapshot(uri, name)) for uri, name in _SNAPSHOTS.items()]
     objects = {
-        layout.metadata_key(REF): b"",
-        layout.events_key(REF, NODE, "node_events", _WRITTEN_NS, compressed=False): (
+        layout.metadata_key(ref): b"",
+        layout.events_key(ref, NODE, "node_events", _WRITTEN_NS, compressed=False): (
             DATA / "events.jsonl"
         ).read_bytes(),
-        layout.events_key(REF, NODE, "snapshots", _WRITTEN_NS, compressed=False): "\n".join(snapshots).encode(),
-        **{layout.log_key(REF, NODE, path): content for path, content in logs.items()},
+        layout.events_key(ref, NODE, "snapshots", _WRITTEN_NS, compressed=False): "\n".join(snapshots).encode(),
+        **{layout.log_key(ref, NODE, path): content for path, content in logs.items()},
     }
     for key, content in objects.items():
         await store.put(key, content)

@@ -10,6 +10,12 @@ RayHistoryError
 │   └── StoreUnavailable    try again later; never the same as "empty"
 │       ├── Throttled       the store is too busy, or asks for fewer requests
 │       └── BucketNotFound  not the object but the bucket or container is not there
+├── AccessError             somebody may not do what they asked for
+│   ├── NotSignedIn         nobody knows who they are
+│   ├── NotAllowed          it is known who they are, and that they may not
+│   ├── AccessUnknown       it cannot be found out now: then they may not either
+│   └── TooManyCalls        not so many at once
+├── KubernetesError         the Kubernetes API did not do what was asked
 ├── SessionNotFound
 ├── LogNotFound
 ├── NotIndexedYet           the fold is still running
@@ -60,6 +66,42 @@ class Throttled(StoreUnavailable):
 
 class BucketNotFound(StoreUnavailable):
     """The bucket or container does not exist, or not yet."""
+
+
+class AccessError(RayHistoryError):
+    """Somebody may not do what they asked for."""
+
+
+class NotSignedIn(AccessError):
+    """No token, or one that is not valid; `wrong` tells which."""
+
+    def __init__(self, message: str, *, wrong: bool = False) -> None:
+        super().__init__(message)
+        self.wrong = wrong
+
+
+class NotAllowed(AccessError):
+    """The visitor is known, and has no rights here."""
+
+
+class AccessUnknown(AccessError):
+    """Whoever decides this does not answer: until it does, nobody may."""
+
+
+class TooManyCalls(AccessError):
+    """The visitor asks for too much in too short a time; `retry_after` is how many seconds to wait."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class KubernetesError(RayHistoryError):
+    """The Kubernetes API refused, or does not answer (then `status` is 0)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class SessionNotFound(RayHistoryError):

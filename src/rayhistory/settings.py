@@ -19,6 +19,7 @@ from rayhistory.errors import Misconfigured, UsageError
 
 COLLECTOR, SERVER, STORE_COMMANDS = "collector", "historyserver", "rayhistory"
 MOUNTED_CONFIG = Path("/var/collector-config/data")
+MOUNTED_DASHBOARDS = Path("/dashboard")
 ENVIRONMENT_WINS = {COLLECTOR, SERVER}
 
 _EVERYWHERE = frozenset({COLLECTOR, SERVER, STORE_COMMANDS})
@@ -85,6 +86,13 @@ def parse_list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
+def parse_http_url(text: str) -> str:
+    url = text.strip().rstrip("/")
+    if not re.fullmatch(r"https?://[^/?#\s\\]+(/[^?#\s\\]*)?", url):
+        raise ValueError("use an address such as https://grafana.example.com, without ? and #")
+    return url
+
+
 def parse_role(text: str) -> str:
     role = text.strip().capitalize()
     if role not in {"Head", "Worker"}:
@@ -140,6 +148,19 @@ def parse_store(text: str) -> str:
     if "?" in rest or "@" in rest.partition("/")[0]:
         raise ValueError("give credentials and endpoints by the cloud's own variables, not in the URL")
     return url
+
+
+def parse_auth(text: str) -> str:
+    mode = text.strip().lower()
+    if mode not in {"none", "token", "kubernetes", "proxy"}:
+        raise ValueError("use none, token, kubernetes or proxy")
+    return mode
+
+
+def parse_number(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError("use a whole number")
+    return int(text)
 
 
 def parse_level(text: str) -> str:
@@ -378,8 +399,13 @@ class Settings:
         "(default: none)", _SERVING, parse=parse_list, metavar="ORIGINS",
     )  # fmt: skip
     dashboard_dir: str = _setting(
-        "/dashboard", "directory of a Ray Dashboard frontend; without one, that of an installed Ray is used", _SERVING,
-        metavar="DIR",
+        "", "directory of Ray Dashboard frontends, one per version, or of a single one for all sessions; that of an "
+        "installed Ray is there too (default: /dashboard if it exists, else dashboards in the cache directory)",
+        _SERVING, metavar="DIR",
+    )  # fmt: skip
+    grafana_url: str = _setting(
+        "", "address of a Grafana with the metrics of the clusters, as browsers reach it (default: none)", _SERVING,
+        parse=parse_http_url, metavar="URL",
     )  # fmt: skip
     cache_dir: str = _setting(
         "", "local copies of indexes (default: $XDG_CACHE_HOME/rayhistory)", _SERVING, metavar="DIR"
@@ -400,9 +426,67 @@ class Settings:
         120.0, "a session without a sign of life for this long has vanished", _SERVING, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    kubeconfigs: str = _setting("", "", _SERVER, unused=True)
-    use_kubernetes_proxy: bool = _setting(False, "", _SERVER, parse=parse_bool, unused=True)
-    use_auth_token_mode: bool = _setting(False, "", _SERVER, parse=parse_bool, unused=True)
+
+    # Who may see what
+    auth: str = _setting(
+        "none", "how visitors are known: none (everybody sees everything), token, kubernetes or proxy", _SERVING,
+        parse=parse_auth, metavar="MODE",
+    )  # fmt: skip
+    access_file: str = _setting(
+        "", "who may see which namespaces, for --auth=token and --auth=proxy (docs/access.md)", _SERVING, metavar="FILE"
+    )
+    auth_audiences: tuple[str, ...] = _setting(
+        (), "with --auth=kubernetes: tokens must be meant for one of these audiences (default: the API server's)",
+        _SERVER, parse=parse_list, metavar="NAMES",
+    )  # fmt: skip
+    trusted_proxies: tuple[str, ...] = _setting(
+        (), "addresses and networks of proxies whose X-Forwarded-… headers count (default: none)", _SERVING,
+        parse=parse_list, metavar="ADDRESSES",
+    )  # fmt: skip
+    user_header: str = _setting(
+        "X-Forwarded-User", "with --auth=proxy: the header that names the visitor", _SERVING, metavar="NAME"
+    )
+    groups_header: str = _setting(
+        "X-Forwarded-Groups", "with --auth=proxy: the header with the visitor's groups, separated by commas", _SERVING,
+        metavar="NAME",
+    )  # fmt: skip
+    tls_cert: str = _setting(
+        "", "certificate chain to serve HTTPS with; it is loaded again when it changes", _SERVING, metavar="FILE"
+    )
+    tls_key: str = _setting("", "private key of --tls-cert", _SERVING, metavar="FILE")
+    audit_log: str = _setting(
+        "", "file for the lines that say who opened what (default: with the other lines)", _SERVING, metavar="FILE"
+    )
+    expensive_calls: int = _setting(
+        3000, "how many expensive calls one visitor may make in a minute; 0 is no limit", _SERVING, parse=parse_number,
+        metavar="N",
+    )  # fmt: skip
+
+    # Clusters that are alive
+    discover: bool = _setting(
+        True, "watch RayClusters, RayJobs and RayServices where there is Kubernetes", _SERVING, parse=parse_bool,
+        metavar="BOOL",
+    )  # fmt: skip
+    live: bool = _setting(
+        False, "let /s/…/live/ read from the dashboards of running clusters, not only from the store", _SERVING,
+        parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
+    kubeconfigs: str = _setting(
+        "", "kubeconfig file for the Kubernetes API (default: the pod's service account, if there is one)", _SERVER,
+        metavar="FILE",
+    )  # fmt: skip
+    kubernetes_namespaces: tuple[str, ...] = _setting(
+        (), "watch Ray's resources in these namespaces only (default: in all)", _SERVER, parse=parse_list,
+        metavar="NAMES",
+    )  # fmt: skip
+    use_kubernetes_proxy: bool = _setting(
+        False, "with --live: reach dashboards through the Kubernetes API, not by the names of their services", _SERVER,
+        parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
+    use_auth_token_mode: bool = _setting(
+        False, "with --live: pass the token with which visitors are signed in here on to the clusters they open",
+        _SERVER, parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
     kube_api_qps: str = _setting("100", "", _SERVER, unused=True)
     kube_api_burst: str = _setting("200", "", _SERVER, unused=True)
     session_process_timeout: float = _setting(120.0, "", _SERVER, parse=parse_duration, unused=True)
@@ -561,10 +645,12 @@ def _checked(settings: Settings) -> Settings:
         raise Misconfigured("give both OWNER_KIND and OWNER_NAME, or neither")
     if not (settings.enable_event_collector or settings.enable_log_collector):
         raise Misconfigured("ENABLE_EVENT_COLLECTOR and ENABLE_LOG_COLLECTOR are both off: nothing to collect")
+    cache_dir = settings.cache_dir or default_cache_dir()
     return dataclasses.replace(
         settings,
         local_storage_dir=settings.local_storage_dir or default_data_dir(),
-        cache_dir=settings.cache_dir or default_cache_dir(),
+        cache_dir=cache_dir,
+        dashboard_dir=settings.dashboard_dir or _dashboards(cache_dir),
         event_data_dir=settings.event_data_dir or str(Path(settings.ray_tmp_root) / "event-data"),
         role="Head" if settings.ray_head else settings.role,
         storage_backend_config_path=settings.storage_backend_config_path or _mounted_config(),
@@ -574,6 +660,11 @@ def _checked(settings: Settings) -> Settings:
 def _mounted_config() -> str:
     """Where early versions of the collector looked when they were not told."""
     return str(MOUNTED_CONFIG) if MOUNTED_CONFIG.is_file() else ""
+
+
+def _dashboards(cache_dir: str) -> str:
+    """Where images have them, else where they can be written."""
+    return str(MOUNTED_DASHBOARDS if MOUNTED_DASHBOARDS.is_dir() else Path(cache_dir) / "dashboards")
 
 
 def parse_command_line(program: str, argv: Sequence[str], description: str) -> tuple[Settings, list[str]]:

@@ -1,11 +1,8 @@
 """Ray's own command line and SDKs, on sessions whose cluster is gone, by every address that a session has."""
 
 import asyncio
-import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK
 
 from rayhistory.layout import Layout
-from recorded.recorder import FAILING, RUNNING, SAMPLE, Recorded
+from recorded import rays
+from recorded.commands import Call, asked, environment
+from recorded.rays import HERE, PYTHONS
+from recorded.recorder import Recorded
 from recorded.served import serving
+from recorded.workloads import FAILING, RUNNING, SAMPLE
 
 OWNER = "nightly-training"
 KINDS = ("tasks", "actors", "nodes", "workers", "placement_groups", "jobs")
@@ -29,17 +30,10 @@ KEYS = {
     "placement_groups": ("placement_group_id",),
     "jobs": ("submission_id", "job_id"),
 }
-ASK_RAY = Path(__file__).parents[1] / "recorded" / "ask_ray.py"
-
-HERE = sys.executable
-PYTHONS = [HERE, *filter(None, os.environ.get("RAYHISTORY_TEST_RAYS", "").split(":"))]
-"""Interpreters that have Ray: ours, and those that the environment names (`make test-matrix`)."""
-
-Call = tuple[str, list[Any], dict[str, Any]]
 
 
-def call(name: str, *arguments: Any, **options: Any) -> Call:
-    return name, list(arguments), options
+def call(name: str, address: str, *arguments: Any, **options: Any) -> tuple[str, Call]:
+    return address, Call(name, list(arguments), options)
 
 
 @pytest.fixture(scope="module")
@@ -68,27 +62,9 @@ def addresses(server: str, recorded: Recorded) -> dict[str, str]:
     }
 
 
-def environment() -> dict[str, str]:
-    ours = ("RAY_", "RAYHISTORY_", "PYTHONPATH")
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(ours) and "proxy" not in name.lower()
-    }
-    return clean | {"COLUMNS": "400"}
-
-
-@pytest.fixture(params=PYTHONS, ids=lambda python: Path(python).parents[1].name)
+@pytest.fixture(params=PYTHONS, ids=rays.name)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def asked(python: str, *calls: Call, **variables: str) -> list[Any]:
-    done = subprocess.run(
-        [python, ASK_RAY], input=json.dumps(calls), env=environment() | variables, capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    answers: list[Any] = json.loads(done.stdout.rpartition("\n")[2])
-    return answers
 
 
 def ids(kind: str, rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
@@ -112,8 +88,8 @@ def test_every_address_leads_every_client_to_the_session(
                 call("listed", address, "tasks", detail=True),
                 call("jobs", address),
                 call("tailed", address, SAMPLE),
-                call("command", ["list", "nodes", "--address", address]),
-                call("command", ["job", "status", SAMPLE, "--address", address]),
+                call("command", address, ["list", "nodes"]),
+                call("command", address, ["job", "status", SAMPLE]),
             )
         ),
     )
@@ -135,7 +111,7 @@ def test_an_address_of_our_own_needs_no_server_in_it(server: str, recorded: Reco
         HERE,
         call("listed", short, "actors"),
         call("tailed", short, FAILING),
-        call("command", ["job", "list", "--address", owner]),
+        call("command", owner, ["job", "list"]),
         RAYHISTORY_SERVER=server,
     )
     assert ids("actors", actors) == ids("actors", live_rows(recorded, "actors"))
@@ -203,8 +179,8 @@ def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(python: str, 
     submitted, stopped, unknown = asked(
         python,
         call("changed", address),
-        call("command", ["job", "stop", SAMPLE, "--address", address]),
-        call("command", ["job", "logs", "nobody", "--address", address]),
+        call("command", address, ["job", "stop", SAMPLE]),
+        call("command", address, ["job", "logs", "nobody"]),
     )
     assert "405" in submitted
     assert "this is history, and can only be read" in submitted

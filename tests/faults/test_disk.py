@@ -1,50 +1,34 @@
 """Disks that are full, read-only, or lie."""
 
-import contextlib
-import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from faults.disks import fill, small_disk, used
 from faults.verdict import judge
 from faults.victim import Sender, Victim
 
 
-@contextlib.contextmanager
-def small_disk(size: str) -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="rhd"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        directory.rmdir()
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=False)
-        shutil.rmtree(directory, ignore_errors=True)
+@pytest.fixture
+def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """As large as the test says."""
+    with small_disk(request.param) as place:
+        if place is None:
+            pytest.skip("no small disk can be mounted here")
+        yield place
 
 
 def remount(disk: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
 
 
-def fill(path: Path) -> None:
-    """Write until no byte more goes in, whoever else writes there at the same time."""
-    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
-        while file.write(b"x" * 4096):
-            pass
-
-
-def test_a_full_disk_refuses_and_recovers() -> None:
+@pytest.mark.parametrize("disk", ["3m"], indirect=True)
+def test_a_full_disk_refuses_and_recovers(disk: Path) -> None:
     """503 while it is full; when there is room again, events are taken again and nothing acknowledged is lost."""
-    with small_disk("3m") as disk, Victim("--event-rotation-interval=500ms", spool=disk / "spool") as victim:
+    with Victim("--event-rotation-interval=500ms", spool=disk / "spool") as victim:
         filler = disk / "somebody-elses"
         filler.touch()
         victim.start()
@@ -63,9 +47,10 @@ def test_a_full_disk_refuses_and_recovers() -> None:
         assert not verdict.twice
 
 
-def test_a_read_only_spool_at_the_start_is_waited_for() -> None:
+@pytest.mark.parametrize("disk", ["8m"], indirect=True)
+def test_a_read_only_spool_at_the_start_is_waited_for(disk: Path) -> None:
     """It listens, says 503 and that it is not ready; as soon as the disk can be written, it is, without any post."""
-    with small_disk("8m") as disk, Victim(spool=disk / "spool") as victim:
+    with Victim(spool=disk / "spool") as victim:
         remount(disk, "ro")
         victim.start()
         assert victim.status("/readyz") == 503
@@ -94,12 +79,3 @@ def test_the_disk_budget_is_honoured_while_the_store_is_away() -> None:
                 time.sleep(0.01)
         assert sender.statuses.get(503, 0) >= 30
         assert worst <= budget
-
-
-def used(directory: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += Path(folder, name).stat().st_size
-    return total

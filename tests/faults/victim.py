@@ -29,29 +29,42 @@ def free_port() -> int:
 
 
 class Victim:
-    def __init__(self, *flags: str, spool: Path | None = None, **environment: str) -> None:
+    def __init__(
+        self, *flags: str, spool: Path | None = None, node: str = NODE, cluster: str = "test", **environment: str
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="rhf"))
         self.store = self.home / "store"
         self.spool = spool or self.home / "spool"
         self.port = free_port()
+        self.node, self.cluster = node, cluster
         self.process: subprocess.Popen[bytes] | None = None
         self._flags, self._environment = flags, environment
         self._starts = 0
-        directory = self.home / SESSION
+        self._raylet: socket.socket | None = None
+        self.begin_session(SESSION)
+
+    def begin_session(self, name: str) -> Path:
+        """Ray starts, or starts again: a new directory, and a raylet that listens."""
+        if self._raylet:
+            self._raylet.close()
+        directory = self.home / name
         directory.joinpath("sockets").mkdir(parents=True)
         directory.joinpath("logs").mkdir()
-        directory.joinpath(f"metrics_export_port_{NODE}").write_text("1")
+        directory.joinpath(f"metrics_export_port_{self.node}").write_text("1")
         self._raylet = socket.socket(socket.AF_UNIX)
         self._raylet.bind(str(directory / "sockets" / "raylet"))
         self._raylet.listen()
-        self.home.joinpath("session_latest").symlink_to(directory)
+        latest = self.home / "session_latest"
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(directory)
+        return directory
 
     def __enter__(self) -> "Victim":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._raylet.close()
+        self.end_ray()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def set(self, **environment: str) -> None:
@@ -65,7 +78,7 @@ class Victim:
                 [
                     *(sys.executable, str(Path(__file__).with_name("faulty_collector.py"))),
                     *("--events-host=127.0.0.1", f"--events-port={self.port}", f"--event-data-dir={self.spool}"),
-                    *("--ray-cluster-name=test", *self._flags),
+                    *(f"--ray-cluster-name={self.cluster}", *self._flags),
                 ],
                 env={
                     **os.environ,
@@ -78,9 +91,9 @@ class Victim:
                 },
                 stderr=log,
             )
-        self.until(lambda: self.status("/livez") == 200)
+        self.until(lambda: self.status("/livez") == 200, 120)
 
-    def until(self, condition: Any, seconds: float = 30.0) -> None:
+    def until(self, condition: Any, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.process
@@ -114,8 +127,22 @@ class Victim:
         self.start()
         self.until(lambda: not list(self.spool.rglob("*.wal")), 60)
 
+    def stop_and_start(self) -> int:
+        """As when only the collector's container is restarted: Ray goes on, and nobody waits long."""
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(120)
+        self.start()
+        return code
+
+    def end_ray(self) -> None:
+        if self._raylet:
+            self._raylet.close()
+
     def end(self, seconds: float = 60.0) -> int:
-        self._raylet.close()
+        self.end_ray()
         assert self.process
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)

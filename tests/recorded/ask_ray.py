@@ -1,7 +1,7 @@
-"""Ray's own clients, asked about sessions: a JSON list of calls comes in, and what each gave goes out.
+"""Ray's own clients, asked about sessions: a JSON list of addresses and calls comes in, and what each gave goes out.
 
-A call is either a command line of `ray`, or the name and the arguments of a function of its SDKs. One process for
-many calls, because importing Ray takes seconds.
+A call is a function of this file and what it is given besides the address: a command line of `ray`, or what its SDKs
+take. One process for many calls, because importing Ray takes seconds.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from ray.scripts.scripts import cli
 from ray.util import state
 
 
-def command(argv: list[str]) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, argv)
+def command(address: str, argv: list[str]) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, [*argv, "--address", address])
     return {"code": done.exit_code, "out": done.output, "error": repr(done.exception) if done.exception else None}
 
 
@@ -62,8 +62,15 @@ def changed(address: str) -> str:
 CALLS = {each.__name__: each for each in (command, listed, got, summarized, jobs, tailed, changed)}
 
 
+def answer(address: str, call: dict[str, Any]) -> Any:
+    try:
+        return CALLS[call["function"]](address, *call["arguments"], **call.get("options", {}))
+    except Exception as error:  # noqa: BLE001 - what it raises is its answer
+        return {"raised": repr(error)}
+
+
 def main() -> None:
-    answers = [CALLS[name](*arguments, **options) for name, arguments, options in json.load(sys.stdin)]
+    answers = [answer(address, call) for address, call in json.load(sys.stdin)]
     sys.stdout.write("\n" + json.dumps(answers, default=str))
 
 

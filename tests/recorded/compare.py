@@ -38,6 +38,8 @@ class Difference(msgspec.Struct, frozen=True):
     dead: Any
     answer: Fields
     """Everything that the live one said."""
+    history: Fields
+    """Everything that the history says."""
 
     def before(self) -> Any:
         """What the live answer says of the state of the thing that this field is part of."""
@@ -62,7 +64,7 @@ class Comparison(msgspec.Struct):
 def compare(question: Question, live: tuple[int, str], dead: tuple[int, str]) -> Comparison:
     said, says = fields(question, *live), fields(question, *dead)
     differences = [
-        Difference(question.name, path, one, other, said)
+        Difference(question.name, path, one, other, said, says)
         for path in {**said, **says}
         if not _same(one := said.get(path, ABSENT), other := says.get(path, ABSENT))
     ]

@@ -90,6 +90,16 @@ def later_questions(known: Mapping[str, Any]) -> Iterator[Question]:
         yield from _about_task(task, attempts[task["task_id"]])
 
 
+def library_questions(known: Mapping[str, Any]) -> Iterator[Question]:
+    """What there is of Serve and Data, where they are in use. To ask this is itself a task of Ray's."""
+    classes = {actor["className"] for actor in known["/logical/actors"]["data"]["actors"].values()}
+    if "ServeController" in classes:
+        yield Question("/api/serve/applications/")
+    if "_StatsActor" in classes:
+        named = [job["job_id"] for job in known["/api/jobs/"] if job["job_id"]]
+        yield from (Question(f"/api/data/datasets/{job}") for job in named)
+
+
 def _about_jobs(jobs: list[dict[str, Any]]) -> Iterator[Question]:
     for job in jobs:
         for name in filter(None, (job["submission_id"], job["job_id"])):

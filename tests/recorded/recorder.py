@@ -5,7 +5,10 @@ had settled, shortly before the end.
 """
 
 import asyncio
+import functools
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +17,17 @@ import msgspec
 
 from rayhistory.cli.record import Wish, recording
 from rayhistory.layout import SessionRef
+from rayhistory.rayenv import Version, parse_version
 from rayhistory.settings import STORE_COMMANDS, resolve
-from recorded.questions import Question, first_questions, later_questions
-from recorded.rays import HERE, ray_command
+from recorded import rays
+from recorded.commands import Call, asked, calls
+from recorded.questions import LISTS, Question, everything, first_questions, later_questions, library_questions
+from recorded.rays import HERE
 from recorded.workloads import Workload, mixed
 
 CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
+_UNTIL_TOLD = 5.0
+"""Seconds after which Ray lists a task that has just run."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -34,17 +42,26 @@ class Answer(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.text)
 
 
+class Printed(msgspec.Struct, frozen=True):
+    """What one of Ray's own clients gave."""
+
+    call: Call
+    answer: Any
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """A recording, and the session in it."""
 
     directory: Path
     ref: SessionRef
     answers: dict[str, Answer]
+    printed: list[Printed]
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        ref, answers = msgspec.json.decode((directory / "live.json").read_bytes(), type=tuple[SessionRef, list[Answer]])
-        return cls(directory, ref, {answer.question.name: answer for answer in answers})
+        kept = tuple[SessionRef, list[Answer], list[Printed]]
+        ref, answers, printed = msgspec.json.decode((directory / "live.json").read_bytes(), type=kept)
+        return cls(directory, ref, {answer.question.name: answer for answer in answers}, printed)
 
     @property
     def store(self) -> Path:
@@ -54,17 +71,47 @@ class Recorded(msgspec.Struct, frozen=True):
         return self.answers[path].json
 
     @property
+    def version(self) -> Version:
+        return parse_version(self.live("/api/version")["ray_version"])
+
+    @property
     def vanished(self) -> SessionRef:
         return SessionRef.checked(self.ref.namespace, VANISHED_CLUSTER, self.ref.session)
 
 
-def record(directory: Path, python: str = HERE, workload: Workload = mixed) -> Recorded:
+Recorder = Callable[[Path, str], None]
+"""Fills a directory with a recording of the Ray of an interpreter."""
+
+
+def on_one_node(workload: Workload) -> Recorder:
+    @functools.wraps(workload)
+    def fill(directory: Path, python: str) -> None:
+        asyncio.run(_record(directory, python, workload))
+
+    return fill
+
+
+MIXED = on_one_node(mixed)
+
+
+def recorded_once(directory: Path, python: str = HERE, recorder: Recorder = MIXED) -> Recorded:
+    """RAYHISTORY_TEST_RECORDING names a directory that keeps recordings for the next run."""
+    kept = os.environ.get("RAYHISTORY_TEST_RECORDING")
+    source = Path(kept) / f"{rays.name(python)}-{recorder.__name__}" if kept else directory / "original"
+    original = Recorded.load(source) if (source / "live.json").exists() else record(source, python, recorder)
+    # Servers write indexes into the store: each run begins without.
+    shutil.copytree(original.store, directory / "store")
+    shutil.copy2(source / "live.json", directory)
+    return Recorded.load(directory)
+
+
+def record(directory: Path, python: str, recorder: Recorder) -> Recorded:
     """Fills the directory; what is there is complete, or was removed."""
     work = directory / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        asyncio.run(_record(work, python, workload))
+        recorder(work, python)
         _add_vanished(work / "store")
         for name in ("store", "live.json"):
             (work / name).rename(directory / name)
@@ -76,24 +123,48 @@ def record(directory: Path, python: str = HERE, workload: Workload = mixed) -> R
 async def _record(directory: Path, python: str, workload: Workload) -> None:
     arguments = {"setting_local_storage_dir": str(directory / "store")}
     settings, _ = resolve(STORE_COMMANDS, arguments, {})
-    wish = Wish([], settings, CLUSTER, num_cpus=4, ray_command=ray_command(python))
+    wish = Wish([], settings, CLUSTER, num_cpus=4, ray_command=rays.ray_command(python))
     async with recording(wish) as session:
         await workload(session.ray, python)
         await session.settle()
-        answers = await _ask(session.ray.dashboard_url)
-        (directory / "live.json").write_bytes(msgspec.json.encode((session.ref, answers)))
+        _check_export(session.ray.session_dir)
+        answers = await _asked(session.ray.dashboard_url)
+        printed = await asyncio.to_thread(_print, session.ray.dashboard_url, python, answers)
+        (directory / "live.json").write_bytes(msgspec.json.encode((session.ref, answers, printed)))
 
 
-async def _ask(dashboard: str) -> list[Answer]:
+def _check_export(session: Path) -> None:
+    """Ray waits for half a minute for its own agent, and then does without: no history can be had of that."""
+    said = session / "logs" / "gcs_server.err"
+    assert not said.exists() or "will not be exported" not in said.read_text(), "the machine is too busy for Ray"
+
+
+async def ask(dashboard: str) -> bytes:
+    """All answers, for somebody who asks from elsewhere."""
+    return msgspec.json.encode(await _asked(dashboard))
+
+
+async def _asked(dashboard: str) -> list[Answer]:
     async with httpx.AsyncClient(base_url=dashboard, trust_env=False, timeout=60) as http:
 
         async def answer(question: Question) -> Answer:
             response = await http.request(question.method, question.uncached, headers=question.headers)
             return Answer(question, response.status_code, response.text)
 
-        answers = [await answer(question) for question in first_questions()]
+        there = {path: (await answer(Question(path))).json for path in ("/logical/actors", "/api/jobs/")}
+        answers = [await answer(question) for question in library_questions(there)]
+        if answers:
+            await asyncio.sleep(_UNTIL_TOLD)
+        answers += [await answer(question) for question in first_questions()]
         known = {each.question.name: each.json for each in answers if each.status == 200}
         return answers + [await answer(question) for question in later_questions(known)]
+
+
+def _print(dashboard: str, python: str, answers: list[Answer]) -> list[Printed]:
+    given = {answer.question.name: answer for answer in answers}
+    asking = list(calls({kind: given[everything(kind)].json["data"]["result"]["result"] for kind in LISTS}))
+    printed = asked(python, *((dashboard, call) for call in asking))
+    return [Printed(call, answer) for call, answer in zip(asking, printed, strict=True)]
 
 
 def _add_vanished(store: Path) -> None:

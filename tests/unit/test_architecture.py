@@ -13,9 +13,11 @@ ALLOWED = {
     "layout": set(),
     "events": set(),
     "web": set(),
+    "access": set(),
+    "live": set(),
     "index": {"events", "layout", "storage"},
     "collector": {"events", "layout", "storage"},
-    "server": {"index", "events", "layout", "storage", "web"},
+    "server": {"access", "live", "index", "events", "layout", "storage", "web"},
     "keeping": {"server", "collector", "index", "events", "layout", "storage"},
     "cli": {"keeping", "server", "index", "collector", "events", "layout", "storage", "web"},
 }
@@ -48,5 +50,5 @@ def test_the_collector_loads_nothing_that_is_the_servers() -> None:
     code = "import sys, rayhistory.collector.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"duckdb", "arro3", "jinja2", "rich", "ray", "rayhistory.index", "rayhistory.server", "rayhistory.keeping",
-             "rayhistory.cli"}  # fmt: skip
+             "rayhistory.cli", "rayhistory.access", "rayhistory.live"}  # fmt: skip
     assert not heavy & set(loaded)

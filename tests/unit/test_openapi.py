@@ -25,7 +25,8 @@ from recorded.served import serving
 from recorded_sample import REF, keep_sample, settings_for
 
 PATHS = ["/api/history/sessions", "/api/history/openapi.json", f"{REF.url}api/history/gaps",
-         f"{REF.url}api/history/metrics", f"{REF.url}api/history/rows/tasks"]  # fmt: skip
+         f"{REF.url}api/history/course", f"{REF.url}api/history/metrics",
+         f"{REF.url}api/history/rows/tasks"]  # fmt: skip
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 

@@ -13,9 +13,12 @@ from rayhistory.web import (
     HOME_JSON_PATH,
     HOME_PATH,
     STATIC_DIR,
+    Gap,
     HomeFilters,
     SessionCounts,
     SessionRow,
+    render_frame,
+    render_gaps,
     render_home,
     render_message,
     render_progress,
@@ -31,6 +34,11 @@ from rayhistory.web.format import (
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 NOW = 1_794_777_600_000
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+
+
+class Frontends(msgspec.Struct):
+    chosen: str | None
+    versions: list[str]
 
 
 class Page(HTMLParser):
@@ -86,6 +94,7 @@ def home_html(*sessions: SessionRow, **changes: object) -> str:
         "total": len(sessions),
         "next_page": None,
         "previous_page": None,
+        "dashboards": ["2.60.0"],
         "notice": None,
         "store": "/data/ray",
         "now_ms": NOW,
@@ -98,8 +107,34 @@ def home(*sessions: SessionRow, **changes: object) -> Page:
     return Page(home_html(*sessions, **changes))
 
 
+def frame_html(session: SessionRow, **changes: object) -> str:
+    values: dict[str, object] = {
+        "moment_ms": None,
+        "last_ms": NOW - HOUR,
+        "dashboards": Frontends("2.60.0", ["2.60.0"]),
+        "now_ms": NOW,
+        "version": "1.2.3",
+    }
+    return render_frame(session, **(values | changes))  # type: ignore[arg-type]
+
+
+def frame(session: SessionRow, **changes: object) -> Page:
+    return Page(frame_html(session, **changes))
+
+
 def every_page() -> dict[str, str]:
-    filters = HomeFilters(q=HOSTILE, namespace=HOSTILE, state="ended", page=HOSTILE, namespaces=[HOSTILE])
+    filters = HomeFilters(
+        q=HOSTILE,
+        namespace=HOSTILE,
+        state="ended",
+        owner=f"rayjob/{HOSTILE}",
+        since=HOSTILE,
+        start=HOSTILE,
+        end=HOSTILE,
+        sort=HOSTILE,
+        page=HOSTILE,
+        namespaces=[HOSTILE],
+    )
     hostile = a_session(
         namespace=HOSTILE,
         cluster=HOSTILE,
@@ -110,7 +145,16 @@ def every_page() -> dict[str, str]:
         counts=some_counts(jobs={HOSTILE: 1}, failed_tasks=4, gaps=2),
     )
     return {
-        "home": home_html(hostile, filters=filters, notice=HOSTILE, store=HOSTILE, version=HOSTILE),
+        "home": home_html(
+            hostile, filters=filters, dashboards=[HOSTILE, "2.60.0"], notice=HOSTILE, store=HOSTILE, version=HOSTILE
+        ),
+        "frame": frame_html(hostile, dashboards=Frontends(HOSTILE, [HOSTILE, "2.60.0"])),
+        "gaps": render_gaps(
+            hostile,
+            [Gap(kind=HOSTILE, detail=HOSTILE, count=1, sources=[HOSTILE, HOSTILE])],
+            complete=False,
+            version=HOSTILE,
+        ),
         "empty": home_html(store=HOSTILE),
         "no match": home_html(filters=filters),
         "past the end": home_html(filters=filters, total=70),
@@ -127,7 +171,7 @@ def any_page(request: pytest.FixtureRequest) -> Page:
 
 
 def test_script_and_markup_in_names_stay_text(any_page: Page) -> None:
-    assert [script["src"] for script in any_page.all("script")] == ["/assets/history.js"]
+    assert {script["src"] for script in any_page.all("script")} <= {"/assets/history.js", "/assets/frame.js"}
     assert any_page.all("img") == []
     assert HOSTILE in any_page.text
 
@@ -163,7 +207,7 @@ def test_the_policy_allows_nothing_inline_and_nothing_foreign() -> None:
 
 
 def test_a_row_tells_what_the_session_was() -> None:
-    page = home(a_session(owner_kind="RayJob", owner_name="nightly"))
+    page = home(a_session(owner_kind="rayjob", owner_name="nightly"))
     for expected in (
         "Ended",
         "trainer",
@@ -271,22 +315,50 @@ def test_a_page_past_the_end_leads_to_the_first_one() -> None:
 
 
 def test_filters_round_trip_through_the_form() -> None:
-    filters = HomeFilters(q='a "b" & c', namespace="gone", state="ended", namespaces=["ml", "prod"])
+    filters = HomeFilters(
+        q='a "b" & c',
+        namespace="gone",
+        state="ended",
+        owner="rayjob/x",
+        since="3h",
+        start="2026-11-01",
+        sort="-cluster",
+        namespaces=["ml", "prod"],
+    )
     page = home(a_session(), filters=filters)
     inputs = {field["name"]: field["value"] for field in page.all("input")}
-    assert inputs == {"q": 'a "b" & c', "state": "ended"}
-    assert [option["value"] for option in page.all("option") if "selected" in option] == ["gone"]
-    assert [option["value"] for option in page.all("option")] == ["", "gone", "ml", "prod"]
+    assert inputs == {"q": 'a "b" & c', "state": "ended", "sort": "-cluster", "from": "2026-11-01", "to": ""}
+    assert [option["value"] for option in page.all("option") if "selected" in option] == ["gone", "rayjob/x", "3h"]
+    assert [option["value"] for option in page.all("option")] == [
+        *("", "gone", "ml", "prod"),
+        *("", "rayjob", "rayservice", "none", "rayjob/x"),
+        *("", "1h", "24h", "7d", "30d", "3h"),
+    ]
 
 
 def test_filters_round_trip_through_links() -> None:
-    filters = HomeFilters(q="a&b=c #1", namespace="ml", state="running", page="eyJ4Ijox+/==")
+    filters = HomeFilters(
+        q="a&b=c #1",
+        namespace="ml",
+        state="running",
+        owner="rayjob/x",
+        since="24h",
+        start="2026-11-01",
+        end="2026-11-15",
+        sort="started",
+        page="eyJ4Ijox+/==",
+    )
     page = home(a_session(), filters=filters)
     json_link = next(urlsplit(link) for link in page.links() if link.startswith(HOME_JSON_PATH))
     assert parse_qs(json_link.query) == {
         "q": ["a&b=c #1"],
         "namespace": ["ml"],
         "state": ["running"],
+        "owner": ["rayjob/x"],
+        "since": ["24h"],
+        "from": ["2026-11-01"],
+        "to": ["2026-11-15"],
+        "sort": ["started"],
         "page": ["eyJ4Ijox+/=="],
     }
 
@@ -294,6 +366,32 @@ def test_filters_round_trip_through_links() -> None:
 def test_choosing_a_state_keeps_the_other_filters_and_starts_at_the_first_page() -> None:
     filters = HomeFilters(q="train", namespace="ml", page="3")
     assert filters.with_state("vanished").url(HOME_PATH) == "/home?q=train&namespace=ml&state=vanished"
+
+
+def test_the_head_of_a_column_sorts_by_it_then_the_other_way_then_as_usual() -> None:
+    filters = HomeFilters(q="train", page="3")
+    sorts = []
+    for _ in range(3):
+        filters = filters.sorted_by("started")
+        sorts.append((filters.sort, filters.order_of("started"), filters.order_of("cluster")))
+    assert sorts == [("started", "ascending", "none"), ("-started", "descending", "none"), (None, "none", "none")]
+    assert filters.url(HOME_PATH) == "/home?q=train"
+
+
+def test_an_owner_leads_to_all_its_sessions() -> None:
+    page = home(a_session(owner_kind="rayservice", owner_name="shop"), filters=HomeFilters(state="ended", page="2"))
+    assert "/home?state=ended&owner=rayservice%2Fshop" in page.links()
+
+
+def test_gaps_lead_to_what_is_missing() -> None:
+    assert f"{a_session().url}gaps" in home(a_session(counts=some_counts(gaps=1))).links()
+
+
+def test_a_dashboard_can_be_chosen_only_where_there_are_several() -> None:
+    several = home(a_session(dashboard="2.60.0"), dashboards=["2.60.0", "2.55.0"])
+    assert f"{a_session().url}?dashboard=2.55.0" in several.links()
+    assert "Dashboard 2.60.0 (suits best)" in several.text
+    assert not [link for link in home(a_session()).links() if "dashboard=" in link]
 
 
 def test_no_filter_means_no_query() -> None:
@@ -314,6 +412,59 @@ def test_only_a_view_with_a_running_session_refreshes_its_rows() -> None:
 
     assert refreshes(home(a_session(), a_session(state="running", ended_ms=None)))
     assert not refreshes(home(a_session()))
+
+
+def test_the_bar_tells_which_session_this_is_in_what_state_and_how_old() -> None:
+    page = frame(a_session())
+    for expected in ("trainer", "ml · 2026-11-15_19-20-00", "Ended", "Ended 1 h ago", "Dashboard 2.60.0"):
+        assert expected in page.text
+    (bar,) = [header for header in page.all("header") if header.get("id") == "bar"]
+    assert bar["data-address"] == a_session().url.rstrip("/")
+    assert HOME_PATH in page.links()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"last_ms": NOW - 3 * MINUTE}, "Up to 3 min ago"),
+        ({"last_ms": 0}, "Nothing recorded yet"),
+        ({"moment_ms": NOW - 5 * MINUTE}, "As of 2026-11-15 21:15 UTC"),
+    ],
+)
+def test_the_bar_tells_until_when_a_running_session_is_shown(changes: dict[str, object], expected: str) -> None:
+    page = frame(a_session(state="running", ended_ms=None), **changes)
+    assert expected in page.text
+    assert "Now" in page.text
+
+
+def test_the_bar_shows_gaps_only_where_there_are_some() -> None:
+    def hidden(session: SessionRow) -> bool:
+        (link,) = [link for link in frame(session).all("a") if link.get("id") == "gaps"]
+        return "hidden" in link
+
+    assert hidden(a_session())
+    assert hidden(a_session(counts=None))
+    assert not hidden(a_session(counts=some_counts(gaps=2)))
+
+
+def test_the_bar_offers_a_choice_of_dashboards_where_there_are_several() -> None:
+    page = frame(a_session(), dashboards=Frontends("2.55.0", ["2.60.0", "2.55.0"]))
+    assert [option["value"] for option in page.all("option")] == ["2.60.0", "2.55.0"]
+    assert [option["value"] for option in page.all("option") if "selected" in option] == ["2.55.0"]
+    assert frame(a_session()).all("select") == []
+
+
+def test_gaps_are_told_in_words_with_where_they_are() -> None:
+    gaps = [
+        Gap(kind="truncated gzip", detail="node 1", count=2_000, sources=["a/b.gz", "a/c.gz"]),
+        Gap(kind="task closed at the session's end", detail="", count=1, sources=[]),
+    ]
+    page = Page(render_gaps(a_session(), gaps, complete=False, version="1"))
+    for expected in ("Truncated gzip", "2,000", "2 objects", "a/c.gz", "Task closed at the session's end"):
+        assert expected in page.text
+    assert {f"{a_session().url}gaps.json", a_session().url, HOME_PATH} <= set(page.links())
+    assert "Nothing was lost" in Page(render_gaps(a_session(), gaps, complete=True, version="1")).text
+    assert "Nothing is missing" in Page(render_gaps(a_session(), [], complete=True, version="1")).text
 
 
 def test_a_message_shows_status_reason_and_what_to_do() -> None:

@@ -25,6 +25,8 @@ _HERE = "http://here"
 _CONNECT, _READ = 10.0, 120.0
 _BEING_INDEXED = "This session is being indexed"
 _AGAIN = 2.0
+_ONLY_FOR_US: dict[str, Any] = {"allowed_hosts": (), "auth": "none", "discover": False, "live": False}
+"""Whoever can read the store needs no permission of a server."""
 _ADDRESS = "/s/"
 
 Params = dict[str, Any]
@@ -92,10 +94,12 @@ def address_of(arguments: argparse.Namespace) -> tuple[str | None, str]:
 @asynccontextmanager
 async def _client(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     if server:
-        async with httpx.AsyncClient(base_url=server) as http:
+        token = settings.ray_auth_token.strip()
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        async with httpx.AsyncClient(base_url=server, headers=headers) as http:
             yield http
         return
-    app = create_app(dataclasses.replace(settings, index_ahead=False, allowed_hosts=()))
+    app = create_app(dataclasses.replace(settings, index_ahead=False, expensive_calls=0, **_ONLY_FOR_US))
     async with app.router.lifespan_context(app), httpx.AsyncClient(base_url=_HERE, transport=InProcess(app)) as http:
         yield http
 

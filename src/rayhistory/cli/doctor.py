@@ -114,8 +114,8 @@ def _ray(settings: Settings) -> Iterator[Finding]:
     version = installed_ray()
     yield Finding(version is not None, f"Ray {version} is installed" if version else "Ray is not installed here",
                   "Only `rayhistory run` needs it: pip install 'ray[default]'", required=False)  # fmt: skip
-    found = frontend.find_frontend(settings.dashboard_dir)
-    yield Finding(found is not None, f"dashboard frontend: {found}" if found else frontend.ABSENT, frontend.ADVICE)
+    found = ", ".join(each.version for each in frontend.Frontends(settings.dashboard_dir).installed())
+    yield Finding(bool(found), f"dashboard frontends: {found}" if found else frontend.ABSENT, frontend.ADVICE)
     wanted = export_environment("", version or "2.60.0")
     missing = [name for name in wanted if not os.environ.get(name)]
     yield Finding(not missing, "Ray's export settings are in this environment" if not missing

@@ -13,6 +13,7 @@ from rayhistory import __version__
 from rayhistory.cli import (
     asking,
     copying,
+    dashboards,
     doctor,
     env,
     importing,
@@ -34,8 +35,9 @@ from rayhistory.settings import STORE_COMMANDS, Parser, Settings, add_flags, par
 _STORE = frozenset({"store", "storage_backend", "local_storage_dir", "storage_root_dir", "storage_backend_config_path"})
 _SERVE = _STORE | {
     "port", "host", "allowed_hosts", "cors_origins", "dashboard_dir", "cache_dir", "cache_size", "fold_memory", "folds",
-    "index_ahead",
-    "vanished_after",
+    "index_ahead", "grafana_url",
+    "vanished_after", "auth", "access_file", "trusted_proxies", "user_header", "groups_header", "tls_cert", "tls_key",
+    "audit_log", "expensive_calls", "live",
 }  # fmt: skip
 
 _INDEX = _STORE | {"cache_dir", "cache_size", "fold_memory", "folds", "vanished_after"}
@@ -89,6 +91,7 @@ def _parser() -> Parser:
     indexing.add_argument("--address", default="", help="of the Ray cluster (default: the one that is found)")
     _add_reading(commands)
     _add_keeping(commands)
+    _add_dashboards(commands)
     _add(commands, "doctor", doctor.run, "check settings, store, Ray and ports, and say what to do", _SERVE)
     _add_env(commands)
     demo = _add(commands, "demo", serve.demo, "record a sample session if there is none, then serve", _SERVE)
@@ -149,6 +152,21 @@ def _add_keeping(commands: "argparse._SubParsersAction[Parser]") -> None:
     ):
         marking = _add(commands, name, run, text, settings)
         marking.add_argument("sessions", nargs="+", metavar="SESSION", help="session or namespace/cluster")
+
+
+def _add_dashboards(commands: "argparse._SubParsersAction[Parser]") -> None:
+    text = "list, get and remove dashboards of other versions of Ray"
+    parser = commands.add_parser("dashboards", help=text, description=text.capitalize() + ".")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
+    settings = frozenset({"dashboard_dir", "cache_dir"})
+    _add(actions, "list", dashboards.run_list, "list the dashboards that sessions can be shown in", settings)
+    adding = _add(actions, "add", dashboards.run_add, "get the dashboard of a version of Ray", settings)
+    adding.add_argument(
+        "what", nargs="+", metavar="VERSION|WHEEL|DIRECTORY", help="a version, which pip downloads; a file; a directory"
+    )
+    adding.add_argument("--as", dest="called", default="", metavar="VERSION", help="where it does not tell its version")
+    removing = _add(actions, "remove", dashboards.run_remove, "remove dashboards that were added", settings)
+    removing.add_argument("versions", nargs="+", metavar="VERSION", help="as the list shows it")
 
 
 def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:

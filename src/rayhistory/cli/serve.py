@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from rayhistory import jsonlog
-from rayhistory.cli import record, sample_job
+from rayhistory.cli import record
 from rayhistory.layout import Layout
 from rayhistory.server import frontend
 from rayhistory.server.app import create_app
 from rayhistory.server.catalogue import Catalogue, Entry
-from rayhistory.server.main import listen
+from rayhistory.server.main import listen, listening
 from rayhistory.server.main import serve as serve_until_stopped
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
@@ -19,12 +19,13 @@ from rayhistory.storage import open_store
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     host = settings.host or "127.0.0.1"
+    settings, certificate = listening(settings, host)
     listener = listen(host, settings.port)
-    address = f"http://{host}:{listener.getsockname()[1]}"
+    address = f"{'https' if certificate else 'http'}://{host}:{listener.getsockname()[1]}"
     entries = asyncio.run(_entries(settings))
     jsonlog.set_up("warning")
     _greet(address, settings, entries)
-    serve_until_stopped(create_app(settings), listener)
+    serve_until_stopped(create_app(settings), listener, certificate)
     return 0
 
 
@@ -34,7 +35,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> int:
     listen(settings.host or "127.0.0.1", settings.port).close()
     if not asyncio.run(_entries(settings)):
         record.say("the store holds no session yet: recording a sample job, which takes about a minute")
-        script = Path(sample_job.__file__)
+        script = Path(__file__).with_name("sample_job.py")
         asyncio.run(record.record(record.Wish([sys.executable, str(script)], settings, arguments.name)))
     return run(arguments, settings)
 
@@ -55,6 +56,6 @@ def _greet(address: str, settings: Settings, entries: list[Entry]) -> None:
         print(f"  and {len(entries) - 3} more")
     if not entries:
         print("  The store holds no session yet. Record one with: rayhistory run -- python my_job.py")
-    if frontend.find_frontend(settings.dashboard_dir) is None:
+    if not frontend.Frontends(settings.dashboard_dir).installed():
         print(f"  {frontend.ABSENT}. {frontend.ADVICE}")
     print("Press Ctrl-C to stop.", flush=True)

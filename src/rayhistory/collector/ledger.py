@@ -112,6 +112,9 @@ class Ledger:
         entry = self._book.sessions.get(session)
         return entry is not None and entry.sealed
 
+    def knows(self, session: str) -> bool:
+        return session in self._book.sessions
+
     def created(self, created_ns: int) -> None:
         self._book.last_created = max(self._book.last_created, created_ns)
 

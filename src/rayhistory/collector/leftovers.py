@@ -150,6 +150,12 @@ def mark_done(spool: Path, session: str, node: str, logs: Path) -> None:
     _mark(spool, Leftover(session, node, logs), _version(logs))
 
 
+def is_unfinished(spool: Path, directory: Path) -> bool:
+    """Of a session that has just ended: whether some of its logs are not in the store."""
+    leftover = Leftover(directory.name, node_of(directory), directory / "logs")
+    return not _is_quiet(leftover.logs) and _marked(spool, leftover) != _version(leftover.logs)
+
+
 def _mark(spool: Path, leftover: Leftover, version: str) -> None:
     path = _mark_path(spool, leftover)
     try:

@@ -80,6 +80,7 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
             "namespace": settings.ray_cluster_namespace,
             "cluster": cluster,
             "store": store.url,
+            "prefix": settings.storage_root_dir,
             "ray_tmp_root": settings.ray_tmp_root,
         },
     )

@@ -205,6 +205,8 @@ class PackSeries:
     def _fill(self, builder: PackBuilder, *, final: bool) -> None:
         """Everything new, as far as it fits: first a share of each file, then what there is room for."""
         for share in (_SHARE, _MOST_RAW):
+            if self.tailer.surprised:
+                self.tailer.scan(self._number)
             for file in self.tailer.due(final=final):
                 for stream, start, data in self.tailer.read(file, min(share, builder.room)):
                     self._add(builder, stream, start, data)

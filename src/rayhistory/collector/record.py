@@ -15,7 +15,7 @@ from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.spool import Counts
 from rayhistory.collector.supervise import delays, pause
 from rayhistory.errors import ObjectExists, StoreError
-from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord
+from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
@@ -93,9 +93,8 @@ class SessionRecord:
     async def _go_on(self) -> None:
         """This collector was started again: the session began when it began, and has not ended."""
         before = await self._store.get(self._layout.start_key(self._ref))
-        try:
-            earlier = msgspec.json.decode(before, type=StartRecord)
-        except msgspec.MsgspecError:
+        earlier = read_record(before, StartRecord)
+        if earlier is None:
             log.warning("start.json cannot be read and is written anew", extra={"session": self._ref.session})
         else:
             self._start.started_ms = earlier.started_ms

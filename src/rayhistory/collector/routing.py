@@ -200,7 +200,7 @@ def route(event: bytes) -> Route:
         return of.get(name) or of.get(_snake(name))
 
     job = None
-    if either(fields, "eventType") not in _NODE_TYPES:
+    if str(either(fields, "eventType")) not in _NODE_TYPES:
         nested = [either(fields, name) for name in _WITH_JOB]
         job = next((found for each in nested if isinstance(each, dict) and (found := either(each, "jobId"))), None)
     return _checked(

@@ -17,7 +17,7 @@ from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, ra
 from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.ingest import Ingest
 from rayhistory.collector.keeper import UNKNOWN, SessionKeeper, Shared
-from rayhistory.collector.leftovers import Leftovers
+from rayhistory.collector.leftovers import Leftovers, is_unfinished
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import node_seal, seal_node
 from rayhistory.collector.setaside import SetAside
@@ -143,10 +143,10 @@ class Collector:
             await self._seal_what_was_left()
             await asyncio.sleep(_LOOK)
 
-    async def _notice(self, sighting: Sighting | None) -> None:
+    async def _notice(self, sighting: Sighting | None, *, last: bool = False) -> None:
         keeper = self._keeper
         if sighting and (keeper is None or keeper.ref.session != sighting.session):
-            if sighting.session not in self._closing and await self._is_live(sighting):
+            if sighting.session not in self._closing and await self._is_to_be_kept(sighting, last=last):
                 self._change(sighting.session, sighting.directory)
         elif sighting and keeper and keeper.directory is None:
             keeper.attach(sighting.directory)
@@ -159,11 +159,18 @@ class Collector:
             if node := seen or known or self._shared.ingest.senders.get(session):
                 await self._keeper.set_node(node)
 
-    async def _is_live(self, sighting: Sighting) -> bool:
+    async def _is_to_be_kept(self, sighting: Sighting, *, last: bool) -> bool:
         """`session_latest` may lead to a session that ended long ago, while the next is about to start."""
         if self._shared.metrics.sessions[sighting.session].received:
             return True
-        return await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE
+        if await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE:
+            return True
+        return last and await asyncio.to_thread(self._was_left, sighting)
+
+    def _was_left(self, sighting: Sighting) -> bool:
+        """An earlier process kept it, and nobody has brought it to its end: there is no later to do so."""
+        spool = self._shared.spool
+        return spool.knows(sighting.session) and is_unfinished(spool.directory, sighting.directory)
 
     def _log_lag(self) -> float:
         return self._keeper.log_lag() if self._keeper else 0.0
@@ -213,8 +220,8 @@ class Collector:
     async def end(self, stop_listening: Callable[[], Awaitable[None]]) -> None:
         began = time.monotonic()
         grace = self._settings.grace_period
-        if self._keeper is None:  # a session so short that it has not been noticed yet
-            await self._notice(await asyncio.to_thread(look, self._root))
+        if self._keeper is None:  # a session so short that it has not been noticed yet, or whose collector died with it
+            await self._notice(await asyncio.to_thread(look, self._root), last=True)
         await self._until_ray_is_gone(began + grace - _KEPT_FOR_FLUSH)
         await stop_listening()
         await _cancelled(self._tasks)

@@ -25,6 +25,7 @@ _thread = ThreadPoolExecutor(1, thread_name_prefix="logs", initializer=step_back
 _LONGEST_PAUSE = 30.0
 _LAST_PAUSES = 2.0
 _BETWEEN_LOOKS = 0.5
+_UNSEEN = 100  # packs of an earlier collector that a listing may not tell of yet: their numbers are left out
 _LAST_ROUNDS = 3  # files of processes that outlive Ray may go on growing
 
 
@@ -120,7 +121,8 @@ class PackShipper:
                 continue
             if reader.damaged:
                 log.warning("packs of logs are damaged", extra={"prefix": prefix, "number": reader.damaged})
-            return PackSeries(self._directory, reader.catalog, reader.newest, self._events)
+            newest = reader.newest + _UNSEEN if reader.newest >= 0 else -1
+            return PackSeries(self._directory, reader.catalog, newest, self._events)
         raise AssertionError  # pauses do not end
 
     async def _make(self, series: PackSeries, *, final: bool) -> Sealed | None:
@@ -132,6 +134,8 @@ class PackShipper:
         except Exception:
             self._making = self._series = None  # begin again from what the store has
             raise
+        self._metrics.log_lost.inc(series.tailer.lost)
+        series.tailer.lost = 0
         if sealed is None:
             self._making = None
         return sealed

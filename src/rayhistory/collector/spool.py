@@ -297,6 +297,10 @@ class Spool:
             with suppress(OSError):  # a disk that fails costs the count of what comes late
                 await self._on(self._clerk, self._ledger.save)
 
+    def knows(self, session: str) -> bool:
+        """Whether anything of the session was ever here."""
+        return session in self.to_seal or self._ledger.knows(session)
+
     def reopen(self, session: str) -> None:
         """The session goes on, though it may have been sealed."""
         self._ledger.seal(session, sealed=False)

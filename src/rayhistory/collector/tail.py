@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -33,16 +33,24 @@ _DUMP = re.compile(r"(?:.*/)?debug_state\w*\.txt\Z")
 """Written anew every few seconds: only its last state is of use, and it need not be the very last."""
 
 
+class _MovedAway(Exception):
+    """What may be a file's copy had another name when it was to be read: the next scan knows more."""
+
+
 class File(msgspec.Struct):
     """A stream, and what was last seen of its file."""
 
     stream: Stream
     size: int = 0
+    highest: int = 0
+    """The largest size that was ever seen of it."""
     modified_ns: int = 0
     looked_at_ns: int = -1
     """Modification time up to which all of it has been shipped."""
     round: int = 0
     shipped: float = float("-inf")
+    other: bool = False
+    """It was found to hold something else: the next scan sees what has become of it."""
 
     @property
     def is_dump(self) -> bool:
@@ -64,6 +72,10 @@ class Tailer:
         self.forgotten: set[int] = set()
         self.folders: list[str] = []
         self.root = root
+        self.lost = 0
+        """Bytes that were seen, and removed or cut before they were read."""
+        self.surprised = False
+        """A file was found cut while it was read: there is something to find for a scan."""
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
         self._round = 0
         self._number = 0
@@ -91,24 +103,43 @@ class Tailer:
         walked = walk(str(self.root)) if self.root else None
         if walked is None:
             return
-        self._round += 1
         self._number = number
+        self.surprised = False
+        replaced = self._look(walked)
+        seen: set[int] = set()
+        while news := {file.stream.id for file in (*replaced, *self._cut())} - seen:
+            seen |= news
+            walked = walk(str(self.root)) or walked  # a copy is older than the cut, but may have been missed
+            replaced += self._look(walked)
         self.folders = walked.folders
-        unknown = self._known(walked)
-        seen = {entry.key for entry in walked.entries}
-        replaced = [file for entry in unknown if (file := self._meet(entry, seen))]
         for file in replaced:
-            self._end(file)
-        cut = [file for file in self._present() if file.round == self._round and file.size < file.stream.size]
-        for file in cut:
-            self._begin_anew(file)
+            with suppress(_MovedAway):
+                self._end(file)
+        for file in self._cut():
+            with suppress(_MovedAway):
+                self._begin_anew(file)
         gone = [file for file in self._present() if file.round != self._round]
         for file in gone:
-            if len(gone) <= _MOST_COMPARED:
-                self._end(file)
-            else:
+            if len(gone) > _MOST_COMPARED:
                 self._is_gone(file)
+                continue
+            with suppress(_MovedAway):
+                self._end(file)
         self._name_links(walked)
+
+    def _look(self, walked: Walked) -> list[File]:
+        """Takes note of all files; gives those whose inodes others have now."""
+        self._round += 1
+        unknown = self._known(walked)
+        seen = {entry.key for entry in walked.entries}
+        return [file for entry in unknown if (file := self._meet(entry, seen))]
+
+    def _cut(self) -> list[File]:
+        return [
+            file
+            for file in self._present()
+            if file.round == self._round and (file.other or file.size < file.stream.size)
+        ]
 
     def _present(self) -> Iterator[File]:
         return (file for file in self._files.values() if file.stream.state == PRESENT)
@@ -122,6 +153,7 @@ class Tailer:
                 unknown.append(entry)
                 continue
             file.round, file.size, file.modified_ns = self._round, entry.size, entry.modified_ns
+            file.highest = max(file.highest, file.size)
         return unknown
 
     def _meet(self, entry: Entry, seen: set[tuple[int, int]]) -> File | None:
@@ -158,6 +190,7 @@ class Tailer:
             del self._by_key[self._key(file)]
         stream.name, stream.state, (stream.device, stream.inode) = entry.name, PRESENT, entry.key
         file.round, file.size, file.modified_ns = self._round, entry.size, entry.modified_ns
+        file.highest = max(file.highest, file.size)
         self._by_name[entry.name] = self._by_key[entry.key] = file
         self.changed.add(stream.id)
 
@@ -166,8 +199,10 @@ class Tailer:
         if stream.state == GONE:
             return
         if file.waiting and not file.is_dump:
+            self.lost += file.waiting
             log.warning(
-                "a log file was removed before it was shipped", extra={"file": stream.name, "bytes": file.waiting}
+                "a log file was removed or cut before it was shipped",
+                extra={"file": stream.name, "bytes": file.waiting},
             )
         stream.state, stream.since = GONE, self._number
         self.changed.add(stream.id)
@@ -188,7 +223,7 @@ class Tailer:
     def _begin_anew(self, file: File) -> File:
         """The file was cut, or another one has its inode: what it held ends here, and a new stream begins."""
         entry = Entry(file.stream.name, self._key(file), file.size, file.modified_ns)
-        file.size = file.stream.size
+        file.size = file.stream.size if file.other else file.highest  # what grew again has hidden how large it was
         self._end(file)
         fresh = self._new(entry)
         self._is_at(fresh, entry)
@@ -198,6 +233,7 @@ class Tailer:
         """What the stream was is over, unless it goes on in a copy: copied away and cut is a way of rotating too."""
         stream = file.stream
         copy = None if file.is_dump else self._copy_of(file)
+        file.other = False
         if copy:
             file.size = stream.size
         self._is_gone(file)
@@ -219,9 +255,20 @@ class Tailer:
             near = name.startswith(stem) and "/" not in name[len(start) :]
             if near and other is not file and other.round == self._round and 0 < stream.size <= other.size:
                 entry = Entry(name, self._key(other), other.size, other.modified_ns)
-                if self._same(entry, stream, whole=True):
+                same = self._same(entry, stream, whole=True)
+                if same:
                     return other
+                if same is None and not self._is_there(entry):
+                    self.surprised = True
+                    raise _MovedAway
         return None
+
+    def _is_there(self, entry: Entry) -> bool:
+        try:
+            status = os.stat(f"{self.root}/{entry.name}", follow_symlinks=False)  # noqa: PTH116 - as in `walk`
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == entry.key
 
     def _keep_few(self, name: str) -> None:
         gone = [file for file in self._files.values() if file.stream.state == GONE and file.stream.name == name]
@@ -292,8 +339,11 @@ class Tailer:
             status = os.fstat(descriptor)
             stale = file.is_dump and file.stream.size and file.modified_ns != file.looked_at_ns
             file.size, file.modified_ns = status.st_size, status.st_mtime_ns
-            if stale or file.size < file.stream.size or not _continues(descriptor, file.stream):
+            if stale:
                 file = self._begin_anew(file)
+            elif file.size < file.stream.size or not _continues(descriptor, file.stream):
+                file.other = self.surprised = True
+                return
             yield from self._read_open(file, descriptor, most)
 
     def _read_open(self, file: File, descriptor: int, most: int) -> Iterator[tuple[int, int, bytes]]:

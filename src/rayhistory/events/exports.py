@@ -20,7 +20,7 @@ def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
         if reader is not None:
             told = int(float(line["timestamp"]) * 1e9)  # type: ignore[index]
             reader(add, line["event_data"], ns if 0 <= ns - told < 10**9 else told or ns)  # type: ignore[index]
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         return "unexpected export record", repr(error)
     return None
 

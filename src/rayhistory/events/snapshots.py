@@ -19,7 +19,7 @@ def add_rows(add: Add, uri: str, body: object, ns: int) -> tuple[str, str] | Non
         return None
     try:
         reader(add, body, ns)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         return "unexpected answer of the dashboard", f"{uri}: {error!r}"
     return None
 

@@ -23,7 +23,7 @@ def add_only_answer(add: Add, uri: str, body: object, ns: int) -> Problem | None
         if reader := _READERS.get(path):
             reader(add, body, ns)
         return problem or (_cut_short(path, body) if path.startswith("/api/v0/") else None)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         return "unexpected answer of the dashboard", f"{uri}: {error!r}"
 
 

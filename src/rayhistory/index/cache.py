@@ -38,7 +38,7 @@ class IndexCache:
 
     async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> list[Path]:
         """The local copies of a table's files; `again` when those that are there turned out to be damaged."""
-        parts = range(len(manifest.files[name]))
+        parts = range(len(manifest.sizes(name)))
         return list(await asyncio.gather(*(self._part(ref, manifest, name, part, again=again) for part in parts)))
 
     async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, again: bool) -> Path:

@@ -107,7 +107,7 @@ WITH changes AS (
 )
 SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'DEPENDENCIES_UNREADY') END
     AS state,
-  coalesce(d.job_id, right(actor_id, 8)) AS job_id, d.name, h.node_id, h.pid, d.ray_namespace,
+  coalesce(d.job_id, right(actor_id, 8)) AS job_id, d.name, h.node_id, coalesce(h.pid, w.pid) AS pid, d.ray_namespace,
   d.runtime_env, d.required_resources, h.death_cause, coalesce(d.is_detached, false) AS is_detached,
   d.placement_group_id, h.repr_name, coalesce(h.num_restarts, 0) AS num_restarts,
   coalesce(h.lineage_restarts, 0) AS lineage_restarts, coalesce(h.preemption_restarts, 0) AS preemption_restarts,
@@ -118,6 +118,7 @@ SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.la
   h.changed_ns // 1000000 AS changed_ms, d.actor_id IS NOT NULL AS defined, {closed} AS closed_by_history
 FROM actor_definitions d FULL OUTER JOIN history h USING (actor_id)
 LEFT JOIN node_definitions n ON n.node_id = h.node_id
+LEFT JOIN workers w ON w.worker_id = h.worker_id
 ORDER BY actor_id
 """
 

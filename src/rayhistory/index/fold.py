@@ -29,8 +29,7 @@ from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation
 from rayhistory.index.overlay import index_store
 from rayhistory.index.parts import Parts
 from rayhistory.index.sources import Source, digest, list_sources, unread
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.records import NodeSeal
+from rayhistory.layout import Layout, NodeSeal, SessionRef, read_record
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
@@ -112,16 +111,17 @@ async def _earlier(
     folder = scratch / EARLIER
     folder.mkdir()
     try:
-        listed = msgspec.json.decode(await store.get(f"{layout.index_prefix(ref)}/{before.build}/{_COVERED}"))
+        covered = await store.get(f"{layout.index_prefix(ref)}/{before.build}/{_COVERED}")
+        listed = msgspec.json.decode(covered, type=list[tuple[str, int]])
         for table in TABLES:
             name = merged_file(table.name)
-            for part, size in enumerate(before.files[name]):
+            for part, size in enumerate(before.sizes(name)):
                 key = layout.index_file_key(ref, before.build, name, part)
                 await _fetch(store, key, size, folder / f"{table.name}.{part}.parquet")
-    except (ObjectNotFound, msgspec.DecodeError, DamagedIndex):
+    except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, DamagedIndex):
         await asyncio.to_thread(shutil.rmtree, folder)
         return None, set()
-    return before, {(str(key), int(size)) for key, size in listed}
+    return before, set(listed)
 
 
 async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
@@ -136,10 +136,10 @@ async def _read_seals(store: Store, layout: Layout, ref: SessionRef) -> list[Nod
     seals = []
     for key in keys:
         try:
-            seals.append(msgspec.json.decode(await store.get(key), type=NodeSeal))
-        except (msgspec.DecodeError, ObjectNotFound):
+            seals.append(read_record(await store.get(key), NodeSeal))
+        except ObjectNotFound:
             continue
-    return seals
+    return [seal for seal in seals if seal]
 
 
 async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts: _Facts) -> Manifest:

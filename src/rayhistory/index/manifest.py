@@ -1,14 +1,22 @@
 """The manifest: what makes one generation of an index exist. It is written last, and only if nobody else was first."""
 
+from typing import Annotated
+
 import msgspec
 
 from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.index.parts import MOST_PARTS
+from rayhistory.layout import Layout, SessionRef, read_record
+from rayhistory.layout.records import Count
+from rayhistory.layout.session import is_safe_component
 from rayhistory.storage import Store
 
 SCHEMA = 7
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
 
+
+Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_MOST_TABLES = 1000
 
 MERGED = "merged."
 """The tables whose names begin so are for the next fold; the others are served."""
@@ -26,13 +34,13 @@ class Closing(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct, omit_defaults=True):
     """What lists of sessions show, without opening the index."""
 
-    jobs: dict[str, int] = {}
-    tasks: int = 0
-    failed_tasks: int = 0
-    actors: int = 0
-    nodes: int = 0
-    gaps: int = 0
-    size_bytes: int = 0
+    jobs: dict[str, Count] = {}
+    tasks: Count = 0
+    failed_tasks: Count = 0
+    actors: Count = 0
+    nodes: Count = 0
+    gaps: Count = 0
+    size_bytes: Count = 0
 
 
 class Manifest(msgspec.Struct):
@@ -40,14 +48,14 @@ class Manifest(msgspec.Struct):
     generation: int
     build: str
     """The folder with the tables of this generation."""
-    files: dict[str, list[int]]
+    files: dict[str, list[Count]]
     """Sizes of the files of each table: one, or as many as the session was folded in parts."""
     covered: str
     """A digest of the names and sizes of everything that was folded."""
     closing: Closing | None
     counts: Counts
-    first_ns: int | None
-    last_ns: int | None
+    first_ns: Nanoseconds | None
+    last_ns: Nanoseconds | None
     ray_version: str | None
     seconds: float
     events: int
@@ -55,6 +63,21 @@ class Manifest(msgspec.Struct):
     @property
     def size(self) -> int:
         return sum(map(sum, self.files.values()))
+
+    def sizes(self, table: str) -> list[int]:
+        """Of the files of a table."""
+        if table not in self.files:
+            raise DamagedIndex(f"generation {self.generation} of an index has no table {table}")
+        return self.files[table]
+
+
+def parse_manifest(data: bytes) -> Manifest | None:
+    """None for what is none, or of another schema. Its names become paths: those that lead elsewhere make it none."""
+    manifest = read_record(data, Manifest)
+    if manifest is None or manifest.schema != SCHEMA or len(manifest.files) > _MOST_TABLES:
+        return None
+    names_are_safe = all(map(is_safe_component, (manifest.build, *manifest.files)))
+    return manifest if names_are_safe and max(map(len, manifest.files.values()), default=0) <= MOST_PARTS else None
 
 
 async def read_latest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
@@ -65,10 +88,9 @@ async def read_latest(store: Store, layout: Layout, ref: SessionRef) -> Manifest
     if highest is None:
         return None
     try:
-        manifest = msgspec.json.decode(await store.get(layout.manifest_key(ref, highest)), type=Manifest)
-    except (msgspec.DecodeError, ObjectNotFound):
+        return parse_manifest(await store.get(layout.manifest_key(ref, highest)))
+    except ObjectNotFound:
         return None
-    return manifest if manifest.schema == SCHEMA else None
 
 
 async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:

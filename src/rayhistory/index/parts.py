@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 _DIGITS = 4
 _VALUES = 16**_DIGITS
-_MOST = 256
+MOST_PARTS = 256
 
 
 class Parts:
     def __init__(self, number: int = 1) -> None:
-        self.number = max(1, min(number, _MOST))
+        self.number = max(1, min(number, MOST_PARTS))
         self._bounds = [f"{-(-part * _VALUES // self.number):0{_DIGITS}x}" for part in range(1, self.number)]
         """The first ids of all parts but the first."""
 

@@ -107,6 +107,12 @@ class OpenIndex:
         """Number of rows (`count`) per distinct value of the columns."""
         return await self._run(query, lambda query, source: self._group(query, source, by), by)
 
+    async def histogram(self, query: Query, column: str, start: int, step: int) -> list[Row]:
+        """Number of rows (`count`) and the highest value (`last`) per step (`place`, from the start) of a column."""
+        return await self._run(
+            query, lambda query, source: self._histogram(query, source, column, start, step), (column,)
+        )
+
     @property
     def tables(self) -> list[str]:
         """The tables that can be asked for."""
@@ -131,6 +137,8 @@ class OpenIndex:
 
     async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
         """`by` names the columns that are asked for."""
+        if query.table not in self.tables and query.table in KEYS:
+            raise DamagedIndex(f"generation {self.manifest.generation} of an index has no table {query.table}")
         if query.table not in self.tables:
             raise UsageError(f"no table {query.table!r}: there are {', '.join(self.tables)}")
         return await self.read((best_file(query, by),), lambda source: work(query, source))
@@ -154,7 +162,16 @@ class OpenIndex:
         types = self._types(source)
         columns = ", ".join(_known(types, query.table, name) for name in by)
         where, values = condition_sql(types, query)
-        return _execute(f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}", values)
+        groups = f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}"
+        return _execute(f"{groups} ORDER BY {columns}", values)  # every server gives the same answer, to the byte
+
+    def _histogram(self, query: Query, source: str, column: str, start: int, step: int) -> list[Row]:
+        types = self._types(source)
+        value = _known(types, query.table, column)
+        where, values = condition_sql(types, query)
+        place = f"({value} - {int(start)}) // {int(step)}"
+        sql = f"SELECT {place} AS place, count(*) AS count, max({value}) AS last FROM {source}{where} GROUP BY place"
+        return _execute(sql, values)
 
     def _types(self, source: str) -> dict[str, str]:
         if source not in self._columns:
@@ -184,7 +201,7 @@ def _is_large(query: Query) -> bool:
 
 
 def _known(types: dict[str, str], table: str, column: str) -> str:
-    if column not in types:
+    if column not in types or not column.isidentifier():  # it stands in SQL, and the file that has it may be anybody's
         raise UsageError(f"table {table!r} has no column {column!r}: there are {', '.join(types)}")
     return column
 

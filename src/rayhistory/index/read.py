@@ -22,7 +22,8 @@ _PIECE = 4 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_INPUT = 16 << 10
+_LARGEST = 128 << 20
+"""Of what is only understood as a whole: a line, an array of events, an event log, an answer of the dashboard."""
 
 
 async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator[int]:
@@ -32,6 +33,10 @@ async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator
         unreadable = add_log_lines(decoder.rows, await _log(store, source))
         if unreadable:
             decoder.set_aside("unreadable line", count=unreadable)
+        if source.size > _LARGEST:
+            decoder.set_aside("event log that is too large to be read whole")
+    elif source.kind is Kind.ENDPOINT and source.size > _LARGEST:
+        decoder.set_aside("answer of the dashboard that is too large")
     elif source.kind is Kind.ENDPOINT:
         _read_endpoint(decoder, source, await store.get(source.key))
     else:
@@ -42,35 +47,47 @@ async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator
 
 
 async def _log(store: Store, source: Source) -> bytes:
-    if source.kind is Kind.EVENT_LOG:
+    if source.kind is Kind.EVENT_LOG and source.size <= _LARGEST:
         return await store.get(source.key)
+    if source.kind is Kind.EVENT_LOG:
+        return await store.get_range(source.key, 0, _LARGEST)
     prefix, _, name = source.key.partition("#")
     reader = PackReader(store, prefix)
     await reader.refresh()
     try:
-        data = await reader.read(name, 0, source.size)
+        data = await reader.read(name, 0, min(source.size, _LARGEST))
     except LogNotFound as error:
         raise ObjectNotFound(str(error)) from None
     return data[: data.rfind(b"\n") + 1]  # the rest of the last line may be on its way
 
 
 async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[tuple[bytes, bool]]:
-    """Whole lines, as many at once as are decoded well; or a JSON array, in one piece whatever its size."""
+    """Whole lines, as many at once as are decoded well; or a JSON array, in one piece.
+
+    What is too large to be held is passed over: the rest of an array, or up to the end of the line.
+    """
     parts: list[bytes] = []
     size = 0
     is_array: bool | None = None
+    passing = False
     async for text in _texts(store, source, decoder):
+        if passing:
+            if is_array or not (begin := text.find(b"\n") + 1):
+                continue
+            text, passing = text[begin:], False  # noqa: PLW2901
         parts.append(text)
         size += len(text)
         if is_array is None and (first := text.lstrip()[:1]):
             is_array = first == b"["
         cut = text.rfind(b"\n") + 1
-        if size < _BLOCK or is_array or not cut:
-            continue
-        parts[-1] = text[:cut]
-        yield b"".join(parts), False
-        parts = [text[cut:]]
-        size = len(text) - cut
+        if size > _LARGEST and (is_array or not cut):
+            decoder.set_aside("array of events that is too large" if is_array else "line that is too long")
+            parts, size, passing = [], 0, True
+        elif size >= _BLOCK and cut and not is_array:
+            parts[-1] = text[:cut]
+            yield b"".join(parts), False
+            parts = [text[cut:]]
+            size = len(text) - cut
     yield b"".join(parts), bool(is_array)
 
 
@@ -110,6 +127,7 @@ class Unpacker:
 
     name = "gzip"
     damage: type[Exception] = isal_zlib.error  # type: ignore[assignment]
+    at_once = 16 << 10
 
     def __init__(self) -> None:
         self._stream = self._begin()
@@ -117,8 +135,8 @@ class Unpacker:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The text of what was given, in pieces of bounded size."""
-        for start in range(0, len(data), _INPUT):
-            rest, text = data[start : start + _INPUT], b""
+        for start in range(0, len(data), self.at_once):
+            rest, text = data[start : start + self.at_once], b""
             while (rest or (len(text) == _BLOCK and not self._stream.eof)) and not self._broken:
                 if self._stream.eof:
                     self._stream = self._begin()
@@ -147,6 +165,7 @@ class ZstdUnpacker(Unpacker):
 
     name = "zstd"
     damage = zstandard.ZstdError
+    at_once = 256  # which is 8 MiB at most: four bytes can stand for 128 KiB, and it gives all that it can
 
     def _begin(self) -> Any:
         return zstandard.ZstdDecompressor().decompressobj()

@@ -6,11 +6,11 @@ import msgspec
 
 from rayhistory import __version__
 from rayhistory.errors import BucketNotFound, ObjectNotFound, UsageError
-from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord
+from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.server.catalogue import RUNNING, Catalogue
 from rayhistory.storage import Store
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 IMPORTED, SNAPSHOT = "imported", "snapshot"
 """Reasons of an end that are ours; of sessions with others a collector has spoken, whose records stay as they are."""
 
@@ -71,6 +71,6 @@ async def make_known(store: Store, layout: Layout, ref: SessionRef, origin: Orig
 
 async def _read(store: Store, key: str, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(await store.get(key), type=kind)
-    except (ObjectNotFound, msgspec.DecodeError):
+        return read_record(await store.get(key), kind)
+    except ObjectNotFound:
         return None

@@ -11,7 +11,7 @@ import msgspec
 
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from rayhistory.keeping.objects import each, objects_below, trees
-from rayhistory.layout import Layout, Owner, SessionRef, Tombstone
+from rayhistory.layout import Layout, Owner, SessionRef, Tombstone, read_record
 from rayhistory.storage import Store
 
 _ROUNDS = 5  # somebody may write while we delete: a fold that was under way
@@ -40,9 +40,10 @@ async def remove(
 
 async def read_tombstone(store: Store, layout: Layout, ref: SessionRef) -> Tombstone:
     try:
-        return msgspec.json.decode(await store.get(layout.tombstone_key(ref)), type=Tombstone)
-    except (ObjectNotFound, msgspec.DecodeError):
-        return Tombstone(made_ms=0)
+        found = read_record(await store.get(layout.tombstone_key(ref)), Tombstone)
+    except ObjectNotFound:
+        found = None
+    return found or Tombstone(made_ms=0)
 
 
 async def tombstones(store: Store, layout: Layout) -> list[SessionRef]:

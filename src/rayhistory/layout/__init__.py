@@ -1,7 +1,15 @@
 """Every key in the bucket, and what the small objects behind some of them say."""
 
 from rayhistory.layout.keys import EventObject, Layout
-from rayhistory.layout.records import EndRecord, NodeSeal, Owner, StartRecord, Tombstone, VanishedRecord
+from rayhistory.layout.records import (
+    EndRecord,
+    NodeSeal,
+    Owner,
+    StartRecord,
+    Tombstone,
+    VanishedRecord,
+    read_record,
+)
 from rayhistory.layout.session import SessionRef
 
 __all__ = [
@@ -14,4 +22,5 @@ __all__ = [
     "StartRecord",
     "Tombstone",
     "VanishedRecord",
+    "read_record",
 ]

@@ -41,8 +41,8 @@ SNAPSHOTS = "snapshots"
 V1_6, V1_7 = "v1.6", "v1.7"
 
 _EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
-_METRICS = re.compile(r"(\d{13,15})\.msgpack\.zst\Z")
-_MANIFEST = re.compile(r"manifest-(\d+)\.json\Z")
+_METRICS = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
+_MANIFEST = re.compile(r"manifest-([0-9]+)\.json\Z")
 
 
 class EventObject(msgspec.Struct, frozen=True):
@@ -294,7 +294,7 @@ class Layout:
         if manifest is not None:
             return manifest
         number = key.removeprefix(self.index_prefix(ref) + "/").partition("-")[0]
-        return int(number) if number.isdigit() else None
+        return int(number) if number.isascii() and number.isdigit() else None
 
     def index_file_key(self, ref: SessionRef, build: str, table: str, part: int) -> str:
         return f"{self.index_prefix(ref)}/{build}/{table}.{part}.parquet"

@@ -56,7 +56,7 @@ def decode(data: bytes) -> Samples:
         if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
             raise DamagedMetrics("of a size that cannot be")
         samples = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=Samples)
-    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedMetrics(str(error)) from None
     if samples.format != 1 or any(len(series.values) != 8 * len(samples.times) for series in samples.series):
         raise DamagedMetrics("times and values do not fit together")

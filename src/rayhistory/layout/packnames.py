@@ -6,7 +6,7 @@ rotation removed it is `raylet.6.out`. So every name that Ray could have given l
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rayhistory.layout.packs import GONE, LOG, PRESENT, Catalog, Stream
 
@@ -24,13 +24,11 @@ def shown(catalog: Catalog) -> dict[str, Stream]:
         if number in catalog.streams:
             names.setdefault(name, catalog.streams[number])
     gone = [stream for stream in logs if stream.state == GONE]
+    later: dict[str, Iterator[str]] = {}  # what one of a name has tried need not be tried by the next
     for stream in sorted(gone, key=lambda each: (-each.since, -each.id)):
-        names[_free(stream.name, names)] = stream
+        candidates = later.setdefault(stream.name, _later(stream.name))
+        names[next(candidate for candidate in candidates if candidate not in names)] = stream
     return names
-
-
-def _free(name: str, taken: Mapping[str, Stream]) -> str:
-    return next(candidate for candidate in _later(name) if candidate not in taken)
 
 
 def _later(name: str) -> Iterator[str]:

@@ -13,6 +13,8 @@ from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.layout.packnames import shown
 from rayhistory.layout.packs import (
     EVENTS,
+    LARGEST_DIRECTORY,
+    LARGEST_FRAME,
     Catalog,
     DamagedPack,
     Frame,
@@ -27,6 +29,7 @@ from rayhistory.layout.packs import (
     Tail,
     cover,
     from_columns,
+    is_pack,
     parse_pack_name,
     read_end,
     unpack_directory,
@@ -37,6 +40,7 @@ _READS_AT_ONCE = 8
 _ONE_READ = 8 << 20
 _WORTH_SKIPPING = 64 << 10
 _MOST_DAMAGE = 10_000
+_MOST_STEPS_BACK = 50
 T = TypeVar("T")
 
 
@@ -152,12 +156,12 @@ class PackReader:
         frames = await self._frames({piece.found.frame for piece in pieces})
         content = bytearray(end - start)
         for piece in pieces:
-            raw = frames.get(piece.found.frame)
-            if raw is None:
+            raw, length = frames.get(piece.found.frame, b""), piece.end - piece.start
+            begin = piece.found.inside + piece.start - piece.found.start
+            if not 0 <= begin <= len(raw) - length:
                 missing.append((piece.start, piece.end))
                 continue
-            begin = piece.found.inside + piece.start - piece.found.start
-            content[piece.start - start : piece.end - start] = raw[begin : begin + piece.end - piece.start]
+            content[piece.start - start : piece.end - start] = raw[begin : begin + length]
         for begin, stop in missing:
             self._note(("gap", stream.id, begin))
             content[begin - start : stop - start] = filler(stop - begin)
@@ -165,8 +169,13 @@ class PackReader:
 
     # Directories
 
-    async def _open(self, before: str | None) -> Catalog | None:
-        """What the newest readable pack (of those before the given one) says; None when there are none."""
+    async def _open(self, before: str | None, steps: int = 0) -> Catalog | None:
+        """What the newest readable pack (of those before the given one) says; None when there are none.
+
+        Where the root under it is damaged, the packs before that root are asked: each step leads further back.
+        """
+        if steps > _MOST_STEPS_BACK:
+            return None
         async for name in self._newest_first(before):
             if before is None:
                 self.newest = max(self.newest, numbered(name).number)
@@ -176,7 +185,7 @@ class PackReader:
             if tail is None:
                 continue
             place = Place(tail.base.pack or name, tail.base.at, tail.base.size)
-            base = await self._root(place) or await self._open(place.pack) or Catalog()
+            base = await self._root(place) or await self._open(min(place.pack, name), steps + 1) or Catalog()
             try:
                 return base.with_tail(tail, name)
             except DamagedPack:
@@ -191,9 +200,9 @@ class PackReader:
             inside = f"{self._prefix}/{folder}"
             after = f"{self._prefix}/{self.catalog.last}" if self.catalog.last.startswith(f"{folder}/") else ""
             names = [
-                f"{folder}/{info.key.rpartition('/')[2]}"
+                name
                 async for info in self._store.list_all(inside, "" if before is not None else after)
-                if (pack := parse_pack_name(info.key)) and pack.end_size <= pack.size
+                if is_pack(name := f"{folder}/{info.key.rpartition('/')[2]}")
             ]
             for name in sorted(names, reverse=True):
                 if before is None or name < before:
@@ -215,10 +224,15 @@ class PackReader:
             known = self.catalog
             return Catalog(base=place, streams=known.streams, links=known.links, segments=known.segments)
         root = await self._directory(place, Root)
-        return Catalog.of_root(root, place) if root else None
+        try:
+            return Catalog.of_root(root, place) if root else None
+        except DamagedPack:
+            self._note(place)
+            return None
 
     async def _directory(self, place: Place, kind: type[T]) -> T | None:
         try:
+            _check(place, LARGEST_DIRECTORY)
             data = await self._store.get_range(f"{self._prefix}/{place.pack}", place.at, place.at + place.size)
             return unpack_directory(data, kind)
         except (DamagedPack, ObjectNotFound):
@@ -267,10 +281,15 @@ class PackReader:
         absent = []
         for frame in sorted(wanted):
             known = self._memory.frames.get((self._prefix, frame))
-            if known is None:
-                absent.append(frame)
-            else:
+            if known is not None:
                 found[frame] = known
+                continue
+            try:
+                _check(frame, LARGEST_FRAME + _WORTH_SKIPPING)
+            except DamagedPack:
+                self._note(frame)
+            else:
+                absent.append(frame)
         for some in await asyncio.gather(*(self._fetch(group) for group in _neighbours(absent))):
             found.update(some)
         return found
@@ -300,9 +319,15 @@ class PackReader:
 
 def numbered(name: str) -> PackName:
     pack = parse_pack_name(name)
-    if pack is None or pack.end_size > pack.size:
-        raise DamagedPack(f"not a pack: {name}")
+    if pack is None or not is_pack(name):
+        raise DamagedPack(f"not a pack: {name[:200]!r}")
     return pack
+
+
+def _check(part: Place | Frame, largest: int) -> None:
+    """Raises for what cannot be a part of a pack: nothing else is asked of the store, and never more than that."""
+    if not (part.at >= 0 and 0 <= part.size <= largest and part.at + part.size <= numbered(part.pack).size):
+        raise DamagedPack(f"bytes {part.at} to {part.at + part.size} of {part.pack[:200]!r}")
 
 
 def _touches(info: SegmentInfo, stream: int, missing: list[tuple[int, int]]) -> bool:

@@ -51,11 +51,11 @@ PRESENT, GONE = 0, 1
 """Whether a stream's file is there."""
 
 LARGEST_FRAME = 4 << 20
-LARGEST_DIRECTORY = 256 << 20
+LARGEST_DIRECTORY = 64 << 20
 PER_FOLDER = 1000
 
 _FOOTER = struct.Struct("<III8s")
-_NAME = re.compile(r"(\d{12})-(\d{1,12})-(\d{1,9})\.pack\Z")
+_NAME = re.compile(r"([0-9]{12})-([0-9]{1,12})-([0-9]{1,9})\.pack\Z")
 _LEVEL = 1  # twice as fast as 3, and on logs hardly larger
 T = TypeVar("T")
 
@@ -178,6 +178,12 @@ def parse_pack_name(name: str) -> PackName | None:
     return PackName(int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
+def is_pack(name: str) -> bool:
+    """Whether this can be the name of a pack below a node's prefix, and nothing else: directories may say anything."""
+    pack = parse_pack_name(name)
+    return pack is not None and pack.end_size <= min(pack.size, LARGEST_DIRECTORY) and name == pack_name(*pack)
+
+
 # Ranges
 
 
@@ -251,7 +257,7 @@ def unpack_frame(data: bytes, raw: int) -> bytes:
 def unpack_directory(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(_unpacked(data, LARGEST_DIRECTORY), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedPack(f"a directory that cannot be read ({error})") from None
 
 
@@ -301,6 +307,8 @@ class Catalog(msgspec.Struct):
 
     @classmethod
     def of_root(cls, root: Root, place: Place) -> "Catalog":
+        if any(not len(info.streams) == len(info.starts) == len(info.ends) for info in root.segments):
+            raise DamagedPack("a root whose segments do not fit together")
         return cls(
             base=place,
             streams={stream.id: stream for stream in root.streams},

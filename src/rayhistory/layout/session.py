@@ -8,7 +8,7 @@ import msgspec
 from rayhistory.errors import UsageError
 from rayhistory.settings import parse_name
 
-_SESSION = re.compile(r"session_(\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2})_(\d{6})(_[A-Za-z0-9.-]+)?\Z")
+_SESSION = re.compile(r"session_(\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2})_(\d{6})(_[A-Za-z0-9.-]+)?\Z", re.ASCII)
 _COMPONENT = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 

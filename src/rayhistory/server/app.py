@@ -4,14 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
@@ -19,35 +17,49 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory import __version__, web
-from rayhistory.errors import NotIndexedYet, RayHistoryError
+from rayhistory.access import open_access
+from rayhistory.access.headers import SecurityHeaders
+from rayhistory.access.modes import Proxies
+from rayhistory.access.origins import Hosts
+from rayhistory.errors import AccessError, NotIndexedYet, RayHistoryError, UsageError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.overlay import index_store
 from rayhistory.index.query import connection
+from rayhistory.kubeapi import find_kubernetes
 from rayhistory.layout import Layout
-from rayhistory.server import frontend, kuberay, openapi
+from rayhistory.live.discovery import Discovery
+from rayhistory.live.proxy import LiveProxy
+from rayhistory.server import frame, frontend, kuberay, openapi
 from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.catalogue import Catalogue
-from rayhistory.server.home import PAGE_SIZE, Home
+from rayhistory.server.guard import Door, Guard, admit, guard_of, refusal, signs_in_or_out
+from rayhistory.server.home import Home, HomePage
 from rayhistory.server.indexer import Indexer
 from rayhistory.server.kept import KeptAnswers
+from rayhistory.server.livesessions import ByLife, LiveSessions, live_of
+from rayhistory.server.pages import error_page, message_page, page_answer, progress_page
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
-from rayhistory.server.routing import answer_to, get_plain, own_answer_to, resolver_of, selection_of, status_of
+from rayhistory.server.routing import answer_to, get_plain, own_answer_to, resolver_of, selection_of
+from rayhistory.server.throughray import never_from_elsewhere, through_ray
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
-
-_PAGE_PATIENCE = 3.0
-"""How long a page waits for a fold before it shows the progress instead."""
-
-_TITLES = {400: "This address cannot be read", 404: "No such session", 503: "Not now"}
 
 
 def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     store = store or open_store(settings)
     layout = Layout(settings.storage_root_dir)
-    catalogue = Catalogue(store, layout, settings.vanished_after)
-    frontend_dir = frontend.find_frontend(settings.dashboard_dir)
-    session_router = Router([*SESSION_ROUTES, *_frontend_routes(frontend_dir)], default=_not_here)
+    kubernetes = find_kubernetes(settings)
+    access = open_access(settings, kubernetes)
+    discovery = Discovery(kubernetes, settings.kubernetes_namespaces) if kubernetes and settings.discover else None
+    catalogue = Catalogue(store, layout, settings.vanished_after, *([discovery.has] if discovery else []))
+    live = LiveSessions(
+        catalogue, discovery, kubernetes, LiveProxy() if settings.live else None,
+        through_api=settings.use_kubernetes_proxy, pass_own_tokens=settings.use_auth_token_mode,
+    )  # fmt: skip
+    frontends = frontend.Frontends(settings.dashboard_dir)
+    stored = Router([*SESSION_ROUTES, *frame.ROUTES, *_frontend_routes(frontends)], default=_not_here)
+    session_router = ByLife(stored, SESSION_ROUTES, frontends)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -56,12 +68,17 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         app.state.answers = KeptAnswers()
         app.state.home = Home(catalogue, index_store(store, settings), layout)
         await asyncio.to_thread(connection)  # the database takes a moment to begin: not at the first visit
+        if discovery:
+            discovery.start()
         ahead = asyncio.create_task(Indexer(catalogue, builder).run()) if settings.index_ahead else None
         yield
         if ahead:
             ahead.cancel()
         await builder.close()
         await store.close()
+        await live.close()
+        if kubernetes:
+            await kubernetes.close()
 
     app = Starlette(
         routes=[
@@ -73,6 +90,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             Route("/select_cluster", home_page),
             Route("/home.json", home_json),
             Route(f"{openapi.PREFIX}sessions", home_json),
+            Route(f"{openapi.PREFIX}clusters", clusters_json),
             Route(openapi.DOCUMENT, openapi_document),
             Route("/clusters", kuberay.clusters),
             Route("/clusters/", kuberay.clusters),
@@ -83,17 +101,29 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         ],
         middleware=[
             Middleware(Measure),
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts) or ["*"]),
+            Middleware(SecurityHeaders, private=settings.auth != "none", frames=_frames(settings)),
+            Middleware(Hosts, names=settings.allowed_hosts, origins=settings.cors_origins),
             *_cors(settings.cors_origins),
             Middleware(ReadOnly),
+            Middleware(Door),
         ],
         lifespan=lifespan,
     )
+    app.state.guard = Guard(access, Proxies(settings.trusted_proxies), expensive_calls=settings.expensive_calls)
+    app.state.live = live
     app.state.store_url = store.url
+    app.state.frontends = frontends
+    app.state.grafana_url = settings.grafana_url
     app.state.registry = CollectorRegistry()
     app.state.requests = Counter("rayhistory_requests", "Requests answered", ["status"], registry=app.state.registry)
     app.state.seconds = Histogram("rayhistory_request_seconds", "Time to answer", registry=app.state.registry)
     return app
+
+
+def _frames(settings: Settings) -> tuple[str, ...]:
+    """Whose pages Ray's frontend shows inside of its own."""
+    found = urlsplit(settings.grafana_url)
+    return (f"{found.scheme}://{found.netloc}",) if found.netloc else ()
 
 
 def _cors(origins: tuple[str, ...]) -> list[Middleware]:
@@ -104,27 +134,36 @@ def _cors(origins: tuple[str, ...]) -> list[Middleware]:
     return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "HEAD"], expose_headers=exposed)]
 
 
-def _frontend_routes(directory: Path | None) -> list[Route]:
+def _frontend_routes(frontends: frontend.Frontends) -> list[Route]:
     async def document(request: Request) -> Response:
         """The page of a session: the session is there, it is indexed, and then Ray's frontend takes over."""
         try:
             entry = await resolver_of(request).entry(selection_of(request))
-            if directory is None:
+            wanted = request.query_params.get(frontend.PARAMETER)
+            try:
+                chosen = frontends.choose(None, wanted)
+            except UsageError as error:
+                return message_page(400, "This dashboard is not installed", str(error), frontend.MORE)
+            if chosen is None:
                 return message_page(404, frontend.ABSENT, "The data is there, the pages are not.",
                                     frontend.ADVICE)  # fmt: skip
             moment = selection_of(request).as_of_ms
             canonical = entry.ref.url if moment is None else f"{entry.ref.url[:-1]}@{moment}/"
             if not selection_of(request).by_cookie and request.scope["rayhistory.full_path"] != canonical:
-                return RedirectResponse(canonical, 307)
-            await resolver_of(request).view(selection_of(request), _PAGE_PATIENCE)
+                query = f"?{request.url.query}" if request.url.query else ""
+                return RedirectResponse(canonical + query, 307)
+            view = await resolver_of(request).view(selection_of(request), frame.PAGE_PATIENCE)
+            if frame.is_wanted(request):
+                return await frame.page(request, entry, view)
+            chosen = frontends.choose(view.index.manifest.ray_version, wanted) or chosen
         except NotIndexedYet as progress:
             return progress_page(entry.ref, progress)
         except RayHistoryError as error:
             return error_page(error)
-        return frontend.index_page(directory)
+        return frontend.index_page(chosen, frame.VARY)
 
     async def file(request: Request) -> Response:
-        return frontend.file_answer(directory, request.url.path.removeprefix(request.scope["root_path"]).lstrip("/"))
+        return frontends.file_answer(request.url.path.removeprefix(request.scope["root_path"]).lstrip("/"))
 
     return [
         get_plain("/", document, ("GET", "HEAD")),
@@ -144,6 +183,10 @@ class BySessionPath:
         path = full.removeprefix("/s/")
         try:
             selection, rest = parse_session_path(path)
+            await admit(scope, selection)
+        except AccessError as error:
+            await refusal(HTTPConnection(scope), error)(scope, receive, send)
+            return
         except RayHistoryError as error:
             wants_page = scope["type"] == "http" and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
             answer = error_page(error) if wants_page else _failed(full, error)
@@ -152,14 +195,13 @@ class BySessionPath:
         if rest is None:
             await RedirectResponse(full + "/", 307)(scope, receive, send)
             return
+        if through_ray(HTTPConnection(scope)):
+            send = never_from_elsewhere("/" + rest, send)
         await self._routes(_below(scope, selection, full, rest), receive, send)
 
 
 class ByCookies:
-    """Everything else, for the session that KubeRay's cookies name.
-
-    Ray's dashboard proxy answers a 404 with its own, local cluster: so what is not there is gone (410) instead.
-    """
+    """Everything else, for the session that KubeRay's cookies name."""
 
     def __init__(self, routes: ASGIApp) -> None:
         self._routes = routes
@@ -168,6 +210,11 @@ class ByCookies:
         path, cookies = scope["path"], HTTPConnection(scope).cookies
         try:
             selection = selection_from_cookies(cookies)
+            if selection is not None:
+                await admit(scope, selection)
+        except AccessError as error:
+            await refusal(HTTPConnection(scope), error)(scope, receive, send)
+            return
         except RayHistoryError as error:
             await _failed(path, error)(scope, receive, send)
             return
@@ -176,16 +223,15 @@ class ByCookies:
             answer = await home_page(Request(scope)) if wants_home else _nothing_chosen(path)
             await answer(scope, receive, send)
             return
-        may_be_404 = path in ("/", "/favicon.ico", "/api/v0/platform_events") or path.startswith("/static/")
         renewed = kuberay.cookie_headers(cookies)
 
         async def answer_by_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
-                status = 410 if message["status"] == 404 and not may_be_404 else message["status"]
-                message = {**message, "status": status, "headers": [*message["headers"], *renewed]}
+                message = {**message, "headers": [*message["headers"], *renewed]}
             await send(message)
 
-        await self._routes(_below(scope, selection, path, path.lstrip("/")), receive, answer_by_cookie)
+        below = _below(scope, selection, path, path.lstrip("/"))
+        await self._routes(below, receive, never_from_elsewhere(path, answer_by_cookie))
 
 
 def _nothing_chosen(path: str) -> Response:
@@ -224,13 +270,13 @@ def _failed(path: str, error: RayHistoryError) -> Response:
 
 
 class ReadOnly:
-    """Nothing can be changed here: other verbs are refused before any route sees them."""
+    """Nothing can be changed here: what is not reading, or signing in or out, is refused before any route sees it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"}:
+        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and not signs_in_or_out(scope):
             text = f"{scope['method']} is not possible here: this is history, and can only be read"
             answer = own_error(text, 405) if _is_ours(scope["path"]) else text_answer(text, 405)
             answer.headers["Allow"] = "GET, HEAD"
@@ -262,73 +308,62 @@ class Measure:
 
 
 async def home_page(request: Request) -> Response:
-    home: Home = request.app.state.home
     try:
-        rows, filters, total, number = await home.page(request.query_params)
+        page = await _home(request)
     except RayHistoryError as error:
         return error_page(error)
-    following = str(number + 1) if number * PAGE_SIZE < total else None
-    before = str(number - 1) if number > 1 else None
     text = web.render_home(
-        rows,
-        filters=filters,
-        total=total,
-        next_page=filters.with_page(following).url(web.HOME_PATH) if following else None,
-        previous_page=filters.with_page(before).url(web.HOME_PATH) if before else None,
+        page.sessions,
+        filters=page.filters,
+        total=page.total,
+        next_page=page.next.url(web.HOME_PATH) if page.next else None,
+        previous_page=page.previous.url(web.HOME_PATH) if page.previous else None,
+        dashboards=page.dashboards,
         notice=None,
         store=request.app.state.store_url,
         now_ms=int(time.time() * 1000),
         version=__version__,
     )
-    return _page(text, 200)
+    return page_answer(text)
 
 
 async def home_json(request: Request) -> Response:
-    home: Home = request.app.state.home
     try:
-        rows, _, total, _ = await home.page(request.query_params)
+        page = await _home(request)
     except RayHistoryError as error:
         return own_answer_to(error)
-    return json_answer({"sessions": rows, "total": total})
+    return json_answer(
+        openapi.Sessions(
+            sessions=page.sessions,
+            total=page.total,
+            next=page.next.url(request.url.path) if page.next else None,
+            namespaces=page.filters.namespaces,
+            dashboards=page.dashboards,
+        )
+    )
+
+
+async def clusters_json(request: Request) -> Response:
+    live = live_of(request)
+    try:
+        entries = await guard_of(request).visible(request, await resolver_of(request).catalogue.entries())
+        found = await live.clusters(request, entries)
+    except RayHistoryError as error:
+        return own_answer_to(error)
+    return json_answer(openapi.Clusters(found, live.discovery.problem if live.discovery else None))
+
+
+async def _home(request: Request) -> HomePage:
+    home: Home = request.app.state.home
+    entries = await guard_of(request).visible(request, await resolver_of(request).catalogue.entries())
+    entries = [*await live_of(request).unrecorded(request, entries), *entries]
+    return await home.page(entries, request.query_params, request.app.state.frontends)
 
 
 async def openapi_document(request: Request) -> Response:
     own = [route.path for route in request.app.routes if isinstance(route, Route)]
     session = [route.path for route in SESSION_ROUTES if isinstance(route, Route)]
     return json_answer(openapi.document(own, session))
-
-
-def message_page(status: int, title: str, message: str, hint: str | None) -> Response:
-    text = web.render_message(status=status, title=title, message=message, hint=hint, version=__version__)
-    return _page(text, status)
-
-
-def error_page(error: RayHistoryError) -> Response:
-    status = status_of(error)
-    hint = "Go back to the list of sessions and choose one." if status in (400, 404) else None
-    return message_page(status, _TITLES.get(status, "This session cannot be shown"), str(error), hint)
-
-
-def progress_page(session: Any, progress: NotIndexedYet) -> Response:
-    text = web.render_progress(
-        session=session,
-        title="This session is being indexed",
-        detail=str(progress),
-        percent=int(progress.progress * 100) if progress.progress else None,
-        refresh_seconds=1,
-        version=__version__,
-    )
-    return _page(text, 200)
-
-
-def _page(text: str, status: int) -> Response:
-    headers = {
-        "Content-Security-Policy": web.CONTENT_SECURITY_POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-        "Cache-Control": "no-store",
-    }
-    return Response(text, status, headers, "text/html")
 
 
 async def _alive(request: Request) -> Response:

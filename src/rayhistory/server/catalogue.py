@@ -9,7 +9,7 @@ import msgspec
 
 from rayhistory.errors import ObjectNotFound, RayHistoryError, SessionNotFound, StoreUnavailable
 from rayhistory.index.manifest import Closing
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord
+from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord, read_record
 from rayhistory.layout.session import session_time
 from rayhistory.server.noted import NotedSessions
 from rayhistory.storage import Store
@@ -53,10 +53,18 @@ class Entry(msgspec.Struct):
 
 
 class Catalogue:
-    def __init__(self, store: Store, layout: Layout, vanished_after: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        vanished_after: float,
+        is_there: Callable[[str, str], bool] = lambda namespace, cluster: False,
+    ) -> None:
+        """`is_there` tells whether Kubernetes has the cluster: of KubeRay's own collectors there is no sign of life."""
         self._store = store
         self._layout = layout
         self._vanished_after = vanished_after
+        self._is_there = is_there
         self._entries: list[Entry] = []
         self._clusters: dict[tuple[str, str], list[Entry]] = {}
         self._listed = float("-inf")
@@ -97,10 +105,10 @@ class Catalogue:
             self._failure = error
         else:
             self._failure = None
-            self._entries = sorted(found.values(), key=self._order)
             self._clusters = {}
-            for entry in self._entries:
+            for entry in found.values():
                 self._clusters.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
+            self._entries = sorted(found.values(), key=self._order)
             self._starts = {identity: record for identity, record in self._starts.items() if identity in found}
             self._ends = {identity: record for identity, record in self._ends.items() if identity in found}
             self._vanished = {identity: record for identity, record in self._vanished.items() if identity in found}
@@ -108,7 +116,13 @@ class Catalogue:
         self._took = self._listed - began
 
     def state(self, entry: Entry) -> str:
+        if not entry.recorded and self._is_there(entry.ref.namespace, entry.ref.cluster) and self._is_newest(entry):
+            return RUNNING
         return entry.state(time.time(), self._vanished_after)
+
+    def _is_newest(self, entry: Entry) -> bool:
+        others = self._clusters.get((entry.ref.namespace, entry.ref.cluster), ())
+        return all((other.started_ms or 0) <= (entry.started_ms or 0) for other in others)
 
     async def find(self, namespace: str, cluster: str, session: str) -> Entry:
         """The session of this name, or the newest one for `latest` and `live`."""
@@ -164,8 +178,8 @@ class Catalogue:
 
     async def _read(self, key: str, kind: type[T]) -> T | None:
         try:
-            return msgspec.json.decode(await self._store.get(key), type=kind)
-        except (ObjectNotFound, msgspec.DecodeError):
+            return read_record(await self._store.get(key), kind)
+        except ObjectNotFound:
             return None
 
     def _order(self, entry: Entry) -> tuple[bool, int, SessionRef]:

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rayhistory.errors import RayHistoryError
+from rayhistory.errors import AccessError, RayHistoryError, SessionNotFound
+from rayhistory.layout import SessionRef
 from rayhistory.layout.session import is_safe_component
 from rayhistory.server.answers import json_answer, text_answer
-from rayhistory.server.catalogue import LATEST, RUNNING, Catalogue, Entry
+from rayhistory.server.catalogue import LATEST, LIVE, RUNNING, Catalogue, Entry
+from rayhistory.server.guard import admit, guard_of, refusal
+from rayhistory.server.livesessions import kuberay_info, live_of
 from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection
 from rayhistory.server.routing import resolver_of, status_of
 
@@ -35,10 +39,16 @@ def cluster_info(entry: Entry) -> dict[str, Any]:
 async def clusters(request: Request) -> Response:
     catalogue: Catalogue = resolver_of(request).catalogue
     try:
-        entries = await catalogue.entries()
+        entries = await guard_of(request).visible(request, await catalogue.entries())
+        discovered = await live_of(request).discovered(request)
     except RayHistoryError as error:
         return text_answer(str(error), status_of(error))
-    live = [{**cluster_info(entry), "sessionName": "live"} for entry in entries if catalogue.state(entry) == RUNNING]
+    known = {(each.namespace, each.name) for each in discovered}
+    live = [kuberay_info(each) for each in discovered] + [
+        {**cluster_info(entry), "sessionName": LIVE}
+        for entry in entries
+        if catalogue.state(entry) == RUNNING and (entry.ref.namespace, entry.ref.cluster) not in known
+    ]
     stored = sorted(entries, key=lambda entry: -(entry.started_ms or 0))
     return json_answer([*live, *(cluster_info(entry) for entry in stored)])
 
@@ -56,16 +66,28 @@ async def enter_cluster(request: Request) -> Response:
     name, session = rest[0], rest[1] if len(rest) == 2 else LATEST
     selection = Selection(namespace, name, session, kind if kind in OWNER_KINDS else None)
     try:
+        await admit(request.scope, selection)
+        if head := await live_of(request).cluster_of(selection):
+            return _chosen(head, LIVE)
         entry = await resolver_of(request).entry(selection)
         await resolver_of(request).view(selection)
+    except AccessError as error:
+        return refusal(request, error)
     except RayHistoryError as error:
+        if session == LATEST and isinstance(error, SessionNotFound):
+            alive = await live_of(request).cluster_of(msgspec.structs.replace(selection, session=LIVE))
+            if alive:
+                return _chosen(alive, LIVE)
         message = str(error)
         if status_of(error) == 404:
             message = f"cluster {namespace}/{kind}/{name} with session {session} not found"
         return text_answer(message, status_of(error))
-    ref = entry.ref
-    answer = json_answer({"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": ref.session})
-    values = (ref.cluster, ref.namespace, ref.session, ref.owner_kind or "", ref.owner_name or "")
+    return _chosen(entry.ref, entry.ref.session)
+
+
+def _chosen(ref: SessionRef, session: str) -> Response:
+    answer = json_answer({"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": session})
+    values = (ref.cluster, ref.namespace, session, ref.owner_kind or "", ref.owner_name or "")
     answer.raw_headers += cookie_headers(dict(zip(COOKIES, values, strict=True)))
     return answer
 

@@ -9,13 +9,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from rayhistory import __version__
 from rayhistory.index.ask import DEFAULT_LIMIT, LARGEST_LIMIT
 from rayhistory.index.query import KEYS
-from rayhistory.web import SESSION_STATES, SessionRow
+from rayhistory.server.frontend import DashboardChoice
+from rayhistory.web import SESSION_STATES, SORTS, Course, SessionRow
 
 PREFIX = "/api/history/"
 SESSION = "/s/{namespace}/{cluster}/{session}"
 DOCUMENT = f"{PREFIX}openapi.json"
 
 _REFERENCE = "#/components/schemas/{name}"
+_OWNER = "^(none|(rayjob|rayservice)(/[a-z0-9-]+)?)$"
 
 
 class Sessions(Struct):
@@ -23,6 +25,9 @@ class Sessions(Struct):
 
     sessions: list[SessionRow]
     total: Annotated[int, Meta(description="how many match, on all pages")]
+    next: Annotated[str | None, Meta(description="the address of the next page; null on the last")]
+    namespaces: Annotated[list[str], Meta(description="of all sessions that the visitor may see")]
+    dashboards: Annotated[list[str], Meta(description="the versions of Ray's dashboard that can show a session")]
 
 
 class Rows(Struct):
@@ -77,6 +82,26 @@ class MetricPoints(Struct):
     files_damaged: int
 
 
+class LiveCluster(Struct):
+    namespace: str
+    cluster: str
+    state: Annotated[str, Meta(description="running, starting, suspended or gone")]
+    owner_kind: str | None
+    owner_name: str | None
+    ray_version: str | None
+    created_ms: int | None
+    sessions: Annotated[int, Meta(description="how many sessions of it are in the store")]
+    newest: Annotated[str | None, Meta(description="the newest of them")]
+    url: Annotated[str | None, Meta(description="where its present state is shown; null when it is gone")]
+
+
+class Clusters(Struct):
+    """The clusters that there are, in Kubernetes or by the word of their collectors, and those that there were."""
+
+    clusters: list[LiveCluster]
+    problem: Annotated[str | None, Meta(description="why Kubernetes cannot be asked now, if so")]
+
+
 class Problem(Struct):
     status: int
     message: Annotated[str, Meta(description="one line that says what was wrong and what to do")]
@@ -129,6 +154,7 @@ _LABELS = {
 
 ABOUT_SERVER = {
     DOCUMENT: Described("This document.", ()),
+    f"{PREFIX}clusters": Described("The clusters, alive and gone.", (Clusters,)),
     f"{PREFIX}sessions": Described(
         "The sessions in the store.",
         (Sessions,),
@@ -136,6 +162,11 @@ ABOUT_SERVER = {
             _query("q", "words that must be in the names"),
             _query("namespace", "only of this namespace"),
             _query("state", "only in this state", enum=list(SESSION_STATES)),
+            _query("owner", "rayjob, rayservice, none, or one owner: rayjob/nightly", pattern=_OWNER),
+            _query("since", "started within the last hours or days: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),
+            _query("from", "started on this day (UTC) or later", format="date"),
+            _query("to", "started on this day (UTC) or earlier", format="date"),
+            _query("sort", "instead of the usual order; a minus means descending", enum=list(SORTS)),
             _query("page", "which page of 50", type="integer", minimum=1),
         ),
     ),
@@ -155,6 +186,14 @@ ABOUT_SESSION = {
         ),
     ),
     f"{PREFIX}gaps": Described("What is missing from the session, and why.", (Gaps,)),
+    f"{PREFIX}course": Described(
+        "From when to when the session is known, and when something failed in it: at most 200 marks.", (Course,)
+    ),
+    f"{PREFIX}dashboards": Described(
+        "The versions of Ray's dashboard that can show the session, and the one that does.",
+        (DashboardChoice,),
+        (_query("dashboard", "the version that the page was asked to use"),),
+    ),
     f"{PREFIX}metrics": Described(
         "The metrics that the nodes had.",
         (MetricNames, MetricPoints),

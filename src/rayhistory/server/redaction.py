@@ -3,14 +3,14 @@
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 MASK = "<redacted>"
 _BROWSER_HEADERS = ("referer", "origin")
 _BROWSER_PREFIXES = ("sec-fetch-", "access-control-request-")
 
 
-def is_browser(request: Request) -> bool:
+def is_browser(request: HTTPConnection) -> bool:
     if request.headers.get("user-agent", "").startswith("Mozilla"):
         return True
     return any(name in _BROWSER_HEADERS or name.startswith(_BROWSER_PREFIXES) for name in request.headers)

@@ -7,7 +7,6 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import unquote
 
 import msgspec
 
@@ -42,11 +41,14 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def parse_session_path(path: str) -> tuple[Selection, str | None]:
-    """The selection behind `/s/` and the path below it; None when not even the closing slash is there."""
+    """The selection behind `/s/` and the path below it; None when not even the closing slash is there.
+
+    The path has been decoded, once: a name that is encoded twice is another name, here as for what stands in front.
+    """
     parts = path.split("/")
     if len(parts) < 2:
         raise UsageError("an address of a session is /s/{namespace}/{cluster}/{session}/")
-    namespace, second, rest = _name(parts[0]), unquote(parts[1]), parts[2:]
+    namespace, second, rest = _name(parts[0]), parts[1], parts[2:]
     kind = second[1:].lower() if second.startswith("~") else None
     if kind is not None:
         if kind not in OWNER_KINDS or not rest:
@@ -74,7 +76,6 @@ def selection_from_cookies(cookies: Mapping[str, str]) -> Selection | None:
 
 
 def _name(text: str) -> str:
-    text = unquote(text)
     try:
         return parse_name(text)
     except ValueError:
@@ -82,12 +83,12 @@ def _name(text: str) -> str:
 
 
 def _is_session(text: str) -> bool:
-    name = unquote(text).partition("@")[0]
+    name = text.partition("@")[0]
     return name in (LATEST, LIVE) or is_session_name(name)
 
 
 def _session(text: str) -> tuple[str, int | None]:
-    name, at, moment = unquote(text).partition("@")
+    name, at, moment = text.partition("@")
     if name not in (LATEST, LIVE) and not is_session_name(name):
         raise SessionNotFound(f"not a session name: {name!r}")
     return name, _moment(moment) if at else None

@@ -8,13 +8,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rayhistory.errors import (
+    AccessUnknown,
     DamagedIndex,
     FoldFailed,
+    KubernetesError,
     LogNotFound,
+    NotAllowed,
     NotIndexedYet,
+    NotSignedIn,
     RayHistoryError,
     SessionNotFound,
     StoreError,
+    TooManyCalls,
     UsageError,
 )
 from rayhistory.server.answers import own_error, ray_error
@@ -98,7 +103,13 @@ def status_of(error: RayHistoryError) -> int:
         return 404
     if isinstance(error, UsageError):
         return 400
-    if isinstance(error, NotIndexedYet | StoreError):
+    if isinstance(error, NotSignedIn):
+        return 403 if error.wrong else 401
+    if isinstance(error, NotAllowed):
+        return 403
+    if isinstance(error, TooManyCalls):
+        return 429
+    if isinstance(error, NotIndexedYet | StoreError | AccessUnknown | KubernetesError):
         return 503
     return 500
 

@@ -16,6 +16,7 @@ from rayhistory.errors import (
     ObjectExists,
     ObjectNotFound,
     StoreDenied,
+    StoreError,
     StoreUnavailable,
 )
 from rayhistory.settings import Settings, default_data_dir
@@ -88,7 +89,12 @@ class LocalStore:
         return await asyncio.to_thread(_translated, work, key or str(self._directory))
 
     def _path(self, key: str) -> Path:
-        return self._directory.joinpath(*checked_key(key).split("/"))
+        """Where an object is. Links are not followed: whoever can write one could show any file of this machine."""
+        parts = checked_key(key).split("/")
+        path = self._directory.joinpath(*parts)
+        if os.path.realpath(path) != str(Path(os.path.realpath(self._directory), *parts)):
+            raise StoreError(f"not an object, but a link or below one: {key!r}")
+        return path
 
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
         target = self._path(key)
@@ -143,7 +149,7 @@ class LocalStore:
         path = self._path(prefix) if prefix else self._directory
         try:
             with os.scandir(path) as entries:
-                found = [entry for entry in entries if not entry.name.startswith(_HALF_WRITTEN)]
+                found = [e for e in entries if not e.name.startswith(_HALF_WRITTEN) and not e.is_symlink()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found, key=lambda entry: entry.name)

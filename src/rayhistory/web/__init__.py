@@ -1,4 +1,4 @@
-"""Our own pages: the list of sessions, progress while one is indexed, and messages when something is wrong.
+"""Our own pages: the list of sessions, the bar around a dashboard, gaps, progress, and messages.
 
 Values in, HTML out: nothing here knows a web framework, a store or a clock.
 """
@@ -8,13 +8,22 @@ from rayhistory.web.pages import (
     HOME_JSON_PATH,
     HOME_PATH,
     STATIC_DIR,
+    render_frame,
+    render_gaps,
     render_home,
+    render_login,
     render_message,
     render_progress,
 )
 from rayhistory.web.rows import (
+    OWNERS,
     SESSION_STATES,
+    SORTS,
+    Course,
+    Dashboards,
+    Gap,
     HomeFilters,
+    Mark,
     NamedSession,
     SessionCounts,
     SessionRow,
@@ -25,14 +34,23 @@ __all__ = [
     "CONTENT_SECURITY_POLICY",
     "HOME_JSON_PATH",
     "HOME_PATH",
+    "OWNERS",
     "SESSION_STATES",
+    "SORTS",
     "STATIC_DIR",
+    "Course",
+    "Dashboards",
+    "Gap",
     "HomeFilters",
+    "Mark",
     "NamedSession",
     "SessionCounts",
     "SessionRow",
     "SessionState",
+    "render_frame",
+    "render_gaps",
     "render_home",
+    "render_login",
     "render_message",
     "render_progress",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rayhistory.web import format as text
-from rayhistory.web.rows import SESSION_STATES, HomeFilters, NamedSession, SessionRow
+from rayhistory.web.rows import SESSION_STATES, Dashboards, Gap, HomeFilters, NamedSession, SessionRow, owner_text
 
 STATIC_DIR = Path(__file__).parent / "static"
 HOME_PATH = "/home"
@@ -26,6 +26,7 @@ _STATE_MEANINGS = {
     "ended": "The cluster ended and its record is complete",
     "vanished": "The cluster was lost without a clean end; shown is all that was recorded until then",
 }
+_LAST_SEEN = {"running": "Up to", "ended": "Ended", "vanished": "Last seen"}
 
 
 def render_home(
@@ -35,6 +36,7 @@ def render_home(
     total: int,
     next_page: str | None,
     previous_page: str | None,
+    dashboards: Sequence[str],
     notice: str | None,
     store: str,
     now_ms: int,
@@ -42,7 +44,8 @@ def render_home(
 ) -> str:
     """The sessions of one view, in the order given.
 
-    `total` counts the sessions of the view over all its pages; `next_page` and `previous_page` are links.
+    `total` counts the sessions of the view over all its pages; `next_page` and `previous_page` are links, `dashboards`
+    the versions of Ray's frontend that can be chosen.
     """
     return _render(
         "home.html",
@@ -51,11 +54,39 @@ def render_home(
         total=total,
         next_page=next_page,
         previous_page=previous_page,
+        dashboards=dashboards,
         notice=notice,
         store=store,
         now_ms=now_ms,
         version=version,
     )
+
+
+def render_frame(
+    session: SessionRow,
+    *,
+    moment_ms: int | None,
+    last_ms: int,
+    dashboards: Dashboards,
+    now_ms: int,
+    version: str,
+) -> str:
+    """Ray's frontend below a bar that says what is shown. `last_ms` is until when the session is known."""
+    return _render(
+        "frame.html",
+        session=session,
+        address=session.url.rstrip("/"),
+        moment_ms=moment_ms,
+        last_ms=last_ms,
+        dashboards=dashboards,
+        now_ms=now_ms,
+        version=version,
+    )
+
+
+def render_gaps(session: SessionRow, gaps: Sequence[Gap], *, complete: bool, version: str) -> str:
+    """What is missing from a session, in words."""
+    return _render("gaps.html", session=session, gaps=gaps, complete=complete, version=version)
 
 
 def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:
@@ -69,6 +100,11 @@ def render_message(*, status: int, title: str, message: str, hint: str | None, v
         hint=hint,
         version=version,
     )
+
+
+def render_login(*, following: str, signed_in: str | None, problem: str | None, done: bool, version: str) -> str:
+    """Asks for a token; `done` says that it was taken, and goes on to `following`."""
+    return _render("login.html", following=following, signed_in=signed_in, problem=problem, done=done, version=version)
 
 
 def render_progress(
@@ -121,6 +157,7 @@ def _environment() -> Environment:
         duration=text.format_duration,
         iso=text.format_iso,
         ordered_jobs=_ordered_jobs,
+        owner=owner_text,
         plural=text.plural,
         short_session_name=text.short_session_name,
         utc=text.format_utc,
@@ -130,6 +167,7 @@ def _environment() -> Environment:
         home_json_path=HOME_JSON_PATH,
         session_states=SESSION_STATES,
         state_meanings=_STATE_MEANINGS,
+        last_seen=_LAST_SEEN,
         known_job_statuses=_JOB_STATUSES,
     )
     return environment

@@ -2,7 +2,20 @@
 
 from starlette.routing import BaseRoute
 
-from rayhistory.server.routes import actors, cluster, jobs, logs, metrics, nodes, rows, state, summaries, timeline
+from rayhistory.server.routes import (
+    actors,
+    cluster,
+    course,
+    dashboards,
+    jobs,
+    logs,
+    metrics,
+    nodes,
+    rows,
+    state,
+    summaries,
+    timeline,
+)
 
 SESSION_ROUTES: list[BaseRoute] = [
     *nodes.ROUTES,
@@ -13,6 +26,8 @@ SESSION_ROUTES: list[BaseRoute] = [
     *logs.ROUTES,
     *metrics.ROUTES,
     *cluster.ROUTES,
+    *dashboards.ROUTES,
+    *course.ROUTES,
     *rows.ROUTES,
     *state.ROUTES,
 ]

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory import ids
 from rayhistory.index.query import Filter
-from rayhistory.server.answers import parsed, rest_answer
+from rayhistory.server.answers import google_style, parsed, rest_answer
 from rayhistory.server.routing import get
 from rayhistory.server.view import SessionView
 
@@ -56,7 +56,7 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         "startTime": measured.get("startTime") or row["start_time_ms"] or 0,
         "endTime": told.get("endTime") or row["end_time_ms"] or 0,
         "timestamp": told.get("timestamp") or float(row["end_time_ms"] or row["changed_ms"] or 0),
-        "reprName": row["repr_name"] or "",
+        "reprName": row["repr_name"] or measured.get("reprName") or "",
         "labelSelector": parsed(row["label_selector"], {}),
         "requiredResources": plain_resources(parsed(row["required_resources"], {})),
         "exitDetail": exit_detail(row),
@@ -94,7 +94,7 @@ async def actors(request: Request, view: SessionView) -> Response:
 async def actor(request: Request, view: SessionView) -> Response:
     name = request.path_params["actor"]
     found = await dashboard_actors(view, Filter("actor_id", "=", name))
-    return rest_answer("Actor details fetched.", {"detail": found.get(name.lower())})
+    return rest_answer("Actor details fetched.", {"detail": google_style(found.get(name.lower()))})
 
 
 ROUTES: list[BaseRoute] = [

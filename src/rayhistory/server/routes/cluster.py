@@ -14,6 +14,7 @@ from rayhistory.server.routing import get, get_plain, own_answer_to
 from rayhistory.server.view import SessionView
 
 _CPP_SOURCES = {"COMMON", "CORE_WORKER", "GCS", "RAYLET"}
+_PROFILING = ("/task/traceback", "/task/cpu_profile", "/worker/traceback", "/worker/cpu_profile", "/memory_profile")
 _NO_SERVE: dict[str, Any] = {
     "controller_info": {},
     "proxies": {},
@@ -101,20 +102,13 @@ async def train_runs(request: Request, view: SessionView) -> Response:
     return json_answer(await view.snapshot("/api/train/v2/runs/v1") or {"train_runs": []})
 
 
-async def grafana_health(request: Request) -> Response:
-    return rest_answer("Grafana is not connected to this history.", {"grafanaHost": "DISABLED"})
-
-
-async def prometheus_health(request: Request) -> Response:
-    return rest_answer("There are no live metrics of a cluster that is gone.", {}, result=False)
-
-
-async def authentication_mode(request: Request) -> Response:
-    return json_answer({"authentication_mode": "disabled"})
-
-
 async def profiling_enabled(request: Request) -> Response:
     return rest_answer("", {"profilingEnabled": False})
+
+
+async def profiling(request: Request) -> Response:
+    """Frontends before 2.56 have links to these without asking whether they work."""
+    return text_answer("What is kept of a cluster has no processes that could be looked into.", 410)
 
 
 async def redaction(request: Request) -> Response:
@@ -143,10 +137,8 @@ ROUTES: list[BaseRoute] = [
     get("/api/data/datasets/{job}", datasets),
     get("/api/train/v2/runs/v1", train_runs),
     get("/api/history/gaps", gaps, failed=own_answer_to),
-    get_plain("/api/grafana_health", grafana_health),
-    get_plain("/api/prometheus_health", prometheus_health),
-    get_plain("/api/authentication_mode", authentication_mode),
     get_plain("/api/profiling_enabled", profiling_enabled),
+    *(get_plain(path, profiling) for path in _PROFILING),
     get_plain("/api/v0/runtime_env_redaction", redaction),
     get_plain("/usage_stats_enabled", usage_stats),
 ]

@@ -96,7 +96,7 @@ async def nodes(request: Request, view: SessionView) -> Response:
     rows = await view.rows("nodes", sort=("-is_head", "start_time_ms"))
     if kind == "hostnamelist":
         names = [row["hostname"] or row["node_name"] for row in rows if displayed_state(row) == "ALIVE"]
-        return rest_answer("Node hostname list fetched.", {"hostNameList": names})
+        return rest_answer("Node hostname list fetched.", {"hostNameList": list(dict.fromkeys(names))})
     if kind != "summary":
         return rest_answer(f"Unknown view {kind}", {}, result=False, status=500)
     answer = (await view.snapshot(_SUMMARY) or {}).get("data", {})
@@ -123,7 +123,7 @@ async def node(request: Request, view: SessionView) -> Response:
     answer = await view.snapshot(f"/nodes/{row['node_id']}") or {}
     measured = answer.get("data", {}).get("detail") or {}
     detail = _node(row, measured)
-    detail["actors"] = await dashboard_actors(view, Filter("node_id", "=", row["node_id"]))
+    detail["actors"] = google_style(await dashboard_actors(view, Filter("node_id", "=", row["node_id"])))
     detail["workers"] = [_worker(worker) for worker in measured.get("workers", [])]
     return rest_answer("Node details fetched.", {"detail": detail})
 

@@ -1,6 +1,7 @@
 """Ray's summaries: how many tasks, actors and objects there are, by name and state, or as the tree of calls."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -36,9 +37,14 @@ async def summarize_tasks(request: Request, view: SessionView) -> Response:
 
 async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
     groups = await view.index.group(Query("tasks", filters=filters), ("name", "func_or_class_name", "type", "state"))
+    by_function = _grouped_by_function(view.index.manifest.ray_version)
+
+    def name_of(group: Row) -> str:
+        return str(group["func_or_class_name"] if by_function else group["name"] or group["func_or_class_name"])
+
     summary: dict[str, Row] = {}
-    for group in sorted(groups, key=lambda one: (one["name"] or one["func_or_class_name"], one["type"])):
-        name = group["name"] or group["func_or_class_name"]
+    for group in sorted(groups, key=lambda one: (name_of(one), one["type"])):
+        name = name_of(group)
         of_name = summary.setdefault(
             name, {"func_or_class_name": name, "type": group["type"], "state_counts": Counter()}
         )
@@ -46,6 +52,12 @@ async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tup
     body = {"summary": summary, **_totals((group["type"], group["count"]) for group in groups)}
     filtered = sum(group["count"] for group in groups)
     return _answer(body | {"summary_by": "func_name"}, await task_total(view, given, (NO_DRIVERS,)), filtered)
+
+
+def _grouped_by_function(ray_version: str | None) -> bool:
+    """Until 2.56 Ray put tasks together by their function, whatever name they were given."""
+    version = re.match(r"(\d+)\.(\d+)", ray_version or "")
+    return version is not None and (int(version[1]), int(version[2])) < (2, 57)
 
 
 async def _by_lineage(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:

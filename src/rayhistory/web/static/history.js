@@ -36,10 +36,10 @@
 
   const setUpThemeToggle = () => {
     const toggle = document.getElementById("theme-toggle");
-    const show = () => toggle.setAttribute("aria-pressed", String(isDark()));
-    toggle.hidden = false;
+    const show = () => toggle?.setAttribute("aria-pressed", String(isDark()));
+    if (toggle) toggle.hidden = false;
     show();
-    toggle.addEventListener("click", () => {
+    toggle?.addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
       remember(THEME_KEY, root.dataset.theme);
       show();
@@ -60,13 +60,17 @@
     }
   };
 
+  const MINUTES = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" };
+
+  const timeText = (when, options = {}) => {
+    const parts = {};
+    for (const { type, value } of timeFormat({ ...MINUTES, ...options }).formatToParts(when)) parts[type] = value;
+    const seconds = parts.second ? `:${parts.second}` : "";
+    return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}${seconds}`;
+  };
+
   const showLocalTimes = () => {
-    const digits = timeFormat({ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" });
-    for (const time of document.querySelectorAll("time[datetime]")) {
-      const parts = {};
-      for (const { type, value } of digits.formatToParts(new Date(time.dateTime))) parts[type] = value;
-      time.textContent = `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}`;
-    }
+    for (const time of document.querySelectorAll("time[datetime]")) time.textContent = timeText(new Date(time.dateTime));
     const header = document.getElementById("time-zone");
     const zone = timeFormat({ timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName");
     if (header && zone) header.textContent = zone.value;
@@ -90,6 +94,8 @@
     if (event.key === "/" && search && !typing) {
       search.focus();
       search.select();
+    } else if (event.key === "Escape" && document.querySelector(".menu[open]")) {
+      closeMenus(null);
     } else if (event.key === "Escape" && inSearch && search.value === "") {
       search.blur();
     } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (inSearch || !typing)) {
@@ -105,9 +111,14 @@
     event.preventDefault();
   };
 
+  const closeMenus = (except) => {
+    for (const menu of document.querySelectorAll(".menu[open]")) if (menu !== except) menu.open = false;
+  };
+
   const onClick = (event) => {
+    closeMenus(event.target.closest(".menu"));
     const row = event.target.closest(".session");
-    if (!row || event.target.closest("a, button") || String(getSelection())) return;
+    if (!row || event.target.closest("a, button, summary, .menu") || String(getSelection())) return;
     const { href } = row.querySelector(".enter a");
     if (event.ctrlKey || event.metaKey) open(href, "_blank", "noopener");
     else location.assign(href);
@@ -115,7 +126,7 @@
 
   const refreshWhileRunning = async () => {
     const shown = document.querySelector("#sessions[data-live]");
-    if (!shown || document.hidden || String(getSelection())) return;
+    if (!shown || document.hidden || String(getSelection()) || shown.querySelector(".menu[open]")) return;
     const focused = document.activeElement?.closest(".session .enter a")?.getAttribute("href");
     const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
     if (!answer?.ok) return;
@@ -136,6 +147,10 @@
     if (refresh && location.hash) setTimeout(() => location.reload(), Number(refresh.content) * 1000);
   };
 
+  // For the page around a dashboard (frame.js).
+  window.rayHistory = { remembered, remember, timeText };
+
+  if (window !== window.parent) root.classList.add("framed");
   useRememberedTheme();
   document.addEventListener("DOMContentLoaded", () => {
     setUpThemeToggle();

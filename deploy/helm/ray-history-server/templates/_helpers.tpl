@@ -1,0 +1,32 @@
+{{- define "rayhistory.name" -}}
+{{- .Values.fullnameOverride | default (.Values.nameOverride | default .Release.Name) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "rayhistory.selector" -}}
+app.kubernetes.io/name: ray-history-server
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "rayhistory.labels" -}}
+{{ include "rayhistory.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "rayhistory.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "rayhistory.name" .) -}}
+{{- end -}}
+
+{{- define "rayhistory.asksKubernetes" -}}
+{{- or .Values.discovery.enabled .Values.live.enabled (eq .Values.auth "kubernetes") -}}
+{{- end -}}
+
+{{- /* Where the API server can be asked (not by `helm template`), a Secret that is not there is said by its name. */ -}}
+{{- define "rayhistory.checkSecret" -}}
+{{- with .Values.credentialsSecret -}}
+{{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Secret" $.Release.Namespace .)) -}}
+{{- fail (printf "credentialsSecret: there is no Secret %q in the namespace %q" . $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

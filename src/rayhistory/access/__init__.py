@@ -1,0 +1,6 @@
+"""Who a visitor is, and which namespaces they may see. Nothing here knows sessions, stores or routes."""
+
+from rayhistory.access.modes import open_access
+from rayhistory.access.visitor import Access, Visitor
+
+__all__ = ["Access", "Visitor", "open_access"]

@@ -1,0 +1,235 @@
+"""A session in which everything that a cluster can name is a script: in a real browser none of it runs."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from browser.watched import PATIENCE_MS, chromium
+from rayhistory import ids
+from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
+from recorded.served import serving
+from recorded_sample import DATA, NODE, live
+
+MARK = "hostile-mark"
+SCRIPTS = (
+    "<script data-hostile>hostileRan('script {0}')</script>",
+    "<img data-hostile src=x onerror=\"hostileRan('img {0}')\">",
+    "\"'><svg data-hostile onload=hostileRan('svg-{0}')>",
+    "</script></style></title><iframe data-hostile srcdoc=\"<script>parent.hostileRan('frame {0}')</script>\">",
+    "javascript:hostileRan('link {0}')",
+    "{{{{constructor.constructor('hostileRan(1)')()}}}}${{hostileRan('template {0}')}}",
+    "\x1b]8;;javascript:hostileRan('terminal {0}')\x07<a data-hostile href=javascript:hostileRan(1)>x</a>\x1b]8;;\x07",
+)
+FREE_TEXT = {
+    "taskName", "actorTaskName", "functionName", "className", "moduleName", "name", "reprName", "errorMessage",
+    "entrypoint", "hostname", "nodeName", "exitDetail", "rayNamespace", "callSite", "eventName", "message",
+    "instanceTypeName", "error_type", "job_name", "k", "cmdline", "nodeManagerHostname", "nodeTypeName",
+    "stateMessage", "severity", "ip", "componentType", "nodeManagerAddress",
+}  # fmt: skip
+"""Fields of events and answers in which a cluster may write what it wants."""
+SUBMITTED = "sub-ok"
+WAITS = """
+import pathlib, sys, time
+while "rayhistory.index.fold" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
+    time.sleep(0.05)
+"""
+
+
+class Hostile:
+    """Every text another script, each with its number."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+
+    def text(self) -> str:
+        number = next(self._numbers)
+        return f"{MARK}{number} {SCRIPTS[number % len(SCRIPTS)].format(number)}"
+
+    def everywhere(self, value: Any, field: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: self.everywhere(item, name) for name, item in value.items()} | self._labels(field)
+        if isinstance(value, list):
+            return [self.everywhere(item, field) for item in value]
+        return self.text() if isinstance(value, str) and field in FREE_TEXT else value
+
+    def _labels(self, field: str) -> dict[str, str]:
+        return {self.text(): self.text()} if field in ("labels", "labelSelector", "metadata") else {}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A server of that session, whose fold waits until a gate is opened."""
+    directory = tmp_path_factory.mktemp("hostile")
+    _keep(directory / "store", Hostile())
+    gate = directory / "gate"
+    with serving(directory / "store", directory / "work", at_start=WAITS.format(gate=str(gate))) as address:
+        yield address, gate
+        gate.touch()
+
+
+REF = SessionRef.checked("default", "hostile", "session_2026-11-15_19-18-08_055078_15551")
+
+
+def _keep(store: Path, hostile: Hostile) -> None:
+    layout = Layout()
+    events = [hostile.everywhere(json.loads(line)) for line in (DATA / "events.jsonl").read_text().splitlines()]
+    answers = {
+        "/api/jobs/": "jobs_after_snap", "/api/v0/placement_groups?detail=1&limit=10000": "v0_placement_groups_detail",
+        "/nodes?view=summary": "nodes_summary", "/api/v0/workers?detail=1&limit=10000": "v0_workers_detail",
+    }  # fmt: skip
+    events += [
+        {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:19:50.5Z",
+         "dashboardSnapshot": {"uri": uri, "body": hostile.everywhere(live(name))}}
+        for uri, name in answers.items()
+    ]  # fmt: skip
+    events.append({"eventType": hostile.text(), "timestamp": hostile.text(), hostile.text(): hostile.text()})
+    said = [hostile.text() for _ in range(3)]
+    start = StartRecord("default", "hostile", REF.session, 1_794_770_288_055, NODE, "rayjob", *said)
+    log = "\n".join(f"{hostile.text()} \x1b[31m{hostile.text()}\x1b[0m" for _ in range(50)).encode()
+    objects = {
+        layout.metadata_key(REF): b"",
+        layout.events_key(REF, NODE, "node_events", 1786526102000000001, compressed=False): b"\n".join(
+            map(msgspec.json.encode, events)
+        ),
+        layout.start_key(REF): msgspec.json.encode(start),
+        layout.end_key(REF): msgspec.json.encode(EndRecord(1_794_770_420_000, hostile.text())),
+        f"{layout.logs_prefix(REF, NODE)}/job-driver-{SUBMITTED}.log": log,
+        f"{layout.logs_prefix(REF, NODE)}/raylet.out": log,
+        f"{layout.logs_prefix(REF, NODE)}/{MARK} <img data-hostile src=x onerror=hostileRan('file')>.log": log,
+    }
+    for key, data in objects.items():
+        path = store / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def browser(place: tuple[str, Path]) -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+class Victim:
+    """A visitor who notices everything that ran."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.ran: list[str] = []
+        self._context = context
+        context.set_default_timeout(PATIENCE_MS)
+        context.expose_binding("hostileRan", lambda _, what: self.ran.append(str(what)))
+        context.on("dialog", lambda dialog: (self.ran.append(dialog.message), dialog.dismiss()))
+
+    def looks_at(self, address: str, *, marked: bool = True, frame: str = "") -> Page:
+        """Opens a page, waits until what is hostile is to be seen on it, and finds it harmless."""
+        page = self._context.new_page()
+        page.goto(address)
+        if marked:
+            shown = page.frame_locator(frame) if frame else page
+            expect(shown.get_by_text(MARK).filter(visible=True).first).to_be_visible()
+        self.is_unharmed(page)
+        return page
+
+    def is_unharmed(self, page: Page) -> None:
+        page.wait_for_load_state("networkidle")
+        for frame in page.frames:
+            assert frame.locator("[data-hostile]").count() == 0, f"a tag of the cluster's is in {frame.url}"
+            links = frame.eval_on_selector_all("a[href],form[action]", "all => all.map(a => a.href || a.action)")
+            assert not [link for link in links if str(link).lower().startswith(("javascript:", "data:"))], frame.url
+        assert self.ran == []
+
+
+@pytest.fixture
+def victim(browser: Browser) -> Iterator[Victim]:
+    context = browser.new_context(viewport={"width": 1500, "height": 1100})
+    yield Victim(context)
+    context.close()
+
+
+def test_the_page_of_a_fold_that_goes_on_shows_nothing_of_it(victim: Victim, place: tuple[str, Path]) -> None:
+    """First of all, while nothing is indexed; then the gate is opened for the others."""
+    address, gate = place
+    page = victim.looks_at(f"{address}{REF.url}", marked=False)
+    expect(page.get_by_text("being indexed").first).to_be_visible()
+    victim.is_unharmed(page)
+    gate.touch()
+
+
+def test_a_script_that_would_run_is_noticed(victim: Victim) -> None:
+    """So that the silence of the other tests says something."""
+    page = victim._context.new_page()
+    page.set_content(SCRIPTS[1].format(1))
+    page.wait_for_timeout(10)
+    expect(page.locator("[data-hostile]")).to_have_count(1)
+    page.wait_for_function("() => document.images[0].complete")
+    with pytest.raises(AssertionError):
+        victim.is_unharmed(page)
+    assert victim.ran == ["img 1"]
+
+
+OWN = ("/home", "/home?q={script}", "/home?namespace={script}", "/home?state={script}", "/home?from={script}",
+       "/s/default/{script}/latest/", "/s/default/hostile/{script}/", "/s/default/hostile/latest@{script}/",
+       "/s/default/~rayjob/{script}/", "/login?next={script}", "/{script}", "/enter_cluster/{script}/x",
+       "/s/default/hostile/latest/?dashboard={script}", "/s/default/hostile/latest/gaps", "/gaps",
+       "/s/default/hostile/latest/{script}", "/s/default/hostile/latest/api/history/rows/{script}",
+       "/s/default/hostile/latest/api/v0/logs/file?node_id={script}&filename={script}")  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_our_own_pages_show_scripts_as_text(victim: Victim, place: tuple[str, Path], path: str) -> None:
+    """What the cluster wrote, and what the address says."""
+    place[1].touch()
+    for script in SCRIPTS[:5]:
+        script = script.format(1).replace("/", "%2f").replace("?", "%3f").replace("#", "%23")  # noqa: PLW2901
+        victim.looks_at(place[0] + path.format(script=script), marked=False)
+        if "{script}" not in path:
+            break
+
+
+def test_the_list_of_sessions_shows_the_owner_as_text(victim: Victim, place: tuple[str, Path]) -> None:
+    place[1].touch()
+    victim.looks_at(f"{place[0]}/home")
+
+
+def _pages() -> list[str]:
+    definitions = [json.loads(line) for line in (DATA / "events.jsonl").read_text().splitlines()]
+    tasks = [e["taskDefinitionEvent"] for e in definitions if "taskDefinitionEvent" in e]
+    task = next(task for task in tasks if task["taskType"] == "NORMAL_TASK")
+    actor = next(e["actorDefinitionEvent"] for e in definitions if "actorDefinitionEvent" in e)
+    task_id, actor_id = ids.to_hex(task["taskId"], ids.TASK), ids.to_hex(actor["actorId"], ids.ACTOR)
+    return [
+        "overview", "jobs", f"jobs/{SUBMITTED}", "jobs/01000000", "actors", f"actors/{actor_id}", "cluster",
+        f"cluster/nodes/{NODE}", f"jobs/01000000/tasks/{task_id}", f"logs/?nodeId={NODE}",
+        f"logs/viewer?nodeId={NODE}&fileName=raylet.out", "serve",
+    ]  # fmt: skip
+
+
+_WITHOUT_NAMES = {"serve"}
+
+
+@pytest.mark.parametrize("page", _pages())
+def test_the_dashboard_shows_scripts_as_text(victim: Victim, place: tuple[str, Path], page: str) -> None:
+    place[1].touch()
+    victim.looks_at(f"{place[0]}{REF.url}?bare=1#/{page}", marked=page not in _WITHOUT_NAMES)
+
+
+def test_the_bar_above_the_dashboard_shows_scripts_as_text(victim: Victim, place: tuple[str, Path]) -> None:
+    place[1].touch()
+    victim.looks_at(f"{place[0]}{REF.url}#/jobs", frame="#dashboard")
+    victim.looks_at(f"{place[0]}{REF.url[:-1]}@1794770330000/#/jobs", marked=False)
+
+
+@pytest.mark.parametrize("path", ["raylet.out", "job-driver-sub-ok.log"])
+def test_a_log_that_is_opened_by_itself_is_text(victim: Victim, place: tuple[str, Path], path: str) -> None:
+    """Not even when somebody opens it as a page: it is a file to be saved, of a type that is never guessed."""
+    place[1].touch()
+    answer = victim._context.request.get(f"{place[0]}{REF.url}api/v0/logs/file?node_id={NODE}&filename={path}")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert MARK in answer.text()

@@ -1,0 +1,76 @@
+"""The files of deploy/, as the tests read them."""
+
+import os
+import string
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+MANIFESTS = sorted(str(path.relative_to(DEPLOY / "manifests")) for path in (DEPLOY / "manifests").rglob("*.yaml"))
+CHART = DEPLOY / "helm/ray-history-server"
+CI_VALUES = sorted((CHART / "ci").glob("*.yaml"))
+HELM = Path(sys.executable).with_name("helm")
+
+VARIABLES = {
+    "GCS_BUCKET": "a-bucket",
+    "S3_BUCKET": "a-bucket",
+    "AWS_REGION": "eu-central-1",
+    "AZURE_STORAGE_ACCOUNT_URL": "https://account.blob.core.windows.net",
+    "AZURE_STORAGE_CONTAINER": "a-container",
+    "COLLECTOR_IMAGE": "registry.example.com/collector:v0.1.0",
+    "HISTORY_SERVER_IMAGE": "registry.example.com/historyserver:v0.1.0",
+}
+"""What the guides have people export before `envsubst`."""
+
+
+def manifest(name: str) -> Path:
+    return DEPLOY / "manifests" / name
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """The objects in a file, with the variables in their place as envsubst would put them."""
+    text = string.Template(manifest(name).read_text()).safe_substitute(VARIABLES)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def pod_templates(name: str) -> list[dict[str, Any]]:
+    """The pods inside of Ray's kinds."""
+    return [template for document in documents(name) if document["apiVersion"] == "ray.io/v1"
+            for template in _templates(document["spec"])]  # fmt: skip
+
+
+def _templates(spec: Any) -> list[dict[str, Any]]:
+    if isinstance(spec, list):
+        return [template for item in spec for template in _templates(item)]
+    if not isinstance(spec, dict):
+        return []
+    if "containers" in spec.get("spec", {}):
+        return [spec]
+    return [template for value in spec.values() for template in _templates(value)]
+
+
+def containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", []))}
+
+
+def collectors(name: str) -> list[dict[str, Any]]:
+    """The collectors beside Ray's containers, the head's first."""
+    return [each["collector"] for pod in pod_templates(name) if "collector" in (each := containers(pod))]
+
+
+def environment_of(container: dict[str, Any], **of_the_pod: str) -> dict[str, str]:
+    """The variables of a container; `of_the_pod` stands for what is read from its metadata."""
+    return {
+        each["name"]: each["value"] if "value" in each else of_the_pod[each["name"]]
+        for each in container.get("env", [])
+    }
+
+
+def clean_environment() -> dict[str, str]:
+    """This process' environment without anything that our programs or clouds would take for themselves."""
+    ours = ("RAY", "STORAGE_", "LOCAL_STORAGE_", "AWS_", "S3", "GCS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}

@@ -1,0 +1,122 @@
+"""The chart: real helm renders it, Kubernetes knows what comes out, and wrong values are refused by their names."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.files import CHART, CI_VALUES, HELM
+from rayhistory.settings import COLLECTOR, SERVER, resolve
+
+OTHERS = {"monitoring.coreos.com/v1"}
+S3 = ["--set=store.backend=s3", "--set=store.s3.bucket=a-bucket"]
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def rendered(*arguments: str | Path) -> list[dict[str, Any]]:
+    done = helm("template", "history", CHART, "--namespace=somewhere", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def environment(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """What the server is given, of the ConfigMap that it shares with collectors and of its own."""
+    store = next(each["data"] for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"] == "history-store")
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"configMapRef": {"name": "history-store"}} in container["envFrom"]
+    return store | {each["name"]: each["value"] for each in container["env"] or []}
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_what_comes_out_is_what_kubernetes_and_the_server_know(values: Path) -> None:
+    linted = helm("lint", "--strict", CHART, f"--values={values}")
+    assert linted.returncode == 0, linted.stdout
+    objects = rendered(f"--values={values}")
+    for each in objects:
+        if each["apiVersion"] not in OTHERS:
+            kubernetes_validate.validate(each, "1.37", strict=True)
+    given = environment(objects)
+    settings, warnings = resolve(SERVER, {}, given)
+    assert warnings == []
+    wished = yaml.safe_load(values.read_text())
+    assert settings.storage_backend == wished["store"]["backend"]
+    assert settings.storage_root_dir == wished["store"].get("rootDir", "")
+    assert settings.auth == wished.get("auth", "none")
+    assert settings.live == wished.get("live", {}).get("enabled", False)
+    assert settings.use_kubernetes_proxy == wished.get("live", {}).get("throughApiServer", False)
+    shared = {name: value for name, value in given.items() if not name.startswith("RAYHISTORY_")}
+    assert resolve(COLLECTOR, {}, shared)[0].storage_backend == wished["store"]["backend"]
+
+
+def test_settings_reach_the_server_by_their_names() -> None:
+    given = environment(rendered(*S3, "--set=settings.fold_memory=2Gi", "--set=settings.index_ahead=false"))
+    settings, _ = resolve(SERVER, {}, given)
+    assert (settings.fold_memory, settings.index_ahead) == (2 * 2**30, False)
+
+
+def test_the_plain_chart_makes_no_more_than_it_must() -> None:
+    kinds = sorted(each["kind"] for each in rendered(*S3))
+    assert kinds == ["ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "Service", "ServiceAccount"]
+    without = {each["kind"] for each in rendered(*S3, "--set=discovery.enabled=false")}
+    assert without == {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
+
+
+def test_the_policies_and_the_budget_select_the_server() -> None:
+    objects = rendered(f"--values={CHART / 'ci/everything.yaml'}")
+    (deployment,) = of_kind(objects, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    (policy,), (budget,) = of_kind(objects, "NetworkPolicy"), of_kind(objects, "PodDisruptionBudget")
+    (service,), (monitor,) = of_kind(objects, "Service"), of_kind(objects, "ServiceMonitor")
+    for selector in (
+        policy["spec"]["podSelector"]["matchLabels"],
+        budget["spec"]["selector"]["matchLabels"],
+        service["spec"]["selector"],
+    ):
+        assert selector.items() <= labels
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    monitoring = [each["metadata"]["labels"] for each in objects if each["apiVersion"] in OTHERS]
+    assert [labels["release"] for labels in monitoring] == ["prometheus"] * 3
+    configs = of_kind(objects, "ConfigMap")
+    (dashboards,) = [each for each in configs if "grafana_dashboard" in each["metadata"]["labels"]]
+    assert dashboards["data"] == {path.name: path.read_text() for path in (CHART / "dashboards").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "backend is required"),
+        (["--set=store.backend="], "store.backend"),
+        (["--set=store.backend=s4"], "store.backend"),
+        (["--set=store.backend=s3"], "s3 is required"),
+        (["--set=store.backend=s3", "--set=store.s3.region=x"], "bucket is required"),
+        (["--set=store.backend=s3", "--set=store.s3.bucket="], "store.s3.bucket"),
+        (["--set=store.backend=gcs", "--set=store.s3.bucket=b"], "gcs is required"),
+        ([*S3, "--set=store.gcs.bucket=b"], "store.gcs"),
+        (["--set=store.backend=aliyunoss", "--set=store.aliyunoss.bucket=b"], "region is required"),
+        (["--set=store.backend=azureblob", "--set=store.azureblob.accountUrl=x"], "container is required"),
+        ([*S3, "--set=store.s3.bukcet=b"], "bukcet"),
+        ([*S3, "--set=replica=2"], "replica"),
+        ([*S3, "--set=replicas=two"], "replicas"),
+        ([*S3, "--set=auth=password"], "auth"),
+        ([*S3, "--set=auth=token"], "accessSecret"),
+        ([*S3, "--set=service.port=0"], "service.port"),
+        ([*S3, "--set=settings.Fold-Memory=1"], "settings"),
+        ([*S3, "--set=image.repository="], "image.repository"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(each.removeprefix("--set=") for each in value),
+)
+def test_a_wrong_value_is_refused_by_its_name(flags: list[str], complaint: str) -> None:
+    done = helm("template", "history", CHART, *flags)
+    assert done.returncode != 0
+    assert complaint in done.stderr

@@ -1,0 +1,120 @@
+"""A double of a head's dashboard that does what a real one does not: it hangs, never ends, and sends scripts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+BLOCK = b"x" * (1 << 20)
+SLOW, ENDLESS, ELSEWHERE, SCRIPT, ECHO = "/nodes", "/api/v0/logs/file", "/timezone", "/api/cluster_status", "/events"
+FOLLOWED = "/api/v0/logs/stream"
+
+
+class HeadDouble:
+    def __init__(self, session: str, token: str = "") -> None:
+        self.session = session
+        self.token = token
+        self.asked: list[str] = []
+        self.given_up = 0
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"ray_version": "2.60.0", "session_name": self.session})
+
+    async def tasks(self, request: Request) -> Response:
+        return JSONResponse({"live": True, "query": request.url.query}, headers={"Set-Cookie": "evil=1", "X-Odd": "1"})
+
+    async def echo(self, request: Request) -> Response:
+        return JSONResponse(dict(request.headers))
+
+    async def hang(self, request: Request) -> Response:
+        while not await request.is_disconnected():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        self.given_up += 1
+        return PlainTextResponse("too late")
+
+    async def endless(self, request: Request) -> Response:
+        async def blocks() -> AsyncIterator[bytes]:
+            for _ in range(1024):
+                yield BLOCK
+
+        return StreamingResponse(blocks(), media_type="text/plain")
+
+    async def follow(self, request: Request) -> Response:
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                yield b"first\n"
+                await asyncio.sleep(600)
+            finally:
+                self.given_up += 1
+
+        return StreamingResponse(lines(), media_type="text/plain")
+
+    async def elsewhere(self, request: Request) -> Response:
+        return RedirectResponse("http://169.254.169.254/latest/meta-data/", 302)
+
+    async def script(self, request: Request) -> Response:
+        return HTMLResponse("<script>alert(1)</script>")
+
+    async def kill(self, request: Request) -> Response:
+        return PlainTextResponse("killed")
+
+    async def mode(self, request: Request) -> Response:
+        return JSONResponse({"authentication_mode": "token" if self.token else "disabled"})
+
+    async def tail(self, socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text("one\n")
+        await socket.send_text(f"for {socket.headers.get('x-ray-authorization')}\n")
+        if "endless" in socket.path_params["job"]:
+            try:
+                while (await socket.receive())["type"] != "websocket.disconnect":
+                    pass
+            except WebSocketDisconnect:
+                pass
+            self.given_up += 1
+            return
+        await socket.close()
+
+    def app(self, prefix: str = "") -> ASGIApp:
+        routes = [
+            Route("/api/version", self.version), Route("/api/v0/tasks", self.tasks),
+            Route(ECHO, self.echo), Route(SLOW, self.hang), Route(ENDLESS, self.endless), Route(FOLLOWED, self.follow),
+            Route(ELSEWHERE, self.elsewhere), Route(SCRIPT, self.script), Route("/api/actors/kill", self.kill),
+            Route("/api/authentication_mode", self.mode),
+            Route("/api/authenticate", self.version, methods=["POST"]),
+            WebSocketRoute("/api/jobs/{job}/logs/tail", self.tail),
+        ]  # fmt: skip
+        inner = Starlette(routes=[Mount(prefix, routes=routes)] if prefix else routes)
+
+        async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self.asked.append(f"{scope['method']} {scope['path'].removeprefix(prefix)}")
+                if refusal := self._refusal(Request(scope)):
+                    await refusal(scope, receive, send)
+                    return
+            await inner(scope, receive, send)
+
+        return checked
+
+    def _refusal(self, request: Request) -> Response | None:
+        """As Ray does it."""
+        if not self.token or request.url.path.endswith("/api/authentication_mode"):
+            return None
+        given = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
+        if given is None:
+            return PlainTextResponse("Unauthorized: Missing authentication token", 401)
+        if given != f"Bearer {self.token}":
+            return PlainTextResponse("Forbidden: Invalid authentication token", 403)
+        return None

@@ -1,0 +1,42 @@
+"""The guides, followed to the letter on a real API server: all that does not need a node to run pods on."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from deploy.files import ROOT, clean_environment
+from deploy.guides import DOCS, commands, exports
+from kubernetes_real import ControlPlane
+
+NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe) ")
+FOLLOWED = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_guide_can_be_followed(kubernetes: ControlPlane, name: str) -> None:
+    guide = DOCS / "kubernetes" / name
+    typed = [line for line in commands(guide) if "kubectl" in line and not NEED_PODS.search(line)]
+    assert typed
+    environment = clean_environment() | exports(guide) | {
+        "KUBECONFIG": str(kubernetes.kubeconfig),
+        "PATH": f"{kubernetes.programs}:{os.environ['PATH']}",
+        "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
+    }  # fmt: skip
+    try:
+        for line in typed:
+            done = subprocess.run(
+                ["bash", "-ec", f"set -o pipefail; {line}"], cwd=ROOT, env=environment, capture_output=True, text=True,
+                timeout=60, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+    finally:
+        _clean_up(kubernetes)
+
+
+def _clean_up(kubernetes: ControlPlane) -> None:
+    kubernetes.kubectl("delete", "rayclusters,rayjobs,rayservices,deployments,configmaps,serviceaccounts", "--all")
+    kubernetes.kubectl("delete", "service", "historyserver", "--ignore-not-found")
+    kubernetes.kubectl("delete", "clusterrole", "raycluster-reader", "--ignore-not-found")
+    kubernetes.kubectl("delete", "clusterrolebinding", "historyserver", "--ignore-not-found")
