@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -284,6 +285,7 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=12)
     parser.add_argument("--memory", type=int, default=512, help="MiB that a serving process may use")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and the replicas with it
     with tempfile.TemporaryDirectory(prefix="rayhistory-load-") as directory, ExitStack() as running:
         place = Path(directory) / "store"
         place.mkdir()

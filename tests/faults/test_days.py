@@ -12,7 +12,7 @@ import pytest
 from faults.campaign import Campaign
 from faults.plan import Outcome
 
-SEEDS = [int(seed) for seed in (os.environ.get("RAYHISTORY_SEED") or "11 17 32 36 37 45 62 74 80 150 168 194").split()]
+SEEDS = [int(seed) for seed in (os.environ.get("RAYHISTORY_SEED") or "11 17 32 36 37 43 45 74 80 150 168 194").split()]
 
 
 @pytest.fixture(scope="module")

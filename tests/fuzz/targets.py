@@ -26,7 +26,7 @@ from rayhistory.events.decode import EventDecoder
 from rayhistory.events.logevents import add_log_lines
 from rayhistory.events.tables import BY_NAME
 from rayhistory.index.ask import question
-from rayhistory.index.manifest import MERGED, Closing, Counts, Manifest, parse_manifest
+from rayhistory.index.manifest import MERGED, SCHEMA, Closing, Counts, Manifest, parse_manifest
 from rayhistory.index.partials import arrow_batch
 from rayhistory.index.read import unpacker
 from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, Tombstone, read_record
@@ -430,9 +430,9 @@ def manifests(data: bytes) -> None:
 
 def _manifest_seeds() -> list[bytes]:
     manifest = Manifest(
-        schema=7, generation=3, build="3-abcd1234", files={"tasks": [10], f"{MERGED}tasks": [1, 2]}, covered="d" * 64,
-        closing=Closing(_MS * 10**6, clean=True), counts=Counts({"FAILED": 1}, 5, 1, 2, 1, 0, 99), first_ns=_MS * 10**6,
-        last_ns=None, ray_version="2.60.0", seconds=0.5, events=7,
+        schema=SCHEMA, generation=3, build="3-abcd1234", files={"tasks": [10], f"{MERGED}tasks": [1, 2]},
+        covered="d" * 64, closing=Closing(_MS * 10**6, clean=True), counts=Counts({"FAILED": 1}, 5, 1, 2, 1, 0, 99),
+        first_ns=_MS * 10**6, last_ns=None, ray_version="2.60.0", seconds=0.5, events=7,
     )  # fmt: skip
     return [msgspec.json.encode(manifest), msgspec.json.encode(msgspec.structs.replace(manifest, build="../../x"))]
 

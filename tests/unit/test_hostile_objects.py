@@ -20,7 +20,7 @@ from rayhistory.errors import StoreError
 from rayhistory.events.columns import Rows
 from rayhistory.events.snapshots import add_rows
 from rayhistory.index import read as reading
-from rayhistory.index.manifest import MERGED, parse_manifest
+from rayhistory.index.manifest import MERGED, SCHEMA, parse_manifest
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.packnames import shown
 from rayhistory.layout.packread import PackReader
@@ -148,10 +148,10 @@ def test_a_manifest_that_lies_is_no_manifest(home: Path, name: str) -> None:
 
 
 def test_a_manifest_of_many_tables_is_none() -> None:
-    (seed,) = [b'{"schema":7,"generation":1,"build":"1-a","files":{%s},"covered":"","closing":null,"counts":{},'
+    (seed,) = [b'{"schema":%d,"generation":1,"build":"1-a","files":{%s},"covered":"","closing":null,"counts":{},'
                b'"first_ns":null,"last_ns":null,"ray_version":null,"seconds":1,"events":1}']  # fmt: skip
-    assert parse_manifest(seed % b'"tasks":[1]') is not None
-    assert parse_manifest(seed % b",".join(b'"t%d":[1]' % n for n in range(5_000))) is None
+    assert parse_manifest(seed % (SCHEMA, b'"tasks":[1]')) is not None
+    assert parse_manifest(seed % (SCHEMA, b",".join(b'"t%d":[1]' % n for n in range(5_000)))) is None
 
 
 def _replace_table(directory: Path, table: str, query: str) -> None:
