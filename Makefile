@@ -22,7 +22,7 @@ run: $(READY) ## record a sample session if there is none, and serve it (PORT=80
 	@$(BIN)/rayhistory demo --port $(PORT)
 
 test: $(READY) browser ## all tests, with real Ray and a real browser
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-faults: $(READY) ## bad days: 200 seeds of faults, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 lives these again)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)

@@ -1,20 +1,12 @@
 """What several tests share: one recorded session, and the real server that serves it."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from recorded.recorder import Recorded, recorded_once
 from recorded.served import serving
-
-SHARED = {"recorded", "case"}
-"""Fixtures that take long to make: tests that use them stay together, all others file by file."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        shared = SHARED & set(getattr(item, "fixturenames", ()))
-        item.add_marker(pytest.mark.xdist_group("recorded" if shared else item.path.name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -27,8 +19,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """A real session, recorded once."""
-    return recorded_once(tmp_path_factory.mktemp("recorded"))
+    """A real session, recorded once, also when several processes share the tests."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return recorded_once(tmp_path_factory.mktemp("recorded"), kept=shared / "recordings")
 
 
 @pytest.fixture(scope="session")

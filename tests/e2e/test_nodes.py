@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pods import DASHBOARD, pods, start_collector, start_ray, until
+from raynodes import DASHBOARD, pods, start_collector, start_ray, until
 from recorded.served import serving
 
 JOB = """

@@ -5,6 +5,7 @@ had settled, shortly before the end.
 """
 
 import asyncio
+import fcntl
 import functools
 import os
 import shutil
@@ -94,11 +95,17 @@ def on_one_node(workload: Workload) -> Recorder:
 MIXED = on_one_node(mixed)
 
 
-def recorded_once(directory: Path, python: str = HERE, recorder: Recorder = MIXED) -> Recorded:
-    """RAYHISTORY_TEST_RECORDING names a directory that keeps recordings for the next run."""
-    kept = os.environ.get("RAYHISTORY_TEST_RECORDING")
-    source = Path(kept) / f"{rays.name(python)}-{recorder.__name__}" if kept else directory / "original"
-    original = Recorded.load(source) if (source / "live.json").exists() else record(source, python, recorder)
+def recorded_once(
+    directory: Path, python: str = HERE, recorder: Recorder = MIXED, kept: Path | None = None
+) -> Recorded:
+    """A copy of a recording, which is made when it is not where they are kept: RAYHISTORY_TEST_RECORDING names a
+    directory that keeps them for the next run."""
+    kept = Path(os.environ.get("RAYHISTORY_TEST_RECORDING") or kept or directory / "original")
+    source = kept / f"{rays.name(python)}-{recorder.__name__}"
+    source.mkdir(parents=True, exist_ok=True)
+    with (source / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be at it: what it makes is taken
+        original = Recorded.load(source) if (source / "live.json").exists() else record(source, python, recorder)
     # Servers write indexes into the store: each run begins without.
     shutil.copytree(original.store, directory / "store")
     shutil.copy2(source / "live.json", directory)
@@ -174,8 +181,13 @@ def _add_vanished(store: Path) -> None:
         parts = path.relative_to(store).parts
         if not path.is_file() or not set(parts) & set(names):
             continue
-        if path.name == "end.json" or "seals" in parts:
+        if "seals" in parts:
             continue
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, copy)
+        if path.name == "end.json":  # the last sign of life is all that there is of it
+            copy = copy.with_name("alive")
+            copy.touch()
+            shutil.copystat(path, copy)
+        else:
+            shutil.copy2(path, copy)

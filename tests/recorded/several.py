@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-import pods
+import raynodes
 from rayhistory.layout import SessionRef
 from recorded.recorder import Answer
 
@@ -24,35 +24,35 @@ def nodes(directory: Path, python: str) -> None:
     """Three nodes that run until the end."""
     home = Path(tempfile.mkdtemp(prefix="rh"))  # short: Ray's sockets are below it
     try:
-        with pods.pods(home) as cluster:
+        with raynodes.pods(home) as cluster:
             _record(cluster, directory, python)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _record(cluster: dict[str, pods.Node], directory: Path, python: str) -> None:
+def _record(cluster: dict[str, raynodes.Node], directory: Path, python: str) -> None:
     head = cluster["head"]
-    collectors = [pods.start_collector(node, directory / "store") for node in cluster.values()]
-    pods.start_ray(head, head)
-    pods.until(lambda: head.id, cluster, 120)
+    collectors = [raynodes.start_collector(node, directory / "store") for node in cluster.values()]
+    raynodes.start_ray(head, head)
+    raynodes.until(lambda: head.id, cluster, 120)
     for node in cluster.values():
         if node is not head:
-            pods.start_ray(node, head)
-    pods.until(lambda: all(node.id for node in cluster.values()), cluster, 120)
+            raynodes.start_ray(node, head)
+    raynodes.until(lambda: all(node.id for node in cluster.values()), cluster, 120)
     assert head.run(python, str(_JOB), f"{head.address}:6379").wait(300) == 0, head.log()
     _settle(cluster)
     answers = _answers(head)
-    ref = SessionRef.checked("default", pods.CLUSTER, head.session)
+    ref = SessionRef.checked("default", raynodes.CLUSTER, head.session)
     (directory / "live.json").write_bytes(msgspec.json.encode((ref, answers, [])))
     for collector in collectors:
         collector.send_signal(signal.SIGTERM)
-    pods.until(lambda: head.counted("last_answers_taken") == 1, cluster)
+    raynodes.until(lambda: head.counted("last_answers_taken") == 1, cluster)
     for node, collector in zip(cluster.values(), collectors, strict=True):
         node.kill(but=collector.pid)
     assert [collector.wait(60) for collector in collectors] == [0, 0, 0]
 
 
-def _settle(cluster: dict[str, pods.Node]) -> None:
+def _settle(cluster: dict[str, raynodes.Node]) -> None:
     """Waits until no event has come for a while."""
     seen, since = -1.0, time.monotonic()
     while time.monotonic() - since < _QUIET:
@@ -61,8 +61,8 @@ def _settle(cluster: dict[str, pods.Node]) -> None:
             seen, since = received, time.monotonic()
 
 
-def _answers(head: pods.Node) -> list[Answer]:
-    command = ["ip", "netns", "exec", head.namespace, sys.executable, "-c", _ASK, pods.DASHBOARD]
+def _answers(head: raynodes.Node) -> list[Answer]:
+    command = ["ip", "netns", "exec", head.namespace, sys.executable, "-c", _ASK, raynodes.DASHBOARD]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return msgspec.json.decode(asked.stdout, type=list[Answer])

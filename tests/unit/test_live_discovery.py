@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from guarded import guarded
@@ -222,6 +222,7 @@ _anything = st.recursive(
 )  # fmt: skip
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), _anything))
 def test_resources_of_any_shape_are_read(resource: dict[str, Any]) -> None:
     cluster = cluster_of(resource)
