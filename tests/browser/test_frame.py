@@ -26,7 +26,7 @@ def watched(browser: Browser) -> Iterator[Watched]:
     watched = Watched(browser)
     try:
         yield watched
-        assert [trouble for trouble in watched.troubles if "net::ERR_ABORTED" not in trouble] == []
+        assert watched.troubles == []
     finally:
         watched.close()
 

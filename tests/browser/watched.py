@@ -62,7 +62,8 @@ class Watched:
         self.troubles.append(f"script: {error}")
 
     def _request_failed(self, request: Request) -> None:
-        if "download=1" not in request.url:  # Chromium calls a request that becomes a file aborted
+        # Chromium aborts requests itself: those that become a file, and those of a page that is left.
+        if request.failure != "net::ERR_ABORTED":
             self.troubles.append(f"request: {request.failure} for {request.method} {request.url}")
 
     def _response(self, response: Response) -> None:

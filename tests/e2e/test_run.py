@@ -50,7 +50,9 @@ async def ask(store: Path, url: str) -> httpx.Response:
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://history") as http,
     ):
-        return await http.get(url)
+        while (answer := await http.get(url)).status_code == 503:  # it is being indexed
+            await asyncio.sleep(0.5)
+        return answer
 
 
 def link(errors: str) -> str:
