@@ -4,12 +4,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Locator, Page, expect
+from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from browser.watched import Watched, keep_picture
 from rayhistory.layout import Layout
@@ -18,17 +17,6 @@ from recorded.served import serving
 from recorded.workloads import FAILING, HOSTILE_ARGUMENT, RUNNING, SAMPLE
 
 MOMENT = re.compile(r"@(\d+)/")
-
-
-@pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    """What a page was still asking for when it was left is no trouble."""
-    watched = Watched(browser)
-    try:
-        yield watched
-        assert watched.troubles == []
-    finally:
-        watched.close()
 
 
 @pytest.fixture

@@ -50,7 +50,10 @@ async def ask(store: Path, url: str) -> httpx.Response:
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://history") as http,
     ):
-        while (answer := await http.get(url)).status_code == 503:  # it is being indexed
+        for _ in range(100):
+            answer = await http.get(url)
+            if answer.status_code != 503:  # it is being indexed
+                break
             await asyncio.sleep(0.5)
         return answer
 
