@@ -57,6 +57,9 @@ $(LIBRARIES): EXTRAS := default,data,serve
 	@$(dir $@)bin/pip install --quiet --disable-pip-version-check 'ray[$(EXTRAS)]==$*.*'
 	@touch $@
 
+test-kubernetes: $(READY) ## on a real API server, which is built from source once: manifests, chart, guides, images, access
+	@RAYHISTORY_TEST_KUBERNETES=1 $(BIN)/python -m pytest tests/kubernetes
+
 check: $(READY) ## format, lint and types, in one command
 	@$(BIN)/ruff format --check src tests benchmarks tools
 	@$(BIN)/ruff check src tests benchmarks tools
