@@ -105,7 +105,7 @@ class _Peak(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(0.05):
-            self._most = max(self._most, sum(_own_memory(pid) for pid in _tree(self._pid)))
+            self._most = max(self._most, sum(own_memory(pid) for pid in process_tree(self._pid)))
 
     def stop(self) -> int:
         self._done.set()
@@ -113,18 +113,19 @@ class _Peak(threading.Thread):
         return self._most
 
 
-def _tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
+    """The process, and all below it."""
     found = [pid]
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for child in (thread / "children").read_text().split():
-                found += _tree(int(child))
+                found += process_tree(int(child))
     except OSError:
         pass
     return found
 
 
-def _own_memory(pid: int) -> int:
+def own_memory(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
     except (OSError, IndexError):

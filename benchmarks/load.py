@@ -4,8 +4,8 @@ python benchmarks/load.py [--minutes 30] [--sessions 12] [--tasks 2000] [--giant
 
 Two replicas serve one store. Sessions of which nobody has an index yet are added all the time. It prints figures, and
 fails when something is not as promised: an answer other than a good one or 503 with Retry-After, a serving process
-above its memory, growth over time, descriptors or threads that are not given back, small sessions that are slowed down
-more than twice by a giant one, or two replicas that answer differently.
+or a fold above its memory, growth over time, descriptors or threads that are not given back, small sessions that are
+slowed down more than twice by a giant one, or two replicas that answer differently.
 """
 
 import argparse
@@ -20,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+from fold import own_memory, process_tree
 from generate import SESSION, generate, session_ref
 
 from rayhistory.layout import Layout, SessionRef
@@ -43,6 +45,8 @@ _MOST_CALLS = 600
 _LISTED_AFTER = 6
 _LEAST_MS = 25.0
 """Below this, twice as long is noise."""
+_FOLD_MIB = 512
+_FOLD_ROOM = 1.5
 
 
 class Replica:
@@ -93,7 +97,9 @@ class Replica:
         return self._log.read_text(errors="replace").count("Traceback (most recent call last)")
 
     def usage(self) -> dict[str, float]:
+        """Memory in MiB; of the folds that are going on, the largest, with all its processes."""
         assert self._process
+        folds = [process_tree(pid) for pid in process_tree(self._process.pid)[1:]]
         place = Path(f"/proc/{self._process.pid}")
         status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines())
         kb = {name: int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")}
@@ -102,6 +108,7 @@ class Replica:
             "peak": kb["VmHWM"] / 1024,
             "descriptors": len(list((place / "fd").iterdir())),
             "threads": int(status["Threads"]),
+            "fold": max((sum(map(own_memory, fold)) / 2**20 for fold in folds), default=0.0),
         }
 
 
@@ -151,7 +158,7 @@ class Load:
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
         async with httpx.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
-            await self._warm(http)
+            await self._watching(self._warm(http))
             share = self.minutes * 60
             await self._visit(http, "idle", share * 0.15, busy=False)
             idle = self._p99("idle")
@@ -223,6 +230,12 @@ class Load:
             self.usage.append(self._replicas[0].usage())
             await asyncio.sleep(1)
 
+    async def _watching(self, work: Coroutine[None, None, None]) -> None:
+        """The giant is folded before anybody visits: that is looked at too."""
+        watching = asyncio.create_task(self._watch(float("inf")))
+        await work
+        watching.cancel()
+
     async def _agree(self, http: httpx.AsyncClient) -> None:
         """Every page of every session, from both."""
         for ref in (*self.small, self.giant):
@@ -258,6 +271,10 @@ class Load:
         print(f"memory of the serving process: {peak:.0f} MiB at most, {self.memory} allowed")
         if peak > self.memory:
             self.breaches.append(f"{peak:.0f} MiB of memory, {self.memory} are allowed")
+        fold = max(sample["fold"] for sample in self.usage)
+        print(f"memory of a fold: {fold:.0f} MiB at most, {_FOLD_MIB} given")
+        if fold > _FOLD_MIB * _FOLD_ROOM:
+            self.breaches.append(f"a fold took {fold:.0f} MiB of memory, {_FOLD_MIB} were given")
 
 
 def _copy(place: Path, number: int, first: SessionRef) -> SessionRef:
@@ -291,7 +308,11 @@ def main() -> None:
         place.mkdir()
         small = generate(place, arguments.tasks)
         generate(place, arguments.giant)
-        environment = os.environ | {"LOCAL_STORAGE_DIR": str(place), "RAYHISTORY_INDEX_AHEAD": "false"}
+        environment = os.environ | {
+            "LOCAL_STORAGE_DIR": str(place),
+            "RAYHISTORY_INDEX_AHEAD": "false",
+            "RAYHISTORY_FOLD_MEMORY": f"{_FOLD_MIB}Mi",
+        }
         replicas = [running.enter_context(Replica(environment, Path(directory), number)) for number in range(2)]
         load = Load(arguments, place, small, replicas)
         asyncio.run(load.run())

@@ -51,7 +51,7 @@ class Difference(msgspec.Struct, frozen=True):
                     return self.answer[found]
         return None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.question} {self.path}: live {self.live!r:.120}, dead {self.dead!r:.120}"
 
 

@@ -58,6 +58,9 @@ class Recorded(msgspec.Struct, frozen=True):
     answers: dict[str, Answer]
     printed: list[Printed]
 
+    def __repr__(self) -> str:
+        return f"Recorded({self.directory})"  # and not all that is in it, as pytest would have it
+
     @classmethod
     def load(cls, directory: Path) -> Self:
         kept = tuple[SessionRef, list[Answer], list[Printed]]

@@ -74,6 +74,23 @@ def test_the_latest_session_is_found_by_cluster_and_by_owner(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+def test_many_sessions_are_listed_whole_in_few_and_in_many_clusters(tmp_path: Path) -> None:
+    """Listings that are long go side by side, cluster by cluster, or namespace by namespace when clusters are many."""
+    session = ref("c", 1).session
+    kept = {SessionRef("few", f"c{i % 3}", f"{session}{i:04}"): bool(i % 2) for i in range(300)}
+    kept |= {SessionRef("many", f"c{i}", session): bool(i % 2) for i in range(600)}
+    kept |= {SessionRef("one", "c", session, "rayjob", "nightly"): True}
+    now = time.time()
+    for one, sealed in kept.items():
+        keep(tmp_path, one, alive=now, sealed=sealed)
+
+    async def states() -> dict[SessionRef, str]:
+        listed = catalogue(tmp_path)
+        return {entry.ref: listed.state(entry) for entry in await listed.entries()}
+
+    assert asyncio.run(states()) == {one: "ended" if sealed else "running" for one, sealed in kept.items()}
+
+
 def test_a_store_that_is_away_is_asked_once_for_all_who_wait(tmp_path: Path) -> None:
     """And that is an error, not an empty list."""
     asked = []

@@ -10,6 +10,7 @@ Problem = tuple[str, str]
 """What was wrong with an event: the kind, and the detail."""
 
 _EMPTY = {"", "{}", "[]", "null", '""'}
+_LONGEST_EMPTY = max(map(len, _EMPTY))
 
 
 class Rows:
@@ -33,4 +34,4 @@ class Rows:
 def json_text(raw: Raw) -> str | None:
     """A JSON value as text; None when it is absent or empty."""
     text = str(raw, "utf-8")
-    return None if text in _EMPTY else text
+    return None if len(text) <= _LONGEST_EMPTY and text in _EMPTY else text

@@ -34,11 +34,6 @@ def add_lifecycles(out: Rows, events: Sequence[wire.TaskLifecycle], sent: Sequen
         return []
     task, attempt, job, node, worker, pid, repr_name, paused, logs, errors = zip(*map(_LIFECYCLE, events), strict=True)
     times, problems = _times_of_states(events)
-    failed = times[-1]
-    told = [
-        (at or ns, error.error_type or None, error.error_message or None) if error else _NO_ERROR
-        for error, at, ns in zip(errors, failed, sent, strict=True)
-    ]
     columns = (
         ids.hexes(task, ids.TASK),
         attempt,
@@ -49,10 +44,22 @@ def add_lifecycles(out: Rows, events: Sequence[wire.TaskLifecycle], sent: Sequen
         _or_none(repr_name),
         paused,
         *zip(*[_log_columns(log) if log else _NO_LOG for log in logs], strict=True),
-        *zip(*told, strict=True),
+        *_error_columns(errors, times[-1], sent),
         *times,
     )
     return problems + _extend(out, "task_updates", columns, task)
+
+
+def _error_columns(
+    errors: Sequence[wire.ErrorInfo | None], failed: Sequence[int | None], sent: Sequence[int]
+) -> Iterable[Sequence[object]]:
+    if not any(errors):
+        return [[None] * len(errors)] * 3
+    told = [
+        (at or ns, error.error_type or None, error.error_message or None) if error else _NO_ERROR
+        for error, at, ns in zip(errors, failed, sent, strict=True)
+    ]
+    return zip(*told, strict=True)
 
 
 def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[int | None]], list[Problem]]:

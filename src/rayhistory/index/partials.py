@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import arro3.io
 from arro3.core import Array, DataType, RecordBatch
@@ -16,6 +17,7 @@ _ARROW = {
     Type.INT: DataType.int64(),
     Type.BOOL: DataType.bool(),
 }
+_nothing = {kind: Array([], arrow) for kind, arrow in _ARROW.items()}
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
@@ -28,8 +30,16 @@ def arrow_batch(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatc
 
 
 def _convert(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
-    arrays = [Array(values, _ARROW[column.type]) for column, values in zip(table.columns, columns, strict=True)]
+    arrays = [_array(values, column.type) for column, values in zip(table.columns, columns, strict=True)]
     return RecordBatch.from_arrays(arrays, names=table.names)
+
+
+def _array(values: Sequence[object], kind: Type) -> Array:
+    if values.count(None) < len(values):
+        return Array(values, _ARROW[kind])
+    if len(values) > len(_nothing[kind]):  # most columns of most events are empty: what stands for that is made once
+        _nothing[kind] = Array(values, _ARROW[kind])
+    return _nothing[kind].slice(0, len(values))
 
 
 def _fit(table: Table, row: tuple[object, ...]) -> tuple[object, ...] | None:
@@ -77,13 +87,14 @@ class PartialWriter:
 
     def _write(self, table: str, columns: list[list[object]]) -> None:
         batch = arrow_batch(BY_NAME[table], columns)
-        for column in columns:
-            column.clear()
         if table in BY_TASK and self._parts.number > 1:
-            for part, places in self._parts.split(batch.column(0).to_pylist()):
+            task_ids = columns[0] if batch.num_rows == len(columns[0]) else batch.column(0).to_pylist()
+            for part, places in self._parts.split(cast("list[str]", task_ids)):
                 self._write_part(table, part, batch.take(Array(places, DataType.uint32())))
         else:
             self._write_part(table, 0, batch)
+        for column in columns:
+            column.clear()
 
     def _write_part(self, table: str, part: int, batch: RecordBatch) -> None:
         path = self._directory / f"{table}-{part}-{self._name}-{self._files}.parquet"

@@ -7,9 +7,21 @@ creation all begin with ff, and are few.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-_DIGITS = 4
+_DIGITS = 3
 _VALUES = 16**_DIGITS
 MOST_PARTS = 256
+
+
+class _PartOf(dict[str, int]):
+    """The part of each beginning of an id, which is as long as a bound; found once."""
+
+    def __init__(self, bounds: list[str]) -> None:
+        super().__init__()
+        self._bounds = bounds
+
+    def __missing__(self, beginning: str) -> int:
+        self[beginning] = part = bisect_right(self._bounds, beginning)
+        return part
 
 
 class Parts:
@@ -17,12 +29,14 @@ class Parts:
         self.number = max(1, min(number, MOST_PARTS))
         self._bounds = [f"{-(-part * _VALUES // self.number):0{_DIGITS}x}" for part in range(1, self.number)]
         """The first ids of all parts but the first."""
+        self._part_of = _PartOf(self._bounds)
 
-    def split(self, task_ids: Sequence[object]) -> Iterator[tuple[int, list[int]]]:
+    def split(self, task_ids: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
         """For every part that has rows, their places."""
+        part_of = self._part_of
         places: list[list[int]] = [[] for _ in range(self.number)]
         for place, task_id in enumerate(task_ids):
-            places[bisect_right(self._bounds, str(task_id))].append(place)
+            places[part_of[task_id[:_DIGITS]]].append(place)
         return ((part, found) for part, found in enumerate(places) if found)
 
     def condition(self, part: int) -> str:

@@ -103,12 +103,16 @@ async def _texts(store: Store, source: Source, decoder: EventDecoder) -> AsyncIt
                 ahead = asyncio.ensure_future(read(start + _PIECE, start + 2 * _PIECE))
             if start == source.start:
                 unpack = unpacker(piece)
-            for text in unpack.feed(piece) if unpack else (piece,):
+            for text in unpack.feed(piece) if unpack else _cut(piece):
                 yield text
     finally:
         ahead.cancel()
     if unpack and unpack.truncated:
         decoder.set_aside(f"truncated {unpack.name}")
+
+
+def _cut(piece: bytes) -> Iterator[bytes]:
+    return (piece[start : start + _BLOCK] for start in range(0, len(piece), _BLOCK))
 
 
 async def _bytes(store: Store, source: Source) -> Callable[[int, int], Awaitable[bytes]]:

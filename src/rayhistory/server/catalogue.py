@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from rayhistory.index.manifest import Closing
 from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord, read_record
 from rayhistory.layout.session import session_time
 from rayhistory.server.noted import NotedSessions
-from rayhistory.storage import Store
+from rayhistory.storage import ObjectInfo, Store
 
 LATEST, LIVE = "latest", "live"
 T = TypeVar("T", bound=msgspec.Struct)
@@ -24,6 +25,8 @@ _FRESH = 2.0
 _QUICK = 0.2
 _OLD = 10.0
 _PATIENCE = 25.0
+_FEW_KEYS = 900  # less than a page
+_MANY_FOLDERS = 200
 
 
 class Entry(msgspec.Struct):
@@ -203,9 +206,31 @@ class Catalogue:
         return entries
 
     async def _known(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
-        """What the keys below a prefix stand for, and when each was written; read while the next page is on its way."""
-        listing = self._store.list_all(prefix)
-        return [(parsed, info.modified) async for info in listing if (parsed := parse(info.key)) is not None]
+        """What the keys below a prefix stand for, and when each was written."""
+        return [(known, info.modified) for info in await self._keys(prefix) if (known := parse(info.key)) is not None]
+
+    async def _keys(self, prefix: str) -> list[ObjectInfo]:
+        """Pages come one after the other: when there are many, the trees of clusters are listed side by side."""
+        found = []
+        async for info in self._store.list_all(prefix):
+            found.append(info)
+            if len(found) == _FEW_KEYS:
+                break
+        else:
+            return found
+        upper = await self._store.list_folder(prefix)
+        below = await asyncio.gather(*(self._side_by_side(f"{prefix}/{folder}") for folder in upper.folders))
+        return [*upper.objects, *chain.from_iterable(below)]
+
+    async def _side_by_side(self, prefix: str) -> list[ObjectInfo]:
+        listing = await self._store.list_folder(prefix)
+        if len(listing.folders) > _MANY_FOLDERS:  # with little in each
+            return await self._all(prefix)
+        below = await asyncio.gather(*(self._all(f"{prefix}/{folder}") for folder in listing.folders))
+        return [*listing.objects, *chain.from_iterable(below)]
+
+    async def _all(self, prefix: str) -> list[ObjectInfo]:
+        return [info async for info in self._store.list_all(prefix)]
 
 
 def _add_record(entry: Entry, record: str, modified: float) -> None:

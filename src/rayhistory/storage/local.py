@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from rayhistory.storage.seam import Listing, ObjectInfo
 
 T = TypeVar("T")
 _HALF_WRITTEN = ".half-written-"
+_PAGE = 1000
 
 
 def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
@@ -75,9 +77,11 @@ class LocalStore:
         await self._run(lambda: self._path(key).unlink(missing_ok=True))
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        for info in await self._run(lambda: list(self._walk(prefix.strip("/")))):
-            if info.key > start_after:
-                yield info
+        walk = self._walk(prefix.strip("/"))
+        while page := await self._run(lambda: list(islice(walk, _PAGE))):
+            for info in page:
+                if info.key > start_after:
+                    yield info
 
     async def list_folder(self, prefix: str) -> Listing:
         return await self._run(lambda: self._folder(prefix.strip("/")))
