@@ -14,14 +14,15 @@ from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.split import Part, as_array, split
 from rayhistory.collector.spool import Spool
-from rayhistory.collector.supervise import delays, pause
+from rayhistory.collector.supervise import delays, pause, step_back
 from rayhistory.errors import Throttled
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.keys import SNAPSHOTS
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
-_thread = ThreadPoolExecutor(1, thread_name_prefix="split")  # the allocator keeps what each thread once used
+# One thread: the allocator keeps what each once used.
+_thread = ThreadPoolExecutor(1, thread_name_prefix="split", initializer=step_back)
 
 _SEGMENTS_AT_ONCE = 4
 _PUTS_AT_ONCE = 8
