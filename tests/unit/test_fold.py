@@ -178,6 +178,7 @@ def test_what_was_open_is_closed_at_the_end_and_marked(tmp_path: Path, clean: bo
     assert jobs[0][2] is True
     open_tasks = rows(tmp_path, manifest, "SELECT DISTINCT state, error_type FROM tasks WHERE closed_by_history")
     assert open_tasks == [("FAILED", "NODE_DIED")]
+    assert manifest.counts.failed_tasks == fold_session(tmp_path, None).counts.failed_tasks, "closing is no failure"
     assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE state NOT IN ('FINISHED', 'FAILED')") == [(0,)]
     assert rows(tmp_path, manifest, "SELECT DISTINCT state FROM actors") == [("DEAD",)]
     assert rows(tmp_path, manifest, "SELECT state, closed_by_history FROM nodes") == [("DEAD", True)]

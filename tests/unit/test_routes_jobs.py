@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from packaging.version import Version
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
@@ -217,3 +218,24 @@ def test_output_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: Path)
     assert kinds[0] == "websocket.accept"
     assert sum(len(message["text"]) for message in sent[1:]) == logflow.BLOCK
     assert "websocket.close" not in kinds
+
+
+def test_slashes_that_meet_are_one(client: TestClient) -> None:
+    """`http://host/` and `/s/…`, or a session's address and `/api/…`, put together by a script."""
+    expected = client.get("api/version").json()
+    for path in (f"{REF.url}/api/version", f"/{REF.url}api/version?a=%2F", f"//{REF.url}//api/version"):
+        assert client.get(f"http://testserver{path}").json() == expected
+
+
+def test_a_session_of_an_unknown_version_has_one_that_clients_can_compare(tmp_path: Path) -> None:
+    """KubeRay's collectors do not keep it; Ray's job client gives up on what is no version."""
+    settings = settings_for(tmp_path)
+    path = tmp_path / "store" / Layout().events_key(REF, NODE, "node_events", 1, compressed=False)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    marker = tmp_path / "store" / Layout().metadata_key(REF)
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    with TestClient(create_app(settings)) as server:
+        version = server.get(f"{REF.url}api/version").json()["ray_version"]
+    assert Version("2.8") < Version(version) < Version("2.50")

@@ -215,7 +215,7 @@ def _facts(database: Database, files: Files) -> Built:
     counts = Counts(
         jobs=dict(jobs),
         tasks=count("tasks", "type <> 'DRIVER_TASK'"),
-        failed_tasks=count("tasks", "state = 'FAILED' AND type <> 'DRIVER_TASK'"),
+        failed_tasks=count("tasks", "state = 'FAILED' AND type <> 'DRIVER_TASK' AND NOT closed_by_history"),
         actors=count("actors"),
         nodes=count("nodes"),
         gaps=number(database, f"SELECT coalesce(sum(count), 0) FROM gaps WHERE source <> '' AND kind <> '{REPEATED}'"),

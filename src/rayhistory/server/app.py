@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -195,6 +195,7 @@ class BySessionPath:
         if rest is None:
             await RedirectResponse(full + "/", 307)(scope, receive, send)
             return
+        rest = rest.lstrip("/")  # an address that ends with a slash, and a path that begins with one
         if through_ray(HTTPConnection(scope)):
             send = never_from_elsewhere("/" + rest, send)
         await self._routes(_below(scope, selection, full, rest), receive, send)
@@ -208,6 +209,11 @@ class ByCookies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, cookies = scope["path"], HTTPConnection(scope).cookies
+        if (below := path.lstrip("/")).startswith("s/") and scope["type"] == "http":  # //s/… by a script
+            query = scope["query_string"].decode("latin-1")
+            to = "/" + quote(below) + (f"?{query}" if query else "")
+            await RedirectResponse(to, 307)(scope, receive, send)
+            return
         try:
             selection = selection_from_cookies(cookies)
             if selection is not None:
@@ -230,8 +236,7 @@ class ByCookies:
                 message = {**message, "headers": [*message["headers"], *renewed]}
             await send(message)
 
-        below = _below(scope, selection, path, path.lstrip("/"))
-        await self._routes(below, receive, never_from_elsewhere(path, answer_by_cookie))
+        await self._routes(_below(scope, selection, path, below), receive, never_from_elsewhere(path, answer_by_cookie))
 
 
 def _nothing_chosen(path: str) -> Response:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 IsOver = Callable[[], Awaitable[bool]]
 _FRAME = 20_000
+_SOME_VERSION = "2.49.0+unknown"  # Ray's clients compare it: the first that had events
 _TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 _DEFAULT_MESSAGES = {
     "PENDING": "Job has not started yet.",
@@ -193,7 +194,7 @@ async def version(request: Request, view: SessionView) -> Response:
     return json_answer(
         {
             "version": kept.get("version", "4"),
-            "ray_version": kept.get("ray_version") or view.index.manifest.ray_version or "unknown",
+            "ray_version": kept.get("ray_version") or view.index.manifest.ray_version or _SOME_VERSION,
             "ray_commit": kept.get("ray_commit", ""),
             "session_name": view.ref.session,
         }
