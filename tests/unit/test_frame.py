@@ -193,3 +193,25 @@ def test_the_page_of_gaps_of_no_session_says_so(client: TestClient) -> None:
     assert "No such session" in answer.text
     failed = client.get("http://testserver/s/default/nobody/latest/gaps.json")
     assert failed.json()["error"]["status"] == 404
+
+
+@pytest.mark.parametrize("headers", [{"User-Agent": "Mozilla/5.0"}, {}], ids=["page", "program"])
+def test_what_is_open_at_a_moment_goes_on_until_then_on_pages(client: TestClient, headers: dict[str, str]) -> None:
+    """They count from its start to its end, or to today; programs are told that there was no end."""
+    tasks = client.get("api/v0/tasks?detail=1&limit=10000").json()["data"]["result"]["result"]
+    longest = max(
+        (task for task in tasks if task["start_time_ms"]), key=lambda t: t["end_time_ms"] - t["start_time_ms"]
+    )
+    moment = int(longest["start_time_ms"] + longest["end_time_ms"]) // 2
+
+    def then(path: str) -> Any:
+        return client.get(f"http://testserver{REF.url[:-1]}@{moment}/{path}", headers=headers).json()
+
+    tasks = then("api/v0/tasks?detail=1&limit=10000")["data"]["result"]["result"]
+    actors = then("logical/actors")["data"]["actors"].values()
+    ends = {
+        "jobs": {job["end_time"] for job in then("api/jobs/") if job["status"] == "RUNNING"},
+        "tasks": {task["end_time_ms"] for task in tasks if task["state"] == "RUNNING"},
+        "actors": {actor["endTime"] or None for actor in actors if actor["state"] == "ALIVE"},
+    }
+    assert ends == {kind: {moment if headers else None} for kind in ends}

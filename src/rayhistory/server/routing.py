@@ -1,7 +1,8 @@
 """How a request below a session's address reaches its handler, and how an error becomes an answer."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -24,6 +25,7 @@ from rayhistory.errors import (
 )
 from rayhistory.server.answers import own_error, ray_error
 from rayhistory.server.kept import KeptAnswers, answer_from, can_be_kept, is_known, not_changed, tag_of
+from rayhistory.server.redaction import is_browser
 from rayhistory.server.resolve import Resolver, Selection
 from rayhistory.server.view import SessionView
 
@@ -47,6 +49,16 @@ def resolver_of(request: HTTPConnection) -> Resolver:
 
 async def view_of(request: HTTPConnection, patience: float | None = None) -> SessionView:
     return await resolver_of(request).view(selection_of(request), patience)
+
+
+def closed_for_pages(request: HTTPConnection, things: Iterable[dict[str, Any]], start: str, end: str) -> None:
+    """Ray's pages let what has no end go on until today. For a browser that looks at a moment, it goes on until then;
+    programs are told that there was no end yet."""
+    moment = selection_of(request).as_of_ms
+    if moment is not None and is_browser(request):
+        for thing in things:
+            if thing[start] and not thing[end]:
+                thing[end] = moment
 
 
 def get(

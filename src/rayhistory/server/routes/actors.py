@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 from rayhistory import ids
 from rayhistory.index.query import Filter
 from rayhistory.server.answers import google_style, parsed, rest_answer
-from rayhistory.server.routing import get
+from rayhistory.server.routing import closed_for_pages, get
 from rayhistory.server.view import SessionView
 
 _NIL = "f" * (2 * ids.NODE)
@@ -88,12 +88,15 @@ def plain_resources(resources: dict[str, float]) -> dict[str, float]:
 async def actors(request: Request, view: SessionView) -> Response:
     wanted = request.query_params.get("ids")
     filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
-    return rest_answer("All actors fetched.", {"actors": await dashboard_actors(view, *filters)})
+    found = await dashboard_actors(view, *filters)
+    closed_for_pages(request, found.values(), "startTime", "endTime")
+    return rest_answer("All actors fetched.", {"actors": found})
 
 
 async def actor(request: Request, view: SessionView) -> Response:
     name = request.path_params["actor"]
     found = await dashboard_actors(view, Filter("actor_id", "=", name))
+    closed_for_pages(request, found.values(), "startTime", "endTime")
     return rest_answer("Actor details fetched.", {"detail": google_style(found.get(name.lower()))})
 
 

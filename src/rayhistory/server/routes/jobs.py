@@ -17,7 +17,7 @@ from rayhistory.server.logfind import Wanted, find_log
 from rayhistory.server.logflow import begun, followed, nothing, pieces, texts
 from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.routes.logs import session_is_over
-from rayhistory.server.routing import answer_to, get, get_plain, view_of
+from rayhistory.server.routing import answer_to, closed_for_pages, get, get_plain, view_of
 from rayhistory.server.view import SessionView
 
 log = logging.getLogger(__name__)
@@ -87,13 +87,18 @@ async def find_job(view: SessionView, name: str, *, mask: bool = False) -> dict[
 
 
 async def jobs(request: Request, view: SessionView) -> Response:
-    return json_answer(await job_details(view, mask=is_browser(request)))
+    found = await job_details(view, mask=is_browser(request))
+    closed_for_pages(request, found, "start_time", "end_time")
+    return json_answer(found)
 
 
 async def job(request: Request, view: SessionView) -> Response:
     name = request.path_params["job"]
     found = await find_job(view, name, mask=is_browser(request))
-    return json_answer(found) if found else text_answer(f"Job {name} does not exist", 404)
+    if found is None:
+        return text_answer(f"Job {name} does not exist", 404)
+    closed_for_pages(request, [found], "start_time", "end_time")
+    return json_answer(found)
 
 
 async def job_logs(request: Request, view: SessionView) -> Response:

@@ -14,7 +14,7 @@ from rayhistory.server import state_rows, state_schema
 from rayhistory.server.answers import parsed, state_answer
 from rayhistory.server.redaction import is_browser, masked, masked_text
 from rayhistory.server.routes.jobs import job_details
-from rayhistory.server.routing import get
+from rayhistory.server.routing import closed_for_pages, get
 from rayhistory.server.state_options import Condition, Options, index_filters, list_options
 from rayhistory.server.state_schema import Schema
 from rayhistory.server.view import SessionView
@@ -38,6 +38,7 @@ async def tasks(request: Request, view: SessionView) -> Response:
     )
     filtered = await _filtered(view, state_schema.TASKS, options, always, len(found))
     if options.detail:
+        closed_for_pages(request, found, "start_time_ms", "end_time_ms")
         return state_answer(await _detailed(view, found, mask=is_browser(request)), total, filtered)
     return state_answer([state_rows.task(row) for row in found], total, filtered)
 
