@@ -103,6 +103,16 @@ def mixed(root: Path) -> None:
     generation_e(root)
 
 
+def partly_owned(root: Path) -> None:
+    """Only some of the cluster's collectors knew what had created it."""
+    generation_e(root)
+    write(root / "cluster-metadata/rayjob/ns_nightly_c" / SESSION, b"")
+    base = Path("ns/c") / SESSION / NODE / "node_events"
+    owned = root / "cluster-history/rayjob" / "ns/nightly/c" / SESSION / NODE / "node_events"
+    owned.parent.mkdir(parents=True)
+    (root / "cluster-history/raycluster" / base).rename(owned)
+
+
 def write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -128,7 +138,16 @@ def test_a_session_of_the_field_notes_opens(tmp_path: Path) -> None:
         assert tasks["num_filtered"] == 23
 
 
-GENERATIONS = [generation_a, generation_b, generation_c, generation_d, generation_e, generation_e_gzip, mixed]
+GENERATIONS = [
+    generation_a,
+    generation_b,
+    generation_c,
+    generation_d,
+    generation_e,
+    generation_e_gzip,
+    mixed,
+    partly_owned,
+]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

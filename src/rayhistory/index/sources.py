@@ -44,13 +44,14 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
         if layout.parse_snapshot_key(info.key, info.size)
     ]
     has_snapshots = bool(found)
-    history = layout.history_prefix(ref)
-    for folder in (await store.list_folder(history)).folders:
-        if is_node_folder(folder):
-            found += await _node_sources(store, layout, ref, f"{history}/{folder}")
-        elif not has_snapshots:
-            prefix = layout.endpoints_prefix(ref)
-            found += [Source(i.key, i.size, Kind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
+    for named in ref.spellings:
+        history = layout.history_prefix(named)
+        for folder in (await store.list_folder(history)).folders:
+            if is_node_folder(folder):
+                found += await _node_sources(store, layout, named, f"{history}/{folder}")
+            elif not has_snapshots:
+                prefix = layout.endpoints_prefix(named)
+                found += [Source(i.key, i.size, Kind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
     found += await _old_sources(store, layout, ref, has_snapshots=has_snapshots)
     found += [
         Source(info.key, info.size, Kind.EVENTS, info.modified)
@@ -113,7 +114,7 @@ def _packed_logs(
 ) -> Iterable[Source]:
     """Event logs that are not there as whole files, or not as much of them."""
     prefix = layout.node_packs_prefix(ref, node)
-    places = (layout.logs_prefix(ref, node), layout.old_logs_prefix(ref, node))
+    places = (*(layout.logs_prefix(named, node) for named in ref.spellings), layout.old_logs_prefix(ref, node))
     return (
         Source(f"{prefix}#{name}", stream.size, Kind.PACKED_LOG)
         for name, stream in reader.names.items()

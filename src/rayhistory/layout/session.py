@@ -63,6 +63,11 @@ class SessionRef(msgspec.Struct, frozen=True, order=True):
         return self.namespace, self.cluster, self.session
 
     @property
+    def spellings(self) -> tuple["SessionRef", ...]:
+        """With its owner and without: the collectors of a cluster may not all have been told of one."""
+        return (self, SessionRef(*self.identity)) if self.owner_kind else (self,)
+
+    @property
     def path(self) -> str:
         return f"{self.namespace}/{self.cluster}/{self.session}"
 

@@ -6,6 +6,7 @@ Whole files, as KubeRay keeps them, are one way; packs, which a session that run
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -72,10 +73,10 @@ class PlainLogs:
 
 def plain_logs(store: Store, layout: Layout, ref: SessionRef) -> list[PlainLogs]:
     """In KubeRay's current place, and in that of its releases before v1.7."""
-    return [
-        PlainLogs(store, layout.history_prefix(ref), lambda node: layout.logs_prefix(ref, node)),
-        PlainLogs(store, layout.old_logs_prefix(ref), lambda node: layout.old_logs_prefix(ref, node)),
+    present = [
+        PlainLogs(store, layout.history_prefix(named), partial(layout.logs_prefix, named)) for named in ref.spellings
     ]
+    return [*present, PlainLogs(store, layout.old_logs_prefix(ref), partial(layout.old_logs_prefix, ref))]
 
 
 class PackLogs:
