@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,17 @@ def test_answers_and_event_logs_that_are_too_large_are_not_read_whole(
     found = _gaps(tmp_path)
     assert found["answer of the dashboard that is too large"] == 1
     assert found["event log that is too large to be read whole"] == 1
+
+
+def test_records_that_no_memory_could_hold_are_not_read_whole(home: Path) -> None:
+    """The session opens without what they may say; they are holes on the disk, so that the test costs nothing."""
+    keys = (LAYOUT.start_key(REF), LAYOUT.end_key(REF), LAYOUT.manifest_key(REF, 7), LAYOUT.node_seal_key(REF, NODE))
+    for key in keys:
+        write(home, key, b"")
+        os.truncate(home / "store" / key, 1 << 40)
+    with served(home) as client:
+        assert client.get(f"{REF.url}api/v0/tasks").status_code == 200
+        assert client.get("/home.json").json()["sessions"][0]["state"] == "ended"
 
 
 def test_an_answer_that_is_deep_is_told_and_not_raised() -> None:

@@ -15,7 +15,7 @@ from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.spool import Counts
 from rayhistory.collector.supervise import delays, pause
 from rayhistory.errors import ObjectExists, StoreError
-from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
+from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class SessionRecord:
 
     async def _go_on(self) -> None:
         """This collector was started again: the session began when it began, and has not ended."""
-        before = await self._store.get(self._layout.start_key(self._ref))
+        before = await self._store.get_range(self._layout.start_key(self._ref), 0, LARGEST_RECORD)
         earlier = read_record(before, StartRecord)
         if earlier is None:
             log.warning("start.json cannot be read and is written anew", extra={"session": self._ref.session})

@@ -53,7 +53,8 @@ class IndexCache:
 
     async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, part: int, path: Path) -> None:
         try:
-            data = await self._store.get(self._layout.index_file_key(ref, manifest.build, name, part))
+            key = self._layout.index_file_key(ref, manifest.build, name, part)
+            data = await self._store.get_range(key, 0, manifest.files[name][part] + 1)
         except ObjectNotFound:
             raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is gone") from None
         if len(data) != manifest.files[name][part]:

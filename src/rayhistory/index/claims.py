@@ -43,7 +43,7 @@ class Claims:
         finally:
             refreshing.cancel()
             with contextlib.suppress(StoreError):
-                if await self._store.get(key) == ours:
+                if await self._store.get_range(key, 0, len(ours) + 1) == ours:
                     await self._store.delete(key)
 
     async def _refresh(self, key: str, ours: bytes) -> None:

@@ -29,7 +29,7 @@ from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation
 from rayhistory.index.overlay import index_store
 from rayhistory.index.parts import Parts
 from rayhistory.index.sources import Source, digest, list_sources, unread
-from rayhistory.layout import Layout, NodeSeal, SessionRef, read_record
+from rayhistory.layout import LARGEST_RECORD, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
@@ -125,7 +125,7 @@ async def _earlier(
 
 
 async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
-    data = await store.get(key)
+    data = await store.get_range(key, 0, size + 1)
     if len(data) != size:
         raise DamagedIndex(key)
     await asyncio.to_thread(path.write_bytes, data)
@@ -136,7 +136,7 @@ async def _read_seals(store: Store, layout: Layout, ref: SessionRef) -> list[Nod
     seals = []
     for key in keys:
         try:
-            seals.append(read_record(await store.get(key), NodeSeal))
+            seals.append(read_record(await store.get_range(key, 0, LARGEST_RECORD), NodeSeal))
         except ObjectNotFound:
             continue
     return [seal for seal in seals if seal]

@@ -6,7 +6,7 @@ import msgspec
 
 from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
 from rayhistory.index.parts import MOST_PARTS
-from rayhistory.layout import Layout, SessionRef, read_record
+from rayhistory.layout import LARGEST_RECORD, Layout, SessionRef, read_record
 from rayhistory.layout.records import Count
 from rayhistory.layout.session import is_safe_component
 from rayhistory.storage import Store
@@ -88,7 +88,7 @@ async def read_latest(store: Store, layout: Layout, ref: SessionRef) -> Manifest
     if highest is None:
         return None
     try:
-        return parse_manifest(await store.get(layout.manifest_key(ref, highest)))
+        return parse_manifest(await store.get_range(layout.manifest_key(ref, highest), 0, LARGEST_RECORD))
     except ObjectNotFound:
         return None
 

@@ -6,7 +6,7 @@ import msgspec
 
 from rayhistory import __version__
 from rayhistory.errors import BucketNotFound, ObjectNotFound, UsageError
-from rayhistory.layout import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
+from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.server.catalogue import RUNNING, Catalogue
 from rayhistory.storage import Store
 
@@ -71,6 +71,6 @@ async def make_known(store: Store, layout: Layout, ref: SessionRef, origin: Orig
 
 async def _read(store: Store, key: str, kind: type[T]) -> T | None:
     try:
-        return read_record(await store.get(key), kind)
+        return read_record(await store.get_range(key, 0, LARGEST_RECORD), kind)
     except ObjectNotFound:
         return None

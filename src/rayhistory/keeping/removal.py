@@ -11,7 +11,7 @@ import msgspec
 
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from rayhistory.keeping.objects import each, objects_below, trees
-from rayhistory.layout import Layout, Owner, SessionRef, Tombstone, read_record
+from rayhistory.layout import LARGEST_RECORD, Layout, Owner, SessionRef, Tombstone, read_record
 from rayhistory.storage import Store
 
 _ROUNDS = 5  # somebody may write while we delete: a fold that was under way
@@ -40,7 +40,7 @@ async def remove(
 
 async def read_tombstone(store: Store, layout: Layout, ref: SessionRef) -> Tombstone:
     try:
-        found = read_record(await store.get(layout.tombstone_key(ref)), Tombstone)
+        found = read_record(await store.get_range(layout.tombstone_key(ref), 0, LARGEST_RECORD), Tombstone)
     except ObjectNotFound:
         found = None
     return found or Tombstone(made_ms=0)

@@ -2,6 +2,7 @@
 
 from rayhistory.layout.keys import EventObject, Layout
 from rayhistory.layout.records import (
+    LARGEST_RECORD,
     EndRecord,
     NodeSeal,
     Owner,
@@ -13,6 +14,7 @@ from rayhistory.layout.records import (
 from rayhistory.layout.session import SessionRef
 
 __all__ = [
+    "LARGEST_RECORD",
     "EndRecord",
     "EventObject",
     "Layout",

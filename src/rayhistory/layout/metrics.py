@@ -16,7 +16,7 @@ import zstandard
 
 from rayhistory.errors import RayHistoryError
 
-_LARGEST = 128 * 2**20
+LARGEST = 128 * 2**20
 _LEVEL = 6
 
 
@@ -53,7 +53,7 @@ def encode(samples: Samples) -> bytes:
 
 def decode(data: bytes) -> Samples:
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
+        if not 0 <= zstandard.frame_content_size(data) <= LARGEST:
             raise DamagedMetrics("of a size that cannot be")
         samples = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=Samples)
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -11,6 +11,10 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 // 10**6)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
+LARGEST_RECORD = 16 << 20
+"""Bytes: no record of ours has so many, and more than that is not read of what stands in the place of one."""
+
+
 def read_record(data: bytes, kind: type[T]) -> T | None:
     """What a small object of JSON says; None when it cannot be read, for who knows who wrote it."""
     try:

@@ -10,7 +10,7 @@ import msgspec
 
 from rayhistory.errors import ObjectNotFound, RayHistoryError, SessionNotFound, StoreUnavailable
 from rayhistory.index.manifest import Closing
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord, VanishedRecord, read_record
+from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, SessionRef, StartRecord, VanishedRecord, read_record
 from rayhistory.layout.session import session_time
 from rayhistory.server.noted import NotedSessions
 from rayhistory.storage import ObjectInfo, Store
@@ -181,7 +181,7 @@ class Catalogue:
 
     async def _read(self, key: str, kind: type[T]) -> T | None:
         try:
-            return read_record(await self._store.get(key), kind)
+            return read_record(await self._store.get_range(key, 0, LARGEST_RECORD), kind)
         except ObjectNotFound:
             return None
 

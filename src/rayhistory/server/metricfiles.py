@@ -9,7 +9,7 @@ import msgspec
 
 from rayhistory.errors import ObjectNotFound, UsageError
 from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.metrics import DamagedMetrics, Samples, decode, family
+from rayhistory.layout.metrics import LARGEST, DamagedMetrics, Samples, decode, family
 from rayhistory.layout.packread import Kept
 from rayhistory.storage import Store
 
@@ -109,7 +109,7 @@ class MetricFiles:
             return known
         async with turns:
             try:
-                data = await self._store.get(file.key)
+                data = await self._store.get_range(file.key, 0, LARGEST)
                 samples = await asyncio.to_thread(decode, data)
             except (DamagedMetrics, ObjectNotFound):
                 return None
