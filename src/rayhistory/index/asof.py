@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.events.tables import BY_TASK, TABLES, TASK_STATES, state_column
-from rayhistory.index.build import Database, Files, open_database, write_rest, write_tasks
+from rayhistory.index.build import Database, Files, open_database, write_last, write_small, write_tasks
 from rayhistory.index.child import end_with_parent
 from rayhistory.index.cores import cores
 from rayhistory.index.merge import parquet
@@ -103,7 +103,8 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
                 _cut(database, name, [job.merged[name][part]], job)
             for name, path in write_tasks(database, scratch, None, part).items():
                 files.setdefault(name, []).append(path)
-        write_rest(database, scratch, None, files)
+        files |= write_small(database, scratch, None)
+        write_last(database, scratch, None, files)
         return {
             name: [shutil.move(path, f"{job.folder}/{name}.{part}.parquet") for part, path in enumerate(paths)]
             for name, paths in files.items()

@@ -1,7 +1,7 @@
 """The second half of the fold, in DuckDB: rows merged, what was left open closed, tables written."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -61,25 +61,25 @@ def build(settings: Settings, scratch: Path, given: Given, pool: Executor | None
         merge_table(database, table, scratch)
     source = r"regexp_replace(source, '@\d+$', '')"  # without the place from which it was read
     database.execute(f"DELETE FROM gaps WHERE {source} IN (SELECT unnest(?::VARCHAR[]))", [list(given.gone)])
-    files: Files = {}
-    for table in small:
-        if table.name not in SERVED_AS_MERGED:
-            name = merged_file(table.name)
-            files[name] = [write(database, scratch, name, table.name)]
+    files = _write_merged(database, scratch, ENDS_OF_TASKS)
     closing = given.closing
     if closing:
         closing = msgspec.structs.replace(closing, ns=_last_sign_of_life(database, closing.ns))
-    _count_what_collectors_lost(database, given.seals)
     number_of_parts = given.parts.number
     shared = pool is not None and number_of_parts > 1
     memory, threads = (settings.fold_memory // cores(), 1) if shared else (settings.fold_memory, cores())
     work = PartWork(scratch, given.parts, closing, memory, threads)
     share = pool.map if pool and shared else map
-    for part, names in enumerate(share(fold_part, [work] * number_of_parts, range(number_of_parts))):
+    parts = share(fold_part, [work] * number_of_parts, range(number_of_parts))  # begun by the pool, if there is one
+    others = [table.name for table in small if table.name not in (*ENDS_OF_TASKS, *SERVED_AS_MERGED)]
+    files |= _write_merged(database, scratch, others)
+    _count_what_collectors_lost(database, given.seals)
+    files |= write_small(database, scratch, closing)
+    for part, names in enumerate(parts):
         report(0.7 + 0.25 * (part + 1) / number_of_parts, f"{part + 1} of {number_of_parts} parts merged")
         for name in names:
             files.setdefault(name, []).append(_path(scratch, name, part))
-    write_rest(database, scratch, closing, files)
+    write_last(database, scratch, closing, files)
     return _facts(database, files)
 
 
@@ -150,20 +150,26 @@ def write_tasks(database: Database, scratch: Path, closing: Closing | None, part
     return {name: write(database, scratch, name, f"({served[name]})", part) for name in _SERVED_BY_TASK}
 
 
-def write_rest(database: Database, scratch: Path, closing: Closing | None, files: Files) -> None:
-    """All other tables that are served are added to the files.
+def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Files:
+    """What a later generation begins with."""
+    return {merged_file(name): [write(database, scratch, merged_file(name), name)] for name in names}
 
-    The gaps come last, because what the others show to be missing is counted there.
-    """
+
+def write_small(database: Database, scratch: Path, closing: Closing | None) -> Files:
+    """The served tables that need nothing of the tables of tasks."""
     served = _served(closing)
-    for name in served.keys() - {"gaps", *_SERVED_BY_TASK}:
-        files[name] = [write(database, scratch, name, f"({served[name]})")]
+    names = served.keys() - {"gaps", *_SERVED_BY_TASK}
+    return {name: [write(database, scratch, name, f"({served[name]})")] for name in names}
+
+
+def write_last(database: Database, scratch: Path, closing: Closing | None, files: Files) -> None:
+    """The list of tasks, and the gaps, because what all others show to be missing is counted there."""
     files["task_list"] = [write(database, scratch, "task_list", f"({task_list_sql(parquet(files['tasks']))})")]
     for kind, (table, condition) in GAP_QUERIES.items():
         count = number(database, f"SELECT count(*) FROM {parquet(files[table])} WHERE {condition}")
         if count:
             database.execute("INSERT INTO gaps VALUES ('', ?, '', ?)", [kind, count])
-    files["gaps"] = [write(database, scratch, "gaps", f"({served['gaps']})")]
+    files["gaps"] = [write(database, scratch, "gaps", f"({_served(closing)['gaps']})")]
 
 
 def _served(closing: Closing | None) -> dict[str, str]:
