@@ -1,7 +1,7 @@
 """A double of a head's dashboard that does what a real one does not: it hangs, never ends, and sends scripts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,24 +13,38 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 BLOCK = b"x" * (1 << 20)
 SLOW, ENDLESS, ELSEWHERE, SCRIPT, ECHO = "/nodes", "/api/v0/logs/file", "/timezone", "/api/cluster_status", "/events"
-FOLLOWED = "/api/v0/logs/stream"
+FOLLOWED, AUTHENTICATE = "/api/v0/logs/stream", "/api/authenticate"
+COOKIE = "ray-authentication-token"
 
 
 class HeadDouble:
-    def __init__(self, session: str, token: str = "") -> None:
+    """`instead` are routes that take the place of its own."""
+
+    def __init__(self, session: str, token: str = "", instead: Iterable[BaseRoute] = ()) -> None:
         self.session = session
         self.token = token
+        self.instead = instead
         self.asked: list[str] = []
         self.given_up = 0
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"ray_version": "2.60.0", "session_name": self.session})
+
+    async def authenticate(self, request: Request) -> Response:
+        """As Ray does it: the token stays in a cookie."""
+        if not self.token:
+            return PlainTextResponse("Unauthorized: Token authentication is not enabled", 401)
+        if refusal := self._judged(request.headers.get("authorization")):
+            return refusal
+        answer = JSONResponse({"status": "authenticated", "message": "Token is valid"})
+        answer.set_cookie(COOKIE, self.token, max_age=2592000, httponly=True, samesite="strict")
+        return answer
 
     async def tasks(self, request: Request) -> Response:
         return JSONResponse({"live": True, "query": request.url.query}, headers={"Set-Cookie": "evil=1", "X-Odd": "1"})
@@ -89,11 +103,11 @@ class HeadDouble:
 
     def app(self, prefix: str = "") -> ASGIApp:
         routes = [
-            Route("/api/version", self.version), Route("/api/v0/tasks", self.tasks),
+            *self.instead, Route("/api/version", self.version), Route("/api/v0/tasks", self.tasks),
             Route(ECHO, self.echo), Route(SLOW, self.hang), Route(ENDLESS, self.endless), Route(FOLLOWED, self.follow),
             Route(ELSEWHERE, self.elsewhere), Route(SCRIPT, self.script), Route("/api/actors/kill", self.kill),
             Route("/api/authentication_mode", self.mode),
-            Route("/api/authenticate", self.version, methods=["POST"]),
+            Route(AUTHENTICATE, self.authenticate, methods=["POST"]),
             WebSocketRoute("/api/jobs/{job}/logs/tail", self.tail),
         ]  # fmt: skip
         inner = Starlette(routes=[Mount(prefix, routes=routes)] if prefix else routes)
@@ -110,11 +124,15 @@ class HeadDouble:
 
     def _refusal(self, request: Request) -> Response | None:
         """As Ray does it."""
-        if not self.token or request.url.path.endswith("/api/authentication_mode"):
+        if not self.token or request.url.path.endswith(("/api/authentication_mode", AUTHENTICATE)):
             return None
-        given = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
-        if given is None:
+        kept = request.cookies.get(COOKIE)
+        said = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
+        return self._judged(said or (f"Bearer {kept}" if kept else None))
+
+    def _judged(self, said: str | None) -> Response | None:
+        if not said:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        if given != f"Bearer {self.token}":
+        if said != f"Bearer {self.token}":
             return PlainTextResponse("Forbidden: Invalid authentication token", 403)
         return None

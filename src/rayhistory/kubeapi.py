@@ -138,13 +138,16 @@ def _from_kubeconfig(path: Path) -> KubeApi:
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
         user = _named(config.get("users") or [], context.get("user", "")).get("user") or {}
         server = str(cluster["server"])
-    except (KeyError, TypeError) as error:
+        held = str(user.get("token") or "")
+        token = token_in(path.parent / user["tokenFile"]) if "tokenFile" in user else lambda: held
+        verify = _tls(path, cluster, user)
+    except KeyError as error:
         raise Misconfigured(f"--kubeconfigs={path}: {error} is missing") from None
+    except (TypeError, AttributeError):
+        raise Misconfigured(f"--kubeconfigs={path}: not a kubeconfig") from None
     if "exec" in user or "auth-provider" in user:
         raise Misconfigured(f"--kubeconfigs={path}: use a token or a client certificate, not a program that makes them")
-    held = str(user.get("token") or "")
-    token = token_in(path.parent / user["tokenFile"]) if "tokenFile" in user else lambda: held
-    return KubeApi(server, token, _tls(path, cluster, user))
+    return KubeApi(server, token, verify)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -152,16 +155,26 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text()
     except OSError as error:
         raise Misconfigured(f"--kubeconfigs={path}: {error.strerror}") from None
-    with contextlib.suppress(msgspec.DecodeError):
-        return dict(msgspec.json.decode(text))
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        config = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        config = _yaml(path, text)
+    if not isinstance(config, dict):
+        raise Misconfigured(f"--kubeconfigs={path}: not a kubeconfig")
+    return config
+
+
+def _yaml(path: Path, text: str) -> Any:
     try:
         import yaml  # noqa: PLC0415
-
-        return dict(yaml.safe_load(text))
     except ImportError:
         raise Misconfigured(f"--kubeconfigs={path}: install PyYAML, or write the file as JSON") from None
-    except (yaml.YAMLError, TypeError, ValueError):
-        raise Misconfigured(f"--kubeconfigs={path}: not a kubeconfig") from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return None
 
 
 def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.errors import Misconfigured, StoreDenied, StoreUnavailable
+from rayhistory.errors import Misconfigured, ObjectNotFound, StoreDenied, StoreUnavailable
 from rayhistory.settings import SERVER, resolve
-from rayhistory.storage import Store, open_store
+from rayhistory.storage import Listing, Store, open_store
+from rayhistory.storage.local import LocalStore
 
 
 def open_directory(directory: Path) -> Store:
@@ -39,6 +40,32 @@ def test_a_directory_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) ->
     settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path / "file/below")})
     with pytest.raises(Misconfigured, match=r"LOCAL_STORAGE_DIR=.*cannot be made"):
         open_store(settings, writable=True)
+
+
+def test_a_directory_that_is_gone_is_an_outage_and_not_an_empty_store(tmp_path: Path) -> None:
+    """And is not made again, which would be an empty one."""
+
+    async def work() -> None:
+        there, later = LocalStore(tmp_path / "there"), LocalStore(tmp_path / "later")
+        await there.put("a/b", b"1")
+        (tmp_path / "there").rename(tmp_path / "away")
+        for asked in (
+            there.list_folder(""), there.list_folder("a"), anext(there.list_all("")), anext(there.list_all("a")),
+            there.get("a/b"), there.get_range("a/b", 0, 1), there.head("a/b"), there.put("a/b", b"2"),
+            there.create("a/c", b"2"),
+        ):  # fmt: skip
+            with pytest.raises(StoreUnavailable, match="the directory is gone"):
+                await asked
+        (tmp_path / "away").rename(tmp_path / "there")
+        assert await there.get("a/b") == b"1"
+        assert [info.key async for info in there.list_all("nobody")] == []
+        assert await later.list_folder("") == Listing([], [])
+        with pytest.raises(ObjectNotFound):
+            await later.head("a/b")
+        await later.put("a/b", b"1")
+        assert (await later.list_folder("")).folders == ["a"]
+
+    asyncio.run(work())
 
 
 def test_a_full_disk_is_unavailable_and_leaves_what_was_there(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Here nothing is passed over: whatever cannot be read, or is not covered by any range, is an error.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -40,13 +41,14 @@ class _Packs:
     def streams(self, newest: str) -> list[Stored]:
         (_, _, _, (base, at, size), changed, forgotten, _, ranges) = self._tail(newest)
         base = base or newest
-        (known, _, segments) = self._directory(base, at, size)
+        (known, _, segments, groups) = self._directory(base, at, size)
+        grouped = [self._directory(place or base, begin, length)[0] for (place, begin, length), *_ in groups]
         found = {stream[0]: stream for stream in [*known, *changed]}
         for number in forgotten:
             found.pop(number, None)
         contents = {number: bytearray(stream[4]) for number, stream in found.items()}
         covered = {number: bytearray(stream[4]) for number, stream in found.items()}
-        for (place, begin, length), *_ in segments:
+        for (place, begin, length), *_ in [*itertools.chain(*grouped), *segments]:
             self._lay(self._directory(place or base, begin, length), place or base, contents, covered)
         self._lay(ranges, newest, contents, covered)
         for number, stream in found.items():

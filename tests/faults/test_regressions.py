@@ -1,25 +1,37 @@
 """What bad days have found, each as a test of its own."""
 
 import asyncio
+import dataclasses
+import http.client
+import json
 import os
+import random
 import shutil
+import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from faults.victim import NODE, SESSION, Sender, Victim
+from faults.disks import fill, small_disk
+from faults.verdict import judge
+from faults.victim import NODE, SESSION, Sender, Victim, event
 from rayhistory.collector import tail
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.packs import PackSeries
+from rayhistory.collector.service import Collector
 from rayhistory.collector.shipping import PackShipper
 from rayhistory.collector.walk import Walked, walk
 from rayhistory.layout.packread import PackReader
 from rayhistory.layout.packs import Catalog
+from rayhistory.settings import COLLECTOR, resolve
 from rayhistory.storage.local import LocalStore
 from rayhistory.storage.seam import ObjectInfo
 
 PREFIX = "logs/node"
+OTHER = "session_2026-11-15_18-00-00_000000_1"
 
 
 class Node:
@@ -216,3 +228,122 @@ def test_a_collector_that_comes_back_when_ray_has_just_gone_brings_the_session_t
         (whole,) = victim.store.rglob(f"{NODE}/logs/worker.out")
         assert whole.read_text() == "first\nlast\n"
         assert list(victim.store.rglob(f"{SESSION}/end.json"))
+
+
+def test_logs_that_rotation_has_removed_stay_readable(node: Node) -> None:
+    """Only the last eight were kept, as of a file that is cut again and again, and the rest was counted nowhere."""
+    for number in range(30):
+        node.append("raylet.out", f"{number}\n")
+        node.flush()
+        for older, newer in (("raylet.2.out", "raylet.1.out"), ("raylet.1.out", "raylet.out")):
+            if (node.logs / newer).exists():
+                (node.logs / newer).rename(node.logs / older)
+        node.flush()
+    assert sorted(map(int, node.stored().values())) == list(range(30))
+    assert node.series.tailer.lost == 0
+
+
+def post(victim: Victim, body: bytes) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", victim.port, timeout=20)
+    try:
+        connection.request("POST", "/v1/events", body)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_events_of_a_ray_that_is_not_seen_are_stored_though_an_older_session_is_seen() -> None:
+    """As long as `session_latest` led to a session that was over, nobody kept the one whose events came."""
+    with Victim("--role=Head", "--event-rotation-interval=200ms", "--log-interval=200ms") as victim:
+        victim.begin_session(OTHER)
+        victim.end_ray()
+        shutil.rmtree(victim.home / SESSION)
+        victim.start()
+        for session in (SESSION, SESSION.replace("19-18", "20-18")):  # and Ray may be started again
+            batch = [event(session, random.Random(1)) | {"sessionName": session}]
+            assert post(victim, json.dumps(batch).encode()) == 200
+            victim.until(lambda session=session: list(victim.store.rglob(f"{session}/**/*.jsonl.gz")))
+            victim.until(lambda session=session: list(victim.store.rglob(f"{session}/start.json")))
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """As large as the test says."""
+    with small_disk(request.param) as place:
+        if place is None:
+            pytest.skip("no small disk can be mounted here")
+        yield place
+
+
+def wait_for_a_session(store: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not list(store.rglob("start.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("disk", ["2m"], indirect=True)
+def test_a_full_disk_at_the_end_costs_neither_the_seal_nor_the_record(disk: Path, tmp_path: Path) -> None:
+    """What was set aside in the last moment could not be noted, and the session was not closed because of that."""
+    directory = disk / SESSION
+    directory.joinpath("sockets").mkdir(parents=True)
+    directory.joinpath("logs").mkdir()
+    directory.joinpath(f"metrics_export_port_{NODE}").write_text("1")
+    (disk / "session_latest").symlink_to(directory)
+    settings = dataclasses.replace(
+        resolve(COLLECTOR, {}, {"LOCAL_STORAGE_DIR": str(tmp_path)})[0],
+        role="Head",
+        ray_tmp_root=str(disk),
+        event_data_dir=str(disk),
+        ray_dashboard_address="http://127.0.0.1:9",
+        metrics_interval=0.0,
+    )
+
+    async def day() -> None:
+        collector = Collector(settings, "test", LocalStore(tmp_path))
+        with socket.socket(socket.AF_UNIX) as raylet:
+            raylet.bind(str(directory / "sockets" / "raylet"))
+            raylet.listen()
+            await collector.start()
+            await asyncio.to_thread(wait_for_a_session, tmp_path)
+        await asyncio.to_thread(fill, disk / "somebody-elses")
+
+        async def last_post() -> None:
+            transport = httpx.ASGITransport(collector.app, client=("127.0.0.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                assert (await client.post("/v1/events", content=b"not JSON")).status_code == 200
+
+        await collector.end(last_post)
+
+    asyncio.run(day())
+    assert list(tmp_path.rglob(f"{SESSION}/end.json"))
+    (seal,) = tmp_path.rglob(f"seals/**/{NODE}.json")
+    assert json.loads(seal.read_bytes())["set_aside"] == 1
+
+
+@pytest.mark.parametrize("disk", ["1m"], indirect=True)
+def test_a_spool_that_fills_its_own_disk_is_emptied_when_the_store_is_back(disk: Path) -> None:
+    """The files that were to be uploaded needed as much room as the spool, so that it stayed full for ever."""
+    with Victim(spool=disk / "spool", FAULT_STORE="1.0") as victim:
+        victim.start()
+        with Sender(victim.port, 5, largest=400) as sender:
+            victim.until(lambda: sender.statuses.get(503, 0) > 5)
+        victim.recover()
+        assert post(victim, json.dumps([event("last", random.Random(1))]).encode()) == 200
+        assert victim.end() == 0
+        verdict = judge(victim.store, sender.acked | {"last"})
+        assert not verdict.missing
+        assert not verdict.twice
+
+
+def test_a_batch_larger_than_the_spool_is_set_aside() -> None:
+    """It was refused however empty the spool was, and Ray would have sent it for ever, and nothing after it."""
+    with Victim("--event-max-disk-mb=1") as victim:
+        victim.start()
+        batch = [event(str(number), random.Random(number)) for number in range(4000)]
+        assert post(victim, json.dumps(batch).encode()) == 200
+        assert 'set_aside_total{reason="too large"} 1.0' in victim.get("/metrics")[1]
+        assert post(victim, json.dumps(batch[:100]).encode()) == 200
+        assert victim.end() == 0
+        verdict = judge(victim.store, {each["eventId"] for each in batch[:100]})
+        assert not verdict.missing

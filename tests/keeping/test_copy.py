@@ -71,7 +71,9 @@ def test_a_copy_is_the_session_and_nothing_else(place: Place, target: Place) -> 
     assert target.objects() == moved(objects, place, target)
     assert entries(target) == {f"ns/c/{SESSION}": "ended"}
     again = copy(place, target)
-    assert f"{len(objects) - 2} of them there already" in again.stdout  # all but the two keys of KubeRay
+    assert (
+        f"{len(objects) - 3} of them there already" in again.stdout
+    )  # all but KubeRay's two keys and the sign of life
 
 
 @pytest.mark.parametrize("calls", [3, 8, 13, 15, 17, 19])
@@ -119,6 +121,31 @@ def test_a_vanished_session_stays_vanished_with_its_last_sign_of_life(tmp_path: 
         return closing.ns
 
     assert abs(target.run(closing) / 1e9 - last) < 1
+
+
+def test_a_session_that_is_copied_again_is_what_it_has_become(tmp_path: Path) -> None:
+    """A collector that is started again takes the end back; who seemed to be gone comes back."""
+    place, target = kept.directory(tmp_path / "store"), kept.directory(tmp_path / "target")
+    fill(place)
+
+    def sign_of_life(at: Path, seconds_ago: float) -> None:
+        then = time.time() - seconds_ago
+        os.utime(at / Layout().alive_key(REF), (then, then))
+
+    def state() -> str:
+        assert copy(place, target).returncode == 0
+        return entries(target)[f"ns/c/{SESSION}"]
+
+    assert state() == "ended"
+    (tmp_path / "store" / place.layout.end_key(REF)).unlink()
+    sign_of_life(tmp_path / "target", 86_400)
+    assert state() == "running"
+    sign_of_life(tmp_path / "store", 86_400)
+    assert state() == "vanished"
+    sign_of_life(tmp_path / "store", 0)
+    assert state() == "running"
+    sign_of_life(tmp_path / "target", 86_400)
+    assert state() == "running"
 
 
 def test_a_copy_opens_with_the_same_tables(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A session directory that was found on a disk opens as if a collector had been there, as far as Ray's files tell."""
 
+import gzip
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -111,6 +113,21 @@ def test_a_directory_without_exports_has_its_logs(tmp_path: Path) -> None:
     with opened(tmp_path / "store", tmp_path / "cache") as client:
         file = client.get(f"{base_of(client)}/api/v0/logs/file?node_id=unknown&filename=raylet.out")
         assert file.text == "hello\n"
+
+
+@pytest.mark.parametrize("number", ["1e18", "-1e18", "1e300", "NaN", "253402300800"])
+def test_a_time_that_no_calendar_has_costs_its_line(tmp_path: Path, number: str) -> None:
+    directory = tmp_path / "session_2026-11-15_19-18-08_055078_15551"
+    (directory / "logs/export_events").mkdir(parents=True)
+    (directory / "logs/export_events/event_EXPORT_TASK.log").write_text(
+        f'{{"timestamp": 1794770300, "n": 1}}\n{{"timestamp": {number}}}\n{{"timestamp": 1794770300, "n": 2}}\n'
+    )
+    place = kept.directory(tmp_path / "store")
+    done = rayhistory(place, "import-dir", str(directory), "--name", "disk")
+    assert done.returncode == 0, done.stderr
+    assert "1 lines of export files could not be read" in done.stdout
+    (records,) = [gzip.decompress(data) for key, data in place.objects().items() if key.endswith(".jsonl.gz")]
+    assert [json.loads(line)["timestamp"][17:] for line in records.splitlines()] == ["20.000000Z", "20.000001Z"]
 
 
 def test_a_running_ray_is_not_imported(plain: PlainSession) -> None:

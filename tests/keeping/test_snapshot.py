@@ -1,6 +1,7 @@
 """A look at a running cluster, which no collector records, opens as the dashboard was."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,6 +53,8 @@ class Double(BaseHTTPRequestHandler):
     node = "ab" * 28
     token = "the-token"
     asked: ClassVar[list[str]] = []
+    odd: ClassVar[dict[str, bytes]] = {}
+    """What is answered instead, by path."""
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -59,6 +62,8 @@ class Double(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         if self.headers.get("x-ray-authorization") != f"Bearer {self.token}":
             self.answer(401, b"Unauthorized")
+        elif parts.path in self.odd:
+            self.answer(200, self.odd[parts.path])
         elif parts.path == "/api/version":
             self.answer(200, {"ray_version": "2.60.0", "session_name": "session_2026-11-15_19-18-08_055078_15551"})
         elif parts.path == "/api/jobs/":
@@ -106,7 +111,7 @@ class Double(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def double() -> Iterator[str]:
-    Double.asked = []
+    Double.asked, Double.odd = [], {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Double)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -134,6 +139,24 @@ def test_a_list_that_was_cut_short_is_asked_for_job_by_job_and_what_is_missing_i
         assert gaps == [("list that the dashboard cut short", "/api/v0/tasks: 5 told, 2000 not")]
         file = client.get(f"{base}/api/v0/logs/file?node_id={Double.node}&filename=raylet.out&lines=-1")
         assert file.text == "0123456789" * 50
+
+
+@pytest.mark.parametrize("path", ["/api/v0/tasks", "/api/v0/actors", "/api/jobs/", "/api/v0/logs"])
+@pytest.mark.parametrize("odd", [b'{"data": {"result": "\xff"}}', b"[" * 100_000], ids=["no text", "depth"])
+def test_an_answer_that_cannot_be_read_costs_nothing_else(tmp_path: Path, double: str, path: str, odd: bytes) -> None:
+    place = kept.directory(tmp_path / "store")
+    Double.odd = {path: odd}
+    done = rayhistory(place, "snapshot", double, "--log-limit", "500", RAY_AUTH_TOKEN=Double.token)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"not told: {re.escape(path)}\S*: what it answers cannot be read", done.stdout)
+
+
+@pytest.mark.parametrize("odd", [b'{"ray_version": "\xff"}', b"[" * 100_000], ids=["no text", "depth"])
+def test_what_cannot_be_read_is_no_dashboard(tmp_path: Path, double: str, odd: bytes) -> None:
+    Double.odd = {"/api/version": odd}
+    done = rayhistory(kept.directory(tmp_path), "snapshot", double, RAY_AUTH_TOKEN=Double.token)
+    assert done.returncode == 1
+    assert "what answers there is not Ray's dashboard" in done.stderr
 
 
 def test_logs_can_be_left_out(tmp_path: Path, double: str) -> None:

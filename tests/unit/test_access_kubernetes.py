@@ -150,6 +150,10 @@ def test_a_review_that_fails_is_asked_again(tmp_path: Path, double: KubernetesDo
     [
         ("", "not a kubeconfig"),
         ("a: [", "not a kubeconfig"),
+        ("[1]", "not a kubeconfig"),
+        ('"text"', "not a kubeconfig"),
+        ("[[1, 2]]", "not a kubeconfig"),
+        ('{"contexts": ["x"], "current-context": "x"}', "not a kubeconfig"),
         ("clusters: []", "is missing"),
         ("contexts: [{name: x, context: {cluster: y}}]\ncurrent-context: x\nclusters: []", "is missing"),
         (

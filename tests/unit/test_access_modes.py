@@ -209,6 +209,8 @@ def test_only_a_trusted_proxy_is_believed_about_addresses_and_encryption(tmp_pat
     said = {"X-Forwarded-For": "198.51.100.7, 127.0.0.2", "X-Forwarded-Proto": "https"}
     with guarded(tmp_path, auth="token", access_file=rules(tmp_path), trusted_proxies=("127.0.0.0/8",)) as client:
         assert cookie_of(client.post("/api/authenticate", headers=bearer(OURS) | said, json={}))["secure"]
+        said["X-Forwarded-Proto"] = "https,http"
+        assert cookie_of(client.post("/api/authenticate", headers=bearer(OURS) | said, json={}))["secure"]
     with guarded(tmp_path, auth="token", access_file=rules(tmp_path)) as client:
         assert not cookie_of(client.post("/api/authenticate", headers=bearer(OURS) | said, json={}))["secure"]
     assert Proxies(("::1", "10.0.0.0/8"))._holds("::ffff:10.1.2.3")
@@ -244,6 +246,15 @@ def test_security_headers_are_on_every_answer(tmp_path: Path) -> None:
         assert policy.startswith("default-src 'self'; style-src 'self' 'unsafe-inline'")
 
 
+def test_what_nobody_foresaw_is_counted_and_has_the_headers_of_all(tmp_path: Path) -> None:
+    with guarded(tmp_path) as client:
+        client._transport.raise_server_exceptions = False  # type: ignore[attr-defined]
+        del client.app.state.answers  # type: ignore[attr-defined]
+        answer = client.get(ANY)
+        assert (answer.status_code, answer.headers["x-content-type-options"]) == (500, "nosniff")
+        assert 'rayhistory_requests_total{status="500"} 1.0' in client.get("/metrics").text
+
+
 def test_expensive_calls_are_limited_for_each_visitor(tmp_path: Path) -> None:
     both = f"token ada {OURS} default\ntoken bob {digest('another-token-of-bob')} default\n"
     with guarded(tmp_path, auth="token", access_file=rules(tmp_path, both), expensive_calls=6) as client:
@@ -275,6 +286,21 @@ def test_wrong_tokens_cannot_be_tried_without_end(tmp_path: Path) -> None:
     with guarded(tmp_path, auth="token", access_file=rules(tmp_path)) as client:
         statuses = {client.get(ANY, headers=bearer(f"{NOBODYS}-{n}")).status_code for n in range(40)}
         assert statuses == {403, 429}
+
+
+def test_a_page_with_an_expired_token_shuts_out_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with guarded(tmp_path, auth="token", access_file=rules(tmp_path)) as client:
+        stale = {"Cookie": f"rayhistory-token={NOBODYS}"}
+        assert {client.get(ANY, headers=stale).status_code for _ in range(40)} == {403}
+        assert client.get(ANY, headers=bearer(OURS)).status_code == 200
+        assert len([each for each in caplog.records if each.getMessage() == "refused"]) == 1
+
+
+def test_who_is_known_is_not_shut_out_by_the_tries_of_others(tmp_path: Path) -> None:
+    with guarded(tmp_path, auth="token", access_file=rules(tmp_path)) as client:
+        assert client.get(ANY, headers=bearer(OURS)).status_code == 200
+        assert 429 in {client.get(ANY, headers=bearer(f"{NOBODYS}-{n}")).status_code for n in range(40)}
+        assert client.get(ANY, headers=bearer(OURS)).status_code == 200
 
 
 def test_who_opened_what_is_written_down_once_a_visit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

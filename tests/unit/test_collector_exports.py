@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,37 @@ def test_a_large_file_is_taken_in_pieces(tmp_path: Path) -> None:
 
     at(tmp_path, use)
     assert ids(tmp_path) == [f"e{n}" for n in range(3000)]
+
+
+def test_an_inode_that_is_used_again_is_another_file(tmp_path: Path) -> None:
+    """File systems give it at once to the next file, which may have outgrown the old one before anybody looks."""
+
+    async def use(place: Place) -> None:
+        place.write(line(1), line(2))
+        await place.exports.take()
+        inode = (place.files / NAME).stat().st_ino
+        os.truncate(place.files / NAME, 0)  # no file system gives an inode again for sure
+        place.write(*(line(number) for number in range(3, 9)))
+        assert (place.files / NAME).stat().st_ino == inode
+        await place.exports.take()
+        place.write(line(9))
+        await place.exports.take()
+
+    at(tmp_path, use)
+    assert ids(tmp_path) == [f"e{number}" for number in range(1, 10)]
+
+
+def test_positions_of_an_earlier_version_are_understood(tmp_path: Path) -> None:
+    """They do not say how the file began."""
+
+    async def use(place: Place) -> None:
+        place.write(line(1))
+        status = (place.files / NAME).stat()
+        noted = {f"{status.st_dev}:{status.st_ino}": {"name": NAME, "offset": status.st_size}}
+        (place.spool.directory / "exports").mkdir()
+        (place.spool.directory / "exports" / f"{SESSION}.json").write_text(json.dumps(noted))
+        place.write(line(2))
+        await place.exports.take()
+
+    at(tmp_path, use)
+    assert ids(tmp_path) == ["e2"]

@@ -349,6 +349,29 @@ def test_what_was_left_behind_is_uploaded_and_sealed_by_the_next_process(home: P
         assert len(collector.stored_events()) == 2
 
 
+def test_a_new_session_is_kept_while_the_seal_of_an_old_one_waits_for_the_store(home: Path, ray: FakeRay) -> None:
+    """The store may refuse seals for hours: nobody looks away from Ray because of that, and they come in the end."""
+    ray.begin()
+    with running(home, "--role=Head") as collector:
+        assert collector.post([event(1)]).status_code == 200
+        eventually(lambda: [path for path in collector.spool.rglob("*.wal") if NODE in path.name])
+        collector.kill()
+        ray.end()
+        seals = collector.store / "ray-history" / "seals"
+        seals.write_text("in the way")
+        collector.start()
+        eventually(lambda: [line for line in collector.log() if "did not take a record" in line["event"]])
+        ray.begin(NEXT_SESSION)
+        eventually(lambda: any(f"{NEXT_SESSION}/start.json" in key for key in collector.stored_keys()))
+        assert collector.process
+        collector.process.send_signal(signal.SIGTERM)
+        ray.end()
+        seals.unlink()
+        assert collector.process.wait(20) == 0
+        sealed = {Path(key).parts[4] for key in collector.stored_keys() if "/seals/" in key}
+        assert sealed == {SESSION, NEXT_SESSION}
+
+
 def test_counts_in_the_seal_are_of_all_processes(home: Path, ray: FakeRay) -> None:
     """A collector that was killed and came back does not begin at zero."""
     ray.begin()

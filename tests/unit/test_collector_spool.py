@@ -1,6 +1,7 @@
 """The write-ahead log: what was acknowledged is on disk, whatever happens next."""
 
 import asyncio
+import errno
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,10 @@ PACKED = pack(BLOCK)
 def contents(directory: Path) -> list[bytes]:
     """The lines of each segment."""
     return [b"".join(line for _, line in records(path, Damage())) for path in sorted(directory.rglob("*.wal"))]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def with_spool(
@@ -331,3 +336,87 @@ def test_a_spool_that_cannot_be_made_yet_is_used_as_soon_as_it_can(tmp_path: Pat
         await spool.shut()
 
     asyncio.run(session())
+
+
+def test_a_start_that_fails_does_not_lock_itself_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the spool could not be listed once: the lock is given back, and the next attempt finds all."""
+    (tmp_path / SESSION).mkdir()
+    (tmp_path / SESSION / "17-abc.wal").write_bytes(PACKED)
+
+    async def session() -> None:
+        spool = Spool(tmp_path, budget=10**6, segment_size=10**5, segment_age=300)
+
+        def fails(_: Path) -> list[str]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", fails)
+            with pytest.raises(OSError, match="Too many open files"):
+                await spool.open()
+        await spool.append({SESSION: [BLOCK]})
+        assert [each.created_ns for each in spool.segments()] == [17]
+        await spool.shut()
+
+    asyncio.run(session())
+
+
+def test_a_directory_that_cannot_be_synced_costs_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither open ones nor empty ones, however often a post is refused for it."""
+
+    async def use(spool: Spool) -> None:
+        def fails(_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        (tmp_path / SESSION).mkdir()
+        before = open_files()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            for _ in range(20):
+                with pytest.raises(SpoolError, match="Input/output"):
+                    await spool.append({SESSION: [BLOCK]})
+        assert open_files() == before
+        assert not contents(tmp_path)
+        await spool.append({SESSION: [BLOCK]})
+        assert contents(tmp_path) == [LINE]
+
+    with_spool(tmp_path, use)
+
+
+def test_counts_that_are_written_bit_by_bit_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with little room takes a part of what it is given; half a file in its place cost all counts."""
+    write = os.write
+
+    async def first(spool: Spool) -> None:
+        await spool.append({SESSION: [BLOCK]})
+        await spool.rotate()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
+            await spool.discard(spool.segments()[0], 1)
+
+    async def second(spool: Spool) -> None:
+        assert spool.counts(SESSION) == (1, 1, 0, 0, 0)
+
+    with_spool(tmp_path, first)
+    with_spool(tmp_path, second)
+
+
+def test_counts_that_cannot_be_written_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are right as long as the process lives, and written with the next ones."""
+
+    async def first(spool: Spool) -> None:
+        def fails(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        await spool.append({SESSION: [BLOCK]})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            await spool.note(bad=3, lost=1)
+        assert spool.counts(SESSION) == (1, 0, 3, 1, 0)
+        await spool.rotate()
+        await spool.discard(spool.segments()[0], 1)
+
+    async def second(spool: Spool) -> None:
+        assert spool.counts(SESSION) == (1, 1, 3, 1, 0)
+
+    with_spool(tmp_path, first)
+    with_spool(tmp_path, second)

@@ -2,19 +2,23 @@
 
 import asyncio
 import gzip
+import json
+import os
 import random
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from faults.disks import used
 from rayhistory.collector.block import Block, pack
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
 from rayhistory.collector.split import split
-from rayhistory.collector.spool import Spool
+from rayhistory.collector.spool import Spool, SpoolError
 from rayhistory.collector.upload import Uploader
 from rayhistory.errors import StoreUnavailable
 from rayhistory.layout import Layout, SessionRef
@@ -31,8 +35,12 @@ class FlakyStore(LocalStore):
     def __init__(self, directory: Path, failures: int) -> None:
         super().__init__(directory)
         self.failures = failures
+        self.spool = directory.parent / "spool"
+        self.most = 0
+        """Bytes that were on the spool's disk during an upload."""
 
     async def put(self, key: str, data: bytes | Path) -> None:
+        self.most = max(self.most, used(self.spool))
         if self.failures > 0:
             self.failures -= 1
             if self.failures % 2:
@@ -42,13 +50,16 @@ class FlakyStore(LocalStore):
 
 
 class Place:
-    def __init__(self, directory: Path, *, failures: int = 0, compressed: bool = True) -> None:
+    def __init__(self, directory: Path, *, failures: int = 0, compressed: bool = True, budget: int = 10**9) -> None:
         self.directory = directory
         self.metrics = Metrics()
-        self.spool = Spool(directory / "spool", budget=10**9, segment_size=10**8, segment_age=300)
+        self.spool = Spool(
+            directory / "spool", budget=budget, segment_size=10**8, segment_age=300, unpacked=not compressed
+        )
+        self.store = FlakyStore(directory / "store", failures)
         self.uploader = Uploader(
             spool=self.spool,
-            store=FlakyStore(directory / "store", failures),
+            store=self.store,
             layout=Layout(),
             ref_of=lambda session: SessionRef("default", "test", session),
             aside=SetAside(directory / "set-aside", self.metrics),
@@ -243,3 +254,62 @@ def test_files_made_for_uploads_stay_within_their_share_of_the_disk(tmp_path: Pa
         assert order.index("c begins") < order.index("a ends")
 
     at(Place(tmp_path), use)
+
+
+def bulky(lines: int, *, random_text: bool) -> Block:
+    dice = random.Random(lines)
+    texts = [dice.randbytes(5000).hex() if random_text else "x" * 10_000 for _ in range(lines)]
+    return Block("node_events", lines, b"".join(b'{"a":"%s"}\n' % text.encode() for text in texts))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_uploads_that_are_not_compressed_keep_to_the_disk_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """However many events came while the disk was slow, or in one body: their lines are far larger than the spool."""
+    budget = 4 * 10**6
+    sync = os.fdatasync
+
+    async def use(place: Place) -> None:
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (time.sleep(0.1), sync(descriptor)))
+        await place.spool.append({SESSION: [bulky(1, random_text=False)]})
+        monkeypatch.undo()
+        posts = [bulky(250, random_text=False)] if at_once else [bulky(25, random_text=False)] * 10
+        await asyncio.gather(*(place.spool.append({SESSION: [block]}) for block in posts))
+        with pytest.raises(SpoolError):
+            while True:
+                await place.spool.append({SESSION: [bulky(20, random_text=True)]})
+        await place.spool.name_node(SESSION, NODE)
+        await place.spool.rotate()
+        await place.uploader.drain()
+
+    place = at(Place(tmp_path, compressed=False, budget=budget), use)
+    assert place.store.most <= budget
+    assert sum(data.count(b"\n") for data in place.objects().values()) == place.spool.counts(SESSION).stored > 251
+
+
+@pytest.mark.parametrize(("compressed", "arrays"), [(True, False), (False, False), (False, True)])
+def test_parts_in_memory_are_what_files_would_be(tmp_path: Path, compressed: bool, arrays: bool) -> None:
+    """An upload that began with files may go on without them."""
+    blocks = [Block(f"job_events/{n % 100:04d}", 1, b'{"n":%d}\n' % n) for n in range(1000)]
+    segment = write_segment(tmp_path / "5-n.wal", [*blocks, Block("snapshots", 1, b"{}\n")])
+    (tmp_path / "parts").mkdir()
+    files, _ = split(segment, tmp_path / "parts", compressed=compressed, arrays=arrays)
+    parts, _ = split(segment, None, compressed=compressed, arrays=arrays)
+    assert [(each.category, each.lines, each.path.read_bytes()) for each in files] == [
+        (each.category, each.lines, each.content) for each in parts
+    ]
+    assert [each.size for each in files] == [each.size for each in parts]
+    assert len(parts) == 101
+
+
+def test_arrays_are_made_without_a_second_copy_on_disk(tmp_path: Path) -> None:
+    """For KubeRay's v1.6: there is room for one. What we ask the dashboard stays lines, for only we read it."""
+    blocks = [Block("node_events", 2, b'{"n":1}\n{"n":2}\n'), Block("node_events", 1, b'{"n":3}\n')]
+    segment = write_segment(tmp_path / "5-n.wal", [*blocks, Block("snapshots", 2, b"{}\n{}\n")])
+    (tmp_path / "parts").mkdir()
+    parts, _ = split(segment, tmp_path / "parts", compressed=False, arrays=True)
+    events, snapshots = (part.path.read_bytes() for part in parts)
+    assert json.loads(events) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert snapshots == b"{}\n{}\n"
+    assert used(tmp_path / "parts") <= segment.raw + segment.events + 2

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable
 from datetime import datetime
@@ -227,6 +228,41 @@ def test_a_bad_object_costs_what_is_bad_in_it_and_is_counted(tmp_path: Path, nam
     found = {kind for (kind,) in rows(tmp_path, manifest, f"SELECT DISTINCT kind FROM gaps WHERE {WRONG}")}
     assert found == kinds
     assert rows(tmp_path, manifest, "SELECT count(*) FROM tasks WHERE type <> 'DRIVER_TASK'") == [(23,)]
+
+
+PLACEMENT_GROUPS = "/api/v0/placement_groups?detail=1&limit=10000"
+
+
+def keep_answer(directory: Path, body: bytes, modified: int, uri: str = PLACEMENT_GROUPS) -> None:
+    """As KubeRay's collector keeps it."""
+    path = directory / Layout().endpoint_key(REF, uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+    os.utime(path, (modified, modified))
+
+
+@pytest.mark.parametrize("body", [b'{"data": "\xff"}', b"[" * 100_000, b"no"], ids=["no text", "depth", "no JSON"])
+def test_an_answer_that_cannot_be_read_is_counted(tmp_path: Path, body: bytes) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    keep_answer(tmp_path, body, 1_794_770_400)
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, f"SELECT kind, count FROM gaps WHERE {WRONG}") == [
+        ("unreadable answer of the dashboard", 1)
+    ]
+    assert manifest.counts.tasks == 23
+
+
+def test_an_answer_that_is_written_over_is_read_again(tmp_path: Path) -> None:
+    """The new one may be as long as the old one, or of the same second."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    body = (Path(__file__).parents[1] / "data/ray-2.60/endpoints/v0_placement_groups_detail.json").read_bytes()
+    for state, modified in (b"CREATED", 1_794_770_400), (b"REMOVED", 1_794_770_401):
+        answer = body.replace(b'"REMOVED"', b'"%s"' % state)
+        keep_answer(tmp_path, answer, modified)
+        manifest = fold_session(tmp_path)
+        assert rows(tmp_path, manifest, "SELECT DISTINCT state FROM placement_groups") == [(state.decode(),)]
+    keep_answer(tmp_path, answer + b"\n", modified)
+    assert fold_session(tmp_path).covered != manifest.covered
 
 
 def lifecycle(**changes: Any) -> dict[str, Any]:

@@ -53,6 +53,17 @@ def make_wheel(directory: Path, version: str, **more: str) -> Path:
     return wheel
 
 
+def mark_entries(package: Path, place: int, mark: int) -> None:
+    """Writes a byte into the head of every file in a package, and into its place in the directory of it."""
+    content = bytearray(package.read_bytes())
+    for signature, more in ((b"PK\x01\x02", 0), (b"PK\x03\x04", -2)):
+        at = content.find(signature)
+        while at >= 0:
+            content[at + place + more] = mark
+            at = content.find(signature, at + 4)
+    package.write_bytes(content)
+
+
 def frontends_of(directory: Path, *versions: str) -> Frontends:
     for version in versions:
         make_frontend(directory / version, version)
@@ -86,6 +97,12 @@ def test_a_session_gets_the_nearest_dashboard(tmp_path: Path, ray_version: str |
     """Its own version; else the nearest minor release, in it the nearest patch; not knowing, the newest."""
     frontends = frontends_of(tmp_path, "2.52.0", "2.55.1", "2.55.3")
     assert chosen(frontends, ray_version) == expected
+
+
+@pytest.mark.parametrize("version", ["9" * 5000 + ".1", "1." + "9" * 5000, "2.9.0" + "a" * 5000])
+def test_what_is_no_version_of_any_ray_is_as_good_as_none(tmp_path: Path, version: str) -> None:
+    chosen = frontends_of(tmp_path, "2.9.0", OWN).choose(version)
+    assert chosen and chosen.version == OWN
 
 
 def test_of_two_that_are_as_near_the_newer_is_used(tmp_path: Path) -> None:
@@ -148,8 +165,14 @@ def test_a_visitor_can_choose_another_version(client: TestClient, sample: Settin
 
 def test_the_choice_outlives_a_redirect(client: TestClient) -> None:
     """`latest` leads to the session's own address, with all that was asked."""
-    answer = client.get(f"/s/{REF.namespace}/{REF.cluster}/latest/?bare=1&dashboard=2.55.0")
-    assert (answer.url.path, title(answer.text)) == (REF.url, "2.55.0")
+    for end in ("/", ""):
+        answer = client.get(f"/s/{REF.namespace}/{REF.cluster}/latest{end}?bare=1&dashboard=2.55.0")
+        assert (answer.url.path, title(answer.text)) == (REF.url, "2.55.0")
+
+
+def test_a_moment_before_all_others_has_an_address_too(client: TestClient) -> None:
+    answer = client.get(f"{REF.url[:-1]}@1960-01-01T00:00:00Z/?bare=1")
+    assert (answer.status_code, answer.url.path) == (200, f"{REF.url[:-1]}@0/")
 
 
 def test_a_version_that_is_not_there_gives_a_clear_page(client: TestClient) -> None:
@@ -262,6 +285,8 @@ def test_one_name_never_stands_for_two_files(command: Command, place: Path, tmp_
         (("add", "../2.55.0"), "neither a version"),
         (("add", "nothing.whl"), "cannot be read as a wheel"),
         (("add", "broken.whl"), "cannot be read as a wheel"),
+        (("add", "encrypted.whl"), "cannot be read as a wheel"),
+        (("add", "packed.whl"), "cannot be read as a wheel"),
         (("add", "other.whl"), "is no wheel of Ray with a dashboard in it"),
         (("add", "outside.whl"), "lies outside of it"),
         (("add", "empty"), "holds no Ray Dashboard frontend"),
@@ -282,6 +307,9 @@ def test_a_mistake_is_told_in_one_line(
     with zipfile.ZipFile("other.whl", "w") as package:
         package.writestr("numpy/__init__.py", "")
     make_wheel(tmp_path, "2.55.0", **{f"{IN_WHEEL}/../../../../outside.txt": "x"}).rename("outside.whl")
+    for name, place, mark in (("encrypted.whl", 8, 1), ("packed.whl", 10, 99)):
+        make_wheel(tmp_path, "2.55.0").rename(name)
+        mark_entries(tmp_path / name, place, mark)
     (tmp_path / "empty").mkdir()
     make_frontend(tmp_path / "2.52.0", "2.52.0")
     assert said in command.bad("dashboards", *argv)

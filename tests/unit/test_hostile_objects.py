@@ -16,17 +16,22 @@ import zstandard
 from starlette.testclient import TestClient
 
 from folding import NODE, RECORDED, as_lines, fold_session, put, rows
+from folding import REF as FOLDED
 from rayhistory.collector.routing import sort
 from rayhistory.errors import StoreError
 from rayhistory.events.columns import Rows
 from rayhistory.events.snapshots import add_rows
 from rayhistory.index import read as reading
 from rayhistory.index.manifest import MERGED, SCHEMA, parse_manifest
+from rayhistory.index.sources import list_sources
+from rayhistory.keeping.copying import SessionCopy
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.packnames import shown
 from rayhistory.layout.packread import PackReader
 from rayhistory.layout.packs import (
+    EVENTS,
     GONE,
+    LOG,
     Catalog,
     Compressor,
     DamagedPack,
@@ -205,10 +210,10 @@ def _tail(number: int, base: Place, streams: list[Stream] = [], ranges: list[Ran
     return Tail(number, 9, "", base, streams, [], {}, to_columns(ranges))
 
 
-def _put_pack(directory: Path, number: int, tail: Tail, *parts: bytes) -> str:
+def _put_pack(directory: Path, number: int, tail: Tail, *parts: bytes, prefix: str = "p") -> str:
     begin, end = b"".join(parts), end_of_pack(PACKED.directory(tail))
     name = pack_name(number, len(begin) + len(end), len(end))
-    path = directory / "p" / name
+    path = directory / prefix / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(begin + end)
     return name
@@ -288,6 +293,69 @@ def test_a_range_that_is_not_in_its_frame_has_its_length_all_the_same(tmp_path: 
     found = Range(1, 0, length, Frame("", 0, len(frame), 100), inside)
     _put_pack(tmp_path, 0, _tail(0, Place("", 0, 1), [Stream(1, "a.log", size=length)], [found]), frame)
     assert len(_read(tmp_path, "a.log", 0, 200)) == min(length, 200)
+
+
+HUGE = 2**50
+CLAIMS = {
+    "nothing": b"",
+    "a line": b"line\n",
+    "some events": gzip.compress(as_lines(RECORDED[:1])),
+}
+
+
+def _claim(directory: Path, kind: int, name: str, held: bytes, length: int | None = None) -> None:
+    """A pack of few bytes whose stream is a petabyte, of which it holds nothing or little."""
+    frame = PACKED.frame(held)
+    found = Range(1, 0, length or len(held), Frame("", 0, len(frame), len(held)), 0)
+    tail = _tail(0, Place("", 0, 1), [Stream(1, name, kind, size=HUGE)], [found])
+    _put_pack(directory, 0, tail, frame, prefix=LAYOUT.node_packs_prefix(FOLDED, NODE))
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_the_reading_of_events_that_a_pack_only_claims_ends(tmp_path: Path, claim: str) -> None:
+    _claim(tmp_path, EVENTS, "1794770300000000000.wal", CLAIMS[claim])
+    found = Rows()
+
+    async def work() -> None:
+        store = LocalStore(tmp_path)
+        (source,) = await list_sources(store, LAYOUT, FOLDED)
+        async for _ in reading.read_source(store, source, found):
+            pass
+
+    asyncio.run(work())
+    assert [row[1] for row in found.rows("gaps")] == [
+        "truncated gzip" if claim == "some events" else "damaged events in packs"
+    ]
+
+
+@pytest.mark.parametrize("length", [None, HUGE])
+@pytest.mark.parametrize(("kind", "name"), [(EVENTS, "1794770300000000000.wal"), (LOG, "raylet.out")])
+def test_a_copy_leaves_out_what_a_pack_only_claims(tmp_path: Path, kind: int, name: str, length: int | None) -> None:
+    source, target = LocalStore(tmp_path / "store"), LocalStore(tmp_path / "target")
+    _claim(tmp_path / "store", kind, name, b"line\n", length)
+    write(tmp_path, LAYOUT.log_key(FOLDED, NODE, "other.log"), b"hello\n")
+    copy = SessionCopy(FOLDED, (source, LAYOUT), (target, LAYOUT), tmp_path, lambda done, total: None)
+    copied = asyncio.run(copy.run([], plain=True))
+    assert (copied.objects, copied.left_out) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["{0}/outside/1.wal", "../../../outside/1.wal", "\0.wal", "", "1" * 300])
+def test_events_of_a_pack_are_written_nowhere_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").mkdir()
+    frame = PACKED.frame(b"line\n" * 20)
+    stream = Stream(1, name.format(tmp_path), EVENTS, size=100)
+    found = Range(1, 0, 100, Frame("", 0, len(frame), 100), 0)
+    _put_pack(
+        tmp_path / "a",
+        0,
+        _tail(0, Place("", 0, 1), [stream], [found]),
+        frame,
+        prefix=LAYOUT.node_packs_prefix(FOLDED, NODE),
+    )
+    stores = (LocalStore(tmp_path / "a"), LAYOUT), (LocalStore(tmp_path / "b"), LAYOUT)
+    with pytest.raises(StoreError, match="events of unknown kind"):
+        asyncio.run(SessionCopy(FOLDED, *stores, tmp_path, lambda done, total: None).run([], plain=True))
+    assert not [*(tmp_path / "outside").iterdir()]
 
 
 def test_many_files_of_one_name_are_named_in_one_go() -> None:

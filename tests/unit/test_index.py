@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
 from rayhistory.errors import DamagedIndex, ObjectExists, StoreDenied, StoreUnavailable, UsageError
 from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.manifest import read_latest
+from rayhistory.index.manifest import MERGED, read_latest
 from rayhistory.index.overlay import Overlay
 from rayhistory.index.query import Filter, OpenIndex, Query
 from rayhistory.index.sources import list_sources
@@ -302,8 +303,57 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
         assert [info.key async for info in overlay.list_all("a")] == ["a/b", "a/c"]
         assert [info.key for info in (await overlay.list_folder("a")).objects] == ["a/b", "a/c"]
         assert not list((tmp_path / "store").rglob("*"))
+        shutil.rmtree(tmp_path / "beside")  # a cache may be cleared
+        assert [info.key async for info in overlay.list_all("a")] == []
+        await overlay.put("a/b", b"1")
+        assert await overlay.get("a/b") == b"1"
 
     asyncio.run(work())
+
+
+def rot(path: Path) -> None:
+    """The right size, and half of it other bytes."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2].ljust(len(data), b"\0"))
+
+
+def test_a_session_whose_merged_tables_rot_is_extended_from_its_events(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED[:50]))
+    manifest = fold_session(tmp_path)
+    for path in (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED}*.parquet"):
+        rot(path)
+    put(tmp_path, 1, as_lines(RECORDED[50:]))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END, 120, extend=True)
+        assert (index.manifest.generation, index.manifest.events) == (2, len(RECORDED))
+        assert await count_tasks(index) == 23
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_a_moment_is_made_though_a_copy_or_the_index_rots(tmp_path: Path) -> None:
+    """A copy is fetched again; when that is no better, the index is damaged and is to be built again."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    assert manifest.first_ns
+    assert manifest.last_ns
+    middle_ms = (manifest.first_ns + manifest.last_ns) // 2 // 10**6
+
+    async def work(builder: IndexBuilder) -> None:
+        wanted = await count_tasks(await builder.open_as_of(REF, END, middle_ms, 120))
+        (copy,) = (tmp_path / "cache").rglob(f"{MERGED}driver_jobs.0.parquet")
+        rot(copy)
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 1, 120)) == wanted
+        rot(copy)
+        (kept,) = (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED}driver_jobs*")
+        rot(kept)
+        with pytest.raises(DamagedIndex):
+            await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120))
+        await builder.open(REF, END, 120, rebuild=True)
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120)) == wanted
+
+    with_builder(settings_for(tmp_path), work)
 
 
 def test_an_index_that_rots_in_the_store_is_built_from_the_events_again(tmp_path: Path) -> None:

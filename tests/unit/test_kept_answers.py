@@ -19,6 +19,7 @@ from rayhistory.storage.local import LocalStore
 from recorded_sample import REF, keep_sample, serving, settings_for
 
 TASKS = "api/v0/tasks?detail=1"
+AFTER_THE_END = (1894770340000, 1994770340000)
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +37,24 @@ def test_a_client_that_has_the_answer_is_told_so(client: TestClient) -> None:
 
 
 def test_other_questions_moments_and_readers_have_other_tags(client: TestClient) -> None:
-    moment = f"{REF.url.rstrip('/')}@1794770340000/{TASKS}"
+    moments = [f"http://testserver{REF.url.rstrip('/')}@{moment}/{TASKS}" for moment in (1794770340000, *AFTER_THE_END)]
     tags = [
         client.get(TASKS).headers["etag"],
         client.get(TASKS + "&limit=3").headers["etag"],
         client.get("api/v0/actors?detail=1").headers["etag"],
         client.get(TASKS, headers={"User-Agent": "Mozilla/5.0"}).headers["etag"],
-        client.get(f"http://testserver{moment}").headers["etag"],
+        *(client.get(moment).headers["etag"] for moment in moments),
     ]
     assert len(set(tags)) == len(tags)
+
+
+def test_an_address_that_looks_like_another_has_its_own_answer(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        actor = client.get("api/v0/actors").json()["data"]["result"]["result"][0]["actor_id"]
+        strange = client.get(f"logical/actors/{actor[:4]}%09{actor[4:]}")
+        found = client.get(f"logical/actors/{actor}")
+        assert found.json()["data"]["detail"]["actorId"] == actor != strange.text
+        assert found.headers["etag"] != strange.headers.get("etag")
 
 
 def test_large_answers_are_compressed_for_those_who_can_read_that(client: TestClient) -> None:

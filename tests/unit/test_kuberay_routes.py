@@ -85,6 +85,9 @@ def test_a_cluster_is_entered_by_its_owner_or_its_name(client: TestClient, choic
         ("rayjob/other/live", 404, "cluster default/rayjob/other with session live not found"),
         (f"raycluster/{REF.cluster}/session_x", 404, "with session session_x not found"),
         (f"raycron/{REF.cluster}/{REF.session}", 400, "use /enter_cluster/{namespace}/{kind}/{name}[/{session}]"),
+        (f"raycluster/{REF.cluster}/{REF.session}@1", 404, "not found"),
+        (f"raycluster/{'x' * 300}", 400, "not a name of a namespace, cluster or owner"),
+        ("raycluster/Über", 400, "not a name of a namespace, cluster or owner"),
         ("", 400, "use /enter_cluster/"),
     ],
 )

@@ -3,12 +3,17 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from guarded import guarded
 from kubernetes_double import KubernetesDouble, kubeconfig, running
@@ -105,6 +110,24 @@ def test_a_version_that_is_too_old_means_listing_again(api: str, double: Kuberne
         await eventually(lambda: names(found) == {"after"})
 
     follow(api, work)
+
+
+@pytest.mark.parametrize("answer", [Response(b""), JSONResponse({"code": 410, "message": "too old"}, 410)])
+def test_an_api_that_ends_every_watch_at_once_is_not_asked_without_pause(tmp_path: Path, answer: Response) -> None:
+    watches: list[float] = []
+
+    async def resources(request: Request) -> Response:
+        if request.query_params.get("watch") == "true":
+            watches.append(time.monotonic())
+            return answer
+        return JSONResponse({"metadata": {"resourceVersion": "5"}, "items": []})
+
+    async def work(found: Discovery, _: KubeApi) -> None:
+        await eventually(lambda: len(watches) >= 3)
+
+    with running(Starlette(routes=[Route("/apis/ray.io/v1/rayclusters", resources)])) as address:
+        follow(str(kubeconfig(tmp_path / "kubeconfig", address)), work)
+    assert all(later - earlier > 0.2 for earlier, later in pairwise(watches))
 
 
 def test_while_the_api_is_away_what_was_known_stays_known(

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.packfiles import read_streams
+from rayhistory.collector import packs, tail
 from rayhistory.collector.packs import PackBuilder, PackSeries
 from rayhistory.events.columns import Rows
 from rayhistory.index.read import read_source
@@ -196,6 +198,21 @@ def test_a_file_that_was_cut_begins_anew_and_what_it_held_is_kept(node: Node, re
     node.append("a.log", regrown)
     node.flush()
     assert node.read_all() == {"a.log.1": before, **node.on_disk()}
+
+
+def test_of_a_name_that_is_made_anew_for_ever_the_last_are_kept_and_the_rest_is_counted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the store says of a node's files is read at once, and must not grow without end."""
+    monkeypatch.setattr(tail, "_MOST_GONE", 20)
+    for _ in range(25):
+        node.append("a.log")
+        node.flush()
+        (node.logs / "a.log").unlink()
+        node.flush()
+    kept = b"".join(node.read_all().values())
+    assert {int(line.split()[1]) for line in kept.splitlines()} == set(range(6, 26))
+    assert node.series.tailer.lost == 5 * 21
 
 
 @pytest.mark.parametrize("seen_between", [False, True])
@@ -469,6 +486,55 @@ def test_a_log_that_grows_by_a_line_per_flush_does_not_lie_in_a_thousand_places(
     assert asyncio.run(reader.read("slow.log", 0, 1 << 20)) == node.on_disk()["slow.log"]
     assert len(node.store.reads) < 50
     assert node.read_all() == node.on_disk()
+
+
+def test_many_files_that_grow_do_not_make_more_checkpoints(node: Node) -> None:
+    """Each adds an entry per file to the root, which is read as a whole."""
+    for _ in range(20):
+        for number in range(600):
+            node.append(f"w-{number}.out", 1)
+        node.flush()
+    assert len(node.reader().catalog.segments) == 1
+    assert node.read_all() == node.on_disk()
+
+
+@pytest.fixture
+def long_series(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """As after weeks: many groups of segments, by several collectors."""
+    monkeypatch.setattr(packs, "_PACKS_PER_SEGMENT", 3)
+    monkeypatch.setattr(packs, "_SEGMENTS_PER_GROUP", 4)
+    for number in range(200):
+        node.append("a.log", 5, width=200)
+        node.append(f"w-{number % 20}.out", 1)
+        if number % 70 == 69:
+            (node.logs / f"w-{number % 20}.out").unlink()
+            node.restart()
+        assert node.flush() == 1
+    return node
+
+
+def test_the_root_of_a_long_series_stays_small(long_series: Node) -> None:
+    """It says of a group of segments what it would say of one; and one more read finds what is old."""
+    catalog = long_series.reader().catalog
+    assert len(catalog.segments) <= 4
+    assert len(catalog.groups) > 10
+    content = long_series.read_all()
+    assert {name: content[name] for name in long_series.on_disk()} == long_series.on_disk()
+    streams = read_streams(long_series.home / "store" / PREFIX)
+    assert sorted(stream.content for stream in streams) == sorted(content.values())
+    long_series.store.reads.clear()
+    assert asyncio.run(long_series.reader().read("a.log", 0, 500)) == content["a.log"][:500]
+    assert len(long_series.store.reads) <= 4 + 2
+
+
+def test_a_group_that_is_damaged_is_found_in_the_root_before_it(long_series: Node) -> None:
+    for group in long_series.reader().catalog.groups:
+        pack = long_series.home / "store" / PREFIX / group.place.pack
+        data = bytearray(pack.read_bytes())
+        data[group.place.at : group.place.at + group.place.size] = bytes(group.place.size)
+        pack.write_bytes(data)
+    content = long_series.read_all()
+    assert {name: content[name] for name in long_series.on_disk()} == long_series.on_disk()
 
 
 def test_the_last_thousand_lines_of_ten_gigabytes_cost_a_few_reads(node: Node) -> None:

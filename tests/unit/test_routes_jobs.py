@@ -1,6 +1,8 @@
 """The output of jobs: in one piece however large, over a WebSocket that ends, and followed while it is written."""
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from rayhistory.errors import StoreUnavailable
-from rayhistory.layout import Layout, StartRecord
+from rayhistory.layout import Layout, SessionRef, StartRecord
 from rayhistory.server import logfiles, logflow
 from rayhistory.server.app import create_app
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
-from recorded_sample import NODE, REF, keep_sample, serving, settings_for
+from recorded_sample import NODE, REF, keep_sample, live, serving, settings_for
 
+NEXT = SessionRef.checked("default", "sample", "session_2026-11-16_00-00-00_000000_1")
 OUTPUT = "line one\n“quoted” \\ \x00 \x1b[31mröt\x1b[0m 绿\n" * 50
 FILES = {
     "job-driver-sub-ok.log": OUTPUT.encode(),
@@ -130,25 +133,42 @@ class Growing:
     def __init__(self, directory: Path) -> None:
         self.settings = settings_for(directory)
         self.layout = Layout(self.settings.storage_root_dir)
-        start = StartRecord(REF.namespace, REF.cluster, REF.session, 1)
-        keep_sample(self.settings, {"raylet.out": b"one\n"})
-        self.put(self.layout.start_key(REF), msgspec.json.encode(start))
-        self.put(self.layout.alive_key(REF), b"")
+        keep_sample(self.settings, {"raylet.out": b"one\n", "job-driver-sub-run.log": b"one\n"})
+        self.begin(REF)
 
     def put(self, key: str, data: bytes) -> None:
         asyncio.run(open_store(self.settings, writable=True).put(key, data))
 
-    def write(self, data: bytes) -> None:
-        self.put(self.layout.log_key(REF, NODE, "raylet.out"), data)
+    def begin(self, ref: SessionRef) -> None:
+        start = StartRecord(ref.namespace, ref.cluster, ref.session, 1)
+        self.put(self.layout.metadata_key(ref), b"")
+        self.put(self.layout.start_key(ref), msgspec.json.encode(start))
+        self.put(self.layout.alive_key(ref), b"")
+
+    def write(self, data: bytes, file: str = "raylet.out") -> None:
+        self.put(self.layout.log_key(REF, NODE, file), data)
+
+    def say(self, uri: str, body: Any) -> None:
+        """What its dashboard answers from now on."""
+        said = {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:20:00Z",
+                "dashboardSnapshot": {"uri": uri, "body": body}}  # fmt: skip
+        key = self.layout.events_key(REF, NODE, "snapshots", time.time_ns(), compressed=False)
+        self.put(key, msgspec.json.encode(said))
 
     def end(self) -> None:
         self.put(self.layout.end_key(REF), b'{"ended_ms": 1}')
 
 
-def test_a_stream_of_a_running_session_goes_on_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
     for module in (logfiles, logflow):
         monkeypatch.setattr(module, "FRESH", 0.0)
-    session = Growing(tmp_path)
+    return Growing(tmp_path)
+
+
+@pytest.mark.parametrize("name", [REF.session, "latest", "live"])
+def test_a_stream_of_a_running_session_goes_on_until_it_ends(session: Growing, name: str) -> None:
+    """Also when another has begun in the meantime."""
     query = {"node_id": NODE, "filename": "raylet.out", "interval": "0.2"}
 
     async def ask() -> bytes:
@@ -156,7 +176,9 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(tmp_path: Path, mon
         app = create_app(session.settings)
         async with app.router.lifespan_context(app):
             messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-            scope = http_scope(app, f"{REF.url}api/v0/logs/stream", "&".join(f"{k}={v}" for k, v in query.items()))
+            scope = http_scope(
+                app, f"/s/default/sample/{name}/api/v0/logs/stream", "&".join(f"{k}={v}" for k, v in query.items())
+            )
             asking = asyncio.create_task(app(scope, never, messages.put))
             steps = {b"one\n": b"one\ntwo\n", b"one\ntwo\n": b"one\ntwo\nthree"}
             while True:
@@ -165,6 +187,7 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(tmp_path: Path, mon
                 if text in steps:
                     await asyncio.to_thread(session.write, steps.pop(text))
                 elif text == b"one\ntwo\nthree" and message["more_body"]:
+                    await asyncio.to_thread(session.begin, NEXT)
                     await asyncio.to_thread(session.end)
                 if message["type"] == "http.response.body" and not message["more_body"]:
                     break
@@ -172,6 +195,34 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(tmp_path: Path, mon
         return text
 
     assert asyncio.run(ask()) == b"one\ntwo\nthree"
+
+
+def test_the_output_of_a_job_is_not_over_because_another_session_begins(session: Growing) -> None:
+    job = live("jobs_after_snap")[0] | {"submission_id": "sub-run", "status": "RUNNING", "end_time": None}
+    session.say("/api/jobs/", [job])
+    with TestClient(create_app(session.settings)) as client:
+        latest = "/s/default/sample/latest"
+        with client.websocket_connect(f"{latest}/api/jobs/sub-run/logs/tail") as socket:
+            assert socket.receive_text() == "one\n"
+            session.begin(NEXT)
+            until = time.monotonic() + 60
+            while client.get(f"{latest}/api/version").json()["session_name"] != NEXT.session:
+                assert time.monotonic() < until
+                time.sleep(0.2)
+            time.sleep(1.5)  # which is longer than one round of the one who follows
+            session.write(b"one\ntwo\n", "job-driver-sub-run.log")
+            assert socket.receive_text() == "two\n"
+            session.end()
+            assert socket.receive() == {"type": "websocket.close", "code": 1000, "reason": ""}
+
+
+def test_kept_answers_of_another_shape_are_as_good_as_none(session: Growing) -> None:
+    session.say("/api/version", ["2.60.0"])
+    session.say("/api/grafana_health", {"data": ["http://grafana"]})
+    settings = dataclasses.replace(session.settings, grafana_url="https://grafana.example.com")
+    with TestClient(create_app(settings)) as client:
+        assert client.get(f"{REF.url}api/version").json()["session_name"] == REF.session
+        assert client.get(f"{REF.url}api/grafana_health").json()["data"]["grafanaHost"] == "grafana"
 
 
 async def never() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.server.routes import summaries
 from recorded_sample import live, serving
 
 Row = dict[str, Any]
@@ -99,6 +100,14 @@ def test_the_same_tasks_make_the_same_tree_as_in_ray(client: TestClient) -> None
     ours = cluster(result(client, "tasks/summarize?summary_by=lineage"))
     expected = common.asdict(theirs)
     assert ours == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "by_function"),
+    [("2.9.3", True), ("2.56.1", True), ("2.57.0", False), ("9" * 5000 + ".1", False), ("٢.1", False), (None, False)],
+)
+def test_only_old_versions_put_tasks_together_by_function(version: str | None, by_function: bool) -> None:
+    assert summaries._grouped_by_function(version) is by_function
 
 
 def test_an_unknown_kind_of_summary_is_refused(client: TestClient) -> None:

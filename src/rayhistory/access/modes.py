@@ -107,7 +107,8 @@ class Proxies:
     def is_secure(self, connection: HTTPConnection) -> bool:
         """Whether the visitor's own connection is encrypted."""
         said = connection.headers.get("x-forwarded-proto", "") if self.trusts(connection) else ""
-        return (said or connection.url.scheme) in ("https", "wss")
+        first = said.partition(",")[0].strip().lower()
+        return (first or connection.url.scheme) in ("https", "wss")
 
 
 def open_access(settings: Settings, kubernetes: KubeApi | None) -> Access:

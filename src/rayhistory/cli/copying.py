@@ -101,5 +101,7 @@ def _tell(entry: Entry, state: str, copied: Copied) -> None:
     print(f"{entry.ref.path}  copied and verified: {copied.objects:,} objects, {shown_size(copied.size)}{already}")
     if copied.damaged:
         print(f"{entry.ref.path}  {copied.damaged} places in its packs of logs are damaged, and filled in the copy")
+    if copied.left_out:
+        print(f"{entry.ref.path}  {copied.left_out} files are left out: its packs speak of them, and do not hold them")
     if state == RUNNING:
         print(f"{entry.ref.path}  still runs: copy it again when it has ended")

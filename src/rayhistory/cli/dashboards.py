@@ -1,6 +1,7 @@
 """`rayhistory dashboards`: the frontends of several versions of Ray, got with pip, from a wheel or from a directory."""
 
 import argparse
+import lzma
 import re
 import secrets
 import shutil
@@ -120,7 +121,7 @@ def _add_wheel(wheel: Path, place: Path, called: str) -> None:
             if not versions or not is_frontend(Path(scratch)):
                 raise UsageError(f"{wheel} is no wheel of Ray with a dashboard in it")
             _put(Path(scratch), place, called or versions[0])
-    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"{wheel} cannot be read as a wheel: {error}") from None
 
 

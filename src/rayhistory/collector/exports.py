@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from rayhistory.collector.block import Block
 from rayhistory.collector.metrics import Metrics
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 EXPORT_FILE = re.compile(r"event_EXPORT_[A-Za-z0-9_.-]*\.log(\.\d+)?\Z|event_EXPORT_[A-Za-z0-9_.-]*\.\d+\.log\Z")
 _EVERY = 2.0
+_HEAD = 256
 _READ = 1 << 20
 _LONGEST_LINE = 16 << 20
 _MOST_SESSIONS = 8
@@ -35,6 +37,9 @@ _MOST_SESSIONS = 8
 class _Place(msgspec.Struct):
     name: str
     offset: int = 0
+    head_size: int = 0
+    head_crc: int = 0
+    """Of its first bytes: an inode is used again."""
 
 
 class Exports:
@@ -70,19 +75,14 @@ class Exports:
         if self._places is None:
             self._places = self._load()
         found = []
-        for entry, status in _files(self._directory):
+        for path, status in _files(self._directory):
             key = f"{status.st_dev}:{status.st_ino}"  # a file that is rotated keeps it
-            place = self._places.get(key) or _Place(entry.name)
-            offset = place.offset if place.offset <= status.st_size else 0
-            if offset == status.st_size:
-                continue
             try:
-                data = _whole_lines(entry, offset)
+                place, data = _read_on(path, self._places.get(key) or _Place(path.name))
             except OSError:
                 continue  # gone since: Ray deletes the oldest
             if data:
-                records = list(self._records(entry.name, data))
-                found.append((key, _Place(entry.name, offset + len(data)), records))
+                found.append((key, place, list(self._records(path.name, data))))
         return found
 
     def _records(self, name: str, data: bytes) -> Iterator[bytes]:
@@ -141,16 +141,26 @@ def _files(directory: Path) -> list[tuple[Path, os.stat_result]]:
     return found
 
 
-def _whole_lines(path: Path, offset: int) -> bytes:
-    """The next lines, up to a limit; a line without an end is left until it has one, or is too long to wait for."""
+def _read_on(path: Path, place: _Place) -> tuple[_Place, bytes]:
+    """The next lines, and where they end. A file that was cut, or is another one, is read from its beginning."""
     with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(_READ)
-        while data and b"\n" not in data and len(data) < _LONGEST_LINE:
-            more = file.read(_READ)
-            if not more:
-                return b""
-            data += more
+        head = file.read(_HEAD)
+        same = crc32(head[: place.head_size]) == place.head_crc
+        start = place.offset if same and place.offset <= os.fstat(file.fileno()).st_size else 0
+        file.seek(start)
+        data = _whole_lines(file)
+    end = start + len(data)
+    return _Place(path.name, end, len(head[:end]), crc32(head[:end])), data
+
+
+def _whole_lines(file: BinaryIO) -> bytes:
+    """Up to a limit; a line without an end is left until it has one, or is too long to wait for."""
+    data = file.read(_READ)
+    while data and b"\n" not in data and len(data) < _LONGEST_LINE:
+        more = file.read(_READ)
+        if not more:
+            return b""
+        data += more
     return data[: data.rfind(b"\n") + 1] or data
 
 

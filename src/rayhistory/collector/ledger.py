@@ -129,7 +129,9 @@ class Ledger:
         half = self.path.with_suffix(".half")
         descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, data)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

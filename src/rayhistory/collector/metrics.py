@@ -36,7 +36,7 @@ class Metrics:
             "upload_retries", "writes to the store that failed and were repeated", "kind"
         )
         self.log_lost = self._counter(
-            "log_bytes_lost", "bytes of log files that were removed or cut before they were read"
+            "log_bytes_lost", "bytes of log files that were removed or cut before they were read, or too often"
         )
         self.stored = self._counter("events_stored", "events in objects that the store confirmed")
         self.damaged = self._counter("spool_damaged", "spool records that were torn or damaged")

@@ -22,14 +22,15 @@ from rayhistory.layout.packs import (
     Catalog,
     Compressor,
     Frame,
+    Group,
     Place,
     Range,
     Root,
     SegmentInfo,
     Tail,
+    covering,
     end_of_pack,
     pack_name,
-    spans,
     to_columns,
 )
 
@@ -38,6 +39,7 @@ _MOST_PACKED = 4 << 20
 _MOST_EVENTS = 2 << 20  # there is room for logs, however many events there are
 _SHARE = 4 << 20
 _PACKS_PER_SEGMENT = 64
+_SEGMENTS_PER_GROUP = 64
 _MOST_RANGES = 4096
 _MOST_CHANGED = 1024
 _LEVELS = (512, 64, 8)
@@ -164,6 +166,7 @@ class PackSeries:
         self._last = catalog.last
         self._base = catalog.base
         self._segments = catalog.segments
+        self._groups = catalog.groups
         self._ranges = catalog.ranges
         self._changed = catalog.changed
         self._forgotten = catalog.forgotten
@@ -259,31 +262,41 @@ class PackSeries:
         return Sealed(name, b"".join([*builder.parts, end]), raw, more, files)
 
     def _is_checkpoint(self, ranges: int) -> bool:
+        """A tail should not become long, but with many files it is, and a root then costs more than tails do."""
+        streams = len(self.tailer.streams)
         return (
             self._since_base >= _PACKS_PER_SEGMENT
-            or ranges > _MOST_RANGES
-            or len(self._changed) + len(self._forgotten) > _MOST_CHANGED
+            or ranges > max(_MOST_RANGES, 16 * streams)
+            or len(self._changed) + len(self._forgotten) > max(_MOST_CHANGED, 2 * streams)
         )
 
     def _checkpoint(self, builder: PackBuilder, ranges: list[Range]) -> Place:
-        segments = list(self._segments)
+        segments, groups = list(self._segments), list(self._groups)
+        if len(segments) >= _SEGMENTS_PER_GROUP:
+            groups.append(self._group(builder, segments))
+            segments = []
         if ranges:
             place = builder.put(self._compressor.directory(to_columns(ranges)))
-            streams, starts, ends = zip(*spans(ranges), strict=True)
-            segments.append(SegmentInfo(place, self._last, list(streams), list(starts), list(ends)))
+            segments.append(covering(place, self._last, ((each.stream, each.start, each.end) for each in ranges)))
         streams_now = list(self.tailer.streams.values())
-        root = builder.put(self._compressor.directory(Root(streams_now, self.tailer.links, segments)))
-        self._segments = segments
+        root = builder.put(self._compressor.directory(Root(streams_now, self.tailer.links, segments, groups)))
+        self._segments, self._groups = segments, groups
         self._changed, self._forgotten = set(), set()
         self._since_base = 0
         return root
 
+    def _group(self, builder: PackBuilder, segments: list[SegmentInfo]) -> SegmentInfo:
+        """Says what the segments say, but for streams that are forgotten."""
+        place = builder.put(self._compressor.directory(Group(segments)))
+        parts = (part for info in segments for part in zip(info.streams, info.starts, info.ends, strict=True))
+        return covering(place, self._last, (part for part in parts if part[0] in self.tailer.streams))
+
     def _go_on(self, name: str, base: Place, ranges: list[Range]) -> None:
         """What was "this pack" in the directories has a name now."""
         self._base = base if base.pack else Place(name, base.at, base.size)
-        for segment in self._segments[-1:]:
-            if not segment.place.pack:
-                segment.place = Place(name, segment.place.at, segment.place.size)
+        for each in (*self._segments[-1:], *self._groups[-1:]):
+            if not each.place.pack:
+                each.place = Place(name, each.place.at, each.place.size)
         self._ranges = [
             each if each.frame.pack else each._replace(frame=each.frame._replace(pack=name)) for each in ranges
         ]

@@ -65,7 +65,13 @@ class OpenSegment(Segment):
         path = directory / (f"{created_ns}-{node}.wal" if node else f"{created_ns}.wal")
         segment = cls(path, directory.name, created_ns, node, trusted=True)
         segment.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        sync_directory(directory)
+        try:
+            sync_directory(directory)
+        except OSError:
+            os.close(segment.descriptor)
+            with suppress(OSError):
+                path.unlink()
+            raise
         return segment
 
     def append(self, blocks: Sequence[Block]) -> int:

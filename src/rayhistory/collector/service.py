@@ -75,7 +75,7 @@ class Collector:
             spool,
             aside,
             metrics,
-            largest_body=settings.events_max_body,
+            largest_body=min(settings.events_max_body, spool.largest),
             allow_remote=settings.events_allow_remote,
             token=settings.events_token,
         )
@@ -132,6 +132,7 @@ class Collector:
             log.error("the spool cannot be used yet, and is tried again", extra={"reason": str(error)})  # noqa: TRY400
         self._go("upload", self._shared.uploader.run)
         self._go("watch", self._watch)
+        self._go("seal", self._seal)
         if self._settings.enable_log_collector:
             self._go("leftovers", self._leftovers.run)
 
@@ -140,6 +141,11 @@ class Collector:
             await self._notice(await asyncio.to_thread(look, self._root))
             await self._shared.spool.rotate_due(self._settings.log_interval, but=self._kept())  # nobody packs the rest
             await self._name_strays()
+            await asyncio.sleep(_LOOK)
+
+    async def _seal(self) -> None:
+        """Apart from `_watch`, because it waits for the store."""
+        while True:
             await self._seal_what_was_left()
             await asyncio.sleep(_LOOK)
 
@@ -147,17 +153,27 @@ class Collector:
         keeper = self._keeper
         if sighting and (keeper is None or keeper.ref.session != sighting.session):
             if sighting.session not in self._closing and await self._is_to_be_kept(sighting, last=last):
-                self._change(sighting.session, sighting.directory)
+                if self._keeper is keeper:  # `_watch` and `end` may both be here
+                    self._change(sighting.session, sighting.directory)
+            else:
+                self._notice_events()
         elif sighting and keeper and keeper.directory is None:
             keeper.attach(sighting.directory)
-        elif keeper is None and (session := self._shared.ingest.latest_session(_EVENTS_ALONE)):
-            self._change(session, None)
+        else:
+            self._notice_events()
         if self._keeper:
             session = self._keeper.ref.session
             seen = sighting.node if sighting and sighting.session == session else None
             known = self._keeper.node if self._keeper.node != UNKNOWN else None
             if node := seen or known or self._shared.ingest.senders.get(session):
                 await self._keeper.set_node(node)
+
+    def _notice_events(self) -> None:
+        """A session that we only hear of, also after another such one, and whatever `session_latest` leads to."""
+        keeper, session = self._keeper, self._shared.ingest.latest_session(_EVENTS_ALONE)
+        unseen = keeper is None or (keeper.directory is None and keeper.ref.session != session)
+        if unseen and session and session not in self._closing:
+            self._change(session, None)
 
     async def _is_to_be_kept(self, sighting: Sighting, *, last: bool) -> bool:
         """`session_latest` may lead to a session that ended long ago, while the next is about to start."""
@@ -206,9 +222,15 @@ class Collector:
             if session in self._kept():
                 del spool.to_seal[session]  # sealed at its own end
             elif not spool.segments(session) and await self._is_over(session):
-                del spool.to_seal[session]
+                del spool.to_seal[session]  # what comes late meanwhile is another reason to seal it
                 seal = node_seal(spool.node_of(session) or node or UNKNOWN, spool.counts(session), [])
-                await seal_node(self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics)
+                try:
+                    await seal_node(
+                        self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics
+                    )
+                except asyncio.CancelledError:
+                    spool.to_seal.setdefault(session, node)
+                    raise
                 await spool.seal(session)
                 log.info("what was left of a session is in the store", extra={"session": session})
 

@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 
 class Spool:
     """A quarter of the budget is for the files that are made of segments while they are uploaded: as large as the
-    segments, or as their lines when these are uploaded `unpacked`."""
+    segments, or as their lines when these are uploaded `unpacked`. What does not fit is made in memory."""
 
     def __init__(
         self, directory: Path, *, budget: int, segment_size: int, segment_age: float, unpacked: bool = False
@@ -65,7 +65,10 @@ class Spool:
         self.writable = False
         self._for_uploads = budget // _UPLOADS_SHARE
         self._budget = budget - self._for_uploads
-        self._segment_size = min(segment_size, self._for_uploads) if unpacked else segment_size
+        half = (
+            self._for_uploads // 2 if unpacked else budget
+        )  # a group may come on top of a segment that is nearly full
+        self._segment_size, self._largest_group = min(segment_size, half), half
         self._segment_age = segment_age
         self._ledger = Ledger(directory / "counts.json")
         self._active: dict[str, OpenSegment] = {}
@@ -81,6 +84,11 @@ class Spool:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool")
         self._clerk = ThreadPoolExecutor(1, thread_name_prefix="clerk")
 
+    @property
+    def largest(self) -> int:
+        """A body of more than that would never be taken, however empty the spool is, and be sent for ever."""
+        return self._budget - 1  # an event alone gets the end of its line
+
     # At start
 
     async def open(self) -> None:
@@ -92,10 +100,16 @@ class Spool:
         make_directory(self.directory)
         if self._lock is None:
             lock = locked(self.directory / "lock")
-            self._ledger.load()
-            for segment in left_over(self.directory):
+            try:
+                self._ledger.load()
+                found = left_over(self.directory)
+            except OSError:
+                os.close(lock)
+                raise
+            for segment in found:
                 if segment.created_ns in self._ledger.confirmed(segment.session):
-                    segment.path.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        segment.path.unlink(missing_ok=True)
                     continue
                 self.closed.append(segment)
                 self.to_seal[segment.session] = segment.node
@@ -161,7 +175,7 @@ class Spool:
             self._committer = None
 
     def _next_group(self) -> list[tuple[Blocks, int, asyncio.Future[None]]]:
-        room = max(_GROUP, int(self._sync_seconds * _PER_SECOND))
+        room = min(max(_GROUP, int(self._sync_seconds * _PER_SECOND)), self._largest_group)
         count = 0
         for _, size, _ in self._waiting:
             room -= size
@@ -238,13 +252,16 @@ class Spool:
         return time.monotonic() - min(opened) if opened else 0.0
 
     @asynccontextmanager
-    async def room_for_upload(self, size: int) -> "AsyncIterator[None]":
-        """Disk space for the files that are made of a segment."""
+    async def room_for_upload(self, size: int) -> "AsyncIterator[bool]":
+        """Disk space for the files that are made of a segment; False when they are larger than all there is."""
+        if size > self._for_uploads:
+            yield False
+            return
         async with self._upload_done:
-            await self._upload_done.wait_for(lambda: not self._uploading or self._uploading + size <= self._for_uploads)
+            await self._upload_done.wait_for(lambda: self._uploading + size <= self._for_uploads)
             self._uploading += size
         try:
-            yield
+            yield True
         finally:
             self._uploading -= size
             async with self._upload_done:
@@ -283,7 +300,8 @@ class Spool:
     async def note(self, *, bad: int, lost: int) -> None:
         """What this process has set aside and lost so far; kept for the case that it is killed."""
         if self._ledger.note(bad=bad, lost=lost) and self._lock is not None:
-            await self._on(self._clerk, self._ledger.save)
+            with suppress(OSError):  # a full disk costs the counts, and neither uploads nor the session's end
+                await self._on(self._clerk, self._ledger.save)
 
     def counts(self, session: str) -> Counts:
         received, stored, set_aside, lost, late = self._ledger.of(session)

@@ -25,6 +25,7 @@ _HEAD = 256
 _TAIL = 64
 _LINE_END = 64 << 10  # how far from a piece's end a newline is looked for
 _MOST_CUT = 8  # streams of one name that are kept after its file was cut
+_MOST_GONE = 1000  # and after it was removed: that is how rotation ends, unless a name is made anew for ever
 _MOST_COMPARED = 64  # files that vanish at once are many only when a directory does
 _COMPARED_WHOLE = 64 << 20
 _SHARE = 4 << 20
@@ -73,7 +74,7 @@ class Tailer:
         self.folders: list[str] = []
         self.root = root
         self.lost = 0
-        """Bytes that were seen, and removed or cut before they were read."""
+        """Bytes that were seen, and removed or cut before they were read; or of more versions than are kept."""
         self.surprised = False
         """A file was found cut while it was read: there is something to find for a scan."""
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
@@ -125,6 +126,8 @@ class Tailer:
                 continue
             with suppress(_MovedAway):
                 self._end(file)
+        if replaced or gone:
+            self._keep_last(_MOST_GONE, {file.stream.name for file in (*replaced, *gone)})
         self._name_links(walked)
 
     def _look(self, walked: Walked) -> list[File]:
@@ -225,6 +228,7 @@ class Tailer:
         entry = Entry(file.stream.name, self._key(file), file.size, file.modified_ns)
         file.size = file.stream.size if file.other else file.highest  # what grew again has hidden how large it was
         self._end(file)
+        self._keep_last(_MOST_CUT, {entry.name})
         fresh = self._new(entry)
         self._is_at(fresh, entry)
         return fresh
@@ -243,7 +247,6 @@ class Tailer:
             self._is_at(file, target)
         elif copy:
             self._forget(file)
-        self._keep_few(stream.name)
 
     def _copy_of(self, file: File) -> File | None:
         stream = file.stream
@@ -270,10 +273,16 @@ class Tailer:
             return False
         return (status.st_dev, status.st_ino) == entry.key
 
-    def _keep_few(self, name: str) -> None:
-        gone = [file for file in self._files.values() if file.stream.state == GONE and file.stream.name == name]
-        for file in sorted(gone, key=lambda each: each.stream.id)[:-_MOST_CUT]:
-            self._forget(file)
+    def _keep_last(self, most: int, names: set[str]) -> None:
+        """Of streams that are gone, so many of each of these names."""
+        gone: dict[str, list[File]] = {}
+        for file in self._files.values():
+            if file.stream.state == GONE and file.stream.name in names:
+                gone.setdefault(file.stream.name, []).append(file)
+        for files in gone.values():
+            for file in sorted(files, key=lambda each: each.stream.id)[:-most]:
+                self.lost += file.stream.size
+                self._forget(file)
 
     def _name_links(self, walked: Walked) -> None:
         names = [(entry.name, entry.key) for entry in walked.entries if entry.name not in self._by_name]

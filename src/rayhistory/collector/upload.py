@@ -1,18 +1,20 @@
 """Closed segments become objects in the store, however long the store takes, and are deleted only then."""
 
 import asyncio
+import errno
 import functools
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rayhistory.collector.block import Damage
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.segment import Segment
 from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.split import Part, as_array, split
+from rayhistory.collector.split import Part, split
 from rayhistory.collector.spool import Spool
 from rayhistory.collector.supervise import delays, pause, step_back
 from rayhistory.errors import Throttled
@@ -28,6 +30,7 @@ _SEGMENTS_AT_ONCE = 4
 _PUTS_AT_ONCE = 8
 _TICK = 1.0
 _LONGEST_PAUSE = 60.0
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Uploader:
@@ -53,6 +56,7 @@ class Uploader:
         self._compressed = compressed
         self._segments = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
         self._puts = asyncio.Semaphore(_PUTS_AT_ONCE)
+        self._in_memory = asyncio.Lock()
         self._busy: dict[Path, asyncio.Task[None]] = {}
         self._away = False
         self._asked_to_wait = 0.0
@@ -129,8 +133,9 @@ class Uploader:
         return True
 
     async def _ship_once(self, segment: Segment, confirmed: set[str]) -> None:
-        async with self._spool.room_for_upload(segment.size if self._compressed else segment.raw):
-            parts, damage = await self._upload(segment, confirmed)
+        size = segment.size if self._compressed else segment.raw + segment.events  # an array has a comma per event
+        async with self._spool.room_for_upload(size) as room:
+            parts, damage = await self._upload(segment, confirmed, on_disk=room)
         self._metrics.damaged.inc(damage.torn + damage.lost)
         self._metrics.lost += damage.lost
         for sample in damage.samples:
@@ -139,22 +144,41 @@ class Uploader:
         self._metrics.stored.inc(stored)
         await self._spool.discard(segment, stored, whole=not damage.lost)
 
-    async def _upload(self, segment: Segment, confirmed: set[str]) -> tuple[list[Part], Damage]:
+    async def _upload(self, segment: Segment, confirmed: set[str], *, on_disk: bool) -> tuple[list[Part], Damage]:
         """What earlier attempts brought to the store is not sent again."""
-        directory = segment.path.with_suffix(".parts")
-        try:
-            await asyncio.to_thread(_fresh, directory)
-            work = functools.partial(split, segment, directory, compressed=self._compressed)
-            parts, damage = await asyncio.get_running_loop().run_in_executor(_thread, work)
+        async with self._made(segment, on_disk=on_disk) as (parts, damage):
             left = [part for part in parts if part.category not in confirmed]
             outcomes = await asyncio.gather(*(self._put(segment, part) for part in left), return_exceptions=True)
             confirmed.update(part.category for part, failure in zip(left, outcomes, strict=True) if failure is None)
-        finally:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
         for failure in outcomes:
             if failure is not None:
                 raise failure
         return parts, damage
+
+    @asynccontextmanager
+    async def _made(self, segment: Segment, *, on_disk: bool) -> AsyncIterator[tuple[list[Part], Damage]]:
+        """The parts of a segment: in files; or in memory, for one segment at a time. Only when a segment has left a
+        full disk, there is room on it again."""
+        if on_disk:
+            directory = segment.path.with_suffix(".parts")
+            try:
+                try:
+                    await asyncio.to_thread(_fresh, directory)
+                    made = await self._split(segment, directory)
+                except OSError as error:
+                    if error.errno not in _NO_ROOM:
+                        raise
+                else:
+                    yield made
+                    return
+            finally:
+                await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
+        async with self._in_memory:
+            yield await self._split(segment, None)
+
+    async def _split(self, segment: Segment, directory: Path | None) -> tuple[list[Part], Damage]:
+        work = functools.partial(split, segment, directory, compressed=self._compressed, arrays=self._layout.old)
+        return await asyncio.get_running_loop().run_in_executor(_thread, work)
 
     async def _put(self, segment: Segment, part: Part) -> None:
         async with self._puts:
@@ -165,11 +189,9 @@ class Uploader:
                 segment.created_ns,
                 compressed=self._compressed,
             )
-            if self._layout.old and part.category != SNAPSHOTS:
-                await asyncio.to_thread(as_array, part.path)
-            await self._store.put(key, part.path)
+            await self._store.put(key, part.content)
             self._metrics.uploads.labels("events").inc()
-            self._metrics.upload_bytes.labels("events").inc(part.path.stat().st_size)
+            self._metrics.upload_bytes.labels("events").inc(part.size)
 
 
 def _fresh(directory: Path) -> None:

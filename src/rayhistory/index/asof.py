@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 
 from rayhistory.events.tables import BY_TASK, TABLES, TASK_STATES, state_column
@@ -18,6 +19,9 @@ from rayhistory.index.cores import cores
 from rayhistory.index.merge import parquet
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
+
+DAMAGED = 3
+"""How the process ends when it cannot read the tables that it was given."""
 
 _PLACED = "least(submitted_to_worker_ns, running_ns) <= {t}"
 _RAN = "running_ns <= {t}"
@@ -126,7 +130,13 @@ def _cut(database: Database, name: str, files: list[str], job: AsOfJob) -> None:
 def main() -> None:
     """As a process of its own, for the same reasons as the fold."""
     end_with_parent()
-    files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
+    try:
+        files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        sys.stderr.write(str(error).partition("\n")[0] + "\n")
+        sys.exit(DAMAGED)
     sys.stdout.buffer.write(msgspec.json.encode(files) + b"\n")
 
 

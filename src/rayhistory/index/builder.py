@@ -188,15 +188,23 @@ class IndexBuilder:
             self._say(ref, FoldReport(detail="starting"))
             if running := self._running.get(ref.identity):
                 running.began = running.logged = time.monotonic()
-            try:
-                with scratch_directory(self._scratch) as scratch:
-                    job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, str(scratch), fresh)
-                    manifest = await self._engine.fold(job, lambda report: self._say(ref, report))
-            except (OSError, msgspec.DecodeError) as error:
-                raise FoldFailed(f"{ref.path} could not be folded: {error}") from error
+            manifest = await self._run(ref, closing, fresh=fresh)
             facts = {"session": ref.path, "events": manifest.events, "seconds": manifest.seconds}
             log.info("fold done", extra=facts)
             return manifest
+
+    async def _run(self, ref: SessionRef, closing: Closing | None, *, fresh: bool) -> Manifest:
+        try:
+            with scratch_directory(self._scratch) as scratch:
+                job = FoldJob(msgspec.to_builtins(self._settings), ref, closing, str(scratch), fresh)
+                return await self._engine.fold(job, lambda report: self._say(ref, report))
+        except FoldFailed as error:
+            if fresh or await read_latest(self._indexes, self._layout, ref) is None:
+                raise
+            log.warning("a session is folded from its beginning", extra={"session": ref.path, "reason": str(error)})
+        except (OSError, msgspec.DecodeError) as error:
+            raise FoldFailed(f"{ref.path} could not be folded: {error}") from error
+        return await self._run(ref, closing, fresh=True)  # what the generation before has merged may be damaged
 
     async def _by_another(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
         """What another server makes of the session, as long as it seems to be at it."""

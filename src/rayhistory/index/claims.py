@@ -37,19 +37,22 @@ class Claims:
     async def hold(self, ref: SessionRef) -> AsyncIterator[None]:
         key = self._layout.claim_key(ref)
         ours = secrets.token_bytes(16)
-        refreshing = asyncio.create_task(self._refresh(key, ours))
+        over = asyncio.Event()
+        refreshing = asyncio.create_task(self._refresh(key, ours, over))
         try:
             yield
         finally:
-            refreshing.cancel()
+            over.set()
+            await asyncio.wait([refreshing])  # a claim that is being written would come after its end
             with contextlib.suppress(StoreError):
                 if await self._store.get_range(key, 0, len(ours) + 1) == ours:
                     await self._store.delete(key)
 
-    async def _refresh(self, key: str, ours: bytes) -> None:
-        while True:
+    async def _refresh(self, key: str, ours: bytes, over: asyncio.Event) -> None:
+        while not over.is_set():
             try:
                 await self._store.put(key, ours)
             except StoreError as error:
                 log.warning("a claim could not be written", extra={"reason": str(error)})
-            await asyncio.sleep(_REFRESH)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _REFRESH)

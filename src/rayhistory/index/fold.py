@@ -148,7 +148,7 @@ async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts:
     for name, paths in built.files.items():
         for part, path in enumerate(paths):
             await store.put(layout.index_file_key(job.ref, folder, name, part), path)
-    covered = msgspec.json.encode([(source.key, source.size) for source in facts.sources])
+    covered = msgspec.json.encode([(source.key, source.version) for source in facts.sources])
     await store.put(f"{layout.index_prefix(job.ref)}/{folder}/{_COVERED}", covered)
     built.counts.size_bytes = sum(source.size for source in facts.sources)
     manifest = Manifest(

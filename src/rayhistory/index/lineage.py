@@ -102,6 +102,7 @@ class _Levels:
             ("min(nullif(ts, 0)) AS ts", "min(first) AS first", _named(self.states, "sum({0})::BIGINT AS {0}"))
         )
         self._make_special()
+        self._group_leaves()
         self._make_inner(actors)
         self.depth = self._make_levels()
         if self.depth:
@@ -144,6 +145,14 @@ class _Levels:
               FROM {self.calls} SEMI JOIN ids ON task_id = key GROUP BY task_id)""",
         )
 
+    def _group_leaves(self) -> None:
+        """Leaves of one name below one node, counted once for all that needs no more of them."""
+        self.table(
+            "leaf_groups",
+            f"""SELECT above, name, count(*) AS size, min(type) AS type, {self.sums} FROM {self.leaves("")}
+              GROUP BY above, name""",
+        )
+
     def _make_inner(self, actors: str) -> None:
         none = _named(self.states, "0::BIGINT AS {0}")
         self.table(
@@ -172,7 +181,7 @@ class _Levels:
 
     def _sum_up(self) -> None:
         """From the lowest level to the top; each node then has the sums of all that hangs below it."""
-        self.table("below", f"SELECT above, {self.sums} FROM {self.leaves('WHERE above IS NOT NULL')} GROUP BY above")
+        self.table("below", f"SELECT above, {self.sums} FROM leaf_groups WHERE above IS NOT NULL GROUP BY above")
         if self.depth == DEEPEST:
             self._add_what_is_too_deep()
         names = ", ".join(("above", "ts", "first", *(f"n_{state}" for state in self.states)))
@@ -233,7 +242,7 @@ class _Listing:
         if not shown:
             return {}
         below = self._below(shown)
-        groups = self._groups(shown, self._members(self._levels.leaves(below), below, depth))
+        groups = self._groups(shown, below, depth)
         self._cut(below, [size for _, _, size in groups.values()])
         following: Above = {}
         leaves = self._levels.leaves(below, self._levels.calls_of("groups"))
@@ -267,18 +276,21 @@ class _Listing:
             found += f" UNION ALL SELECT {columns}, NULL, true FROM level_{depth} {below}"
         return f"({found})"
 
-    def _groups(self, shown: Above, members: str) -> dict[tuple[str | None, str], tuple[Entry, int, int]]:
+    def _groups(self, shown: Above, below: str, depth: int) -> dict[tuple[str | None, str], tuple[Entry, int, int]]:
         """By what they hang below and by name: the group, the level of what is in it, and how many that are."""
+        counts = ", ".join(f"n_{state}" for state in self._levels.states)
+        members = f"SELECT above, name, size, type, ts, first, {counts} FROM leaf_groups {below}"
+        if depth < self._levels.depth:
+            members += f" UNION ALL SELECT above, name, 1, type, ts, first, {counts} FROM level_{depth} {below}"
         found = self._levels.table(
             "groups",
-            f"""SELECT * FROM (SELECT above, name, count(*) AS size,
-                CASE WHEN count(*) > 1 THEN 'GROUP' ELSE min(type) END AS type, {self._levels.sums}
-              FROM {members} GROUP BY above, name) ORDER BY {self._order} LIMIT {self._left + 1}""",
+            f"""SELECT * FROM (SELECT above, name, sum(size)::BIGINT AS size,
+                CASE WHEN sum(size) > 1 THEN 'GROUP' ELSE min(type) END AS type, {self._levels.sums}
+              FROM ({members}) GROUP BY above, name) ORDER BY {self._order} LIMIT {self._left + 1}""",
         )
         self._complete &= found <= self._left
         self._levels.table("groups", f"SELECT *, NULL::BIGINT AS cut FROM groups LIMIT {self._left}")
         groups = {}
-        counts = ", ".join(f"n_{state}" for state in self._levels.states)
         for key, name, size, ts, *numbers in self._levels.rows(f"SELECT above, name, size, ts, {counts} FROM groups"):
             parent, level = shown[key]
             entry = Entry(name, name, "GROUP", ts, _counts(self._levels.states, numbers))

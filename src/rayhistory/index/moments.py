@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.errors import FoldFailed, NotIndexedYet
+from rayhistory.errors import DamagedIndex, FoldFailed, NotIndexedYet
 from rayhistory.events.tables import TABLES
-from rayhistory.index.asof import AsOfJob
+from rayhistory.index.asof import DAMAGED, AsOfJob
 from rayhistory.index.cache import IndexCache
 from rayhistory.index.child import child_process
 from rayhistory.index.derive import merged_file
@@ -50,8 +50,21 @@ class Moments:
             raise NotIndexedYet("the session is put back to that moment") from None
 
     async def _make(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int) -> None:
+        for again in (False, True):
+            merged = {
+                table.name: await self._cache.table(ref, manifest, merged_file(table.name), again=again)
+                for table in TABLES
+            }
+            try:
+                await self._put_back(ref, merged, folder, ns)
+            except DamagedIndex:
+                if again:
+                    raise
+            else:
+                return
+
+    async def _put_back(self, ref: SessionRef, tables: dict[str, list[Path]], folder: Path, ns: int) -> None:
         """The tables appear all at once; whoever reads those of an earlier making goes on reading them."""
-        tables = {table.name: await self._cache.table(ref, manifest, merged_file(table.name)) for table in TABLES}
         merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         half = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(half.mkdir, parents=True)
@@ -61,7 +74,8 @@ class Moments:
                 _, complaint = await process.communicate(msgspec.json.encode(job))
             if process.returncode != 0:
                 last = (complaint.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-                raise FoldFailed(f"{ref.path} cannot be shown as of that moment: {last[:500]}")
+                failure = DamagedIndex if process.returncode == DAMAGED else FoldFailed
+                raise failure(f"{ref.path} cannot be shown as of that moment: {last[:500]}")
             await asyncio.to_thread(self._publish, half, folder)
         finally:
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)

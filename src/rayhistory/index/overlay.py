@@ -23,7 +23,7 @@ class Overlay:
 
     def __init__(self, store: Store, directory: Path) -> None:
         self._store = store
-        self._beside = LocalStore(directory)
+        self._beside = LocalStore(directory, cache=True)
 
     @property
     def url(self) -> str:

@@ -103,8 +103,14 @@ async def _texts(store: Store, source: Source, decoder: EventDecoder) -> AsyncIt
                 ahead = asyncio.ensure_future(read(start + _PIECE, start + 2 * _PIECE))
             if start == source.start:
                 unpack = unpacker(piece)
+                if source.kind is Kind.PACKED_EVENTS and unpack is None:
+                    if piece:
+                        decoder.set_aside("damaged events in packs")
+                    break
             for text in unpack.feed(piece) if unpack else _cut(piece):
                 yield text
+            if unpack and unpack.broken:
+                break  # nothing after it can be read
     finally:
         ahead.cancel()
     if unpack and unpack.truncated:
@@ -135,19 +141,19 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._stream = self._begin()
-        self._broken = False
+        self.broken = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The text of what was given, in pieces of bounded size."""
         for start in range(0, len(data), self.at_once):
             rest, text = data[start : start + self.at_once], b""
-            while (rest or (len(text) == _BLOCK and not self._stream.eof)) and not self._broken:
+            while (rest or (len(text) == _BLOCK and not self._stream.eof)) and not self.broken:
                 if self._stream.eof:
                     self._stream = self._begin()
                 try:
                     text, rest = self._some(rest)
                 except self.damage:
-                    self._broken = True
+                    self.broken = True
                 else:
                     yield text
 
@@ -161,7 +167,7 @@ class Unpacker:
 
     @property
     def truncated(self) -> bool:
-        return self._broken or not self._stream.eof
+        return self.broken or not self._stream.eof
 
 
 class ZstdUnpacker(Unpacker):
@@ -193,7 +199,7 @@ def _read_endpoint(decoder: EventDecoder, source: Source, body: bytes) -> None:
     ns = int(source.modified * 1e9)
     try:
         document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         decoder.set_aside("unreadable answer of the dashboard", uri)
         return
     decoder.rows.add("snapshots", (uri, ns, body.decode("utf-8", "replace")))

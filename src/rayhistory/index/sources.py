@@ -31,6 +31,11 @@ class Source(msgspec.Struct, frozen=True):
     start: int = 0
     """From where it is to be read: what is before has been folded."""
 
+    @property
+    def version(self) -> int:
+        """Differs when there is something else to read: answers are written over, and may be as long as before."""
+        return self.size + (int(self.modified * 1000) if self.kind is Kind.ENDPOINT else 0)
+
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
     """Every object that the fold reads. Raises when the store cannot be listed: an outage is not an empty session.
@@ -143,15 +148,15 @@ async def _node_sources(store: Store, layout: Layout, ref: SessionRef, node: str
 
 def unread(sources: list[Source], covered: Iterable[tuple[str, int]]) -> list[Source]:
     """Sources that are new or have grown; of events in packs, only what has been added since."""
-    sizes = dict(covered)
+    known = dict(covered)
     return [
-        msgspec.structs.replace(source, start=sizes.get(source.key, 0)) if source.kind is Kind.PACKED_EVENTS else source
+        msgspec.structs.replace(source, start=known.get(source.key, 0)) if source.kind is Kind.PACKED_EVENTS else source
         for source in sources
-        if sizes.get(source.key) != source.size
+        if known.get(source.key) != source.version
     ]
 
 
 def digest(sources: list[Source]) -> str:
     """Tells whether an index covers exactly these objects."""
-    names = "\n".join(f"{source.key} {source.size}" for source in sources)
+    names = "\n".join(f"{source.key} {source.version}" for source in sources)
     return hashlib.sha256(names.encode()).hexdigest()

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,13 +17,16 @@ from rayhistory.collector.segment import Segment
 from rayhistory.collector.split import split
 from rayhistory.errors import ObjectNotFound, StoreError, UsageError
 from rayhistory.keeping.objects import each, objects_below, trees
-from rayhistory.keeping.transfer import Transfer
+from rayhistory.keeping.transfer import PIECE, Transfer
 from rayhistory.layout import Layout, Owner, SessionRef, VanishedRecord
 from rayhistory.layout.keys import is_node_folder
 from rayhistory.layout.packread import PackReader
+from rayhistory.layout.packs import Stream
 from rayhistory.storage import ObjectInfo, Store
 
 _AT_ONCE = 8
+_MOST_FILLED = 256 << 20
+"""Of one file, in the place of bytes that are in no pack."""
 _RECORDS = ("end.json", "vanished.json", "alive", "start.json")
 """The last ones of a session, in this order."""
 
@@ -37,6 +41,8 @@ class Copied(msgspec.Struct):
     already: int = 0
     damaged: int = 0
     """Places in packs that could not be read, and are filled in the plain files."""
+    left_out: int = 0
+    """Files that packs speak of, and do not hold."""
 
 
 class SessionCopy:
@@ -86,6 +92,10 @@ class SessionCopy:
         if vanished_ms is not None:
             record = msgspec.json.encode(VanishedRecord(vanished_ms))
             await self._transfer.put(self._to.vanished_key(self._ref), record)
+        else:
+            await self._take_back(self._to.vanished_key(self._ref), records)
+        await self._take_back(self._to.end_key(self._ref), records)
+        self._there.pop(self._to.alive_key(self._ref), None)  # it is put again: its time is what it says
         for info in sorted(records, key=_record_order):
             await self._copy(info)
         for key in found.metadata:
@@ -98,6 +108,11 @@ class SessionCopy:
         except ObjectNotFound:
             return
         raise UsageError(f"{self._ref.path} is being removed from {self._target.url}: finish that with retention first")
+
+    async def _take_back(self, key: str, records: list[ObjectInfo]) -> None:
+        """A word on the end that was true when the session was copied before; it has gone on since."""
+        if key in self._there and key not in {self._from.moved(info.key, self._to) for info in records}:
+            await self._target.delete(key)
 
     async def _copy(self, info: ObjectInfo) -> None:
         key = self._from.moved(info.key, self._to)
@@ -134,13 +149,21 @@ class SessionCopy:
                 name
                 for name, stream in reader.names.items()
                 if whole.get(self._from.log_key(self._ref, node, name), -1) < stream.size
+                and await self._is_held(reader, stream)
             ]
             self._total += sum(reader.names[name].size for name in names)
             for name in names:
                 await self._unpack_one(reader, node, name)
-            for name, stream in reader.events.items():
-                await self._unpack_events(name, node, await reader.read_stream(stream, 0, stream.size))
+            for stream in reader.events.values():
+                if await self._is_held(reader, stream):
+                    await self._unpack_events(reader, node, stream, whole)
             self._copied.damaged += reader.damaged
+
+    async def _is_held(self, reader: PackReader, stream: Stream) -> bool:
+        """A pack may claim any size for a stream; what it does not hold would be filled."""
+        held = await reader.missing(stream) <= _MOST_FILLED
+        self._copied.left_out += not held
+        return held
 
     async def _unpack_one(self, reader: PackReader, node: str, name: str) -> None:
         stream = reader.names[name]
@@ -152,16 +175,23 @@ class SessionCopy:
         news = await self._transfer.put_stream(key, stream.size, read, self._there.get(key))
         self._count(stream.size, news=news)
 
-    async def _unpack_events(self, name: str, node: str, data: bytes) -> None:
-        """Events of a node that vanished before they had objects of their own get those that they were to have."""
+    async def _unpack_events(self, reader: PackReader, node: str, stream: Stream, whole: dict[str, int]) -> None:
+        """Events of a node that vanished before they had objects of their own get those that they were to have; of an
+        object that is there, packs may have no more than the beginning."""
+        created_ns = stream.name.partition(".")[0]
+        if not (created_ns.isdecimal() and len(created_ns) <= 20):
+            raise StoreError(f"{self._ref.path}: packs with events of unknown kind: {stream.name!r}")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            path = Path(folder) / f"{name.partition('.')[0]}-{node}.wal"
-            await asyncio.to_thread(path.write_bytes, data)
-            segment = await asyncio.to_thread(Segment.found, path)
-            if segment is None:
-                raise StoreError(f"{self._ref.path}: packs with events of unknown kind: {name!r}")
-            parts, _ = await asyncio.to_thread(split, segment, path.parent, compressed=True)
+            segment = Segment(Path(folder) / f"{created_ns}.wal", self._ref.session, int(created_ns), node)
+            with segment.path.open("wb") as file:
+                for start in range(0, stream.size, PIECE):
+                    piece = await reader.read_stream(stream, start, start + PIECE)
+                    await asyncio.to_thread(file.write, piece)
+            parts, _ = await asyncio.to_thread(split, segment, Path(folder), compressed=True)
             for part in parts:
+                key_in = partial(self._from.events_key, self._ref, node, part.category, segment.created_ns)
+                if key_in(compressed=True) in whole or key_in(compressed=False) in whole:
+                    continue
                 key = self._to.events_key(self._ref, node, part.category, segment.created_ns, compressed=True)
                 await self._transfer.put(key, await asyncio.to_thread(part.path.read_bytes))
                 self._count(part.path.stat().st_size, news=True)

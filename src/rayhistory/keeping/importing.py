@@ -114,17 +114,18 @@ def _write_records(logs: Path, path: Path, session: str, node: str) -> tuple[int
         for found in sorted(logs.joinpath("export_events").glob("*")):
             if not EXPORT_FILE.match(found.name) or found.is_symlink() or not found.is_file():
                 continue
-            for line, second, number in _lines(found):
-                if second is None:
+            for line, time in _lines(found):
+                if time is None:
                     bad += 1
                     continue
                 records += 1
-                out.write(export_record(session, node, plain_name(found.name), line, _time(second, number)))
+                out.write(export_record(session, node, plain_name(found.name), line, time))
     return records, bad
 
 
-def _lines(file: Path) -> Iterator[tuple[bytes, int | None, int]]:
-    """Lines, each with its second and its place among those of that second; None for what is no line of an export."""
+def _lines(file: Path) -> Iterator[tuple[bytes, str | None]]:
+    """Lines, each with its time: the second, and the place among those of that second. None for what is no line of an
+    export."""
     last, number = None, 0
     with file.open("rb") as opened:
         while line := opened.readline(_LONGEST_LINE):
@@ -132,11 +133,13 @@ def _lines(file: Path) -> Iterator[tuple[bytes, int | None, int]]:
                 continue
             try:
                 second = int(msgspec.json.decode(line, type=_Line).timestamp)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
-                yield line, None, 0
+                place = number + 1 if second == last else 0
+                time = _time(second, place)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, OverflowError, OSError):
+                yield line, None
                 continue
-            last, number = second, number + 1 if second == last else 0
-            yield line.strip(), second, number
+            last, number = second, place
+            yield line.strip(), time
 
 
 class _Line(msgspec.Struct):

@@ -53,6 +53,14 @@ class Look(msgspec.Struct):
     """Log files that were too large to be kept whole."""
 
 
+class _ByKind(msgspec.Struct):
+    result: dict[str, list[Any]]
+
+
+class _LogFiles(msgspec.Struct):
+    data: _ByKind
+
+
 class Looking:
     """`log_limit` is how much of each log file is kept."""
 
@@ -79,7 +87,7 @@ class Looking:
         except DashboardError as error:
             reason = {"authentication": "it wants a token: set RAY_AUTH_TOKEN", "no token": "set RAY_AUTH_TOKEN"}
             raise NoDashboard(f"{address}: no dashboard answers ({reason.get(str(error), str(error))})") from None
-        except (msgspec.MsgspecError, KeyError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
             raise NoDashboard(f"{address}: what answers there is not Ray's dashboard") from None
         told = version.get("session_name")
         known = isinstance(told, str) and is_session_name(told)
@@ -120,30 +128,30 @@ class Looking:
         """The cluster's nodes, when everything was asked."""
         await self._ask(schedule.VERSION)
         answers = {uri: await self._ask(uri) for uri in _QUESTIONS}
-        listed = answers[_NODES]["data"]["result"]["result"] if answers[_NODES] else []
-        nodes = [node for node in listed if _NODE_ID.match(str(node.get("node_id")))]
+        nodes = [node for node in _rows(answers[_NODES]) if _NODE_ID.match(str(node.get("node_id")))]
         if not nodes:
             raise NoDashboard(f"{self._dashboard.address}: the dashboard does not say which nodes there are")
-        await self._ask_for_tasks(answers[schedule.JOBS] or [])
+        jobs = _dicts(answers[schedule.JOBS])
+        await self._ask_for_tasks([job["job_id"] for job in jobs if job.get("job_id")])
         actors = await self._ask(schedule.ACTORS)
         await self._ask(schedule.NODES)
         for node in nodes:
             if node.get("state") == "ALIVE":
                 await self._ask(f"/nodes/{node['node_id']}")
-        for uri in library_questions(actors, answers[schedule.JOBS]):
+        for uri in library_questions(actors, jobs):
             await self._ask(uri)
         return nodes
 
-    async def _ask_for_tasks(self, jobs: list[dict[str, Any]]) -> None:
+    async def _ask_for_tasks(self, jobs: list[str]) -> None:
         """Of all jobs at once; if that is more than is listed, of each by itself."""
         body = await self._get(_TASKS)
         if body is None:
             return
-        named = [job["job_id"] for job in jobs if job.get("job_id")]
-        if not is_cut_short(msgspec.json.decode(body)) or len(named) < 2:
+        answer = _decoded(body)
+        if len(jobs) < 2 or not _rows(answer) or not is_cut_short(answer):
             self._keep(_TASKS, body)
             return
-        for job in named:
+        for job in jobs:
             await self._ask(f"{_TASKS}&filter_keys=job_id&filter_predicates=%3D&filter_values={job}")
 
     async def _ask(self, uri: str) -> Any:
@@ -161,12 +169,11 @@ class Looking:
     def _keep(self, uri: str, body: bytes) -> Any:
         self._lines.append(snapshot_event(self.session, "", uri, body, only=True) + b"\n")
         self._look.answers += 1
-        try:
-            answer = msgspec.json.decode(body)
-        except msgspec.DecodeError:
-            return None
+        answer = _decoded(body)
+        if answer is None:
+            self._look.unanswered.append(f"{uri}: what it answers cannot be read")
         if uri.startswith("/api/v0/tasks"):
-            self._look.tasks += len(answer["data"]["result"]["result"])
+            self._look.tasks += len(_rows(answer))
         return answer
 
     # Logs
@@ -186,9 +193,12 @@ class Looking:
     async def _log_files(self, node: str) -> list[str]:
         uri = f"/api/v0/logs?node_id={node}&glob={quote('**/*')}"
         body = await self._get(uri)
+        if body is None:
+            return []
         try:
-            found = msgspec.json.decode(body or b"{}")["data"]["result"]
-        except (msgspec.DecodeError, KeyError):
+            found = msgspec.json.decode(body, type=_LogFiles).data.result
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._look.unanswered.append(f"{uri}: what it answers cannot be read")
             return []
         names = {name for names in found.values() for name in names if isinstance(name, str)}
         return sorted(name for name in names if not name.endswith("/"))
@@ -203,3 +213,23 @@ class Looking:
         self._look.files += 1
         self._look.size += kept
         return whole
+
+
+def _decoded(body: bytes) -> Any:
+    """None for what is no JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _rows(answer: Any) -> list[dict[str, Any]]:
+    """Of a list of the state API."""
+    try:
+        return _dicts(answer["data"]["result"]["result"])
+    except (KeyError, TypeError):
+        return []
+
+
+def _dicts(rows: Any) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

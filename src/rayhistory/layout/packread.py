@@ -18,6 +18,7 @@ from rayhistory.layout.packs import (
     Catalog,
     DamagedPack,
     Frame,
+    Group,
     PackName,
     Piece,
     Place,
@@ -95,9 +96,10 @@ class Memory:
     """What is kept of any number of nodes' packs, within one bound."""
 
     def __init__(self, budget: int = 48 << 20) -> None:
-        self.readers: Kept[PackReader] = Kept(budget // 3)
-        self.frames: Kept[bytes] = Kept(budget // 3)
-        self.segments: Kept[dict[int, list[Range]]] = Kept(budget // 3)
+        self.readers: Kept[PackReader] = Kept(budget // 4)
+        self.frames: Kept[bytes] = Kept(budget // 4)
+        self.segments: Kept[dict[int, list[Range]]] = Kept(budget // 4)
+        self.groups: Kept[list[SegmentInfo]] = Kept(budget // 4)
 
     def reader(self, store: Readable, prefix: str) -> "PackReader":
         return self.readers.get(prefix) or PackReader(store, prefix, self)
@@ -137,7 +139,7 @@ class PackReader:
                 self.names = shown(catalog)
                 self.catalog = catalog
             weight = 1000 + 400 * (len(self.catalog.streams) + len(self.catalog.ranges))
-            weight += 30 * sum(len(info.streams) for info in self.catalog.segments)
+            weight += _weight(self.catalog.segments) + _weight(self.catalog.groups)
             self._memory.readers.keep(self._prefix, self, weight)
             self.refreshed = time.monotonic()
 
@@ -167,6 +169,12 @@ class PackReader:
             content[begin - start : stop - start] = filler(stop - begin)
         return bytes(content)
 
+    async def missing(self, stream: Stream) -> int:
+        """How many bytes of a stream are in no pack."""
+        pieces, _ = await self._find(stream.id, 0, stream.size)
+        lengths = (piece.end - piece.start for piece in pieces)
+        return stream.size - sum(length for length in lengths if length <= LARGEST_FRAME)
+
     # Directories
 
     async def _open(self, before: str | None, steps: int = 0) -> Catalog | None:
@@ -184,7 +192,7 @@ class PackReader:
             tail = await self._tail(name)
             if tail is None:
                 continue
-            place = Place(tail.base.pack or name, tail.base.at, tail.base.size)
+            place = _base(tail, name)
             base = await self._root(place) or await self._open(min(place.pack, name), steps + 1) or Catalog()
             try:
                 return base.with_tail(tail, name)
@@ -222,7 +230,9 @@ class PackReader:
     async def _root(self, place: Place) -> Catalog | None:
         if place == self.catalog.base:
             known = self.catalog
-            return Catalog(base=place, streams=known.streams, links=known.links, segments=known.segments)
+            return Catalog(
+                base=place, streams=known.streams, links=known.links, segments=known.segments, groups=known.groups
+            )
         root = await self._directory(place, Root)
         try:
             return Catalog.of_root(root, place) if root else None
@@ -260,18 +270,34 @@ class PackReader:
         self._memory.segments.keep(key, by_stream, 1000 + 200 * len(ranges))
         return by_stream
 
+    async def _group(self, info: SegmentInfo) -> list[SegmentInfo]:
+        """The group's segments; where it is damaged, they are those of the root before it."""
+        key = (self._prefix, info.place)
+        if (known := self._memory.groups.get(key)) is not None:
+            return known
+        segments: list[SegmentInfo] = []
+        group = await self._directory(info.place, Group)
+        if group and group.fits:
+            segments = group.segments
+        elif info.previous and (tail := await self._tail(info.previous)):
+            root = await self._root(_base(tail, info.previous))
+            segments = root.segments if root else []
+        self._memory.groups.keep(key, segments, 1000 + _weight(segments))
+        return segments
+
     async def _find(self, stream: int, start: int, end: int) -> tuple[list[Piece], list[tuple[int, int]]]:
         catalog = self.catalog
         recent = [each for each in reversed(catalog.ranges) if each.stream == stream]
         pieces, missing = cover([(start, end)], recent)
-        for info in reversed(catalog.segments):
-            if not missing:
-                break
-            if not _touches(info, stream, missing):
+        for group in (None, *reversed(catalog.groups)):
+            if group and not _touches(group, stream, missing):
                 continue
-            found = (await self._segment(info)).get(stream, [])
-            more, missing = cover(missing, reversed(found))
-            pieces += more
+            for info in reversed(await self._group(group) if group else catalog.segments):
+                if not _touches(info, stream, missing):
+                    continue
+                found = (await self._segment(info)).get(stream, [])
+                more, missing = cover(missing, reversed(found))
+                pieces += more
         return pieces, missing
 
     # Frames
@@ -330,7 +356,17 @@ def _check(part: Place | Frame, largest: int) -> None:
         raise DamagedPack(f"bytes {part.at} to {part.at + part.size} of {part.pack[:200]!r}")
 
 
+def _base(tail: Tail, own: str) -> Place:
+    return Place(tail.base.pack or own, tail.base.at, tail.base.size)
+
+
+def _weight(segments: list[SegmentInfo]) -> int:
+    return 30 * sum(len(info.streams) for info in segments)
+
+
 def _touches(info: SegmentInfo, stream: int, missing: list[tuple[int, int]]) -> bool:
+    if not missing:
+        return False
     try:
         at = info.streams.index(stream)
     except ValueError:

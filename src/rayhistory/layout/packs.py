@@ -6,7 +6,7 @@ A pack is
 
     magic "RHPACK1\\n"
     frames              zstd, independent, about 512 KiB of raw bytes each; a frame may hold ranges of many small files
-    segment, root       in every checkpoint pack: two zstd frames of MessagePack, see below
+    segment, root       in every checkpoint pack: two zstd frames of MessagePack, see below; now and then a group
     tail                a zstd frame of MessagePack
     footer              CRC-32 and length of the tail, flags (0), magic "RHPACK1E"
 
@@ -20,13 +20,14 @@ so that a collector that comes back finds in the store alone where it has to go 
 
 *Directories.* Every pack's tail holds all ranges and all changed streams since the last checkpoint, its own included.
 A checkpoint (the first pack, and about every 64th) holds a *segment*, the ranges since the checkpoint before, and a
-*root*: all streams, and for every segment which part of which stream it covers. So, from two listings (the folders of
-a thousand packs, and the last of them), any range of any stream is found in three reads: the newest tail, whose place
-is in the pack's name; the root; one segment.
+*root*: all streams, and for every segment which part of which stream it covers. Of 64 segments, the next checkpoint
+makes a *group*, which says that of each of them, so that the root, which says it of the group as a whole, grows slowly.
+So, from two listings (the folders of a thousand packs, and the last of them), any range of any stream is found in three
+reads: the newest tail, whose place is in the pack's name; the root; one segment. What is older costs one more.
 
 *Damage.* Frames carry zstd's checksum and the tail a CRC. A pack whose tail cannot be read is passed over, for the one
-before it holds all but that pack's own ranges; likewise a root or a segment. What cannot be found is counted, and read
-as a filler of the same length, so that the offsets of everything else stay true.
+before it holds all but that pack's own ranges; likewise a root, a segment or a group. What cannot be found is counted,
+and read as a filler of the same length, so that the offsets of everything else stay true.
 
 *Kinds.* A stream of kind LOG is a log file. One of kind EVENTS is a file of the collector's spool, whose events are in
 no object of their own yet: gzip members with event lines. It grows by whole members, is forgotten when the objects are
@@ -36,7 +37,7 @@ there, and is passed over by readers of logs.
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -142,6 +143,24 @@ class Root(msgspec.Struct, array_like=True):
     links: dict[str, int]
     """More names of streams: symbolic and hard links."""
     segments: list[SegmentInfo]
+    """Those in no group, oldest first."""
+    groups: list[SegmentInfo] = []
+
+    @property
+    def fits(self) -> bool:
+        return _fit(self.segments) and _fit(self.groups)
+
+
+class Group(msgspec.Struct, array_like=True):
+    segments: list[SegmentInfo]
+
+    @property
+    def fits(self) -> bool:
+        return _fit(self.segments)
+
+
+def _fit(segments: list[SegmentInfo]) -> bool:
+    return all(len(info.streams) == len(info.starts) == len(info.ends) for info in segments)
 
 
 class Tail(msgspec.Struct, array_like=True):
@@ -240,7 +259,7 @@ class Compressor:
     def frame(self, data: bytes) -> bytes:
         return self._zstd.compress(data)
 
-    def directory(self, value: Root | Tail | Ranges) -> bytes:
+    def directory(self, value: Root | Group | Tail | Ranges) -> bytes:
         return self._zstd.compress(msgspec.msgpack.encode(value))
 
 
@@ -299,6 +318,7 @@ class Catalog(msgspec.Struct):
     streams: dict[int, Stream] = {}
     links: dict[str, int] = {}
     segments: list[SegmentInfo] = []
+    groups: list[SegmentInfo] = []
     ranges: list[Range] = []
     """Those in no segment, oldest first."""
     changed: set[int] = set()
@@ -307,13 +327,14 @@ class Catalog(msgspec.Struct):
 
     @classmethod
     def of_root(cls, root: Root, place: Place) -> "Catalog":
-        if any(not len(info.streams) == len(info.starts) == len(info.ends) for info in root.segments):
+        if not root.fits:
             raise DamagedPack("a root whose segments do not fit together")
         return cls(
             base=place,
             streams={stream.id: stream for stream in root.streams},
             links=root.links,
             segments=[_placed(segment, place.pack) for segment in root.segments],
+            groups=[_placed(group, place.pack) for group in root.groups],
         )
 
     def with_tail(self, tail: Tail, own: str) -> "Catalog":
@@ -328,6 +349,7 @@ class Catalog(msgspec.Struct):
             streams=streams,
             links=tail.links,
             segments=self.segments,
+            groups=self.groups,
             ranges=[*self.ranges, *from_columns(tail.ranges, own)],
             changed={stream.id for stream in tail.streams},
             forgotten=set(tail.forgotten),
@@ -369,10 +391,12 @@ def cover(missing: list[tuple[int, int]], newest_first: Iterable[Range]) -> tupl
     return pieces, missing
 
 
-def spans(ranges: Iterable[Range]) -> Iterator[tuple[int, int, int]]:
-    """For every stream, the first and last byte that some of the ranges cover."""
+def covering(place: Place, previous: str, parts: Iterable[tuple[int, int, int]]) -> SegmentInfo:
+    """Of a directory that knows these parts: stream, start and end. For each stream, all from the first to the last."""
     found: dict[int, tuple[int, int]] = {}
-    for each in ranges:
-        start, end = found.get(each.stream, (each.start, each.end))
-        found[each.stream] = (min(start, each.start), max(end, each.end))
-    return ((stream, start, end) for stream, (start, end) in sorted(found.items()))
+    for stream, start, end in parts:
+        first, last = found.get(stream, (start, end))
+        found[stream] = (min(first, start), max(last, end))
+    streams = sorted(found)
+    starts, ends = [found[stream][0] for stream in streams], [found[stream][1] for stream in streams]
+    return SegmentInfo(place, previous, streams, starts, ends)

@@ -49,6 +49,7 @@ class Watched:
                 self.listed.set()
                 await self._watch()
                 pause = _SHORTEST
+                await asyncio.sleep(pause)
             except KubernetesError as error:
                 pause = await self._after(error, pause)
 
@@ -57,16 +58,19 @@ class Watched:
         self.listed.set()
         if error.status == _GONE:
             self._version = ""
-            return pause
-        if str(error) != self.problem:
-            log.warning("Ray's resources cannot be watched", extra={"resource": self._resource, "reason": str(error)})
-        self.problem = str(error)
+        else:
+            self._tell(str(error))
         if error.status in _ABSENT:
             self.objects, self._version = {}, ""
             await asyncio.sleep(_NOT_INSTALLED)
             return _SHORTEST
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
         return min(_LONGEST, pause * 2)
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("Ray's resources cannot be watched", extra={"resource": self._resource, "reason": problem})
+        self.problem = problem
 
     async def _list(self) -> None:
         found: dict[Key, dict[str, Any]] = {}

@@ -8,12 +8,13 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import quote
 
 import httpx
 import msgspec
 import websockets
-from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,14 +24,18 @@ from rayhistory.errors import RayHistoryError
 
 _CONNECT, _SILENCE = 5.0, 25.0
 _LARGEST = 1 << 30
+_LARGEST_SMALL = 1 << 20
 _LARGEST_MESSAGE = 16 << 20
 _AT_ONCE = 16
+_FOLLOWERS = 64
 _TURN = 5.0
 _MOST_HEADS = 1000
-_ASKED = {"accept", "accept-encoding", "if-none-match", "range", "user-agent", "sec-fetch-mode"}
+_NOT_CHANGED = 304
+_FOLLOWED = "/logs/stream"
+_ASKED = {b"accept", b"accept-encoding", b"if-none-match", b"range", b"user-agent", b"sec-fetch-mode"}
 _ANSWERED = {
-    "content-type", "content-encoding", "content-length", "content-range", "content-disposition", "accept-ranges",
-    "etag", "retry-after",
+    b"content-type", b"content-encoding", b"content-length", b"content-range", b"content-disposition",
+    b"accept-ranges", b"etag", b"retry-after",
 }  # fmt: skip
 _RUN_BY_BROWSERS = ("html", "xml", "javascript", "svg")
 _NEVER_RUN = (b"content-security-policy", b"sandbox; default-src 'none'; frame-ancestors 'self'")
@@ -44,29 +49,46 @@ class Target(msgspec.Struct, frozen=True):
     verify: ssl.SSLContext | bool = True
 
 
+class _Client:
+    """The connections to one head. Whoever follows a log keeps one for long, and takes none from the others."""
+
+    def __init__(self, target: Target) -> None:
+        self.http = httpx.AsyncClient(
+            verify=target.verify,
+            trust_env=False,
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # all visitors share the connections
+            headers={"Accept-Encoding": "identity"},
+        )
+        self.turns = asyncio.Semaphore(_AT_ONCE)
+        self.followers = asyncio.Semaphore(_FOLLOWERS)
+
+
 class LiveProxy:
     def __init__(self, *, silence: float = _SILENCE) -> None:
         self._silence = silence
-        self._clients: OrderedDict[str, tuple[httpx.AsyncClient, asyncio.Semaphore]] = OrderedDict()
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
 
     async def close(self) -> None:
-        for client, _ in self._clients.values():
-            await client.aclose()
+        for client in self._clients.values():
+            await client.http.aclose()
 
     async def get(self, target: Target, path: str, token: str = "") -> httpx.Response:
         """A small answer, whole."""
         async with self._turn(target) as http:
-            return await http.get(target.url + path, headers=_with_token(target, token), timeout=_CONNECT)
+            return await _small(http, http.build_request("GET", target.url + path, headers=_headers(target, token)))
 
     async def sign_in(self, target: Target, token: str) -> Response:
-        """What the head says of a visitor's token."""
+        """What the head says of a visitor's token. Where `Authorization` is not the head's, it is just asked for
+        something: Ray's own way looks for tokens nowhere else."""
         try:
-            async with self._turn(target) as http:
-                said = await http.post(
-                    f"{target.url}/api/authenticate",
-                    headers={**target.headers, "Authorization": f"Bearer {token}"},
-                    json={},
-                )
+            if target.headers:
+                said = await self.get(target, "/api/version", token)
+            else:
+                headers = {"Authorization": f"Bearer {token}"}
+                async with self._turn(target) as http:
+                    url = f"{target.url}/api/authenticate"
+                    said = await _small(http, http.build_request("POST", url, headers=headers, json={}))
         except httpx.HTTPError as error:
             return _no_answer(error)
         return PlainTextResponse(said.text[:1000], said.status_code)
@@ -87,26 +109,26 @@ class LiveProxy:
     async def _answer(
         self, target: Target, path: str, token: str, *, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        asked = {name: value for name, value in HTTPConnection(scope).headers.items() if name in _ASKED}
+        asked = [(name, value) for name, value in scope["headers"] if name in _ASKED]
         query = scope["query_string"].decode("latin-1")
-        url = target.url + path + (f"?{query}" if query else "")
-        silence = None if "/logs/stream" in path else self._silence
-        timeout = httpx.Timeout(_CONNECT, read=silence)
+        url = target.url + quote(path) + (f"?{query}" if query else "")
+        following = _FOLLOWED in path
+        timeout = httpx.Timeout(_CONNECT, read=None if following else self._silence)
         started = False
         try:
-            async with self._turn(target) as http:
+            async with self._turn(target, following=following) as http:
                 request = http.build_request(
-                    scope["method"], url, headers=asked | _with_token(target, token), timeout=timeout
+                    scope["method"], url, headers=[*asked, *_headers(target, token)], timeout=timeout
                 )
                 answer = await http.send(request, stream=True)
                 try:
-                    if answer.is_redirect or answer.status_code < 200:
+                    if answer.status_code < 200 or (answer.is_redirect and answer.status_code != _NOT_CHANGED):
                         await _refused("The cluster's dashboard points elsewhere, where nobody follows")(
                             scope, receive, send
                         )
                         return
                     await send(
-                        {"type": "http.response.start", "status": answer.status_code, "headers": _headers(answer)}
+                        {"type": "http.response.start", "status": answer.status_code, "headers": _passed_on(answer)}
                     )
                     started = True
                     passed = 0
@@ -125,18 +147,20 @@ class LiveProxy:
 
     async def websocket(self, target: Target, path: str, token: str, socket: WebSocket) -> None:
         """What the head sends, to the visitor; never the other way."""
-        url = "ws" + target.url.removeprefix("http") + path
+        url = "ws" + target.url.removeprefix("http") + quote(path)
         tls = target.verify if url.startswith("wss") and isinstance(target.verify, ssl.SSLContext) else None
         try:
             head = await connect(
-                url, additional_headers=_with_token(target, token), ssl=tls, open_timeout=_CONNECT, ping_interval=None,
-                max_size=_LARGEST_MESSAGE, proxy=None, compression=None,  # of compressed messages Ray loses all
+                url, additional_headers=_headers(target, token), ssl=tls, open_timeout=_CONNECT, ping_interval=None,
+                max_size=_LARGEST_MESSAGE, max_queue=1, close_timeout=1, proxy=None,
+                compression=None,  # of compressed messages Ray loses all
             )  # fmt: skip
         except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
             await socket.send_denial_response(_no_answer(error))
             return
         async with head:
-            await socket.accept()
+            with suppress(WebSocketDisconnect):
+                await socket.accept()
             sending, leaving = asyncio.create_task(_relay(head, socket)), asyncio.create_task(_left(socket.receive))
             try:
                 await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,42 +172,54 @@ class LiveProxy:
             await socket.close()
 
     @asynccontextmanager
-    async def _turn(self, target: Target) -> AsyncIterator[httpx.AsyncClient]:
+    async def _turn(self, target: Target, *, following: bool = False) -> AsyncIterator[httpx.AsyncClient]:
         """Each head has a few connections of its own."""
-        known = self._clients.get(target.url)
-        if known is None:
-            known = self._clients[target.url] = (
-                httpx.AsyncClient(verify=target.verify, trust_env=False, follow_redirects=False),
-                asyncio.Semaphore(_AT_ONCE),
-            )
+        client = self._clients.get(target.url)
+        if client is None:
+            client = self._clients[target.url] = _Client(target)
         self._clients.move_to_end(target.url)
-        client, turns = known
+        turns = client.followers if following else client.turns
         try:
             async with asyncio.timeout(_TURN):
                 await turns.acquire()
         except TimeoutError:
             raise httpx.PoolTimeout("too many requests wait for it") from None
         try:
-            yield client
+            yield client.http
         finally:
             turns.release()
             await self._forget_old()
 
     async def _forget_old(self) -> None:
         while len(self._clients) > _MOST_HEADS:
-            _, (client, _) = self._clients.popitem(last=False)
-            await client.aclose()
+            _, client = self._clients.popitem(last=False)
+            await client.http.aclose()
+
+
+async def _small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    """An answer, if it is small as it comes; one that is packed stays so."""
+    body = b""
+    try:
+        async with asyncio.timeout(2 * _CONNECT):
+            answer = await http.send(request, stream=True)
+            try:
+                async for block in answer.aiter_raw():
+                    body += block
+                    if len(body) > _LARGEST_SMALL:
+                        raise httpx.DecodingError("it says far too much")
+            finally:
+                await answer.aclose()
+    except TimeoutError:
+        raise httpx.ReadTimeout("it is too slow") from None
+    return httpx.Response(answer.status_code, content=body)
 
 
 async def _relay(head: ClientConnection, socket: WebSocket) -> None:
-    try:
-        async for message in head:
-            if isinstance(message, str):
-                await socket.send_text(message)
-            else:
-                await socket.send_bytes(message)
-    except WebSocketDisconnect:
-        return
+    async for message in head:
+        if isinstance(message, str):
+            await socket.send_text(message)
+        else:
+            await socket.send_bytes(message)
 
 
 async def _left(receive: Receive) -> None:
@@ -191,16 +227,14 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-def _with_token(target: Target, token: str) -> dict[str, str]:
+def _headers(target: Target, token: str) -> list[tuple[str, str]]:
     """In the header that the Kubernetes API passes on; it keeps `Authorization` for itself."""
-    return target.headers | ({"X-Ray-Authorization": f"Bearer {token}"} if token else {})
+    return [*target.headers.items(), *([("X-Ray-Authorization", f"Bearer {token}")] if token else [])]
 
 
-def _headers(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
+def _passed_on(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
     """What a browser would run is only text here, whatever the head calls it."""
-    kept = [
-        (name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items() if name in _ANSWERED
-    ]
+    kept = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() in _ANSWERED]
     kind = answer.headers.get("content-type", "")
     if any(word in kind.lower() for word in _RUN_BY_BROWSERS):
         kept = [(name, b"text/plain" if name == b"content-type" else value) for name, value in kept]

@@ -102,6 +102,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         middleware=[
             Middleware(Measure),
             Middleware(SecurityHeaders, private=settings.auth != "none", frames=_frames(settings)),
+            Middleware(Mishaps),
             Middleware(Hosts, names=settings.allowed_hosts, origins=settings.cors_origins),
             *_cors(settings.cors_origins),
             Middleware(ReadOnly),
@@ -150,8 +151,7 @@ def _frontend_routes(frontends: frontend.Frontends) -> list[Route]:
             moment = selection_of(request).as_of_ms
             canonical = entry.ref.url if moment is None else f"{entry.ref.url[:-1]}@{moment}/"
             if not selection_of(request).by_cookie and request.scope["rayhistory.full_path"] != canonical:
-                query = f"?{request.url.query}" if request.url.query else ""
-                return RedirectResponse(canonical + query, 307)
+                return RedirectResponse(canonical + _query(request.scope), 307)
             view = await resolver_of(request).view(selection_of(request), frame.PAGE_PATIENCE)
             if frame.is_wanted(request):
                 return await frame.page(request, entry, view)
@@ -163,7 +163,7 @@ def _frontend_routes(frontends: frontend.Frontends) -> list[Route]:
         return frontend.index_page(chosen, frame.VARY)
 
     async def file(request: Request) -> Response:
-        return frontends.file_answer(request.url.path.removeprefix(request.scope["root_path"]).lstrip("/"))
+        return frontends.file_answer(request.scope["path"].lstrip("/"))
 
     return [
         get_plain("/", document, ("GET", "HEAD")),
@@ -193,7 +193,7 @@ class BySessionPath:
             await answer(scope, receive, send)
             return
         if rest is None:
-            await RedirectResponse(full + "/", 307)(scope, receive, send)
+            await RedirectResponse(f"{full}/{_query(scope)}", 307)(scope, receive, send)
             return
         rest = rest.lstrip("/")  # an address that ends with a slash, and a path that begins with one
         if through_ray(HTTPConnection(scope)):
@@ -210,9 +210,7 @@ class ByCookies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, cookies = scope["path"], HTTPConnection(scope).cookies
         if (below := path.lstrip("/")).startswith("s/") and scope["type"] == "http":  # //s/… by a script
-            query = scope["query_string"].decode("latin-1")
-            to = "/" + quote(below) + (f"?{query}" if query else "")
-            await RedirectResponse(to, 307)(scope, receive, send)
+            await RedirectResponse(f"/{quote(below)}{_query(scope)}", 307)(scope, receive, send)
             return
         try:
             selection = selection_from_cookies(cookies)
@@ -237,6 +235,12 @@ class ByCookies:
             await send(message)
 
         await self._routes(_below(scope, selection, path, below), receive, never_from_elsewhere(path, answer_by_cookie))
+
+
+def _query(scope: Scope) -> str:
+    """As it was asked, for another address."""
+    query = scope["query_string"].decode("latin-1")
+    return f"?{query}" if query else ""
 
 
 def _nothing_chosen(path: str) -> Response:
@@ -288,6 +292,31 @@ class ReadOnly:
             await answer(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+class Mishaps:
+    """What nobody foresaw is answered here, inside of what counts answers and gives them their headers; the server
+    that runs this writes down what it was."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception:
+            if scope["type"] == "http" and not started:
+                text = "Internal Server Error"
+                answer = own_error(text, 500) if _is_ours(scope["path"]) else text_answer(text, 500)
+                await answer(scope, receive, send)
+            raise
 
 
 class Measure:

@@ -20,7 +20,7 @@ from rayhistory.errors import UsageError
 from rayhistory.server.answers import text_answer
 
 _YEAR = "max-age=31536000"
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?([a-z0-9.+-]*)", re.ASCII)
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([a-z0-9.+-]{0,99})", re.ASCII)
 _NAMED = 40
 PARAMETER = "dashboard"
 GIVEN = "given"

@@ -3,8 +3,11 @@ namespace, and every list is cut to what may be opened.
 """
 
 import asyncio
+import hashlib
 import math
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 from urllib.parse import parse_qs, quote
@@ -18,7 +21,7 @@ from rayhistory.access import Access, Visitor
 from rayhistory.access.audit import Audit
 from rayhistory.access.limits import Allowance
 from rayhistory.access.modes import ANYBODY, Proxies
-from rayhistory.access.visitor import MISSING, bearer, cookie_header
+from rayhistory.access.visitor import COOKIE, MISSING, bearer, cookie_header
 from rayhistory.errors import AccessError, NotAllowed, NotSignedIn, TooManyCalls
 from rayhistory.layout import SessionRef
 from rayhistory.server.answers import json_answer, own_error, text_answer
@@ -35,6 +38,7 @@ _EXPENSIVE = re.compile(
     r"^/enter_cluster/|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|course)"
 )
 _WRONG_TOKENS_A_MINUTE = 60
+_JUDGED, _MOST_JUDGED = 600.0, 10_000
 _LARGEST_FORM = 64 << 10
 _VISITOR = "rayhistory.visitor"
 _HEADERS_WITH_TOKENS = (b"authorization", b"x-ray-authorization")
@@ -56,18 +60,34 @@ class Guard:
         self.proxies = proxies
         self._expensive = Allowance(expensive_calls, "expensive calls")
         self._wrong_tokens = Allowance(_WRONG_TOKENS_A_MINUTE, "wrong tokens")
+        self._judged: OrderedDict[tuple[str, bytes], tuple[bool, float]] = OrderedDict()
+        """Whether a token that an address showed was wrong, for ten minutes: a page that goes on asking with one that
+        has expired is one try, and whoever was known is not shut out by the tries of others."""
 
     async def know(self, connection: HTTPConnection) -> Visitor:
         """Whose request this is; what they may see is another question."""
         address = self.proxies.address_of(connection)
-        self._wrong_tokens.check(address)
+        shown = (address, _shown(connection))
+        was_wrong, until = self._judged.get(shown, (False, 0.0))
+        known = time.monotonic() < until
+        if not known:
+            self._wrong_tokens.check(address)
         try:
-            return await self.access.visitor(connection)
+            visitor = await self.access.visitor(connection)
         except NotSignedIn as error:
-            if error.wrong:
+            if error.wrong and not (known and was_wrong):
                 self._wrong_tokens.take(address)
                 self.audit.refused("", connection.scope["path"], address, str(error))
+                self._judge(shown, wrong=True)
             raise
+        self._judge(shown, wrong=False)
+        return visitor
+
+    def _judge(self, shown: tuple[str, bytes], *, wrong: bool) -> None:
+        self._judged[shown] = wrong, time.monotonic() + _JUDGED
+        self._judged.move_to_end(shown)
+        if len(self._judged) > _MOST_JUDGED:
+            self._judged.popitem(last=False)
 
     def count(self, connection: HTTPConnection, visitor: Visitor) -> None:
         if _EXPENSIVE.search(connection.scope["path"]):
@@ -95,6 +115,12 @@ class Guard:
         asked, visitor = list(namespaces), visitor_of(connection)
         answers = await asyncio.gather(*(self.access.may_see(visitor, namespace) for namespace in asked))
         return {namespace for namespace, may in zip(asked, answers, strict=True) if may}
+
+
+def _shown(connection: HTTPConnection) -> bytes:
+    """A digest of all that may hold a token."""
+    said = [value for name, value in connection.scope["headers"] if name in _HEADERS_WITH_TOKENS]
+    return hashlib.sha256(b"\0".join([*said, connection.cookies.get(COOKIE, "").encode()])).digest()
 
 
 def guard_of(connection: HTTPConnection) -> Guard:

@@ -74,10 +74,10 @@ class KeptAnswers:
 
 def tag_of(request: Request, view: SessionView) -> str:
     """Names the answer to a request. Browsers see less than others do."""
-    manifest = view.index.manifest
+    manifest, selection = view.index.manifest, request.scope["rayhistory.selection"]
     question = (
         __version__, view.ref.path, manifest.generation, manifest.build, manifest.last_ns, manifest.closing, view.state,
-        request.url.path, request.url.query, is_browser(request),
+        request.scope["path"], request.scope["query_string"], selection.as_of_ms, is_browser(request),
     )  # fmt: skip
     return f'W/"{hashlib.blake2b(msgspec.json.encode(question), digest_size=16).hexdigest()}"'
 

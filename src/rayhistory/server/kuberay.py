@@ -15,7 +15,7 @@ from rayhistory.server.answers import json_answer, text_answer
 from rayhistory.server.catalogue import LATEST, LIVE, RUNNING, Catalogue, Entry
 from rayhistory.server.guard import admit, guard_of, refusal
 from rayhistory.server.livesessions import kuberay_info, live_of
-from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection
+from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, checked_selection
 from rayhistory.server.routing import resolver_of, status_of
 
 _LIFETIME = 600
@@ -64,24 +64,32 @@ async def enter_cluster(request: Request) -> Response:
     if not 1 <= len(rest) <= 2:
         return text_answer("use /enter_cluster/{namespace}/{kind}/{name}[/{session}]", 400)
     name, session = rest[0], rest[1] if len(rest) == 2 else LATEST
-    selection = Selection(namespace, name, session, kind if kind in OWNER_KINDS else None)
     try:
+        selection = checked_selection(namespace, name, session, kind if kind in OWNER_KINDS else None)
         await admit(request.scope, selection)
-        if head := await live_of(request).cluster_of(selection):
-            return _chosen(head, LIVE)
-        entry = await resolver_of(request).entry(selection)
-        await resolver_of(request).view(selection)
+        return await _entered(request, selection)
     except AccessError as error:
         return refusal(request, error)
     except RayHistoryError as error:
-        if session == LATEST and isinstance(error, SessionNotFound):
-            alive = await live_of(request).cluster_of(msgspec.structs.replace(selection, session=LIVE))
-            if alive:
-                return _chosen(alive, LIVE)
         message = str(error)
         if status_of(error) == 404:
             message = f"cluster {namespace}/{kind}/{name} with session {session} not found"
         return text_answer(message, status_of(error))
+
+
+async def _entered(request: Request, selection: Selection) -> Response:
+    live, resolver = live_of(request), resolver_of(request)
+    if head := await live.cluster_of(selection, request):
+        return _chosen(head, LIVE)
+    try:
+        entry = await resolver.entry(selection)
+    except SessionNotFound:
+        now = msgspec.structs.replace(selection, session=LIVE)
+        alive = await live.cluster_of(now, request) if selection.session == LATEST else None
+        if alive is None:
+            raise
+        return _chosen(alive, LIVE)
+    await resolver.view(selection)
     return _chosen(entry.ref, entry.ref.session)
 
 

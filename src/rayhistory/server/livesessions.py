@@ -5,7 +5,9 @@ Kubernetes or that collector says, and nowhere else. Whatever of this is missing
 store.
 """
 
+import hashlib
 import ipaddress
+import socket
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +21,7 @@ from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from rayhistory.access.modes import OpenAccess
 from rayhistory.access.visitor import bearer, cookie_header, token_of
 from rayhistory.errors import NotSignedIn, RayHistoryError, SessionNotFound
 from rayhistory.kubeapi import KubeApi
@@ -31,12 +34,12 @@ from rayhistory.server import openapi
 from rayhistory.server.answers import json_answer, text_answer
 from rayhistory.server.catalogue import LIVE, RUNNING, Catalogue, Entry
 from rayhistory.server.frontend import PARAMETER, Frontends, index_page
-from rayhistory.server.guard import AUTHENTICATE, MODE, guard_of
+from rayhistory.server.guard import AUTHENTICATE, MODE, guard_of, visitor_of
 from rayhistory.server.resolve import Selection
 
 GONE = "gone"
 _TOKEN_COOKIE = "rayhistory-live-token"  # noqa: S105
-_VERIFIED = 30.0
+_VERIFIED, _IN_VAIN = 30.0, 10.0
 _RAYS = ("/api/", "/nodes", "/logical/", "/events", "/timezone", "/usage_stats_enabled")
 _OURS = (openapi.PREFIX, "/api/grafana_health", "/api/prometheus_health", "/api/profiling_enabled")
 """Profiling stops a worker to look at it: that is more than reading."""
@@ -44,6 +47,8 @@ _OURS = (openapi.PREFIX, "/api/grafana_health", "/api/prometheus_health", "/api/
 
 class Head(msgspec.Struct, frozen=True):
     target: Target
+    token: str
+    """The visitor's, for this cluster."""
     ray_version: str | None = None
 
 
@@ -66,21 +71,24 @@ class LiveSessions:
         self._kubernetes = kubernetes
         self._through_api = through_api
         self._pass_own_tokens = pass_own_tokens
-        self._verified: dict[tuple[str, str], float] = {}
+        self._asked: dict[tuple[str, str], tuple[bool, float]] = {}
+
+    def _may_be_asked(self, selection: Selection) -> bool:
+        return self.proxy is not None and selection.session == LIVE and selection.as_of_ms is None
 
     async def head(self, selection: Selection, token: str = "") -> Head | None:
         """Where the cluster's dashboard is; None when it has to be read from the store."""
-        if self.proxy is None or selection.session != LIVE or selection.as_of_ms is not None:
+        if self.proxy is None or not self._may_be_asked(selection):
             return None
         found = self._discovered(selection)
         if found:
             usable = found.state == HAS_A_HEAD and found.service
-            return Head(self._in_kubernetes(found), found.ray_version) if usable else None
+            return Head(self._in_kubernetes(found), token, found.ray_version) if usable else None
         return await self._registered(self.proxy, selection, token)
 
-    async def cluster_of(self, selection: Selection) -> SessionRef | None:
+    async def cluster_of(self, selection: Selection, connection: HTTPConnection) -> SessionRef | None:
         """The cluster behind a choice of `live`, if it is read from its head."""
-        head = await self.head(selection)
+        head = await self.head(selection, self.ray_token(connection, selection))
         if head is None:
             return None
         found = self._discovered(selection)
@@ -120,33 +128,42 @@ class LiveSessions:
         if not _may_be_a_head(address):
             return None
         target = Target(address)
-        return Head(target, start.ray_version) if await self._is(proxy, target, entry.ref.session, token) else None
+        same = await self._is(proxy, target, entry.ref.session, token)
+        return Head(target, token, start.ray_version) if same else None
 
     async def _is(self, proxy: LiveProxy, target: Target, session: str, token: str) -> bool:
-        known = self._verified.get((target.url, session), 0.0)
-        if time.monotonic() < known:
-            return True
+        same, until = self._asked.get((target.url, session), (False, 0.0))
+        if time.monotonic() < until:
+            return same
         try:
             answer = await proxy.get(target, "/api/version", token)
             if answer.status_code in (401, 403):
                 raise NotSignedIn(answer.text[:200], wrong=answer.status_code == 403)
-            same: bool = answer.status_code == 200 and answer.json().get("session_name") == session
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
-            return False
-        if same:
-            self._verified = {key: until for key, until in self._verified.items() if time.monotonic() < until}
-            self._verified[target.url, session] = time.monotonic() + _VERIFIED
+            same = answer.status_code == 200 and answer.json().get("session_name") == session
+        except httpx.PoolTimeout:
+            return False  # which says nothing of the head
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, RecursionError):
+            same = False
+        now = time.monotonic()
+        self._asked = {key: known for key, known in self._asked.items() if now < known[1]}
+        self._asked[target.url, session] = same, now + (_VERIFIED if same else _IN_VAIN)
         return same
 
-    def ray_token(self, connection: HTTPConnection) -> str:
+    def ray_token(self, connection: HTTPConnection, selection: Selection) -> str:
         """The visitor's own token for this cluster; the one for this server only if the operator wants that."""
-        kept = unquote(connection.cookies.get(_TOKEN_COOKIE, ""))
+        if not self._may_be_asked(selection):
+            return ""
+        headers, access = connection.headers, guard_of(connection).access
+        if connection.scope["path"] == AUTHENTICATE:
+            return bearer(headers.get("authorization", ""))
+        kept = unquote(connection.cookies.get(_cookie(connection), ""))
         if kept.isascii() and kept.isprintable() and kept:
             return kept
-        headers, ours = connection.headers, guard_of(connection).access.takes_tokens
-        if "x-ray-authorization" in headers and (not ours or "authorization" in headers):
+        if "x-ray-authorization" in headers and (not access.takes_tokens or "authorization" in headers):
             return bearer(headers["x-ray-authorization"])
-        return token_of(connection) if not ours or self._pass_own_tokens else ""
+        if self._pass_own_tokens:
+            return token_of(connection)
+        return bearer(headers.get("authorization", "")) if isinstance(access, OpenAccess) else ""
 
     async def clusters(self, connection: HTTPConnection, entries: Iterable[Entry]) -> list[openapi.LiveCluster]:
         """Every cluster that the visitor may see, alive or not."""
@@ -214,13 +231,24 @@ def _may_be_a_head(address: str) -> bool:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         return False
-    if parts.scheme not in ("http", "https") or not host or parts.path or parts.query or parts.username:
+    more = parts.path or parts.query or parts.username
+    if parts.scheme not in ("http", "https") or not host or not host.isascii() or more:
         return False
+    literal = _literal(host)
+    return not (literal and (literal.is_link_local or literal.is_multicast or literal.is_unspecified))
+
+
+def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is, in any of the ways in which systems let one be written; None if it is a name."""
     try:
-        literal = ipaddress.ip_address(host)
+        found = ipaddress.IPv6Address(host)
+        return found.ipv4_mapped or found
     except ValueError:
-        return True
-    return not (literal.is_link_local or literal.is_multicast or literal.is_unspecified)
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
+    except OSError:
+        return None
 
 
 def live_of(connection: HTTPConnection) -> LiveSessions:
@@ -245,9 +273,8 @@ class ByLife:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection, path = HTTPConnection(scope), scope["path"]
         live, selection = live_of(connection), scope["rayhistory.selection"]
-        token = live.ray_token(connection)
         try:
-            head = await live.head(selection, token)
+            head = await live.head(selection, live.ray_token(connection, selection))
         except NotSignedIn as error:
             await text_answer(str(error), 403 if error.wrong else 401)(scope, receive, send)
             return
@@ -259,12 +286,17 @@ class ByLife:
             await self.app(scope, receive, send)
         elif path == "/" and scope["type"] == "http":
             await self._document(head, connection)(scope, receive, send)
-        elif not any(route.matches(scope)[0] is Match.FULL for route in self._rays):
+        elif not self._is_rays(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await live.proxy.websocket(head.target, path, token, WebSocket(scope, receive, send))
+            await live.proxy.websocket(head.target, path, head.token, WebSocket(scope, receive, send))
         else:
-            await live.proxy.http(head.target, path, token, scope=scope, receive=receive, send=send)
+            await live.proxy.http(head.target, path, head.token, scope=scope, receive=receive, send=send)
+
+    def _is_rays(self, scope: Scope) -> bool:
+        """Nothing that a head could take for the path of something else."""
+        plain = not {".", ".."} & {*scope["path"].split("/")}
+        return plain and any(route.matches(scope)[0] is Match.FULL for route in self._rays)
 
     def _document(self, head: Head, connection: HTTPConnection) -> Response:
         try:
@@ -285,13 +317,19 @@ class ByLife:
         elif head is None or live.proxy is None or scope.get("method") != "POST":
             answer = text_answer("Unauthorized: Token authentication is not enabled", 401)
         else:
-            token = bearer(connection.headers.get("authorization", ""))
-            answer = await live.proxy.sign_in(head.target, token)
+            answer = await live.proxy.sign_in(head.target, head.token)
             place = scope["rayhistory.full_path"].removesuffix(AUTHENTICATE.lstrip("/"))
             if answer.status_code == 200 and not scope["rayhistory.selection"].by_cookie:
                 secure = guard_of(connection).proxies.is_secure(connection)
-                answer.raw_headers.append(cookie_header(token, secure=secure, path=place, name=_TOKEN_COOKIE))
+                answer.raw_headers.append(
+                    cookie_header(head.token, secure=secure, path=place, name=_cookie(connection))
+                )
         await answer(scope, receive, send)
+
+
+def _cookie(connection: HTTPConnection) -> str:
+    """Of this visitor: who signs out here cannot be made to forget it, but it does not serve whoever is next."""
+    return f"{_TOKEN_COOKIE}-{hashlib.sha256(visitor_of(connection).name.encode()).hexdigest()[:16]}"
 
 
 def kuberay_info(cluster: LiveCluster) -> dict[str, Any]:

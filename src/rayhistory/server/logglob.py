@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rayhistory.errors import UsageError
 
 _ANY_DEPTH = "**"
+_LONGEST, _MOST_PARTS = 1000, 32
 
 
 def listed(paths: Iterable[str], glob: str) -> dict[str, list[str]]:
@@ -33,6 +34,9 @@ class _Pattern:
         parts = [part for part in glob.split("/") if part not in ("", ".")] or ["*"]
         if glob.startswith("/") or ".." in parts:
             raise UsageError(f"Invalid glob filter: {glob}. It must be a relative path and cannot contain '..'.")
+        if len(glob) > _LONGEST or len(parts) > _MOST_PARTS:
+            most = f"at most {_LONGEST} characters and {_MOST_PARTS} folders"
+            raise UsageError(f"Invalid glob filter: it may have {most}.")
         self._parts = [None if part == _ANY_DEPTH else re.compile(fnmatch.translate(part)) for part in parts]
 
     def matches(self, entry: str) -> bool:

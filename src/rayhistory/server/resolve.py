@@ -75,6 +75,11 @@ def selection_from_cookies(cookies: Mapping[str, str]) -> Selection | None:
     return Selection(_name(namespace), _name(name), session, by_cookie=True)
 
 
+def checked_selection(namespace: str, name: str, session: str, owner_kind: str | None) -> Selection:
+    """What KubeRay's clients are about to choose."""
+    return Selection(_name(namespace), _name(name), _session_name(session), owner_kind)
+
+
 def _name(text: str) -> str:
     try:
         return parse_name(text)
@@ -89,9 +94,13 @@ def _is_session(text: str) -> bool:
 
 def _session(text: str) -> tuple[str, int | None]:
     name, at, moment = text.partition("@")
-    if name not in (LATEST, LIVE) and not is_session_name(name):
-        raise SessionNotFound(f"not a session name: {name!r}")
-    return name, _moment(moment) if at else None
+    return _session_name(name), _moment(moment) if at else None
+
+
+def _session_name(text: str) -> str:
+    if text not in (LATEST, LIVE) and not is_session_name(text):
+        raise SessionNotFound(f"not a session name: {text!r}")
+    return text
 
 
 def _moment(text: str) -> int:
@@ -103,7 +112,7 @@ def _moment(text: str) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise UsageError(f"not a time: {text!r} (use milliseconds since 1970, or RFC 3339 with a zone)")
-    return int(moment.timestamp() * 1000)
+    return max(0, int(moment.timestamp() * 1000))
 
 
 class Resolver:

@@ -51,8 +51,12 @@ def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
 
 
 class LocalStore:
-    def __init__(self, directory: Path) -> None:
+    """One that is a `cache` may be cleared at any time."""
+
+    def __init__(self, directory: Path, *, cache: bool = False) -> None:
         self._directory = directory
+        self._is_cache = cache
+        self._was_there = directory.is_dir()
 
     @property
     def url(self) -> str:
@@ -90,7 +94,20 @@ class LocalStore:
         pass
 
     async def _run(self, work: Callable[[], T], key: str = "") -> T:
-        return await asyncio.to_thread(_translated, work, key or str(self._directory))
+        return await asyncio.to_thread(self._translated, work, key or str(self._directory))
+
+    def _translated(self, work: Callable[[], T], key: str) -> T:
+        with _store_errors(key):
+            try:
+                return work()
+            except (FileNotFoundError, ObjectNotFound):
+                self._check_it_is_there()
+                raise
+
+    def _check_it_is_there(self) -> None:
+        """A directory that was never there is a store that nobody has written to yet; one that is gone is an outage."""
+        if self._was_there and not self._is_cache and not self._directory.is_dir():
+            raise StoreUnavailable(f"{self._directory}: the directory is gone")
 
     def _path(self, key: str) -> Path:
         """Where an object is. Links are not followed: whoever can write one could show any file of this machine."""
@@ -102,6 +119,7 @@ class LocalStore:
 
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
         target = self._path(key)
+        self._check_it_is_there()
         target.parent.mkdir(parents=True, exist_ok=True)
         half = target.with_name(_HALF_WRITTEN + secrets.token_hex(8))
         try:
@@ -115,6 +133,7 @@ class LocalStore:
                 os.fsync(file.fileno())
             publish(half, target)
             _sync_directory(target.parent)
+            self._was_there = True
         finally:
             half.unlink(missing_ok=True)
 
@@ -155,7 +174,9 @@ class LocalStore:
             with os.scandir(path) as entries:
                 found = [e for e in entries if not e.name.startswith(_HALF_WRITTEN) and not e.is_symlink()]
         except (FileNotFoundError, NotADirectoryError):
+            self._check_it_is_there()
             return []
+        self._was_there = True
         return sorted(found, key=lambda entry: entry.name)
 
 
@@ -176,11 +197,6 @@ def _sync_directory(path: Path) -> None:
     with suppress(OSError):
         os.fsync(descriptor)
     os.close(descriptor)
-
-
-def _translated(work: Callable[[], T], key: str) -> T:
-    with _store_errors(key):
-        return work()
 
 
 @contextmanager

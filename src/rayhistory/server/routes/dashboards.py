@@ -43,9 +43,11 @@ async def grafana_health(request: Request) -> Response:
         return rest_answer("Grafana is not connected to this history.", {"grafanaHost": "DISABLED"})
     try:
         view = await view_of(request)
-        said = (await view.snapshot("/api/grafana_health") or {}).get("data") or {}
+        kept = await view.snapshot("/api/grafana_health")
     except RayHistoryError as error:
         return answer_to(error)
+    said = kept.get("data") if isinstance(kept, dict) else None
+    said = said if isinstance(said, dict) else {}
     about = _ABOUT_GRAFANA | {name: value for name, value in said.items() if name in _ABOUT_GRAFANA}
     return rest_answer("Grafana running", {"grafanaHost": _HOST, "sessionName": view.ref.session, **about})
 

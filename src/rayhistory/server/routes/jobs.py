@@ -12,12 +12,14 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rayhistory.errors import LogNotFound, NotIndexedYet, RayHistoryError
+from rayhistory.layout import SessionRef
 from rayhistory.server.answers import json_answer, parsed, text_answer
 from rayhistory.server.logfind import Wanted, find_log
 from rayhistory.server.logflow import begun, followed, nothing, pieces, texts
 from rayhistory.server.redaction import is_browser, masked
+from rayhistory.server.resolve import Selection
 from rayhistory.server.routes.logs import session_is_over
-from rayhistory.server.routing import answer_to, closed_for_pages, get, get_plain, view_of
+from rayhistory.server.routing import answer_to, closed_for_pages, get, get_plain, resolver_of, view_of
 from rayhistory.server.view import SessionView
 
 log = logging.getLogger(__name__)
@@ -146,7 +148,7 @@ async def tail(socket: WebSocket) -> None:
     try:
         view = await view_of(socket)
         job = await _job_with_output(socket, view)
-        output = job if isinstance(job, Response) else await _output(view, job, lambda: _is_over(socket))
+        output = job if isinstance(job, Response) else await _output(view, job, lambda: _is_over(socket, view.ref))
     except RayHistoryError as error:
         output = answer_to(error)
     if isinstance(output, Response):
@@ -179,11 +181,12 @@ async def _left(socket: WebSocket) -> None:
         pass
 
 
-async def _is_over(socket: WebSocket) -> bool:
-    if await session_is_over(socket):
+async def _is_over(socket: WebSocket, ref: SessionRef) -> bool:
+    if await session_is_over(socket, ref):
         return True
     try:
-        job = await find_job(await view_of(socket), socket.path_params["job"])
+        view = await resolver_of(socket).view(Selection(ref.namespace, ref.cluster, ref.session))
+        job = await find_job(view, socket.path_params["job"])
     except NotIndexedYet:
         return False
     return job is None or job["status"] in _TERMINAL
@@ -195,7 +198,9 @@ async def not_a_socket(request: Request) -> Response:
 
 
 async def version(request: Request, view: SessionView) -> Response:
-    kept = await view.snapshot("/api/version") or {}
+    kept = await view.snapshot("/api/version")
+    if not isinstance(kept, dict):
+        kept = {}
     return json_answer(
         {
             "version": kept.get("version", "4"),

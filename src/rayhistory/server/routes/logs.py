@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import LogNotFound, UsageError
+from rayhistory.layout import SessionRef
 from rayhistory.server.answers import ray_error, rest_answer, text_answer
 from rayhistory.server.byterange import NoSuchRange, asked_range, range_headers
 from rayhistory.server.catalogue import RUNNING
@@ -55,7 +56,7 @@ async def get_log(request: Request, view: SessionView) -> Response:
         found = msgspec.structs.replace(found, start=start)
         ansi = query.get("filter_ansi_code", "").lower() != "true"
         if request.path_params["media_type"] == "stream":
-            blocks = followed(view.logs, found, lambda: session_is_over(request), interval)
+            blocks = followed(view.logs, found, lambda: session_is_over(request, view.ref), interval)
         elif ansi:
             return await _file(request, view.logs, found, headers)
         else:
@@ -87,12 +88,15 @@ async def _file(request: Request, logs: Logs, found: Found, headers: dict[str, s
     return StreamingResponse(await begun(whole_characters(pieces(logs, found), ansi=True)), status, headers)
 
 
-async def session_is_over(connection: HTTPConnection) -> bool:
-    """Whether nothing will be appended to the logs any more; nor is there more to see as of a moment."""
-    resolver, selection = resolver_of(connection), selection_of(connection)
-    if selection.as_of_ms is not None:
+async def session_is_over(connection: HTTPConnection, ref: SessionRef) -> bool:
+    """Whether nothing will be appended to its logs any more; nor is there more to see as of a moment.
+
+    It is asked by its own name: what was the latest session when it was opened need not be that now.
+    """
+    if selection_of(connection).as_of_ms is not None:
         return True
-    return resolver.catalogue.state(await resolver.entry(selection)) != RUNNING
+    catalogue = resolver_of(connection).catalogue
+    return catalogue.state(await catalogue.find(ref.namespace, ref.cluster, ref.session)) != RUNNING
 
 
 async def _wanted(request: Request, view: SessionView) -> Wanted:

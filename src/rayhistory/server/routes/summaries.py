@@ -56,7 +56,7 @@ async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tup
 
 def _grouped_by_function(ray_version: str | None) -> bool:
     """Until 2.56 Ray put tasks together by their function, whatever name they were given."""
-    version = re.match(r"(\d+)\.(\d+)", ray_version or "")
+    version = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", ray_version or "", re.ASCII)
     return version is not None and (int(version[1]), int(version[2])) < (2, 57)
 
 
