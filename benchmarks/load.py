@@ -45,6 +45,8 @@ _MOST_CALLS = 600
 _LISTED_AFTER = 6
 _LEAST_MS = 25.0
 """Below this, twice as long is noise."""
+_KEPT_ALIVE = 6.0
+"""Seconds for which connections to a replica that was killed may still be in the visitors' pool."""
 _FOLD_MIB = 512
 _FOLD_ROOM = 1.5
 
@@ -222,7 +224,7 @@ class Load:
             self._down.add(1)
             self._replicas[1].kill()
             await asyncio.to_thread(self._replicas[1].start)
-            await asyncio.sleep(1)
+            await asyncio.sleep(_KEPT_ALIVE)
             self._down.discard(1)
 
     async def _watch(self, end: float) -> None:

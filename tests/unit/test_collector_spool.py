@@ -420,3 +420,46 @@ def test_counts_that_cannot_be_written_stop_nothing(tmp_path: Path, monkeypatch:
 
     with_spool(tmp_path, first)
     with_spool(tmp_path, second)
+
+
+def test_a_disk_that_fails_at_closing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was acknowledged is synced, and on its way to the store like all else."""
+    close = os.close
+
+    def fails(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def use(spool: Spool) -> None:
+        await spool.append({SESSION: [BLOCK]})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", fails)
+            await spool.rotate()
+        assert [segment.events for segment in spool.segments()] == [1]
+
+    with_spool(tmp_path, use)
+
+
+def test_a_stored_segment_that_cannot_be_deleted_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not uploaded again, and the next start deletes it."""
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    async def first(spool: Spool) -> None:
+        await spool.append({SESSION: [BLOCK]})
+        await spool.rotate()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", fails)
+            await spool.discard(spool.segments()[0], 1)
+        assert spool.segments() == []
+        assert contents(tmp_path) == [LINE]
+
+    async def second(spool: Spool) -> None:
+        assert contents(tmp_path) == []
+        assert spool.counts(SESSION) == (1, 1, 0, 0, 0)
+
+    with_spool(tmp_path, first)
+    with_spool(tmp_path, second)

@@ -490,8 +490,8 @@ def test_a_log_that_grows_by_a_line_per_flush_does_not_lie_in_a_thousand_places(
 
 def test_many_files_that_grow_do_not_make_more_checkpoints(node: Node) -> None:
     """Each adds an entry per file to the root, which is read as a whole."""
-    for _ in range(20):
-        for number in range(600):
+    for _ in range(12):
+        for number in range(1100):
             node.append(f"w-{number}.out", 1)
         node.flush()
     assert len(node.reader().catalog.segments) == 1
@@ -502,7 +502,7 @@ def test_many_files_that_grow_do_not_make_more_checkpoints(node: Node) -> None:
 def long_series(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """As after weeks: many groups of segments, by several collectors."""
     monkeypatch.setattr(packs, "_PACKS_PER_SEGMENT", 3)
-    monkeypatch.setattr(packs, "_SEGMENTS_PER_GROUP", 4)
+    monkeypatch.setattr(packs, "_MOST_PARTS", 8)
     for number in range(200):
         node.append("a.log", 5, width=200)
         node.append(f"w-{number % 20}.out", 1)

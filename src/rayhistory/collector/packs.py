@@ -39,7 +39,7 @@ _MOST_PACKED = 4 << 20
 _MOST_EVENTS = 2 << 20  # there is room for logs, however many events there are
 _SHARE = 4 << 20
 _PACKS_PER_SEGMENT = 64
-_SEGMENTS_PER_GROUP = 64
+_MOST_PARTS = 50_000  # of files, of which the root tells in which segment they are
 _MOST_RANGES = 4096
 _MOST_CHANGED = 1024
 _LEVELS = (512, 64, 8)
@@ -272,7 +272,7 @@ class PackSeries:
 
     def _checkpoint(self, builder: PackBuilder, ranges: list[Range]) -> Place:
         segments, groups = list(self._segments), list(self._groups)
-        if len(segments) >= _SEGMENTS_PER_GROUP:
+        if sum(len(info.streams) for info in segments) >= _MOST_PARTS:
             groups.append(self._group(builder, segments))
             segments = []
         if ranges:

@@ -65,10 +65,9 @@ class Spool:
         self.writable = False
         self._for_uploads = budget // _UPLOADS_SHARE
         self._budget = budget - self._for_uploads
-        half = (
-            self._for_uploads // 2 if unpacked else budget
-        )  # a group may come on top of a segment that is nearly full
-        self._segment_size, self._largest_group = min(segment_size, half), half
+        # Unpacked, a segment that is nearly full and a group on top of it are to fit.
+        self._largest_group = self._for_uploads // 2 if unpacked else budget
+        self._segment_size = min(segment_size, self._largest_group)
         self._segment_age = segment_age
         self._ledger = Ledger(directory / "counts.json")
         self._active: dict[str, OpenSegment] = {}
@@ -331,7 +330,8 @@ class Spool:
 
     def _close(self, session: str) -> None:
         segment = self._active.pop(session)
-        segment.close()
+        with suppress(OSError):  # what was acknowledged is synced
+            segment.close()
         if segment.size:
             self.closed.append(segment)
         else:
@@ -360,7 +360,10 @@ class Spool:
             self._ledger.confirm(session, segment.created_ns, received=events, stored=stored, whole=whole)
         except OSError as error:  # the disk is full: deleting is what helps
             log.warning("counts could not be written", extra={"reason": str(error)})
-        segment.path.unlink(missing_ok=True)
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:  # the next start knows that it is stored
+            log.warning("a spool file could not be deleted", extra={"path": str(segment.path), "reason": str(error)})
 
     async def _on_writer(self, work: Callable[[], T]) -> T:
         return await self._on(self._writer, work)

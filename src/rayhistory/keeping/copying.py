@@ -26,7 +26,7 @@ from rayhistory.storage import ObjectInfo, Store
 
 _AT_ONCE = 8
 _MOST_FILLED = 256 << 20
-"""Of one file, in the place of bytes that are in no pack."""
+"""Of a file that is mostly in no pack."""
 _RECORDS = ("end.json", "vanished.json", "alive", "start.json")
 """The last ones of a session, in this order."""
 
@@ -161,7 +161,8 @@ class SessionCopy:
 
     async def _is_held(self, reader: PackReader, stream: Stream) -> bool:
         """A pack may claim any size for a stream; what it does not hold would be filled."""
-        held = await reader.missing(stream) <= _MOST_FILLED
+        missing = await reader.missing(stream)
+        held = missing <= max(_MOST_FILLED, stream.size - missing)
         self._copied.left_out += not held
         return held
 

@@ -20,10 +20,13 @@ so that a collector that comes back finds in the store alone where it has to go 
 
 *Directories.* Every pack's tail holds all ranges and all changed streams since the last checkpoint, its own included.
 A checkpoint (the first pack, and about every 64th) holds a *segment*, the ranges since the checkpoint before, and a
-*root*: all streams, and for every segment which part of which stream it covers. Of 64 segments, the next checkpoint
-makes a *group*, which says that of each of them, so that the root, which says it of the group as a whole, grows slowly.
-So, from two listings (the folders of a thousand packs, and the last of them), any range of any stream is found in three
-reads: the newest tail, whose place is in the pack's name; the root; one segment. What is older costs one more.
+*root*: all streams, and for every segment which part of which stream it covers. So, from two listings (the folders of
+a thousand packs, and the last of them), any range of any stream is found in three reads: the newest tail, whose place
+is in the pack's name; the root; one segment.
+
+*Groups.* When hundreds of files have grown for hours, segments and files become too many for a root (50,000 pairs; with
+fifty files that takes days). The next checkpoint then makes a *group*, which says of each segment what the root said;
+the root says it of the group as a whole, and what is so old is found in four reads.
 
 *Damage.* Frames carry zstd's checksum and the tail a CRC. A pack whose tail cannot be read is passed over, for the one
 before it holds all but that pack's own ranges; likewise a root, a segment or a group. What cannot be found is counted,

@@ -1,5 +1,6 @@
 """Ray's log API: which files a node has, and what is in one of them. Mistakes are told in plain text, as Ray does."""
 
+import asyncio
 import math
 import re
 from urllib.parse import quote
@@ -36,7 +37,7 @@ async def list_logs(request: Request, view: SessionView) -> Response:
         return ray_error(f"Cannot find matching node_id for a given node ip {node_ip}", 404)
     try:
         files = await view.logs.files(await known_node(view, node_id))
-        groups = listed((file.path for file in files), query.get("glob", "*"))
+        groups = await asyncio.to_thread(listed, [file.path for file in files], query.get("glob", "*"))
     except (LogNotFound, UsageError) as error:
         return ray_error(str(error), 500)
     return rest_answer("", {"result": groups})
