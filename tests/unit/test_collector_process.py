@@ -358,6 +358,7 @@ def test_a_new_session_is_kept_while_the_seal_of_an_old_one_waits_for_the_store(
         collector.kill()
         ray.end()
         seals = collector.store / "ray-history" / "seals"
+        seals.parent.mkdir(parents=True, exist_ok=True)
         seals.write_text("in the way")
         collector.start()
         eventually(lambda: [line for line in collector.log() if "did not take a record" in line["event"]])
