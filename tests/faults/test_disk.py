@@ -2,23 +2,13 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from faults.disks import fill, small_disk, used
+from faults.disks import fill, used
 from faults.verdict import judge
 from faults.victim import Sender, Victim
-
-
-@pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """As large as the test says."""
-    with small_disk(request.param) as place:
-        if place is None:
-            pytest.skip("no small disk can be mounted here")
-        yield place
 
 
 def remount(disk: Path, options: str) -> None:

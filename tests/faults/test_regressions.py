@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from faults.disks import fill, small_disk
+from faults.disks import fill
 from faults.verdict import judge
 from faults.victim import NODE, SESSION, Sender, Victim, event
 from rayhistory.collector import tail
@@ -264,15 +264,6 @@ def test_events_of_a_ray_that_is_not_seen_are_stored_though_an_older_session_is_
             assert post(victim, json.dumps(batch).encode()) == 200
             victim.until(lambda session=session: list(victim.store.rglob(f"{session}/**/*.jsonl.gz")))
             victim.until(lambda session=session: list(victim.store.rglob(f"{session}/start.json")))
-
-
-@pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """As large as the test says."""
-    with small_disk(request.param) as place:
-        if place is None:
-            pytest.skip("no small disk can be mounted here")
-        yield place
 
 
 def wait_for_a_session(store: Path) -> None:

@@ -32,11 +32,12 @@ from rayhistory.live.proxy import LiveProxy
 from rayhistory.server import frame, frontend, kuberay, openapi
 from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.catalogue import Catalogue
-from rayhistory.server.guard import Door, Guard, admit, guard_of, refusal, signs_in_or_out
+from rayhistory.server.guard import Door, Guard, admit, guard_of, refusal
 from rayhistory.server.home import Home, HomePage
 from rayhistory.server.indexer import Indexer
 from rayhistory.server.kept import KeptAnswers
 from rayhistory.server.livesessions import ByLife, LiveSessions, live_of
+from rayhistory.server.middleware import Measure, Mishaps, ReadOnly, is_ours
 from rayhistory.server.pages import error_page, message_page, page_answer, progress_page
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
@@ -247,7 +248,7 @@ def _nothing_chosen(path: str) -> Response:
     if path == "/favicon.ico" or path.startswith("/static/"):
         return text_answer("404: Not Found", 404)
     hint = "choose a session with /enter_cluster/{namespace}/{kind}/{name}, or use its address /s/…"
-    if _is_ours(path):
+    if is_ours(path):
         return own_error(f"no session is chosen: {hint}", 400)
     return json_answer(f"Cluster Cookie not found: {hint}", 400)
 
@@ -265,80 +266,12 @@ def _below(scope: Scope, selection: Selection, full: str, rest: str) -> Scope:
 
 async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"]
-    answer = own_error(f"there is no {path}", 404) if _is_ours(path) else text_answer("404: Not Found", 404)
+    answer = own_error(f"there is no {path}", 404) if is_ours(path) else text_answer("404: Not Found", 404)
     await answer(scope, receive, send)
 
 
-def _is_ours(path: str) -> bool:
-    """Whether this is our own API, with or without the address of a session."""
-    return openapi.PREFIX in path
-
-
 def _failed(path: str, error: RayHistoryError) -> Response:
-    return own_answer_to(error) if _is_ours(path) else answer_to(error)
-
-
-class ReadOnly:
-    """Nothing can be changed here: what is not reading, or signing in or out, is refused before any route sees it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and not signs_in_or_out(scope):
-            text = f"{scope['method']} is not possible here: this is history, and can only be read"
-            answer = own_error(text, 405) if _is_ours(scope["path"]) else text_answer(text, 405)
-            answer.headers["Allow"] = "GET, HEAD"
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class Mishaps:
-    """What nobody foresaw is answered here, inside of what counts answers and gives them their headers; the server
-    that runs this writes down what it was."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except Exception:
-            if scope["type"] == "http" and not started:
-                text = "Internal Server Error"
-                answer = own_error(text, 500) if _is_ours(scope["path"]) else text_answer(text, 500)
-                await answer(scope, receive, send)
-            raise
-
-
-class Measure:
-    """Counts answers and their time."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        state = scope["app"].state
-        began = time.perf_counter()
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                state.requests.labels(message["status"]).inc()
-                state.seconds.observe(time.perf_counter() - began)
-            await send(message)
-
-        await self._app(scope, receive, counted)
+    return own_answer_to(error) if is_ours(path) else answer_to(error)
 
 
 async def home_page(request: Request) -> Response:
