@@ -301,4 +301,4 @@ def test_what_came_after_the_seal_is_told_and_is_no_loss(tmp_path: Path) -> None
     manifest = fold_session(tmp_path)
     found = rows(tmp_path, manifest, "SELECT source, detail, count FROM gaps WHERE kind LIKE '%after the seal%'")
     assert found == [("", f"node {NODE}", 3)]
-    assert manifest.counts.gaps == 0
+    assert manifest.counts.gaps == 2, "tasks of which Ray sent no definition"

@@ -1,6 +1,7 @@
 """The fold of events that real Ray sent: what it gives, and what it does not depend on."""
 
 import asyncio
+import base64
 import gzip
 import json
 import os
@@ -418,6 +419,93 @@ def test_a_job_that_had_ended_at_a_moment_is_not_running_then(tmp_path: Path) ->
     assert [(row[2], row[8]) for row in at(ms + 1_000)] == [("one", "RUNNING")]
 
 
+def groups_snapshot(at: str, *states: str, **more: Any) -> dict[str, Any]:
+    groups = [
+        {"placement_group_id": f"{number:036x}", "name": "", "creator_job_id": "01000000", "state": state, **more}
+        for number, state in enumerate(states)
+    ]
+    body = {"data": {"result": {"result": groups}}}
+    return {
+        "eventType": "DASHBOARD_SNAPSHOT",
+        "timestamp": at,
+        "dashboardSnapshot": {"uri": PLACEMENT_GROUPS, "body": body},
+    }
+
+
+def test_a_moment_knows_what_the_last_answer_before_it_told(tmp_path: Path) -> None:
+    """Of placement groups and submissions only the latest state is kept: later answers do not reach back."""
+    ms = 1_794_770_320_000
+    driver = {"job_id": "01000000", "driver_node_id": NODE}
+    put(tmp_path, 0, as_lines([
+        groups_snapshot("2026-11-15T19:18:41Z", "PENDING"),
+        jobs_snapshot("2026-11-15T19:18:41Z", submitted("one", "PENDING", ms)),
+        groups_snapshot("2026-11-15T19:18:43Z", "CREATED", "PENDING", stats={"creation_request_received_ns": "soon"}),
+        jobs_snapshot("2026-11-15T19:18:43Z", submitted("one", "RUNNING", ms) | driver),
+        groups_snapshot("2026-11-15T19:18:45Z", "REMOVED", "CREATED"),
+        groups_snapshot("2026-11-15T19:18:50Z", "REMOVED", "CREATED"),
+        jobs_snapshot("2026-11-15T19:18:50Z", submitted("one", "FAILED", ms, ms + 10_000) | driver),
+    ]))  # fmt: skip
+    manifest = fold_session(tmp_path, None)
+
+    def at(seconds: int) -> tuple[list[Any], list[Any]]:
+        found = tables_as_of(tmp_path, manifest, (ms + seconds * 1000) * 1_000_000)
+        return [row[3] for row in found["placement_groups"]], [(row[8], row[1], row[7]) for row in found["jobs"]]
+
+    assert at(0) == ([], [("PENDING", None, None)])
+    assert at(2) == (["PENDING"], [("PENDING", None, None)])
+    assert at(4) == (["CREATED", "PENDING"], [("RUNNING", "01000000", NODE)])
+    assert at(7) == (["REMOVED", "CREATED"], [("RUNNING", "01000000", NODE)])
+    assert at(11) == (["REMOVED", "CREATED"], [("FAILED", "01000000", NODE)])
+
+
+@pytest.mark.parametrize("late", [10**16, 2**61, 10**30, -1, "2026-11-15T19:18:08Z" * 1000])
+def test_a_time_beyond_all_clocks_stops_neither_the_fold_nor_a_moment(tmp_path: Path, late: Any) -> None:
+    """And costs no memory: what is a text is not multiplied."""
+    worker = "ab" * 28
+    told = {"worker_id": worker, "node_id": NODE, "worker_type": "WORKER", "ip": "", "exit_type": "", "pid": 7}
+    node = {"node_id": NODE, "node_ip": "", "node_name": "", "labels": {}, "resources_total": {}, "is_head_node": True}
+    answers = {
+        "/api/v0/workers?detail=1": {"data": {"result": {"result": [told | {"end_time_ms": late}]}}},
+        "/api/v0/nodes?detail=1": {"data": {"result": {"result": [node | {"start_time_ms": late}]}}},
+        "/api/jobs/": [
+            submitted("one", "FAILED", late, late),
+            {"type": "DRIVER", "job_id": "01000000", "entrypoint": "x", "runtime_env": {}, "metadata": {},
+             "start_time": late, "end_time": late},
+        ],
+    }  # fmt: skip
+    snapshots = [
+        {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:18:41Z",
+         "dashboardSnapshot": {"uri": uri, "body": body}}
+        for uri, body in answers.items()
+    ]  # fmt: skip
+    put(tmp_path, 0, as_lines([*snapshots, lifecycle(workerId=base64.b64encode(bytes.fromhex(worker)).decode())]))
+    put_event_log(tmp_path, {"source_type": "JOBS", "timestamp": late, "event_id": "1",
+                             "message": "Completed a ray job with a status FAILED.",
+                             "custom_fields": {"submission_id": "one"}})  # fmt: skip
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, "SELECT count(*) FROM workers") == [(2,)]
+    assert max(len(str(row)) for row in tables(tmp_path, manifest)["nodes"]) < 10_000
+    tables_as_of(tmp_path, manifest, 1_794_770_400_000_000_000)
+
+
+def put_event_log(directory: Path, *lines: dict[str, Any]) -> None:
+    path = directory / f"{Layout().logs_prefix(REF, NODE)}/events/event_JOBS.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(as_lines(list(lines)))
+
+
+def test_a_seal_that_comes_after_the_fold_is_counted(tmp_path: Path) -> None:
+    """A worker's collector seals after its last object."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    before = fold_session(tmp_path)
+    path = tmp_path / Layout().node_seal_key(REF, NODE)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"node_id": NODE, "sealed_ms": 1, "dropped": 2}))
+    after = fold_session(tmp_path)
+    assert after.covered != before.covered
+    assert (after.events, after.counts.gaps - before.counts.gaps) == (before.events, 2)
+
+
 def test_what_a_collector_counted_as_lost_is_counted_once(tmp_path: Path) -> None:
     """However often the index is extended."""
     seal = {"node_id": NODE, "sealed_ms": 1, "set_aside": 3, "dropped": 2}
@@ -429,14 +517,14 @@ def test_what_a_collector_counted_as_lost_is_counted_once(tmp_path: Path) -> Non
         manifest = fold_session(tmp_path)
     found = rows(tmp_path, manifest, f"SELECT kind, count FROM gaps WHERE {WRONG} ORDER BY kind")
     assert found == [("event dropped", 2), ("event set aside by the collector", 3)]
-    assert manifest.counts.gaps == 5
+    assert manifest.counts.gaps == 5 + 2, "and two tasks of which Ray sent no definition"
 
 
 def test_repeated_events_are_told_and_not_called_missing(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED[:7] + RECORDED))
     manifest = fold_session(tmp_path)
     assert rows(tmp_path, manifest, f"SELECT count FROM gaps WHERE kind = '{REPEATED}'") == [(4 + 7,)]  # 4 by Ray
-    assert manifest.counts.gaps == 0
+    assert manifest.counts.gaps == 2, "tasks of which Ray sent no definition"
 
 
 def test_clocks_that_are_apart_are_told(tmp_path: Path) -> None:
@@ -444,8 +532,10 @@ def test_clocks_that_are_apart_are_told(tmp_path: Path) -> None:
     owner = lifecycle(stateTransitions=[{"state": "SUBMITTED_TO_WORKER", "timestamp": "2026-11-15T19:18:42Z"}])
     worker = lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": "2026-11-15T19:18:40Z"}])
     put(tmp_path, 0, as_lines([owner, worker | {"eventId": "another"}]))
-    kinds = {kind for (kind,) in rows(tmp_path, fold_session(tmp_path), "SELECT kind FROM gaps")}
+    manifest = fold_session(tmp_path)
+    kinds = {kind for (kind,) in rows(tmp_path, manifest, "SELECT kind FROM gaps")}
     assert "task whose owner and worker had clocks more than a second apart" in kinds
+    assert manifest.counts.gaps == 2, "that, and a task without a definition"
 
 
 @pytest.mark.parametrize("memory", ["16Ki", "64Ki"])

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
-from rayhistory.errors import DamagedIndex, ObjectExists, StoreDenied, StoreUnavailable, UsageError
+from rayhistory.errors import DamagedIndex, FoldFailed, ObjectExists, StoreDenied, StoreUnavailable, UsageError
 from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.manifest import MERGED, read_latest
+from rayhistory.index.engine import Say
+from rayhistory.index.fold import FoldJob
+from rayhistory.index.manifest import MERGED, Manifest, read_latest
 from rayhistory.index.overlay import Overlay
+from rayhistory.index.places import Places
 from rayhistory.index.query import Filter, OpenIndex, Query
 from rayhistory.index.sources import list_sources
 from rayhistory.layout import Layout
@@ -157,6 +160,61 @@ def test_an_outage_is_not_an_empty_session(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailable):
         asyncio.run(list_sources(Broken(tmp_path), Layout(), REF))
+
+
+class Failing:
+    """An engine of which every fold fails."""
+
+    def __init__(self) -> None:
+        self.folds = 0
+
+    async def fold(self, job: FoldJob, say: Say) -> Manifest:
+        self.folds += 1
+        raise FoldFailed("it is too much")
+
+
+def test_what_cannot_be_folded_is_not_tried_again_by_everybody_who_asks(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    engine = Failing()
+
+    async def ask() -> None:
+        settings = settings_for(tmp_path)
+        builder = IndexBuilder(settings, open_store(settings), Layout(), engine)
+        for _ in range(3):
+            with pytest.raises(FoldFailed, match="it is too much"):
+                await builder.open(REF, END)
+        await builder.close()
+
+    asyncio.run(ask())
+    assert engine.folds == 1
+
+
+def test_small_sessions_do_not_wait_for_large_ones() -> None:
+    """However many of those there are."""
+
+    async def work() -> list[str]:
+        places, done = Places(2), []
+
+        async def large(number: int) -> None:
+            async with places.taken(1 << 30):
+                await small_ones
+                done.append(f"large {number}")
+
+        async def small() -> None:
+            for _ in range(3):
+                async with places.taken(1000):
+                    done.append("small")
+
+        small_ones = asyncio.get_running_loop().create_future()
+        large_ones = [asyncio.create_task(large(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        await small()
+        small_ones.set_result(None)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*large_ones)
+        return done
+
+    assert asyncio.run(work()) == ["small"] * 3 + ["large 0", "large 1", "large 2"]
 
 
 def test_nothing_is_left_behind_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

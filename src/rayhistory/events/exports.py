@@ -7,6 +7,7 @@ from rayhistory import ids
 from rayhistory.events.snapshots import Add, as_json, as_text, number
 from rayhistory.events.spans import camel_spans
 from rayhistory.events.tables import JOB_RANKS, TASK_STATES
+from rayhistory.events.times import milliseconds, ns_of_ms
 
 
 def add_export(add: Add, line: object, ns: int) -> tuple[str, str] | None:
@@ -107,7 +108,7 @@ def _actor(add: Add, actor: dict[str, Any], ns: int) -> None:
 
 def _node(add: Add, node: dict[str, Any], ns: int) -> None:
     node_id = _id(node["node_id"], ids.NODE)
-    started, ended = number(node.get("start_time_ms")), number(node.get("end_time_ms"))
+    started, ended = ns_of_ms(number(node.get("start_time_ms"))), ns_of_ms(number(node.get("end_time_ms")))
     dead = node["state"] == "DEAD"
     death = (node.get("death_info") or {}) if dead else {}
     add(
@@ -115,26 +116,25 @@ def _node(add: Add, node: dict[str, Any], ns: int) -> None:
         (
             node_id, as_text(node.get("node_manager_address")), None, as_text(node.get("node_name")), None, None,
             as_json(node.get("labels")), as_json(node.get("resources_total")), node.get("is_head_node") or None,
-            started * 1_000_000 if started else None,
+            started,
         ),
     )  # fmt: skip
     at = ended if dead else started
     change = (as_text(death.get("reason")), as_text(death.get("reason_message")))
-    add("node_transitions", (node_id, at * 1_000_000 if at else ns, node["state"], None, *change))
+    add("node_transitions", (node_id, at or ns, node["state"], None, *change))
 
 
 def _driver_job(add: Add, job: dict[str, Any], _: int) -> None:
     config = job.get("config") or {}
     metadata = config.get("metadata") or {}
     environment = (config.get("runtime_env_info") or {}).get("serialized_runtime_env")
-    started, ended = number(job.get("start_time")), number(job.get("end_time"))
     add(
         "driver_jobs",
         (
             _id(job["job_id"], ids.JOB), None, as_text(job.get("entrypoint")),
             as_text(environment) if environment != "{}" else None, as_text(metadata.get("job_submission_id")),
             number(job.get("driver_pid")), as_json(metadata),
-            started * 1_000_000 if started else None, ended * 1_000_000 if ended else None,
+            ns_of_ms(number(job.get("start_time"))), ns_of_ms(number(job.get("end_time"))),
         ),
     )  # fmt: skip
 
@@ -147,10 +147,10 @@ def _submission_job(add: Add, job: dict[str, Any], ns: int) -> None:
         (
             job["submission_job_id"], as_text(job.get("entrypoint")), runtime_env if runtime_env != "{}" else None,
             as_text(job.get("driver_agent_http_address")), as_text(job.get("driver_node_id")), None,
-            as_json(job.get("metadata")), number(job.get("start_time")),
+            as_json(job.get("metadata")), milliseconds(number(job.get("start_time"))),
             JOB_RANKS.get(job["status"], 1), ns, as_text(job["status"]), as_text(job.get("message")),
             as_text(job.get("error_type")),
-            number(job.get("end_time")), int(exit_code) if exit_code is not None else None,
+            milliseconds(number(job.get("end_time"))), int(exit_code) if exit_code is not None else None,
         ),
     )  # fmt: skip
 

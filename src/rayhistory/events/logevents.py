@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.events.columns import Rows
+from rayhistory.events.times import seconds
 
 
 def add_log_lines(out: Rows, data: bytes) -> int:
@@ -33,6 +34,6 @@ def _row(event: Any) -> tuple[object, ...]:
         str(event.get("message") or "").replace("\\n", "\n").replace("\\r", "\r") or None,
         str(fields.get("job_id") or "") or None,
         str(fields.get("node_id") or "") or None,
-        int(float(event["timestamp"])),
+        seconds(event["timestamp"]),
         msgspec.json.encode(fields, order="sorted").decode() if fields else None,
     )

@@ -13,7 +13,7 @@ from rayhistory import ids
 from rayhistory.events import exports, snapshots, stateapi, taskrows, wire
 from rayhistory.events.columns import Problem, Rows, json_text
 from rayhistory.events.tables import JOB_RANKS
-from rayhistory.events.times import parse_ns
+from rayhistory.events.times import milliseconds, parse_ns
 
 
 def add_events(out: Rows, events: Sequence[wire.Event], times: Sequence[int | None]) -> list[Problem]:
@@ -290,17 +290,12 @@ def _worker_lifecycle(out: Rows, event: wire.WorkerLifecycle, _: wire.Event, ns:
             (
                 worker_id, None, None, job_id, None,
                 (death.exit_type or None) if dead else None, (death.exit_detail or None) if dead else None, None,
-                sane_ms(change.worker_launch_time_ms), sane_ms(change.worker_launched_time_ms),
-                sane_ms(change.start_time_ms), sane_ms(change.end_time_ms),
+                milliseconds(change.worker_launch_time_ms), milliseconds(change.worker_launched_time_ms),
+                milliseconds(change.start_time_ms), milliseconds(change.end_time_ms),
                 None if dead else at, at if dead else None,
             ),
         )  # fmt: skip
     return None
-
-
-def sane_ms(value: int) -> int | None:
-    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known."""
-    return value if 0 < value < 2**62 else None
 
 
 def _placement_group(out: Rows, event: wire.PlacementGroupDefinition, _: wire.Event, ns: int) -> Problem | None:

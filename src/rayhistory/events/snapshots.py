@@ -7,6 +7,7 @@ import msgspec
 
 from rayhistory import ids
 from rayhistory.events.tables import JOB_RANKS
+from rayhistory.events.times import milliseconds, ns_of_ms
 
 Add = Callable[[str, tuple[object, ...]], None]
 
@@ -48,21 +49,20 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
                 (
                     job["submission_id"], as_text(job["entrypoint"]), as_json(job["runtime_env"]),
                     as_text(job.get("driver_agent_http_address")), as_text(job.get("driver_node_id")),
-                    as_text(job["job_id"]), as_json(job["metadata"]), job["start_time"],
+                    as_text(job["job_id"]), as_json(job["metadata"]), milliseconds(job["start_time"]),
                     JOB_RANKS.get(job["status"], 1), ns, as_text(job["status"]), as_text(job["message"]),
                     as_text(job["error_type"]),
-                    job["end_time"] or None, job.get("driver_exit_code"),
+                    milliseconds(job["end_time"]), job.get("driver_exit_code"),
                 ),
             )  # fmt: skip
         elif job["type"] == "DRIVER" and job["job_id"]:
             driver = job.get("driver_info") or {}
-            started, ended = job["start_time"], job["end_time"]
             add(
                 "driver_jobs",
                 (
                     job["job_id"], None, as_text(job["entrypoint"]), as_json(job["runtime_env"]), None,
                     int(driver["pid"]) if driver.get("pid") else None, as_json(job["metadata"]),
-                    started * 1_000_000 if started else None, ended * 1_000_000 if ended else None,
+                    ns_of_ms(job["start_time"]), ns_of_ms(job["end_time"]),
                 ),
             )  # fmt: skip
 
@@ -82,36 +82,28 @@ def _placement_groups(add: Add, body: Any, ns: int) -> None:
 
 def _workers(add: Add, body: Any, ns: int) -> None:
     for worker in listed(body):
-        ended = worker.get("end_time_ms") or None
-        names = ("worker_launch_time_ms", "worker_launched_time_ms", "start_time_ms")
+        names = ("worker_launch_time_ms", "worker_launched_time_ms", "start_time_ms", "end_time_ms")
         times = (milliseconds(worker.get(name)) for name in names)
-        started = milliseconds(worker.get("start_time_ms"))
         job = worker["worker_id"][: 2 * ids.JOB] if worker["worker_id"].endswith("f" * 24) else None
         add(
             "workers",
             (
                 worker["worker_id"], as_text(worker["node_id"]), as_text(worker["worker_type"]), job,
                 as_text(worker["ip"]),
-                as_text(worker["exit_type"]), as_text(worker.get("exit_detail")), worker["pid"] or None, *times, ended,
-                started * 1_000_000 if started else None, ended * 1_000_000 if ended else None,
+                as_text(worker["exit_type"]), as_text(worker.get("exit_detail")), worker["pid"] or None, *times,
+                ns_of_ms(worker.get("start_time_ms")), ns_of_ms(worker.get("end_time_ms")),
             ),
         )  # fmt: skip
 
 
-def milliseconds(value: object) -> int | None:
-    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known."""
-    return int(value) if isinstance(value, int | float) and 0 < value < 2**62 else None
-
-
 def _nodes(add: Add, body: Any, ns: int) -> None:
     for node in listed(body):
-        started = node.get("start_time_ms") or None
         add(
             "node_definitions",
             (
                 node["node_id"], as_text(node["node_ip"]), None, as_text(node["node_name"]), None, None,
                 as_json(node["labels"]), as_json(node["resources_total"]), node["is_head_node"] or None,
-                started * 1_000_000 if started else None,
+                ns_of_ms(node.get("start_time_ms")),
             ),
         )  # fmt: skip
 

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from rayhistory.events.exports import log_columns
-from rayhistory.events.snapshots import Add, add_rows, as_json, as_text, listed, milliseconds
+from rayhistory.events.snapshots import Add, add_rows, as_json, as_text, listed
 from rayhistory.events.tables import TASK_STATES
+from rayhistory.events.times import ns_of_ms
 
 Problem = tuple[str, str]
 
@@ -84,8 +85,8 @@ def _times(task: dict[str, Any]) -> list[int | None]:
     times = {each["state"]: _ns(each["created_ms"]) for each in task.get("events") or []}
     state = task.get("state")
     if state in TASK_STATES and state not in times:
-        told = milliseconds(task.get("end_time_ms")) or milliseconds(task.get("start_time_ms"))
-        times[state] = (told or milliseconds(task.get("creation_time_ms")) or 1) * 1_000_000
+        told = map(task.get, ("end_time_ms", "start_time_ms", "creation_time_ms"))
+        times[state] = next(filter(None, map(ns_of_ms, told)), 1_000_000)
     return [times.get(state) for state in TASK_STATES]
 
 
@@ -114,8 +115,7 @@ def _dashboard_actors(add: Add, body: Any, ns: int) -> None:
         actor_id, state, place = actor["actorId"], actor["state"], actor.get("address") or {}
         where = (as_text(place.get("nodeId")), as_text(place.get("workerId")), actor.get("pid") or None)
         more = (place.get("port") or None, as_text(actor.get("reprName")), None, None)
-        started = (milliseconds(actor.get("startTime")) or 0) * 1_000_000
-        ended = (milliseconds(actor.get("endTime")) or 0) * 1_000_000
+        started, ended = ns_of_ms(actor.get("startTime")), ns_of_ms(actor.get("endTime"))
         if started:
             add("actor_transitions", (actor_id, started, "ALIVE", *where, *more))
         for number in range(min(int(actor.get("numRestarts") or 0), 10_000)):
@@ -145,21 +145,23 @@ def _actors(add: Add, body: Any, ns: int) -> None:
 
 def _nodes(add: Add, body: Any, ns: int) -> None:
     for node in listed(body):
-        started, ended = milliseconds(node.get("start_time_ms")), milliseconds(node.get("end_time_ms"))
+        started, ended = ns_of_ms(node.get("start_time_ms")), ns_of_ms(node.get("end_time_ms"))
         if started:
-            add("node_transitions", (node["node_id"], started * 1_000_000, "ALIVE", None, None, None))
+            add("node_transitions", (node["node_id"], started, "ALIVE", None, None, None))
         if node["state"] == "DEAD":
-            at = ended * 1_000_000 if ended else ns
-            add("node_transitions", (node["node_id"], at, "DEAD", None, None, as_text(node.get("state_message"))))
+            add(
+                "node_transitions",
+                (node["node_id"], ended or ns, "DEAD", None, None, as_text(node.get("state_message"))),
+            )
 
 
 def _jobs(add: Add, body: Any, ns: int) -> None:
     """The drivers of jobs that were submitted; of others the usual reader has told."""
     for job in body:
-        driver, ended = job.get("driver_info") or {}, milliseconds(job.get("end_time"))
+        driver = job.get("driver_info") or {}
         if job["type"] == "SUBMISSION" and job.get("job_id"):
             pid = int(driver["pid"]) if driver.get("pid") else None
-            finished = ended * 1_000_000 if ended else None
+            finished = ns_of_ms(job.get("end_time"))
             node = as_text(job.get("driver_node_id"))
             add("driver_jobs", (job["job_id"], node, None, None, job["submission_id"], pid, None, None, finished))
 

@@ -8,6 +8,8 @@ _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
 _FULL = struct.Struct("19sx9sx")  # 2026-11-15T19:13:29.421050000Z
 _DIGITS = b"0123456789"
 _BETWEEN = b"--T::.Z"
+_LAST = 2**63 - 1
+"""Nanoseconds beyond that are kept nowhere: it is the year 2262."""
 
 
 class _Seconds(dict[bytes, int]):
@@ -49,6 +51,24 @@ def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
     except (ValueError, struct.error):
         pass
     return list(map(parse_ns, texts))
+
+
+def milliseconds(value: object) -> int | None:
+    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known; a cluster may write anything."""
+    return int(value) if isinstance(value, int | float) and 0 < value <= _LAST // 1_000_000 else None
+
+
+def ns_of_ms(value: object) -> int | None:
+    ms = milliseconds(value)
+    return ms * 1_000_000 if ms else None
+
+
+def seconds(value: float | str) -> int:
+    """Whole ones; raises ValueError when they are none that a clock shows."""
+    found = float(value)
+    if not 0 <= found <= _LAST // 1_000_000_000:
+        raise ValueError(value)
+    return int(found)
 
 
 def _padded(text: str) -> str:

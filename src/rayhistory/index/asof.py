@@ -6,17 +6,21 @@ the events up to then, and from there on everything is as always: `served_sql` d
 
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import msgspec
 
-from rayhistory.events.tables import BY_TASK, TABLES, TASK_STATES, state_column
+from rayhistory.events.snapshots import add_rows
+from rayhistory.events.tables import BY_NAME, BY_TASK, TABLES, TASK_STATES, state_column
 from rayhistory.index.build import Database, Files, open_database, write_last, write_small, write_tasks
 from rayhistory.index.child import end_with_parent
 from rayhistory.index.cores import cores
-from rayhistory.index.merge import parquet
+from rayhistory.index.merge import create_sql, merge_sql, parquet
+from rayhistory.index.partials import PartialWriter
+from rayhistory.index.parts import Parts
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
 
@@ -30,6 +34,15 @@ _STATES = ", ".join(
 )
 _REACHED = " OR ".join(f"{state_column(s)} <= {{t}}" for s in TASK_STATES)
 _LOGS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+
+_ENDED = "coalesce(s.end_ms * 1000000, s.seen_ns) <= {t}"
+_OF_JOBS = ("message", "error_type", "end_ms", "driver_exit_code", "job_id", "driver_node_id", "seen_ns")
+_RECEIVED = "try_cast(json_extract_string(s.stats, '$.creation_request_received_ns') AS BIGINT)"
+_REQUESTED = f"coalesce(s.created_ns, {_RECEIVED}, s.seen_ns)"
+_OF_GROUPS = ("state", "bundles", "stats", "topology_strategy", "topology_assignments", "seen_ns")
+_TOLD = {"submission_jobs": "/api/jobs", "placement_groups": "/api/v0/placement_groups"}
+"""Tables of which the dashboard's answers tell, and only the latest state is kept: that of a moment is in the last
+answer before it."""
 
 _SPANS = '[{"eventName": "VARCHAR", "startTime": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
 
@@ -54,14 +67,13 @@ _CUTS = {
     "driver_jobs": """
         SELECT * REPLACE (if(finished_ns <= {t}, finished_ns, NULL) AS finished_ns)
         FROM {source} WHERE created_ns <= {t}""",
-    "submission_jobs": """
-        SELECT * REPLACE (
-          if({known}, status, 'RUNNING') AS status, if({known}, message, NULL) AS message,
-          if({known}, error_type, NULL) AS error_type, if({known}, end_ms, NULL) AS end_ms,
-          if({known}, driver_exit_code, NULL) AS driver_exit_code)
-        FROM {source} WHERE coalesce(start_ms * 1000000, seen_ns) <= {t}""".replace(
-        "{known}", "coalesce(end_ms * 1000000, seen_ns) <= {t}"
-    ),
+    "submission_jobs": f"""
+        SELECT s.* REPLACE (
+          CASE WHEN {_ENDED} THEN s.status WHEN t.status IS NOT NULL THEN t.status
+            WHEN s.submission_id IN (SELECT submission_id FROM driver_jobs) THEN 'RUNNING' ELSE 'PENDING' END AS status,
+          {", ".join(f"if({_ENDED}, s.{name}, t.{name}) AS {name}" for name in _OF_JOBS)})
+        FROM {{source}} s LEFT JOIN {{told}} t USING (submission_id)
+        WHERE coalesce(s.start_ms * 1000000, s.seen_ns) <= {{t}}""",
     "node_definitions": """
         SELECT * FROM {source} n
         WHERE start_ns <= {t} OR n.node_id IN (SELECT node_id FROM {transitions} WHERE ns <= {t})""",
@@ -72,10 +84,11 @@ _CUTS = {
           if(dead_ns <= {t}, dead_ns, NULL) AS dead_ns, if(dead_ns <= {t}, end_ms, NULL) AS end_ms,
           if(dead_ns <= {t}, exit_type, NULL) AS exit_type, if(dead_ns <= {t}, exit_detail, NULL) AS exit_detail)
         FROM {source} WHERE coalesce(alive_ns, start_ms * 1000000) <= {t}""",
-    "placement_groups": """
-        SELECT * REPLACE (if(seen_ns <= {t}, state, 'CREATED') AS state)
-        FROM {source} WHERE coalesce(created_ns, (json_extract_string(stats, '$.creation_request_received_ns'))::BIGINT,
-          seen_ns) <= {t}""",
+    "placement_groups": f"""
+        SELECT s.* REPLACE (
+          {", ".join(f"if(s.seen_ns <= {{t}}, s.{name}, t.{name}) AS {name}" for name in _OF_GROUPS)})
+        FROM {{source}} s LEFT JOIN {{told}} t USING (placement_group_id)
+        WHERE t.placement_group_id IS NOT NULL OR {_REQUESTED} <= {{t}}""",
     "platform_events": "SELECT * FROM {source} WHERE ns <= {t}",
     "cluster_events": "SELECT * FROM {source} WHERE timestamp_s <= {t} // 1000000000",
     "snapshots": "SELECT * FROM {source} WHERE ns <= {t}",
@@ -99,6 +112,7 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     with scratch_directory(Path(settings.cache_dir) / "scratch") as scratch:
         database = open_database(scratch, settings.fold_memory, cores())
         files: Files = {}
+        _read_told(database, scratch, job)
         for table in TABLES:
             if table.name not in BY_TASK:
                 _cut(database, table.name, job.merged[table.name], job)
@@ -115,10 +129,30 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         }
 
 
+def _read_told(database: Database, scratch: Path, job: AsOfJob) -> None:
+    writer = PartialWriter(scratch, "told", Parts())
+    for answer in _TOLD.values():
+        last = database.execute(
+            f"SELECT uri, ns, body FROM {parquet(job.merged['snapshots'])} "
+            "WHERE (uri = $1 OR starts_with(uri, $1 || '/') OR starts_with(uri, $1 || '?')) AND ns <= $2 "
+            "ORDER BY ns DESC LIMIT 1",
+            [answer, job.ns],
+        ).fetchall()
+        for uri, ns, body in last:
+            with suppress(msgspec.DecodeError, RecursionError):
+                add_rows(writer.rows.add, uri, msgspec.json.decode(body), ns)
+    writer.close()
+    for table in map(BY_NAME.__getitem__, _TOLD):
+        database.execute(create_sql(table, f"told_{table.name}"))
+        for path in scratch.glob(f"{table.name}-*.parquet"):
+            database.execute(f"INSERT INTO told_{table.name} {merge_sql(table, parquet([path]))}")
+
+
 def _cut(database: Database, name: str, files: list[str], job: AsOfJob) -> None:
     query = _CUTS[name]
     for mark, value in {
         "{source}": parquet(files),
+        "{told}": f"told_{name}",
         "{transitions}": parquet(job.merged["node_transitions"]),
         "{t}": str(job.ns),
     }.items():

@@ -8,9 +8,18 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from rayhistory.events.tables import BY_NAME, BY_TASK, REPEATED, TABLES, Table
+from rayhistory.events.tables import BY_NAME, BY_TASK, TABLES, Table
 from rayhistory.index.cores import cores
-from rayhistory.index.derive import ENDS_OF_TASKS, GAP_QUERIES, SERVED_AS_MERGED, merged_file, served_sql, task_list_sql
+from rayhistory.index.derive import (
+    ENDS_OF_TASKS,
+    GAP_QUERIES,
+    LATE,
+    NO_LOSS,
+    SERVED_AS_MERGED,
+    merged_file,
+    served_sql,
+    task_list_sql,
+)
 from rayhistory.index.manifest import Closing, Counts
 from rayhistory.index.merge import create_sql, merge_sql, parquet
 from rayhistory.index.parts import Parts
@@ -200,11 +209,8 @@ def _count_what_collectors_lost(database: Database, seals: list[NodeSeal]) -> No
         for kind, count in (("event set aside by the collector", seal.set_aside), ("event dropped", seal.dropped)):
             if count:
                 database.execute("INSERT INTO gaps VALUES (?, ?, '', ?)", [f"node {seal.node_id}", kind, count])
-        if seal.late:  # no loss: without a source, it is told and not counted as one
-            database.execute(
-                "INSERT INTO gaps VALUES ('', 'event that came after the seal', ?, ?)",
-                [f"node {seal.node_id}", seal.late],
-            )
+        if seal.late:
+            database.execute("INSERT INTO gaps VALUES ('', ?, ?, ?)", [LATE, f"node {seal.node_id}", seal.late])
 
 
 def _facts(database: Database, files: Files) -> Built:
@@ -218,12 +224,15 @@ def _facts(database: Database, files: Files) -> Built:
         "UNION ALL SELECT json_extract_string(body, '$.data.rayVersion') FROM snapshots "
         "WHERE uri = '/api/v0/cluster_metadata'"
     ).fetchall()
+    [(lost,)] = database.execute(
+        "SELECT coalesce(sum(count), 0)::BIGINT FROM gaps WHERE NOT list_contains(?::VARCHAR[], kind)", [list(NO_LOSS)]
+    ).fetchall()
     counts = Counts(
         jobs=dict(jobs),
         tasks=count("tasks", "type <> 'DRIVER_TASK'"),
         failed_tasks=count("tasks", "state = 'FAILED' AND type <> 'DRIVER_TASK' AND NOT closed_by_history"),
         actors=count("actors"),
         nodes=count("nodes"),
-        gaps=number(database, f"SELECT coalesce(sum(count), 0) FROM gaps WHERE source <> '' AND kind <> '{REPEATED}'"),
+        gaps=min(lost, 2**53),
     )
     return Built(files, counts, first, last, next((row[0] for row in versions if row[0]), None))

@@ -16,6 +16,7 @@ from rayhistory.index.fold import FoldJob, FoldReport
 from rayhistory.index.manifest import Closing, Manifest, read_latest
 from rayhistory.index.moments import Moments
 from rayhistory.index.overlay import index_store
+from rayhistory.index.places import Places
 from rayhistory.index.query import OpenIndex
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.index.sources import digest, list_sources
@@ -32,6 +33,8 @@ _ENOUGH_TO_TELL = 0.05
 _TELL_EVERY = 10.0
 _LOOK_AGAIN = 5.0
 """A session that was compared with the store within this time is not compared again."""
+_TRY_AGAIN = 60.0
+"""What could not be folded is not tried again at once, however many ask for it: others wait for the place."""
 _MOST_OPENED = 1000
 """So many are remembered; to forget one costs its next visitor a look at the store."""
 
@@ -62,11 +65,12 @@ class IndexBuilder:
         self._cache = IndexCache(Path(settings.cache_dir) / "index", self._indexes, layout, settings.cache_size)
         self._scratch = Path(settings.cache_dir) / "scratch"
         self._claims = Claims(self._indexes, layout)
-        self._slots = asyncio.Semaphore(settings.folds)
-        self._moments = Moments(settings, self._cache, self._slots)
+        self._places = Places(settings.folds)
+        self._moments = Moments(settings, self._cache, self._places)
         self._looking: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[str, str, str], _Running] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
+        self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     async def open(
         self,
@@ -143,7 +147,7 @@ class IndexBuilder:
     def _look_later(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> None:
         async def look() -> None:
             try:
-                if not await self._covers(ref, manifest, closing):
+                if not self._failure(ref) and not await self._covers(ref, manifest, closing):
                     self._start(ref, closing)
             except StoreError as error:
                 log.warning("a session was not looked at", extra={"session": ref.path, "reason": str(error)})
@@ -158,6 +162,8 @@ class IndexBuilder:
         """The manifest of a fold that closes the session as asked; one that is under way may close it otherwise."""
         deadline = time.monotonic() + (_PATIENCE if patience is None else patience)
         while True:
+            if failure := self._failure(ref):
+                raise FoldFailed(failure)
             running = self._start(ref, closing, fresh=fresh)
             try:
                 manifest = await asyncio.wait_for(asyncio.shield(running.task), max(0, deadline - time.monotonic()))
@@ -177,13 +183,23 @@ class IndexBuilder:
 
     def _done(self, ref: SessionRef, task: "asyncio.Task[Manifest]") -> None:
         self._running.pop(ref.identity, None)
-        if not task.cancelled() and task.exception():
-            log.error("fold failed", extra={"session": ref.path, "reason": str(task.exception())})
+        self._failed.pop(ref.identity, None)
+        failure = None if task.cancelled() else task.exception()
+        if failure:
+            log.error("fold failed", extra={"session": ref.path, "reason": str(failure)})
+        if isinstance(failure, FoldFailed):
+            self._failed[ref.identity] = time.monotonic(), str(failure)
+
+    def _failure(self, ref: SessionRef) -> str:
+        """Why the session could not be folded a moment ago."""
+        when, why = self._failed.get(ref.identity, (0.0, ""))
+        return why if time.monotonic() - when < _TRY_AGAIN else ""
 
     async def _fold(self, ref: SessionRef, closing: Closing | None, *, fresh: bool) -> Manifest:
         if not fresh and (theirs := await self._by_another(ref, closing)):
             return theirs
-        async with self._slots, self._claims.hold(ref):
+        size = sum(source.size for source in await list_sources(self._store, self._layout, ref))
+        async with self._places.taken(size), self._claims.hold(ref):
             log.info("fold begins", extra={"session": ref.path})
             self._say(ref, FoldReport(detail="starting"))
             if running := self._running.get(ref.identity):

@@ -5,7 +5,7 @@ ended. Both are replayed here, and when the session is over, what is still open 
 What we close, and Ray did not, has `closed_by_history` set.
 """
 
-from rayhistory.events.tables import TASK_STATES, state_column
+from rayhistory.events.tables import REPEATED, TASK_STATES, state_column
 from rayhistory.index.manifest import MERGED, Closing
 
 _STATE_NS = ", ".join(
@@ -280,13 +280,12 @@ def task_list_sql(tasks: str) -> str:
     return f"SELECT {', '.join(TASK_LIST)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
 
-_SECOND = 1_000_000_000
-
 GAP_QUERIES = {
     "task without a definition": ("tasks", "NOT defined"),
     "task whose owner and worker had clocks more than a second apart": (
         "tasks",
-        f"running_ns < submitted_to_worker_ns - {_SECOND} OR coalesce(finished_ns, failed_ns) < running_ns - {_SECOND}",
+        "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "
+        "coalesce(finished_ns, failed_ns) // 1000000 + 1000 < running_ns // 1000000",
     ),
     "task closed at the session's end": ("tasks", "closed_by_history"),
     "actor closed at the session's end": ("actors", "closed_by_history"),
@@ -295,3 +294,7 @@ GAP_QUERIES = {
     "node closed at the session's end": ("nodes", "closed_by_history"),
 }
 """What the served tables show to be missing: the table, and the condition that is counted."""
+
+LATE = "event that came after the seal"
+NO_LOSS = (REPEATED, LATE, *(kind for kind in GAP_QUERIES if "closed at the session's end" in kind))
+"""Kinds that are told, and not counted as gaps: nothing is missing for them."""

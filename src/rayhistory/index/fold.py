@@ -28,7 +28,7 @@ from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation, publish, read_latest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.parts import Parts
-from rayhistory.index.sources import Source, digest, list_sources, unread
+from rayhistory.index.sources import Kind, Source, digest, list_sources, unread
 from rayhistory.layout import LARGEST_RECORD, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
@@ -84,7 +84,7 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
             work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
         )
         report(0.7, f"{events:,} events read, merging")
-        seals = await _read_seals(store, layout, job.ref)
+        seals = await _read_seals(store, sources)
         gone = {key for key, _ in covered} - {source.key for source in sources}
         built = await asyncio.to_thread(build, settings, scratch, Given(parts, job.closing, seals, gone), pool, report)
         report(0.95, "writing the index")
@@ -131,12 +131,13 @@ async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
     await asyncio.to_thread(path.write_bytes, data)
 
 
-async def _read_seals(store: Store, layout: Layout, ref: SessionRef) -> list[NodeSeal]:
-    keys = [info.key async for info in store.list_all(layout.node_seals_prefix(ref))]
+async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
     seals = []
-    for key in keys:
+    for source in sources:
+        if source.kind is not Kind.SEAL:
+            continue
         try:
-            seals.append(read_record(await store.get_range(key, 0, LARGEST_RECORD), NodeSeal))
+            seals.append(read_record(await store.get_range(source.key, 0, LARGEST_RECORD), NodeSeal))
         except ObjectNotFound:
             continue
     return [seal for seal in seals if seal]

@@ -14,16 +14,17 @@ from rayhistory.index.cache import IndexCache
 from rayhistory.index.child import child_process
 from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import MERGED, Manifest
+from rayhistory.index.places import Places
 from rayhistory.index.query import OpenIndex
 from rayhistory.layout import SessionRef
 from rayhistory.settings import Settings
 
 
 class Moments:
-    def __init__(self, settings: Settings, cache: IndexCache, slots: asyncio.Semaphore) -> None:
+    def __init__(self, settings: Settings, cache: IndexCache, places: Places) -> None:
         self._settings = settings
         self._cache = cache
-        self._slots = slots
+        self._places = places
         self._making: dict[Path, asyncio.Task[None]] = {}
 
     async def open(self, ref: SessionRef, manifest: Manifest, ns: int, patience: float) -> OpenIndex:
@@ -56,7 +57,8 @@ class Moments:
                 for table in TABLES
             }
             try:
-                await self._put_back(ref, merged, folder, ns)
+                async with self._places.taken(manifest.counts.size_bytes):
+                    await self._put_back(ref, merged, folder, ns)
             except DamagedIndex:
                 if again:
                     raise
@@ -70,7 +72,7 @@ class Moments:
         await asyncio.to_thread(half.mkdir, parents=True)
         job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(half), ns)
         try:
-            async with self._slots, child_process("rayhistory.index.asof") as process:
+            async with child_process("rayhistory.index.asof") as process:
                 _, complaint = await process.communicate(msgspec.json.encode(job))
             if process.returncode != 0:
                 last = (complaint.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]

@@ -21,6 +21,11 @@ class Kind(Enum):
     PACKED_LOG = "event log in packs"
     PACKED_EVENTS = "events in packs"
     ENDPOINT = "endpoint"
+    SEAL = "seal"
+    """What a node's collector says it has lost."""
+
+
+_WRITTEN_OVER = (Kind.ENDPOINT, Kind.SEAL)
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -33,8 +38,8 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """Differs when there is something else to read: answers are written over, and may be as long as before."""
-        return self.size + (int(self.modified * 1000) if self.kind is Kind.ENDPOINT else 0)
+        """Differs when there is something else to read: what is written over may be as long as before."""
+        return self.size + (int(self.modified * 1000) if self.kind in _WRITTEN_OVER else 0)
 
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
@@ -62,6 +67,10 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
         Source(info.key, info.size, Kind.EVENTS, info.modified)
         for info in (await store.list_folder(layout.noted_prefix(*ref.identity))).objects
         if info.key == layout.noted_events_key(ref)
+    ]
+    found += [
+        Source(info.key, info.size, Kind.SEAL, info.modified)
+        async for info in store.list_all(layout.node_seals_prefix(ref))
     ]
     whole = {source.key: source.size for source in found}
     for node, reader in packs.items():
@@ -147,12 +156,12 @@ async def _node_sources(store: Store, layout: Layout, ref: SessionRef, node: str
 
 
 def unread(sources: list[Source], covered: Iterable[tuple[str, int]]) -> list[Source]:
-    """Sources that are new or have grown; of events in packs, only what has been added since."""
+    """Sources of rows that are new or have grown; of events in packs, only what has been added since."""
     known = dict(covered)
     return [
         msgspec.structs.replace(source, start=known.get(source.key, 0)) if source.kind is Kind.PACKED_EVENTS else source
         for source in sources
-        if known.get(source.key) != source.version
+        if source.kind is not Kind.SEAL and known.get(source.key) != source.version
     ]
 
 
