@@ -42,7 +42,7 @@ fuzz: $(READY) ## what reads foreign bytes, fuzzed for a minute each (SECONDS=60
 test-matrix: $(READY) $(OTHER_RAYS) $(LIBRARIES) $(FRONTENDS)/.ready browser ## other versions of Ray and its libraries too, each in its own environment
 	@RAYHISTORY_TEST_RAYS=$$(echo $(foreach ray,$(OTHER_RAYS),$(CURDIR)/$(dir $(ray))bin/python) | tr ' ' :) \
 	  RAYHISTORY_TEST_LIBRARIES=$(CURDIR)/$(dir $(LIBRARIES))bin/python RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT=80 \
-	  $(BIN)/python -m pytest tests/e2e/test_ray_clients.py tests/e2e/test_live_against_dead.py tests/e2e/test_proxy_mode.py
+	  $(BIN)/python -m pytest tests/e2e/test_ray_clients.py tests/e2e/test_live_against_dead.py tests/e2e/test_proxy_mode.py tests/browser/test_libraries.py
 	@RAYHISTORY_TEST_DASHBOARDS=$(CURDIR)/$(FRONTENDS) $(BIN)/python -m pytest tests/browser/test_frontends.py
 
 $(FRONTENDS)/.ready: $(READY) # dashboards of older versions, from their wheels

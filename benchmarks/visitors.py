@@ -7,11 +7,13 @@ A visitor opens one page after the other, with a pause between them: the dashboa
 
 import argparse
 import asyncio
+import shutil
 import statistics
 import time
 from collections import defaultdict
 
 import httpx
+from playwright.sync_api import sync_playwright
 from query import Server, prepared
 
 from rayhistory.layout import SessionRef
@@ -100,9 +102,20 @@ async def together(visitors: list[Visitor], asked: dict[str, list[str]], rounds:
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=200)
 
 
+def first_paint(address: str) -> tuple[float, float]:
+    """Milliseconds to the first paint of Overview, and until it shows jobs: in a browser that has nothing yet."""
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{address}?bare=1#/overview")
+        page.get_by_text("Recent jobs").wait_for()
+        shown = page.evaluate("performance.now()")
+        return page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"), shown
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the pages of many visitors.")
-    parser.add_argument("tasks", nargs="?", type=int, default=100_000)
+    parser.add_argument("tasks", nargs="?", type=int, default=1_000_000)
     parser.add_argument("--visitors", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two pages of a visitor")
@@ -112,6 +125,8 @@ def main() -> None:
         server.time(ref, "nodes?view=summary")
         first, again = server.time(ref, TABLE), min(server.time(ref, TABLE) for _ in range(5))
         print(f"the table of 10,000 tasks: {first * 1000:.0f} ms first, {again * 1000:.0f} ms again")
+        painted, shown = min(first_paint(server.address.rstrip("/") + ref.url) for _ in range(3))
+        print(f"Overview in a browser: first paint after {painted:.0f} ms, recent jobs after {shown:.0f} ms")
         asyncio.run(visit(server, ref, arguments))
         print(f"memory of the serving process: {server.peak_mb():.0f} MB at most")
 

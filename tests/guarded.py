@@ -124,6 +124,7 @@ def program(directory: Path, *flags: str) -> Iterator[str]:
     command = [PROGRAM, "--host=127.0.0.1", "--port=0", *flags]
     with (directory / "said").open("w") as said:
         process = subprocess.Popen(command, env=environment(directory), stderr=said)
+    (directory / "pid").write_text(str(process.pid))
     try:
         until = time.monotonic() + 60
         while not (found := re.search(r"https?://127\.0\.0\.1:\d+", (directory / "said").read_text())):

@@ -332,6 +332,10 @@ class Settings:
         "", "the head's address as KubeRay's operator sets it, with or without scheme and port", _COLLECTOR,
         env=("FQ_RAY_IP",), flag=False,
     )  # fmt: skip
+    pod_ip: str = _setting(
+        "", "this pod's address as KubeRay's operator sets it: the head is asked for the node that has it, once, when "
+        "nothing on the node tells its id", _COLLECTOR, env=("POD_IP",), flag=False,
+    )  # fmt: skip
     additional_endpoints: tuple[str, ...] = _setting(
         (), "more request URIs of the dashboard to keep, separated by commas", _COLLECTOR,
         env=("RAY_COLLECTOR_ADDITIONAL_ENDPOINTS",), parse=parse_list, metavar="URIS",

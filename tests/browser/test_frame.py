@@ -207,11 +207,27 @@ def test_two_tabs_are_at_two_moments(watched: Watched, ended: str, vanished: str
     now = watched.open(f"{vanished}#/jobs")
     expect(job(then, SAMPLE, "RUNNING")).to_be_visible()
     expect(job(now, RUNNING, "FAILED")).to_be_visible()
-    click_on_slider(then, while_sample_ran(recorded) + 1_000)
+    then.get_by_label("Moment shown").press("ArrowRight")
     expect(then).not_to_have_url(re.compile(f"@{while_sample_ran(recorded)}/"))
     expect(job(then, SAMPLE, "RUNNING")).to_be_visible()
     expect(now).to_have_url(f"{vanished}#/jobs")
     expect(job(now, SAMPLE, "SUCCEEDED")).to_be_visible()
+
+
+def test_a_screen_reader_is_told_of_another_moment_and_not_of_every_age(
+    watched: Watched, ended: str, recorded: Recorded
+) -> None:
+    page = watched.page()
+    page.clock.install()
+    page.goto(f"{ended}#/jobs")
+    expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
+    shown, told = page.locator("#shown"), page.locator("#changed[role=status]")
+    before = shown.inner_text()
+    page.clock.fast_forward("50:00:00")
+    expect(shown).not_to_have_text(before)
+    expect(told).to_have_text("Ended")
+    click_on_slider(page, while_sample_ran(recorded))
+    expect(told).to_contain_text("As of")
 
 
 def test_a_vanished_session_says_so_and_has_its_moments(watched: Watched, vanished: str, recorded: Recorded) -> None:

@@ -1,6 +1,7 @@
 """A browser that notices what a visitor would not: errors in the console, in scripts and in requests."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +35,15 @@ class Watched:
         self._context = browser.new_context(viewport={"width": 1500, "height": 1100}, accept_downloads=True)
         self._context.set_default_timeout(PATIENCE_MS)
         self.troubles: list[str] = []
+        self._under_way: dict[Page, set[Request]] = {}
 
     def page(self) -> Page:
         page = self._context.new_page()
+        under_way = self._under_way[page] = set()
+        # Playwright takes no functions that are built in.
+        page.on("request", lambda request: under_way.add(request))  # noqa: PLW0108
+        for end in ("requestfinished", "requestfailed"):
+            page.on(end, lambda request: under_way.discard(request))  # noqa: PLW0108
         page.on("console", self._console)
         page.on("pageerror", self._page_error)
         page.on("requestfailed", self._request_failed)
@@ -47,6 +54,13 @@ class Watched:
         page = self.page()
         page.goto(address)
         return page
+
+    def settle(self, page: Page) -> None:
+        """Waits until all that the page has asked for is answered."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while waiting := self._under_way[page]:
+            assert time.monotonic() < deadline, f"not answered: {[request.url for request in waiting]}"
+            page.wait_for_timeout(50)
 
     def close(self) -> None:
         """What is given up because of this is no trouble."""

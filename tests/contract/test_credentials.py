@@ -13,9 +13,10 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from rayhistory.errors import Misconfigured, StoreDenied
+from rayhistory.errors import Misconfigured, StoreDenied, StoreUnavailable
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
+from rayhistory.storage.azure_container import container_maker
 from storeservers import oss_double
 from storeservers.bucket_double import Bucket, Double, Kept, Refusal, serving
 from storeservers.tokens import ASSERTION, BEARER, ISSUED, ISSUED_SECRET, SESSION, TokenServer, token_server
@@ -132,6 +133,16 @@ def test_azure_with_workload_identity(
             AZURE_AUTHORITY_HOST=tokens.url,
         )  # fmt: skip
     assert tokens.asked == ["/a-tenant/oauth2/v2.0/token"] * 2
+
+
+def test_azure_without_its_token_file_is_unavailable_and_says_so(tmp_path: Path) -> None:
+    """The container is gone, and in that moment the file too."""
+    variables = {
+        "AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "a-tenant", "AZURE_FEDERATED_TOKEN_FILE": str(tmp_path / "token")
+    }  # fmt: skip
+    make = container_maker({}, "container", lambda name: variables.get(name, ""))
+    with pytest.raises(StoreUnavailable, match=r"AZURE_FEDERATED_TOKEN_FILE: .*No such file"):
+        asyncio.run(make())  # type: ignore[arg-type]
 
 
 def test_azure_with_a_managed_identity(round_trip: Callable[..., None], tokens: TokenServer) -> None:

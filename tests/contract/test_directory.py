@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.errors import Misconfigured, ObjectNotFound, StoreDenied, StoreUnavailable
+from rayhistory.errors import Misconfigured, ObjectNotFound, StoreDenied, StoreError, StoreUnavailable
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import Listing, Store, open_store
 from rayhistory.storage.local import LocalStore
@@ -64,6 +64,37 @@ def test_a_directory_that_is_gone_is_an_outage_and_not_an_empty_store(tmp_path: 
             await later.head("a/b")
         await later.put("a/b", b"1")
         assert (await later.list_folder("")).folders == ["a"]
+
+    asyncio.run(work())
+
+
+def test_directories_that_are_made_for_an_object_are_there_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is synced into the one above it, once: what follows costs a sync of the object and one of its directory."""
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), sync(file)))
+
+    async def work() -> None:
+        store = open_directory(tmp_path / "new/store")
+        await store.put("a/b/c", b"1")
+        made = ["", "new", "new/store", "new/store/a", "new/store/a/b", "new/store/a/b/c"]
+        assert {(tmp_path / name).stat().st_ino for name in made} <= set(synced)
+        synced.clear()
+        await store.put("a/b/d", b"1")
+        assert len(synced) == 2
+
+    asyncio.run(work())
+
+
+def test_a_key_that_is_too_long_is_no_outage(tmp_path: Path) -> None:
+    """Nobody needs to wait for it to become shorter."""
+
+    async def work() -> None:
+        with pytest.raises(StoreError, match="too long a key") as raised:
+            await open_directory(tmp_path).put("/".join(["x" * 250] * 20), b"")
+        assert not isinstance(raised.value, StoreUnavailable)
 
     asyncio.run(work())
 

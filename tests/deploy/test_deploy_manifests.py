@@ -44,6 +44,7 @@ TOLD = {
     *(f"samples/aliyuncs/{name}.yaml" for name in ("configmap", "raycluster", "historyserver", "svc")),
 }  # fmt: skip
 WITH_COLLECTOR = [name for name in MANIFESTS if collectors(name)]
+BY_THE_OPERATOR = [name for name in MANIFESTS if "historyServerOptions" in manifest(name).read_text()]
 SERVERS = [name for name in MANIFESTS if "historyserver" in name]
 OF_THE_POD = {"RAY_CLUSTER_NAME": "a-cluster", "RAY_CLUSTER_NAMESPACE": "a-namespace"}
 
@@ -114,12 +115,20 @@ def test_a_collector_understands_its_settings(name: str) -> None:
     assert roles in (["Head", "Worker"], ["Head"])
 
 
-@pytest.mark.parametrize("name", WITH_COLLECTOR)
+@pytest.mark.parametrize("name", [*WITH_COLLECTOR, *BY_THE_OPERATOR])
 def test_a_collector_has_as_long_as_its_pod(name: str) -> None:
-    for template in pod_templates(name):
-        if collector := containers(template).get("collector"):
-            told = environment_of(collector, **OF_THE_POD)["RAYHISTORY_GRACE_PERIOD"]
-            assert told == f"{template['spec']['terminationGracePeriodSeconds']}s"
+    """Also one that is not in the pod's template, because KubeRay's operator puts it in."""
+    specs = [each["spec"] for each in documents(name) if "historyServerOptions" in each.get("spec", {})]
+    put_in = specs[0]["historyServerOptions"]["collectorOptions"] if specs else None
+    with_collector = [
+        (template, collector)
+        for template in pod_templates(name)
+        if (collector := put_in or containers(template).get("collector"))
+    ]
+    assert with_collector
+    for template, collector in with_collector:
+        told = environment_of(collector, **OF_THE_POD)["RAYHISTORY_GRACE_PERIOD"]
+        assert told == f"{template['spec']['terminationGracePeriodSeconds']}s"
 
 
 def our_containers() -> list[Any]:

@@ -77,7 +77,7 @@ def test_a_log_that_is_copied_and_cut_while_the_directory_is_read_is_there_once(
     node.flush()
     node.append("a.log", "not yet\n")
 
-    def walk_and_miss_the_copy(root: str) -> Walked | None:
+    def walk_and_miss_the_copy(root: str, *_: object) -> Walked | None:
         monkeypatch.setattr(tail, "walk", walk)
         node.copy_and_cut("a.log")
         walked = walk(root)
@@ -100,7 +100,7 @@ def test_a_log_that_is_copied_and_cut_while_another_is_looked_for_is_there_once(
     node.flush()
     looks = 0
 
-    def walk_and_miss_copies(root: str) -> Walked | None:
+    def walk_and_miss_copies(root: str, *_: object) -> Walked | None:
         nonlocal looks
         looks += 1
         if looks > 2:
@@ -138,7 +138,7 @@ def test_a_log_that_is_copied_cut_and_rotated_at_once_is_there_once(
     node.append("a.log", "not yet\n")
     node.copy_and_cut("a.log")
 
-    def walk_and_rotate(root: str) -> Walked | None:
+    def walk_and_rotate(root: str, *_: object) -> Walked | None:
         walked = walk(root)
         if (node.logs / "a.log.1").exists() and len(calls) == 1:
             (node.logs / "a.log.1").rename(node.logs / "a.log.2")

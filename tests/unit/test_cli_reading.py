@@ -1,8 +1,10 @@
 """The commands that read a session say the same from the store as from a server."""
 
+import argparse
 import csv
 import json
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 
 from called import Command
-from rayhistory.cli import reading
+from rayhistory.cli import output, reading
 from rayhistory.layout import Layout, StartRecord
 from recorded.served import serving
 from recorded_sample import NODE, REF, keep_sample, live_rows, settings_for
@@ -77,9 +79,21 @@ def test_a_command_says_the_same_from_the_store_and_from_a_server(
     assert rayhistory.good(argv[0], f"{server}{REF.url}", *argv[1:]) == from_store
 
 
-@pytest.mark.parametrize("name", [None, REF.session, f"{REF.namespace}/{REF.cluster}", f"{REF.path}@1794770380000"])
-def test_a_session_has_several_names(rayhistory: Command, name: str | None) -> None:
-    assert NODE in rayhistory.good("nodes", *([name] if name else []))
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,
+        REF.session,
+        f"{REF.namespace}/{REF.cluster}",
+        f"{REF.path}@1794770380000",
+        f"{{server}}{REF.url}#/jobs",
+        f"{{server}}{REF.url}?dashboard=2.60.0#/jobs",
+        f"{{server}}/s/{REF.path}@2026-11-15T19%3A19%3A40Z/",
+    ],
+)
+def test_a_session_has_several_names(rayhistory: Command, server: str, name: str | None) -> None:
+    """Addresses as browsers have them are among them."""
+    assert NODE in rayhistory.good("nodes", *([name.format(server=server)] if name else []))
 
 
 def test_rows_are_filtered_sorted_and_cut(rayhistory: Command) -> None:
@@ -111,6 +125,38 @@ def test_rows_become_a_parquet_file_with_types(rayhistory: Command, tmp_path: Pa
     assert duckdb.sql(f"select count(*) from '{file}'").fetchall()[0][0] == len(
         json.loads(rayhistory.good("tasks", "--json", "--limit", "0"))
     )
+
+
+def test_no_rows_still_have_columns(rayhistory: Command, tmp_path: Path) -> None:
+    """The same, of the same types, as many rows have: also where none of them has a value."""
+    nobody = ("--where", "name=nobody")
+    heading, *_ = rayhistory.good("tasks", "--csv").splitlines()
+    assert rayhistory.good("tasks", "--csv", *nobody) == f"{heading}\n"
+    assert rayhistory.good("tasks", "--csv", "--columns", "name, state", *nobody) == "name,state\n"
+    described = []
+    for file, which in ((tmp_path / "some.parquet", ()), (tmp_path / "none.parquet", nobody)):
+        rayhistory.good("tasks", "--parquet", str(file), *which)
+        described.append(duckdb.sql(f"select column_name, column_type from (describe from '{file}')").fetchall())
+    some, none = described
+    assert some == none
+    assert ",".join(name for name, _ in some) == heading
+    assert ("running_in_ray_get_ns", "BIGINT") in none
+
+
+def test_rows_on_their_way_into_parquet_do_not_stay_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    arguments = argparse.Namespace(parquet=str(file), json=False, csv=False)
+    tracemalloc.start()
+    try:
+        with output.writer(arguments, ["number", "text"], {"number": "BIGINT"}) as add:
+            for number in range(100):
+                add([(number, str(number) * 500_000)])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 30_000_000
+    assert duckdb.sql(f"select sum(number), sum(length(text)) from '{file}'").fetchall() == [(4950, 95_000_000)]
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_timeline_is_a_file_for_the_viewers(rayhistory: Command, tmp_path: Path) -> None:
@@ -176,8 +222,25 @@ def test_a_link_is_printed_or_opened(rayhistory: Command, server: str, monkeypat
         (["logs", "--node", "nobody", "--file", "x"], "node id: nobody doesn't exist"),
         (["logs", "--task", "0" * 48], "Could not find log file for task"),
         (["logs", "--task", TASK, "--actor", "x"], "not allowed with argument"),
+        (["logs", "--file", "raylet.out", "--err"], "--err goes with --task, --actor, --pid"),
+        (["logs", "--job", "sub-ok", "--err"], "--err goes with --task, --actor, --pid"),
+        (["logs", "--pid", "1", "--attempt", "0"], "--attempt goes with --task"),
+        (["logs", "--attempt", "0"], "--attempt goes with --task"),
+        (["logs", "--task", "x", "--incarnation", "0"], "--incarnation goes with --actor"),
+        (["logs", "--task", TASK, "--node", NODE], "--node goes with --pid, --file, --list"),
+        (["logs", "--actor", "x", "--node", NODE], "--node goes with --pid, --file, --list"),
+        (["logs", "--job", "sub-ok", "--node", NODE], "--node goes with --pid, --file, --list"),
+        (["logs", "--list", "--grep", "x"], "--grep goes with --task, --actor, --job, --pid, --file"),
+        (["logs", "--follow"], "--follow goes with --task, --actor, --job, --pid, --file"),
+        (["logs", "--list", "*", "-n", "1"], "--lines goes with --task, --actor, --job, --pid, --file"),
         (["timeline"], "required: -o/--output"),
         (["timeline", "-o", "-", "--job", "x"], "'x' is not an id"),
+        (["timeline", "-o", "."], ". cannot be written: it is no file"),
+        (["timeline", "-o", f"{__file__}/x"], "cannot be written: Not a directory"),
+        (["timeline", "-o", "x" * 255], "cannot be written: File name too long"),
+        (["tasks", "--parquet", "/"], "/ cannot be written: it is no file"),
+        (["tasks", "--parquet", f"{__file__}/x"], "cannot be written: Not a directory"),
+        (["tasks", "--parquet", "/nowhere/x"], "cannot be written: No such file or directory"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line(rayhistory: Command, argv: list[str], complaint: str) -> None:

@@ -2,15 +2,28 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pytest
 
 from called import Command
+from rayhistory.layout import Layout, SessionRef, StartRecord
 from recorded_sample import REF, keep_sample, live_rows, settings_for
 
+MEASURED = """
+import sys, tracemalloc
+from rayhistory.cli.main import main
+tracemalloc.start()
+try:
+    main()
+finally:
+    sys.stderr.write(str(tracemalloc.get_traced_memory()[1]))
+"""
 TASKS = "select state, count(*) as n from tasks where type <> 'DRIVER_TASK' group by all"
 
 
@@ -46,9 +59,40 @@ def test_many_sessions_are_told_apart_by_three_columns(rayhistory: Command) -> N
         ("default", "again", REF.session, 1),
         ("default", "sample", REF.session, 1),
     ]
-    both = json.loads(rayhistory.good("sql", "select count(*) n from tasks", "--session", REF.session, "--json"))
-    one = json.loads(rayhistory.good("sql", "select count(*) n from tasks", "--session", REF.path, "--json"))
-    assert both[0]["n"] == 2 * one[0]["n"]
+
+
+def test_a_cluster_means_its_newest_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A session is named as for the other commands, and without a name all mean the same: running ones do not count
+    for more than newer ones."""
+    settings, layout = settings_for(tmp_path), Layout()
+    owned = SessionRef.checked("default", "raycluster-x", "session_2026-11-14_00-00-00_000000_1", "rayjob", "nightly")
+    newer = SessionRef.checked(REF.namespace, REF.cluster, "session_2026-11-16_00-00-00_000000_1")
+    keep_sample(settings)
+    keep_sample(settings, ref=owned)
+    store = Path(settings.local_storage_dir)
+    for key in (layout.metadata_key(newer), layout.start_key(REF), layout.alive_key(REF)):
+        (store / key).parent.mkdir(parents=True, exist_ok=True)
+        (store / key).touch()
+    record = StartRecord(REF.namespace, REF.cluster, REF.session, 1)
+    (store / layout.start_key(REF)).write_bytes(msgspec.json.encode(record))
+    rayhistory = Command(tmp_path, monkeypatch, capfd)
+    nodes = {
+        "": 0,
+        newer.session: 0,
+        f"{REF.namespace}/{REF.cluster}": 0,
+        REF.path: 1,
+        f"{REF.path}@1794770380000": 1,
+        f"{REF.path}@1": 0,
+        "default/~rayjob/nightly": 1,
+    }
+    for name, number in nodes.items():
+        rows = rayhistory.good("sql", "select node_id from nodes", "--json", *(["--session", name] if name else []))
+        assert (name, len(json.loads(rows))) == (name, number)
+        assert len(json.loads(rayhistory.good("nodes", "--json", *([name] if name else [])))) == number
+    exported = rayhistory.good("export", f"{REF.namespace}/{REF.cluster}", "--to", str(tmp_path / "exported"))
+    assert exported.startswith(newer.path)
 
 
 def test_sessions_that_began_long_ago_can_be_left_out(rayhistory: Command) -> None:
@@ -70,6 +114,31 @@ def test_an_answer_has_the_form_that_is_asked_for(rayhistory: Command, tmp_path:
     rayhistory.good("sql", query, "--session", REF.path, "--parquet", str(file))
     assert duckdb.read_parquet(str(file)).fetchall() == [tuple(row.values())]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_only_moments_are_shown_as_dates(rayhistory: Command) -> None:
+    query = """select sum(end_time_ms) as total_ms, 1794770380000 as spent_ms, sum(end_time_ms) * 1000 as end_time_ms,
+               max(start_time_ms) as start_time_ms from tasks"""
+    (row,) = json.loads(rayhistory.good("sql", query, "--session", REF.path, "--json"))
+    _, cells = rayhistory.good("sql", query, "--session", REF.path).splitlines()
+    shown = [str(row["total_ms"]), "1794770380000", str(row["end_time_ms"]), "2026-11-15"]
+    assert cells.split()[:4] == shown
+
+
+def test_large_whole_numbers_stay_exact_in_parquet(rayhistory: Command, tmp_path: Path) -> None:
+    file = tmp_path / "it's.parquet"
+    query = 'select sum(9007199254740993 + range) as "a ""sum""", 1 as same, 2 as same from range(1)'
+    rayhistory.good("sql", query, "--session", REF.path, "--parquet", str(file))
+    assert duckdb.read_parquet(str(file)).fetchall() == [(9007199254740993, 1, 2)]
+
+
+@pytest.mark.usefixtures("rayhistory")
+def test_large_rows_are_taken_in_small_portions() -> None:
+    """What they need in our own process is not bounded by `--memory`."""
+    query = "select repeat('x', 100000) || range as body from range(2000)"
+    argv = [sys.executable, "-c", MEASURED, "sql", query, "--session", REF.path, "--json"]
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    assert int(done.stderr) < 60_000_000
 
 
 def test_the_tables_are_listed_and_described(rayhistory: Command) -> None:
@@ -153,7 +222,7 @@ def test_an_export_has_every_table(rayhistory: Command, tmp_path: Path) -> None:
     rows = json.loads(rayhistory.good("sql", TASKS, "--session", REF.path, "--json"))
     assert Counter(state for (state,) in states) == {row["state"]: row["n"] for row in rows}
     assert "already: name another" in rayhistory.bad("export", REF.path, "--to", str(folder))
-    assert "2 sessions: name one" in rayhistory.bad("export", REF.session, "--to", str(folder))
+    assert "is the name of 2 sessions: say" in rayhistory.bad("export", REF.session, "--to", str(folder))
 
 
 @pytest.mark.parametrize(
@@ -161,10 +230,17 @@ def test_an_export_has_every_table(rayhistory: Command, tmp_path: Path) -> None:
     [
         (["--since", "7d"], "--since goes with --all"),
         (["--all", "--since", "soon"], "use an age such as"),
-        (["--session", "nobody"], "no session 'nobody' in the store"),
+        (["--session", "nobody"], "not a session: 'nobody'"),
+        (["--session", "default/nobody"], "no session of default/nobody is in the store"),
+        (["--session", REF.session], "is the name of 2 sessions: say namespace/cluster/session"),
+        (["--session", f"{REF.path}/more"], "not a session"),
+        (["--session", f"http://127.0.0.1{REF.url}"], "this command reads the store"),
         (["--timeout", "x"], "use a duration"),
         (["--memory", "x"], "use a size"),
         (["--parquet", "/nowhere/x.parquet"], "/nowhere/x.parquet cannot be written"),
+        (["--parquet", "."], ". cannot be written: it is no file"),
+        (["--parquet", "/dev/null"], "/dev/null cannot be written: it is no file"),
+        (["--parquet", f"{__file__}/x"], "cannot be written: Not a directory"),
     ],
 )
 def test_a_wrong_flag_is_named(rayhistory: Command, argv: list[str], complaint: str) -> None:

@@ -4,12 +4,23 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rayhistory.collector.discovery import Raylet, find_dashboard, find_node, look, raylet, started_ms
+from rayhistory.collector.discovery import (
+    Raylet,
+    Sighting,
+    autoscaler_port,
+    find_dashboard,
+    find_node,
+    look,
+    metrics_port,
+    raylet,
+    started_ms,
+)
 from rayhistory.collector.main import host_cluster_name
 from rayhistory.settings import COLLECTOR, parse_command_line, parse_name
 
@@ -64,6 +75,43 @@ def test_before_ray_2_54_the_node_is_known_from_the_raylets_log(root: Path, sess
     assert find_node(session, root) == NODES[-1]
 
 
+def test_a_raylet_that_came_back_is_found_wherever_its_log_tells_of_it(root: Path, session: Path) -> None:
+    """In the middle of a long file that grows on, and in one that was rotated away meanwhile."""
+    line, filler = "[2026] main.cc:1: Raylet of id, {} started. Raylet consists of …\n", "x" * 79 + "\n"
+    log = session / "logs" / "raylet.out"
+    log.write_text(line.format(NODES[0]) + filler * 50_000)
+    assert find_node(session, root) == NODES[0]
+    for _ in range(2):  # read on from where it was, and from the beginning
+        with log.open("a") as file:
+            file.write(line.format(NODES[1]) + filler * 50_000)
+        assert find_node(session, root) == NODES[1]
+        log.replace(log.with_name("raylet.0.out"))
+        log.write_bytes(log.with_name("raylet.0.out").read_bytes())
+        log.with_name("raylet.0.out").unlink()
+    log.replace(log.with_name("raylet.1.out"))
+    log.write_text("[2026] nothing of interest\n")
+    assert find_node(session, root) == NODES[1]
+    log.write_text(line.format(NODES[2]))
+    assert find_node(session, root) == NODES[2]
+
+
+def test_a_pipe_in_the_place_of_a_file_hangs_nothing(root: Path, session: Path) -> None:
+    """Whoever opens one waits for somebody who writes; nobody may."""
+    names = ["logs/raylet.out", "logs/dashboard.log", "logs/monitor.log", "ports_by_node.json"]
+    for path in [root / "raylet_node_id", session / "metrics_export_port_x", *(session / name for name in names)]:
+        os.mkfifo(path)
+    found: list[object] = []
+
+    def ask() -> None:
+        found.append(look(root))
+        found.extend((find_dashboard(session), metrics_port(session, "x"), autoscaler_port(session)))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert found == [Sighting(SESSION, session, None), None, None, None]
+
+
 def test_the_hook_file_of_older_setups_is_honoured(root: Path, session: Path) -> None:
     """If nothing better is there; rubbish in it is not."""
     (root / "raylet_node_id").write_text("not an id\n")
@@ -80,6 +128,36 @@ def test_the_raylet_is_there_when_somebody_listens(session: Path) -> None:
         listener.listen()
         assert raylet(session) is Raylet.ALIVE
     assert raylet(session) is Raylet.GONE
+
+
+def test_a_raylet_of_another_user_is_there_while_its_logs_grow(root: Path, session: Path) -> None:
+    """Ray as root, the collector as nobody: the socket lets nobody in."""
+    path = session / "sockets" / "raylet"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0o700)
+        root.chmod(0o755)
+        (session / "logs" / "raylet.out").write_text("it runs\n")
+        assert _as_nobody(lambda: raylet(session)) is Raylet.ALIVE
+        os.utime(session / "logs" / "raylet.out", (1000, 1000))
+        assert _as_nobody(lambda: raylet(session)) is Raylet.GONE
+        assert raylet(session) is (Raylet.ALIVE if os.geteuid() == 0 else Raylet.GONE)
+
+
+def _as_nobody(question: Callable[[], Raylet]) -> Raylet:
+    """The answer to another user; without the right to become one, that of a socket which lets nobody in."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            os.setuid(65534)
+            code = list(Raylet).index(question())
+        finally:
+            os._exit(code)
+    return list(Raylet)[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
 
 
 def test_the_dashboard_is_found_from_its_log(session: Path) -> None:

@@ -115,7 +115,8 @@ def test_pretty_printed_events_stay_on_one_line(tmp_path: Path) -> None:
         b"[1, 2",
         b'[{"a": }]',
         b"\xff\xfe",
-        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'[{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"]",
         b'[{"sessionName": "' + b"x" * 100 + b"\x00" + b'"}]',
         b'[{"a": "line\nbreak"}]',
         b'{"sessionName"',
@@ -147,6 +148,7 @@ def test_a_body_with_nothing_in_it_is_acknowledged(tmp_path: Path, body: bytes) 
         b'{"sessionName": "../../../etc"}',
         b'{"sessionName": "%b", "x": "\xff"}' % SESSION.encode(),
         b'{"sessionName": {"deep": %b}}' % (b"[" * 50 + b"]" * 50),
+        pytest.param(b'{"sessionName": "x", "deep": %b}' % (b"[" * 5000 + b"]" * 5000), id="5,000 deep"),
     ],
 )
 def test_a_bad_element_does_not_harm_its_neighbours(tmp_path: Path, bad: bytes) -> None:
@@ -156,6 +158,53 @@ def test_a_bad_element_does_not_harm_its_neighbours(tmp_path: Path, bad: bytes) 
     assert status == 200
     assert receiver.spooled() == [("node_events", good)] * 2
     assert receiver.aside() == [bad]
+
+
+def test_elements_too_deep_to_be_read_are_set_aside_alone(tmp_path: Path) -> None:
+    """Each is counted, and brackets and breaks elsewhere do not confuse what is told by brackets."""
+    good = {**GOOD, "odd": 'a "]}, \\ [{', "list": [[1, 2], {}]}
+    deep = b"[" * 5000 + b'"],", 1' + b"]" * 5000
+    body = b" [%b,\n %b ,%b,\n%b]\n" % (json.dumps(good, indent=1).encode(), deep, deep, json.dumps(GOOD).encode())
+    receiver, status = post(tmp_path, body)
+    assert status == 200
+    assert [json.loads(line) for _, line in receiver.spooled()] == [good, GOOD]
+    assert receiver.aside() == [deep, deep]
+
+
+def test_a_body_of_many_jobs_and_sessions_is_acked_and_bounded(tmp_path: Path) -> None:
+    """A job becomes an object and a session a directory: all events of the first are kept, of the others some."""
+
+    def event(number: int, session: str = SESSION) -> dict[str, Any]:
+        return {"eventId": number, "sessionName": session, "taskDefinitionEvent": {"jobId": f"{number:08x}"}}
+
+    invented = [event(number, f"{SESSION}-{number}") for number in range(100)]
+    body = json.dumps([*map(event, range(20_000)), *invented]).encode()
+    receiver, status = post(tmp_path, body, largest_body=10**7)
+    assert status == 200
+    kept = [(category, json.loads(line)) for category, line in receiver.spooled()]
+    assert sorted(each["eventId"] for _, each in kept if each["sessionName"] == SESSION) == list(range(20_000))
+    assert 100 < len({category for category, _ in kept}) <= 256
+    assert len(list(tmp_path.glob("session_*"))) == 16
+    assert receiver.metrics.bad == 20_100 - len(kept) == 85
+    assert b'set_aside_total{reason="too many sessions"} 85.0' in receiver.metrics.exposition()
+
+
+def test_sessions_without_end_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Post by post: what is on the disk, and what is remembered of them, is bounded; the real one goes on."""
+    monkeypatch.setattr("rayhistory.collector.spool._MOST_SESSIONS", 5)
+    monkeypatch.setattr("rayhistory.collector.ingest._MOST_SESSIONS", 3)
+
+    async def use(receiver: Receiver) -> None:
+        for number in range(20):
+            for session in (SESSION, f"{SESSION}-{number}"):
+                assert (await receiver.post(json.dumps([{**GOOD, "sessionName": session}]).encode())).status_code == 200
+        assert receiver.ingest.has_heard_of(SESSION)
+        assert len(receiver.ingest._heard) == 3
+
+    receiver = run(tmp_path, use)
+    assert len(list(tmp_path.glob("session_*"))) == 5
+    assert len(receiver.spooled()) == 24
+    assert receiver.metrics.bad == 16
 
 
 def test_a_body_that_is_too_large_is_set_aside_and_acknowledged(tmp_path: Path) -> None:
@@ -235,6 +284,69 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
 
     receiver = run(tmp_path, use)
     assert b'refused_total{reason="slow"} 1.0' in receiver.metrics.exposition()
+
+
+def test_slow_large_senders_do_not_keep_others_waiting(tmp_path: Path) -> None:
+    """Nor do those that do not say how much they send: a large batch is taken while another is on its way."""
+
+    async def use(receiver: Receiver) -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"[" + b" " * (9 << 20)
+            begun.set()
+            await go_on.wait()
+            yield b"]"
+
+        transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+            slow = asyncio.create_task(client.post("/v1/events", content=slowly()))
+            await begun.wait()
+            large = b"[%b%b]" % (b" " * (9 << 20), json.dumps(GOOD).encode())
+            assert (await receiver.post(large)).status_code == 200
+            go_on.set()
+            assert (await slow).status_code == 200
+
+    receiver = run(tmp_path, use, largest_body=20 << 20, budget=10**8)
+    assert len(receiver.spooled()) == 1
+
+
+def test_when_memory_is_short_a_slow_body_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones wait for each other, but not for a sender that does not go on."""
+    monkeypatch.setattr("rayhistory.collector.ingest._LARGE", 1000)
+    monkeypatch.setattr("rayhistory.collector.ingest._MOST_OF_LARGE", 1000)
+    monkeypatch.setattr("rayhistory.collector.ingest._SLOWEST_BODY", 3600.0)
+    monkeypatch.setattr("rayhistory.collector.arriving._LONGEST_WAIT_FOR_ONE", 0.1)
+
+    async def use(receiver: Receiver) -> None:
+        begun = asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"[" + b" " * 600_000
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def piece_by_piece() -> AsyncIterator[bytes]:
+            yield b"["
+            for _ in range(100):
+                yield b" " * 5000
+            yield json.dumps(GOOD).encode() + b"]"
+
+        transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
+        async with (
+            asyncio.timeout(60),
+            httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
+        ):
+            slow = asyncio.create_task(client.post("/v1/events", content=slowly()))
+            await begun.wait()
+            assert (await receiver.post(json.dumps([GOOD]).encode())).status_code == 200
+            assert not slow.done()
+            others = [client.post("/v1/events", content=piece_by_piece()) for _ in range(5)]
+            assert [each.status_code for each in await asyncio.gather(*others)] == [200] * 5
+            assert (await slow).status_code == 408
+            assert receiver.ingest._arriving._held == 0
+
+    assert len(run(tmp_path, use).spooled()) == 6
 
 
 def test_a_failing_disk_is_answered_503_and_recovered_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

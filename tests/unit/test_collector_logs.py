@@ -5,6 +5,8 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from rayhistory.collector.logs import LogShipper, find_logs
 from rayhistory.collector.metrics import Metrics
 from rayhistory.storage.local import LocalStore
@@ -17,9 +19,11 @@ class Counting(LocalStore):
         super().__init__(directory)
         self.begun: list[str] = []
         self.written: list[tuple[str, int]] = []
+        self.at_put: Callable[[], None] = lambda: None
 
     async def put(self, key: str, data: bytes | Path) -> None:
         self.begun.append(key)
+        self.at_put()
         await super().put(key, data)
         self.written.append((key, (await self.head(key)).size))
 
@@ -27,7 +31,7 @@ class Counting(LocalStore):
 def ship(tmp_path: Path, use: Callable[[LogShipper, Counting, Path], Awaitable[None]]) -> None:
     async def session() -> None:
         logs = tmp_path / "session" / "logs"
-        logs.mkdir(parents=True)
+        logs.mkdir(parents=True, exist_ok=True)
         store = Counting(tmp_path / "store")
         await use(LogShipper(logs, store, lambda name: f"logs/{name}", Metrics(), interval=1), store, logs)
 
@@ -132,5 +136,66 @@ def test_only_what_is_inside_the_directory_is_read(tmp_path: Path) -> None:
     (logs / "up").symlink_to(tmp_path)
     os.mkfifo(logs / "pipe")
     Path(os.fsdecode(os.fsencode(logs) + b"/\xff.log")).write_text("?")
-    assert sorted(file.name for file in find_logs(logs)) == ["inside", "real.log"]
-    assert list(find_logs(tmp_path / "nothing")) == []
+    files, beyond = find_logs(logs)
+    assert sorted((file.name, file.real) for file in files) == [("inside", "real.log"), ("real.log", "real.log")]
+    assert beyond == 0
+    assert find_logs(tmp_path / "nothing") == ([], 0)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def swap(logs: Path, name: str, outside: Path) -> None:
+    """The first part of the name is now a link to what lies outside."""
+    first = name.partition("/")[0]
+    (logs / first).rename(logs.parent / f"was-{first}")
+    (logs / first).symlink_to(outside / first)
+
+
+@pytest.mark.parametrize("name", ["a.log", "folder/a.log", "folder/deep/a.log"])
+def test_a_file_swapped_for_a_link_after_the_listing_is_not_read(tmp_path: Path, name: str) -> None:
+    """Nor one in a folder that was: whoever writes logs could have the collector's own files stored as theirs."""
+    for directory in ("outside", "session/logs"):
+        path = tmp_path / directory / name
+        path.parent.mkdir(parents=True)
+        path.write_text(directory)
+
+    async def use(shipper: LogShipper, store: Counting, logs: Path) -> None:
+        found = shipper._differing()
+        swap(logs, name, tmp_path / "outside")
+        assert await shipper._ship_all(found) == 0
+        assert store.begun == []
+        await shipper.finish()
+        assert store.begun == []
+
+    ship(tmp_path, use)
+
+
+def test_a_file_swapped_for_a_link_before_the_store_opens_it_is_stored_as_it_was(tmp_path: Path) -> None:
+    """And nothing stays open."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a.log").write_text("secret")
+
+    async def use(shipper: LogShipper, store: Counting, logs: Path) -> None:
+        (logs / "a.log").write_text("log")
+        before = open_files()
+        store.at_put = lambda: swap(logs, "a.log", tmp_path / "outside")
+        await shipper.ship_due()
+        assert await store.get("logs/a.log") == b"log"
+        await asyncio.sleep(0)
+        assert open_files() <= before
+
+    ship(tmp_path, use)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    async def use(shipper: LogShipper, store: Counting, logs: Path) -> None:
+        (logs / "a.log").write_text("log")
+        found = shipper._differing()
+        (logs / "a.log").unlink()
+        os.mkfifo(logs / "a.log")
+        assert await shipper._ship_all(found) == 0
+        assert store.begun == []
+
+    ship(tmp_path, use)

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from rayhistory.collector import leftovers as leftovers_module
+from rayhistory.collector import logs as logs_module
+from rayhistory.collector import tail
 from rayhistory.collector.leftovers import Leftovers
-from rayhistory.collector.logs import LogFile, by_value, make_shipper
+from rayhistory.collector.logs import LogFile, Shipper, by_value, make_shipper
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.shipping import PackShipper
+from rayhistory.collector.walk import open_inside
 from rayhistory.collector.watch import Watch
 from rayhistory.errors import StoreUnavailable
 from rayhistory.layout import Layout, SessionRef
@@ -93,6 +96,17 @@ def run(tmp_path: Path, work: Callable[[Case], Awaitable[None]]) -> None:
 def settings(case: Case, **values: str) -> Settings:
     flags = {"setting_ray_tmp_root": str(case.home / "ray"), **{f"setting_{name}": v for name, v in values.items()}}
     return resolve(COLLECTOR, flags, {})[0]
+
+
+def shipper_of(case: Case, **values: str) -> Shipper:
+    return make_shipper(
+        case.logs,
+        settings(case, **values),
+        case.store,
+        case.metrics,
+        packs_at=lambda: LAYOUT.node_packs_prefix(REF, NODE),
+        key_of=lambda name: LAYOUT.log_key(REF, NODE, name),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -242,7 +256,7 @@ def test_the_most_valuable_files_come_first() -> None:
         "worker-b-1-3.err": 0,
         "job-driver-x.log": 10**6,
     }
-    files = [LogFile(name, Path(name), size, 0) for name, size in sizes.items()]
+    files = [LogFile(name, name, size, 0) for name, size in sizes.items()]
     assert [file.name for file in by_value(files)] == [
         "job-driver-x.log",
         "worker-a-1-2.err",
@@ -260,14 +274,7 @@ def test_the_layout_can_be_chosen(tmp_path: Path, layout: str, packs: int, plain
     async def work(case: Case) -> None:
         case.append("small.log", "small\n")
         case.append("large.log", "large\n" * 1000)
-        shipper = make_shipper(
-            case.logs,
-            settings(case, log_layout=layout, log_plain_limit="1k"),
-            case.store,
-            case.metrics,
-            packs_at=lambda: LAYOUT.node_packs_prefix(REF, NODE),
-            key_of=lambda name: LAYOUT.log_key(REF, NODE, name),
-        )
+        shipper = shipper_of(case, log_layout=layout, log_plain_limit="1k")
         await shipper.finish()
         assert shipper.left() == []
         assert sum(key.endswith(".pack") for key in case.store.puts) == packs
@@ -277,6 +284,59 @@ def test_the_layout_can_be_chosen(tmp_path: Path, layout: str, packs: int, plain
         assert [(file.path, file.size) for file in await logs.files(NODE)] == [("large.log", 6000), ("small.log", 6)]
         assert await logs.read(NODE, "large.log", 6, 12) == b"large\n"
         assert await logs.read(NODE, "small.log", 0, 100) == b"small\n"
+
+    run(tmp_path, work)
+
+
+def test_a_log_that_cannot_be_read_or_named_does_not_keep_the_session_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told of. An outage is still waited for."""
+
+    def open_some(root: str, name: str) -> int:
+        if name == "closed.log":
+            raise PermissionError(13, "Permission denied", name)
+        return open_inside(root, name)
+
+    monkeypatch.setattr(logs_module, "open_inside", open_some)
+    monkeypatch.setattr(tail, "open_inside", open_some)
+
+    async def work(case: Case) -> None:
+        for name in ("fine.log", "closed.log", "a\nb.log"):
+            case.append(name, f"{name}\n")
+        shipper = shipper_of(case)
+        case.store.moods = ["fine", *["fail"] * 4]
+        await asyncio.wait_for(shipper.finish(), 30)
+        assert shipper.left() == ["a\nb.log", "closed.log"]
+        assert case.store.puts[1:] == [LAYOUT.log_key(REF, NODE, "fine.log")]
+        assert await case.stored() == {"fine.log": "fine.log\n", "a\nb.log": "a\nb.log\n", "closed.log": ""}
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("layout", ["both", "packs", "plain"])
+def test_more_files_than_can_be_followed_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """Their number must not be what the collector's memory depends on."""
+    for module in (logs_module, tail):
+        monkeypatch.setattr(module, "MOST_FILES", 5)
+
+    async def work(case: Case) -> None:
+        for number in range(8):
+            case.append(f"{number}.log", "x\n")
+        shipper = shipper_of(case, log_layout=layout)
+        await shipper.finish()
+        (left,) = shipper.left()
+        assert left.startswith("(3 more")
+        assert b"rayhistory_collector_log_files_beyond 3.0" in case.metrics.exposition()
+        for size in (2, 7):
+            logs = AllLogs(*plain_logs(case.store, LAYOUT, REF), PackLogs(case.store, LAYOUT, REF))
+            followed = await logs.files(NODE)
+            assert [file.size for file in followed] == [size] * 5
+            for file in followed:
+                case.append(file.path, "more\n")
+            await shipper.finish()
 
     run(tmp_path, work)
 

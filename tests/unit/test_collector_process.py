@@ -441,6 +441,28 @@ def test_two_collectors_do_not_share_a_spool(home: Path) -> None:
         assert first.post([event(1)]).status_code == 200
 
 
+def test_two_collectors_on_one_host_keep_two_nodes_apart(home: Path) -> None:
+    """Each has a temporary directory of Ray and a spool of its own, and both are of one cluster and session."""
+    rays = [FakeRay(home / name) for name in ("a", "b")]
+    nodes = ["ab" * 28, "cd" * 28]
+    for ray, node in zip(rays, nodes, strict=True):
+        (ray.begin(node=node) / "logs" / "worker.out").write_text(f"of {node}\n")
+    store = {"LOCAL_STORAGE_DIR": str(home / "store")}
+    with running(home / "a", "--role=Head", **store) as first, running(home / "b", **store) as second:
+        for collector, number in ((first, 1), (second, 2)):
+            assert collector.post([event(number)]).status_code == 200
+        for collector, ray in ((second, rays[1]), (first, rays[0])):
+            eventually(lambda collector=collector: "a session is kept" in str(collector.log()))
+            ray.end()
+            assert collector.end() == 0
+    history = home / f"store/cluster-history/raycluster/default/test/{SESSION}"
+    for node, number in zip(nodes, ("1", "2"), strict=True):
+        assert (history / node / "logs/worker.out").read_text() == f"of {node}\n"
+        (events,) = (history / node / "job_events").rglob("*.gz")
+        assert [json.loads(line)["eventId"] for line in gzip.decompress(events.read_bytes()).splitlines()] == [number]
+    assert {path.name for path in history.iterdir()} == set(nodes)
+
+
 def test_figures_are_counted(home: Path) -> None:
     """/metrics tells what came in and what is waiting."""
     with running(home) as collector:

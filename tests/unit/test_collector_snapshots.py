@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +34,7 @@ class FakeDashboard:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {"/api/version": VERSION, JOBS: [], NODES: {}, ACTORS: {}}
         self.asked: list[str] = []
+        self.most_at_once = 0
         self.headers: list[dict[str, str]] = []
         self.url = ""
 
@@ -43,9 +45,13 @@ class FakeDashboard:
 @contextmanager
 def serving() -> Iterator[FakeDashboard]:
     fake = FakeDashboard()
+    at_once: set[int] = set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            at_once.add(threading.get_ident())
+            fake.most_at_once = max(fake.most_at_once, len(at_once))
+            time.sleep(0.02)
             fake.asked.append(self.path)
             fake.headers.append(dict(self.headers))
             uri = self.path.replace("?nocache=1", "").replace("&nocache=1", "")
@@ -53,6 +59,7 @@ def serving() -> Iterator[FakeDashboard]:
             self.send_response(200 if uri in fake.answers else 500)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            at_once.discard(threading.get_ident())
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
@@ -253,6 +260,36 @@ def test_large_answers_are_asked_for_less_often() -> None:
     question = schedule.next()
     schedule.answered(question, 100.0, 10 * 2**20)
     assert question.due == 100.0 + 160.0
+
+
+def test_last_questions_are_asked_a_few_at_a_time(tmp_path: Path) -> None:
+    """Their answers are in memory together, and the dashboard is about to end too."""
+
+    async def use(snapshots: Snapshots, fake: FakeDashboard) -> None:
+        await snapshots.final()
+
+    _, fake = ask(tmp_path, use)
+    assert len(fake.asked) > 6
+    assert 1 < fake.most_at_once <= 4
+
+
+def test_large_answers_are_in_memory_one_at_a_time() -> None:
+    """The next is read when the first is kept; small ones do not wait for that."""
+
+    async def use(dashboard: Dashboard, fake: FakeDashboard) -> None:
+        fake.answers |= {"/a": "x" * 3_000_000, "/b": "y" * 3_000_000}
+        async with asyncio.timeout(60):
+            async with dashboard.answer("/a"):
+                other = asyncio.create_task(dashboard.get("/b"))
+                for _ in range(50):
+                    await dashboard.get(JOBS)
+                assert fake.count("/b") == 1
+                assert not other.done()
+            assert len(await other) > 3_000_000
+        await dashboard.close()
+
+    with serving() as fake:
+        asyncio.run(use(Dashboard(Settings(ray_dashboard_address=fake.url), SESSION, lambda: None), fake))
 
 
 def test_the_operators_address_of_the_head_is_read_in_all_its_forms() -> None:

@@ -35,6 +35,7 @@ class FlakyStore(LocalStore):
     def __init__(self, directory: Path, failures: int) -> None:
         super().__init__(directory)
         self.failures = failures
+        self.failure: Exception = StoreUnavailable("the store is away")
         self.spool = directory.parent / "spool"
         self.most = 0
         """Bytes that were on the spool's disk during an upload."""
@@ -45,7 +46,7 @@ class FlakyStore(LocalStore):
             self.failures -= 1
             if self.failures % 2:
                 await super().put(key, data)
-            raise StoreUnavailable("the store is away")
+            raise self.failure
         await super().put(key, data)
 
 
@@ -235,6 +236,15 @@ def test_a_spool_file_that_vanished_is_counted_as_lost(tmp_path: Path) -> None:
         assert (counts.received, counts.stored, counts.lost) == (2, 0, 2)
 
     at(Place(tmp_path), use)
+
+
+def test_a_store_that_raises_file_not_found_costs_no_segment(tmp_path: Path) -> None:
+    """A file of the store's own that is missing, such as a token, is not the spool's."""
+    place = Place(tmp_path, failures=1)
+    place.store.failure = FileNotFoundError(2, "No such file or directory", "token")
+    at(place, fill_and_drain)
+    assert len(place.objects()) == 3
+    assert place.metrics.lost == 0
 
 
 def test_files_made_for_uploads_stay_within_their_share_of_the_disk(tmp_path: Path) -> None:

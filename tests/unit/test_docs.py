@@ -98,3 +98,14 @@ def test_every_command_is_in_a_document() -> None:
     assert {"tasks", "logs", "sql"} <= set(listed)
     text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "keeping.md", DOCS.parent / "README.md"))
     assert [name for name in listed if f"{name}`" not in text and f"rayhistory {name}" not in text] == []
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    """A name may be cut at its beginning: `…_is_there_once`."""
+    tests = "".join(path.read_text() for path in DOCS.parent.joinpath("tests").rglob("test_*.py"))
+    there = set(re.findall(r"^ *(?:async )?def (test_\w+)\(", tests, re.MULTILINE))
+    named = [
+        name for path in DOCS.rglob("*.md") for name in re.findall(r"`((?:test_|…_)[a-z0-9_]+)`", path.read_text())
+    ]
+    assert len(named) > 10
+    assert [name for name in named if not any(each.endswith(name.lstrip("…")) for each in there)] == []

@@ -1,18 +1,22 @@
 """The list of sessions: every view has an address, only what is on the page is looked at, and mistakes are told."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.errors import StoreUnavailable
+from rayhistory.index.manifest import SCHEMA, Closing, Counts, Manifest
 from rayhistory.layout import Layout, SessionRef
+from rayhistory.server import home as home_module
 from rayhistory.server.app import create_app
 from rayhistory.settings import resolve
 from rayhistory.storage.local import LocalStore
-from rayhistory.storage.seam import Listing
+from rayhistory.storage.seam import Listing, ObjectInfo
 
 LAYOUT = Layout()
 DAY = 86_400
@@ -29,6 +33,25 @@ class CountingStore(LocalStore):
     async def list_folder(self, prefix: str) -> Listing:
         self.listed.append(prefix)
         return await super().list_folder(prefix)
+
+
+class ForgetfulStore(LocalStore):
+    """A directory that does not answer below these prefixes."""
+
+    def __init__(self, root: Path, *away: str) -> None:
+        super().__init__(root)
+        self.away = away
+
+    async def list_folder(self, prefix: str) -> Listing:
+        if prefix.startswith(self.away):
+            raise StoreUnavailable("the store is away")
+        return await super().list_folder(prefix)
+
+    async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        if prefix.startswith(self.away):
+            raise StoreUnavailable("the store is away")
+        async for info in super().list_all(prefix, start_after):
+            yield info
 
 
 def session_of(seconds: float) -> str:
@@ -166,3 +189,65 @@ def test_ten_thousand_sessions_are_paged_and_only_those_of_the_page_are_looked_a
         assert "Nothing on this page" in client.get("/home?page=201").text
         assert client.get("/home.json?page=99999999999999999999999").json()["sessions"] == []
         assert client.get("/home.json", params={"q": names[1234]}).json()["total"] == 1
+
+
+KUBERAYS = SessionRef("ml", "kuberays", "session_2026-11-15_20-00-00_000000_1")
+
+
+def add_manifest(root: Path, generation: int, tasks: int) -> None:
+    """Of a session of which nothing tells when it ended, as with those of KubeRay's collectors."""
+    closing, counts = Closing(0, clean=True), Counts(tasks=tasks)
+    manifest = Manifest(SCHEMA, generation, "b", {}, "", closing, counts, None, None, None, 0, 0)
+    path = root / LAYOUT.manifest_key(KUBERAYS, generation)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(manifest))
+
+
+def test_counts_follow_an_index_that_was_extended_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at again after a while, and not before: a visit does not cost what fifty sessions do."""
+    keep(tmp_path / "store", KUBERAYS)
+    add_manifest(tmp_path / "store", 1, tasks=1)
+    store = CountingStore(tmp_path / "store")
+
+    def shown() -> int:
+        (row,) = client.get("/home.json").json()["sessions"]
+        return int(row["counts"]["tasks"])
+
+    with opened(tmp_path, store) as client:
+        assert shown() == 1
+        add_manifest(tmp_path / "store", 2, tasks=2)
+        looked = len([prefix for prefix in store.listed if "/index/" in prefix])
+        assert shown() == 1
+        assert len([prefix for prefix in store.listed if "/index/" in prefix]) == looked
+    monkeypatch.setattr(home_module, "_FRESH", 0.0)
+    with opened(tmp_path, store) as client:
+        assert shown() == 2
+        add_manifest(tmp_path / "store", 3, tasks=3)
+        assert shown() == 3
+
+
+def test_an_index_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    keep(tmp_path / "store", KUBERAYS)
+    add_manifest(tmp_path / "store", 1, tasks=1)
+    away = LAYOUT.index_prefix(KUBERAYS)
+    with opened(tmp_path, ForgetfulStore(tmp_path / "store", away)) as client:
+        (row,) = client.get("/home.json").json()["sessions"]
+        assert (row["counts"], row["unreadable"]) == (None, True)
+        page = client.get("/home").text
+        assert "cannot be read now" in page
+        assert "not indexed yet" not in page
+    with opened(tmp_path, LocalStore(tmp_path / "store")) as client:
+        assert client.get("/home.json").json()["sessions"][0]["unreadable"] is False
+
+
+@pytest.mark.parametrize(
+    "path", ["/home", "/home.json", "/", "/clusters", "/readyz", "/enter_cluster/ml/x", "/s/ml/x/latest/",
+             "/s/ml/x/latest/gaps", "/s/ml/x/latest/api/v0/tasks"],
+)  # fmt: skip
+def test_while_the_store_is_away_everybody_is_told_when_to_come_again(tmp_path: Path, path: str) -> None:
+    (tmp_path / "store").mkdir()
+    with opened(tmp_path, ForgetfulStore(tmp_path / "store", "")) as client:
+        answer = client.get(path, headers={"Accept": "text/html"})
+        assert (answer.status_code, answer.headers.get("retry-after")) == (503, "2"), answer.text

@@ -18,11 +18,12 @@ from starlette.testclient import TestClient
 from folding import NODE, RECORDED, as_lines, fold_session, put, rows
 from folding import REF as FOLDED
 from rayhistory.collector.routing import sort
-from rayhistory.errors import StoreError
+from rayhistory.errors import DamagedIndex, StoreError
 from rayhistory.events.columns import Rows
 from rayhistory.events.snapshots import add_rows
 from rayhistory.index import read as reading
-from rayhistory.index.manifest import MERGED, SCHEMA, parse_manifest
+from rayhistory.index.manifest import MERGED, SCHEMA, Manifest, parse_manifest
+from rayhistory.index.query import Filter, OpenIndex, Query
 from rayhistory.index.sources import list_sources
 from rayhistory.keeping.copying import SessionCopy
 from rayhistory.layout import Layout, SessionRef
@@ -179,6 +180,7 @@ TABLES = {
     "columns of other types": "SELECT 1 AS task_id, [1] AS state, true AS name, {'a': 1} AS job_id",
     "no rows": "SELECT 'x' AS task_id WHERE false",
     "a column that is a query": "SELECT 1 AS \"(SELECT content FROM read_text('/etc/passwd'))\", 'x' AS task_id",
+    "a type that is a query": "SELECT {']''))) OR (SELECT true FROM read_text(''/etc/passwd'')) --': 1} AS task_id",
     "hundreds of millions of rows": "SELECT repeat('x', 1000) AS name, 'FAILED' AS state FROM range(200000000)",
 }
 
@@ -199,6 +201,23 @@ def test_a_table_that_is_another_harms_nobody_else(home: Path, name: str) -> Non
             assert answer.status_code in (200, 400, 500, 503), asked
             assert "root:x:" not in answer.text
         assert client.get(f"{HOSTILE.url}api/v0/tasks").status_code == 200
+
+
+def test_a_type_that_is_none_of_ours_stands_in_no_query(home: Path) -> None:
+    """The names of a structure's fields are part of its type."""
+    manifests: list[dict[str, Any]] = []
+    _with_index(home, manifests.append)
+    path = home / "hostile.parquet"
+    with duckdb.connect() as database:
+        database.execute(f"COPY ({TABLES['a type that is a query']}) TO '{path}' (FORMAT parquet)")
+    manifest = msgspec.convert(manifests[0], Manifest)
+
+    async def here(name: str, *, again: bool) -> list[Path]:
+        return [path]
+
+    many = Filter("task_id", "in", tuple(range(17)))
+    with pytest.raises(DamagedIndex, match="a table has columns of other types than ours: STRUCT"):
+        asyncio.run(OpenIndex(manifest, here).rows(Query("tasks", filters=(many,))))
 
 
 # Packs

@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from guarded import HIDDEN, NOBODYS, OURS, bearer, guarded, rules
 from rayhistory.server import openapi
 from rayhistory.server.app import create_app
 from rayhistory.server.routes import SESSION_ROUTES
@@ -91,6 +92,23 @@ def test_every_error_has_one_shape(client: TestClient, method: str, path: str, s
     assert set(answer.json()) == {"error"}
     assert answer.json()["error"]["status"] == status
     assert answer.json()["error"]["message"]
+
+
+def test_what_access_and_limits_answer_is_described(tmp_path: Path, described: dict[str, Any]) -> None:
+    told = [set(each["get"]["responses"]) for each in described["paths"].values()]
+    rows = f"{REF.url}api/history/rows/gaps"
+    with guarded(tmp_path, auth="token", access_file=rules(tmp_path), expensive_calls=1) as client:
+        answers = [
+            client.get(rows),
+            client.get(rows, headers=bearer(NOBODYS)),
+            client.get(f"{HIDDEN.url}api/history/gaps", headers=bearer(OURS)),
+            *(client.get(rows, headers=bearer(OURS)) for _ in range(2)),
+        ]
+    assert [answer.status_code for answer in answers] == [401, 403, 403, 200, 429]
+    assert int(answers[-1].headers["retry-after"]) > 0
+    for answer in answers:
+        assert all(str(answer.status_code) in statuses for statuses in told)
+        assert set(answer.json()) == ({"error"} if answer.status_code != 200 else {"rows", "next"})
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,26 @@ def test_a_removed_file_stays_readable_under_its_name(node: Node) -> None:
     assert node.read_all() == {"worker-a-1-2.out": content, **node.on_disk()}
 
 
+@pytest.mark.parametrize("other", ["worker_10.log", "worker_1.more.log"])
+def test_a_removed_file_that_another_begins_with_stays_readable(node: Node, other: str) -> None:
+    """Many logs begin alike: what was there all the time is no copy of it."""
+    (node.logs / "worker_1.log").write_text("start\n")
+    (node.logs / other).write_text("start\nmore\n")
+    node.flush()
+    (node.logs / "worker_1.log").unlink()
+    node.flush()
+    assert node.read_all() == {"worker_1.log": b"start\n", **node.on_disk()}
+
+
+def test_a_cut_file_that_another_begins_with_stays_readable(node: Node) -> None:
+    (node.logs / "worker_1.log").write_text("start\n")
+    (node.logs / "worker_10.log").write_text("start\nmore\n")
+    node.flush()
+    os.truncate(node.logs / "worker_1.log", 0)
+    node.flush()
+    assert node.read_all() == {"worker_1.log.1": b"start\n", **node.on_disk()}
+
+
 @pytest.mark.parametrize("regrown", [0, 2, 50])
 def test_a_file_that_was_cut_begins_anew_and_what_it_held_is_kept(node: Node, regrown: int) -> None:
     """Also when it has grown past its old length before anybody looked."""
@@ -213,6 +235,20 @@ def test_of_a_name_that_is_made_anew_for_ever_the_last_are_kept_and_the_rest_is_
     kept = b"".join(node.read_all().values())
     assert {int(line.split()[1]) for line in kept.splitlines()} == set(range(6, 26))
     assert node.series.tailer.lost == 5 * 21
+
+
+def test_files_that_are_gone_make_room_for_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to go are forgotten, and counted, when all together are more than can be followed."""
+    monkeypatch.setattr(tail, "MOST_FILES", 5)
+    for number in range(8):
+        node.append(f"{number}.log")
+        node.flush()
+        if number < 6:
+            (node.logs / f"{number}.log").unlink()
+        node.flush()
+    assert sorted(node.read_all()) == [f"{number}.log" for number in range(3, 8)]
+    assert node.series.tailer.lost == 3 * 21
+    assert node.series.tailer.beyond == 0
 
 
 @pytest.mark.parametrize("seen_between", [False, True])
@@ -257,6 +293,40 @@ def test_links_inside_lead_to_their_file_and_others_nowhere(node: Node) -> None:
     content = (node.logs / "real.log").read_bytes()
     assert node.read_all() == {"real.log": content, "inside.log": content, "hard.log": content}
     assert sum(1 for _ in node.packs()) == 1
+
+
+@pytest.mark.parametrize(("swapped", "after"), [("a.log", 3), ("folder", 3), ("folder", 1), ("folder", 2), ("", 3)])
+def test_what_is_swapped_for_a_link_after_the_listing_is_not_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch, swapped: str, after: int
+) -> None:
+    """Whoever writes logs could have the collector's own files stored as theirs. There are three folders to be read."""
+    for name in ("a.log", "folder/a.log", "folder/deep/a.log"):
+        node.append(name)
+        outside = node.home / "outside" / name
+        outside.parent.mkdir(parents=True, exist_ok=True)
+        outside.write_text("secret " * 100)
+        outside.with_name("secret").write_text("secret")
+    scandir, left = os.scandir, after
+
+    @contextmanager
+    def read_and_swap(directory: int | str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        nonlocal left
+        with scandir(directory) as inside:
+            yield inside
+        left -= 1
+        if left == 0:
+            (node.logs / swapped).rename(node.home / "was")
+            (node.logs / swapped).symlink_to(node.home / "outside" / swapped)
+
+    monkeypatch.setattr(os, "scandir", read_and_swap)
+    node.series.scan()
+    monkeypatch.undo()
+    assert left <= 0
+    tailer = node.series.tailer
+    read = b"".join(data for file in tailer.due(final=True) for _, _, data in tailer.read(file, 1 << 20))
+    assert b"secret" not in read
+    node.flush()
+    assert not any("secret" in name or b"secret" in content for name, content in node.read_all().items())
 
 
 def test_binary_and_sparse_files_and_long_lines_come_back_exactly(node: Node) -> None:

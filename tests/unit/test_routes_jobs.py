@@ -17,11 +17,14 @@ from rayhistory.errors import StoreUnavailable
 from rayhistory.layout import Layout, SessionRef, StartRecord
 from rayhistory.server import logfiles, logflow
 from rayhistory.server.app import create_app
+from rayhistory.server.logfind import Found
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
 from recorded_sample import NODE, REF, keep_sample, live, serving, settings_for
 
 NEXT = SessionRef.checked("default", "sample", "session_2026-11-16_00-00-00_000000_1")
+TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
+WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
 OUTPUT = "line one\n“quoted” \\ \x00 \x1b[31mröt\x1b[0m 绿\n" * 50
 FILES = {
     "job-driver-sub-ok.log": OUTPUT.encode(),
@@ -195,6 +198,46 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(session: Growing, n
         return text
 
     assert asyncio.run(ask()) == b"one\ntwo\nthree"
+
+
+def test_a_log_that_grows_between_two_looks_is_still_followed(session: Growing) -> None:
+    """Whoever finds it and whoever follows it look at different times."""
+
+    async def follow() -> bytes:
+        (logs, *_) = logfiles.plain_logs(LocalStore(Path(session.settings.local_storage_dir)), session.layout, REF)
+        size = (await logfiles.find_file(logs, NODE, "raylet.out")).size
+        await asyncio.to_thread(session.write, b"one\ntwo\n")
+        rounds = iter([b"one\ntwo\nthree", b""])
+
+        async def is_over() -> bool:
+            if more := next(rounds):
+                await asyncio.to_thread(session.write, more)
+            return not more
+
+        found = Found(NODE, "raylet.out", 0, size)
+        return b"".join([piece async for piece in logflow.followed(logs, found, is_over, 0.0)])
+
+    assert asyncio.run(follow()) == b"one\ntwo\nthree"
+
+
+def test_the_output_of_a_task_that_has_ended_is_not_followed(session: Growing) -> None:
+    """It ends where the file ends, until another task writes to it."""
+    session.write(b"x" * 54 + b"its lines", f"{WORKER}.out")
+
+    async def ask() -> bytes:
+        text = b""
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal text
+            text += message.get("body", b"")
+
+        app = create_app(session.settings)
+        async with app.router.lifespan_context(app):
+            scope = http_scope(app, f"{REF.url}api/v0/logs/stream", f"task_id={TASK}")
+            await asyncio.wait_for(app(scope, never, send), 60)
+        return text
+
+    assert asyncio.run(ask()) == b"its lines"
 
 
 def test_the_output_of_a_job_is_not_over_because_another_session_begins(session: Growing) -> None:

@@ -294,6 +294,17 @@ def test_an_actor_has_the_output_of_its_latest_life_that_left_any(client: TestCl
     assert complaint(client, actor_id=ASYNC_ACTOR).startswith("Could not find a log file.")
 
 
+def test_every_incarnation_of_an_actor_can_be_asked_for(client: TestClient) -> None:
+    restarted = {"actor_id": RESTARTED_ACTOR}
+    assert content(client, incarnation=0, **restarted) == b"first life\n"
+    assert content(client, incarnation=1, suffix="err", **restarted) == b"second life, stderr\n"
+    assert complaint(client, incarnation=1, **restarted).startswith("Could not find a log file.")
+    for number in (2, -1):
+        said = f"Actor ID {RESTARTED_ACTOR} has no incarnation {number}: there are 0 to 1."
+        assert complaint(client, incarnation=number, **restarted) == said
+    assert complaint(client, incarnation="x", **restarted) == "incarnation must be a whole number, not 'x'"
+
+
 def test_a_submitted_job_is_found_whatever_node_is_named(client: TestClient) -> None:
     for node in ({"node_id": NODE}, {"node_ip": "10.0.0.1"}, {"node_id": "0" * 56}):
         assert content(client, submission_id="sub-ok", **node) == b"driver says 1\n"

@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from rayhistory.index import ask
 from rayhistory.index.query import Filter
+from rayhistory.server.routes import rows
 from recorded_sample import serving
 
 
@@ -64,6 +65,22 @@ def test_pages_follow_each_other_to_the_end(client: TestClient, sort: str) -> No
     assert found == everything["rows"]
 
 
+@pytest.mark.parametrize(("size", "limit"), [(1, 9_997), (3_000, 9_998), (10**9, 9_999)])
+def test_a_page_of_large_rows_ends_early_and_is_followed_by_others(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int, limit: int
+) -> None:
+    everything = ask_for(client, "snapshots", limit=10_000)["rows"]
+    monkeypatch.setattr(rows, "_LARGEST_PAGE", size)
+    pages, more = [], {"cursor": ""}
+    while more["cursor"] is not None:
+        page = ask_for(client, "snapshots", limit=limit, **more)
+        assert sum(len(row["body"]) for row in page["rows"][:-1]) <= size
+        pages.append(page["rows"])
+        more = {"cursor": page["next"]}
+    assert [row for page in pages for row in page] == everything
+    assert (len(pages) > 2) == (size < 10**9)
+
+
 def test_every_table_that_is_served_can_be_asked_for(client: TestClient) -> None:
     for table in ("tasks", "actors", "jobs", "nodes", "workers", "placement_groups", "profile_events", "gaps",
                   "actor_transitions", "cluster_events", "platform_events", "snapshots"):  # fmt: skip
@@ -97,6 +114,20 @@ def test_a_mistake_is_told_in_our_own_shape(client: TestClient, address: str, me
     error = answer.json()["error"]
     assert error["status"] == 400
     assert error["message"].startswith(message)
+
+
+@pytest.mark.parametrize("parameter", ["sort={}", "sort=state,-{}", "where={}~bar", "where={}^=x&count=1", "where={}="])
+@pytest.mark.parametrize(("table", "column"), [("jobs", "runtime_env"), ("tasks", "runtime_env"),
+                         ("actors", "runtime_env"), ("snapshots", "body"), ("platform_events", "body")])  # fmt: skip
+def test_browsers_cannot_find_out_what_is_masked(client: TestClient, table: str, column: str, parameter: str) -> None:
+    """Neither from the cursor, which holds the last row's values, nor from which rows there are."""
+    known = "state" if table in ("tasks", "actors") else "status" if table == "jobs" else "ns"
+    asked = parameter.format(column).replace("state", known)
+    address = f"api/history/rows/{table}?limit=1&columns={known}&{asked}"
+    assert client.get(address).status_code == 200
+    answer = client.get(address, headers={"User-Agent": "Mozilla/5.0"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"{column} may have secrets, which browsers do not see")
 
 
 def test_browsers_do_not_see_the_values_of_environment_variables(client: TestClient) -> None:

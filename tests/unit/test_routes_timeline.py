@@ -1,13 +1,16 @@
 """The timeline: the spans of the live dashboard, readable for Chrome's tracing and Perfetto."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from manytasks import SMALL_JOB, keep_many
+from rayhistory.server.app import create_app
 from rayhistory.server.routes import timeline
-from recorded_sample import live, serving
+from recorded_sample import REF, live, serving, settings_for
 
 Row = dict[str, Any]
 
@@ -74,10 +77,31 @@ def test_the_timeline_can_be_downloaded(client: TestClient) -> None:
     assert answer.headers["content-disposition"].startswith('attachment; filename="timeline-01000000-')
 
 
-def test_portions_change_nothing(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_portions_change_nothing_though_a_task_has_as_many_attempts(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     whole = events(client)
-    monkeypatch.setattr(timeline, "_TASKS_AT_ONCE", 3)
+    monkeypatch.setattr(timeline, "_TASKS_AT_ONCE", size)
     assert events(client) == whole
+
+
+def test_the_timeline_of_a_small_job_reads_no_spans_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks lie far apart among those of a large one."""
+    keep_many(tmp_path, 3_000, small_job=30)
+    read: list[Row] = []
+    sort_by_attempt = timeline.by_attempt
+
+    def noted(spans: list[Row]) -> Any:
+        read.extend(spans)
+        return sort_by_attempt(spans)
+
+    monkeypatch.setattr(timeline, "by_attempt", noted)
+    with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:
+        found = [event for event in events(client, f"?job_id={SMALL_JOB}") if event["ph"] == "X"]
+        assert len({event["args"]["task_id"] for event in found}) == 30
+        assert len(read) == len(found)
+        assert len(events(client)) > 99 * len(found)
 
 
 def test_what_is_no_job_is_refused(client: TestClient) -> None:

@@ -387,6 +387,19 @@ def test_gaps_lead_to_what_is_missing() -> None:
     assert f"{a_session().url}gaps" in home(a_session(counts=some_counts(gaps=1))).links()
 
 
+def test_every_link_that_leads_elsewhere_than_its_row_is_reached_by_keys() -> None:
+    """The name of a cluster leads where the button does, which is enough."""
+    row = a_session(owner_kind="rayservice", owner_name="shop", counts=some_counts(gaps=1))
+    skipped = [link["href"] for link in home(row).all("a") if link.get("tabindex") == "-1"]
+    assert skipped == [row.url]
+
+
+def test_counts_that_cannot_be_read_now_are_not_taken_for_none() -> None:
+    page = home(a_session(counts=None, unreadable=True))
+    assert "cannot be read now" in page.text
+    assert "not indexed yet" not in page.text
+
+
 def test_a_dashboard_can_be_chosen_only_where_there_are_several() -> None:
     several = home(a_session(dashboard="2.60.0"), dashboards=["2.60.0", "2.55.0"])
     assert f"{a_session().url}?dashboard=2.55.0" in several.links()
@@ -421,6 +434,14 @@ def test_the_bar_tells_which_session_this_is_in_what_state_and_how_old() -> None
     (bar,) = [header for header in page.all("header") if header.get("id") == "bar"]
     assert bar["data-address"] == a_session().url.rstrip("/")
     assert HOME_PATH in page.links()
+
+
+def test_what_a_screen_reader_says_by_itself_is_no_age() -> None:
+    """An age changes all the time."""
+    page = frame(a_session())
+    assert [element["id"] for _, element in page.elements if element.get("role") == "status"] == ["changed"]
+    (shown,) = (element for _, element in page.elements if element.get("id") == "shown")
+    assert not {"role", "aria-live"} & set(shown)
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,21 @@ import argparse
 import asyncio
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 import msgspec
 from starlette.applications import Starlette
 from starlette.types import Message
 
+from rayhistory.cli.choice import path_of
 from rayhistory.errors import RayHistoryError, UsageError
-from rayhistory.layout.session import is_session_name
 from rayhistory.rayaddress import SERVER_VARIABLE
 from rayhistory.server.app import create_app
 from rayhistory.settings import Settings
@@ -27,7 +29,6 @@ _BEING_INDEXED = "This session is being indexed"
 _AGAIN = 2.0
 _ONLY_FOR_US: dict[str, Any] = {"allowed_hosts": (), "auth": "none", "discover": False, "live": False}
 """Whoever can read the store needs no permission of a server."""
-_ADDRESS = "/s/"
 
 Params = dict[str, Any]
 
@@ -71,7 +72,7 @@ class Asking:
 async def asking(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[Asking]:
     server, name = address_of(arguments)
     async with _client(server, settings) as http:
-        yield Asking(http, await session_path(http, name))
+        yield Asking(http, quote(await path_of(name, partial(_listed, http)), safe="/~@:+"))
 
 
 def address_of(arguments: argparse.Namespace) -> tuple[str | None, str]:
@@ -81,7 +82,8 @@ def address_of(arguments: argparse.Namespace) -> tuple[str | None, str]:
     if name.startswith(("http://", "https://")):
         if server:
             raise UsageError("SESSION is an address of a server already: leave out --server")
-        server, slash, name = name.partition(_ADDRESS)
+        server, slash, name = re.split("[?#]", name, maxsplit=1)[0].partition("/s/")
+        name = unquote(name)
         if not slash:
             raise UsageError(f"not an address of a session: {server} (as http://host:8080/s/namespace/cluster/session)")
     if not server and not named_store:
@@ -104,24 +106,12 @@ async def _client(server: str | None, settings: Settings) -> AsyncIterator[httpx
         yield http
 
 
-async def session_path(http: httpx.AsyncClient, name: str) -> str:
-    """The path below which the session answers, with a slash at its end."""
-    if "/" in name:
-        short = name.count("/") == 1
-        return f"{_ADDRESS}{quote(name, safe='/~@:+')}{'/latest' if short else ''}/"
-    if name and not is_session_name(name):
-        raise UsageError(f"not a session: {name!r} (see rayhistory sessions)")
-    async with answers(http, "/home.json", {"q": name} if name else None) as answer:
+async def _listed(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
+    async with answers(http, "/home.json", {"q": name, "sort": "-started"}) as answer:
         await answer.aread()
         if answer.status_code != 200:
             raise failure(answer.status_code, message_of(answer))
-        rows = [row for row in answer.json()["sessions"] if name in ("", row["session"])]
-    if not rows:
-        what = f"no session {name!r} is in the store" if name else "the store holds no session yet"
-        raise UsageError(f"{what}: see rayhistory sessions")
-    if name and len(rows) > 1:
-        raise UsageError(f"{name} is the name of {len(rows)} sessions: say namespace/cluster/session")
-    return str(rows[0]["url"])
+        return [(row["session"], row["url"]) for row in answer.json()["sessions"]]
 
 
 @asynccontextmanager

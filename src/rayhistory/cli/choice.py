@@ -1,7 +1,47 @@
-"""Which sessions of the store are meant."""
+"""Which sessions are meant: one, as all commands that look into a session are told; or many, of a store."""
+
+from collections.abc import Awaitable, Callable
 
 from rayhistory.errors import UsageError
-from rayhistory.server.catalogue import Entry
+from rayhistory.layout.session import is_session_name
+from rayhistory.server.catalogue import Catalogue, Entry
+from rayhistory.server.resolve import Selection, parse_session_path
+
+Listed = Callable[[str], Awaitable[list[tuple[str, str]]]]
+"""Names and paths of the sessions that have this in their names, newest first."""
+
+_ADDRESS = "/s/"
+
+
+async def path_of(name: str, listed: Listed) -> str:
+    """The path below which the session answers, with a slash at its end; without a name, that of the newest."""
+    if "/" in name:
+        return f"{_ADDRESS}{name}{'/latest' if name.count('/') == 1 else ''}/"
+    if name and not is_session_name(name):
+        raise UsageError(f"not a session: {name!r} (see rayhistory sessions)")
+    paths = [path for session, path in await listed(name) if name in ("", session)]
+    if not paths:
+        what = f"no session {name!r} is in the store" if name else "the store holds no session yet"
+        raise UsageError(f"{what}: see rayhistory sessions")
+    if name and len(paths) > 1:
+        raise UsageError(f"{name} is the name of {len(paths)} sessions: say namespace/cluster/session")
+    return paths[0]
+
+
+async def selected(catalogue: Catalogue, name: str) -> Selection:
+    """The same, of a store that is read without any server."""
+
+    async def listed(_: str) -> list[tuple[str, str]]:
+        newest = sorted(await catalogue.entries(), key=lambda entry: entry.started_ms or 0, reverse=True)
+        return [(entry.ref.session, entry.ref.url) for entry in newest]
+
+    if "://" in name:
+        raise UsageError(f"{name}: this command reads the store, so name the session without a server")
+    path = await path_of(name.strip("/"), listed)
+    selection, below = parse_session_path(path.removeprefix(_ADDRESS))
+    if below:
+        raise UsageError(f"not a session: {name!r} (see rayhistory sessions)")
+    return selection
 
 
 def chosen(entries: list[Entry], names: list[str]) -> list[Entry]:

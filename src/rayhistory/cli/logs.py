@@ -13,6 +13,17 @@ from rayhistory.settings import Settings
 
 _HEAD = "the head node"
 _LONGEST = 1 << 20
+_WRITTEN = ("task", "actor", "job", "pid", "file")
+_GOES_WITH = {
+    "node": ("pid", "file", "list"),
+    "attempt": ("task",),
+    "incarnation": ("actor",),
+    "err": ("task", "actor", "pid"),
+    "lines": _WRITTEN,
+    "follow": _WRITTEN,
+    "grep": _WRITTEN,
+}
+"""What means something beside what."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", metavar="GLOB", nargs="?", const="**", help="the names of files (the default)")
     parser.add_argument("--node", metavar="ID", help="for --pid, --file and --list (default: the head node)")
     parser.add_argument("--attempt", type=int, metavar="N", help="of a task (default: the latest)")
-    parser.add_argument("--err", action="store_true", help="stderr instead of stdout")
+    parser.add_argument("--incarnation", type=int, metavar="N", help="of an actor, from 0 (default: the latest)")
+    parser.add_argument("--err", action="store_true", help="stderr instead of stdout, of a task, actor or process")
     parser.add_argument("-n", "--lines", type=int, metavar="N", help="the last N lines (default: all)")
     parser.add_argument("--follow", action="store_true", help="go on while the session runs")
     parser.add_argument("--grep", type=read_as(_pattern), metavar="REGEX", help="only lines that match")
@@ -41,13 +53,17 @@ def _pattern(text: str) -> "re.Pattern[bytes]":
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.lines is not None and arguments.lines < 1:
         raise UsageError(f"--lines {arguments.lines}: use a number above 0")
-    return asyncio.run(_run(arguments, settings))
+    what = next((name for name in _WRITTEN if getattr(arguments, name) is not None), "list")
+    for flag, fitting in _GOES_WITH.items():
+        given = getattr(arguments, flag)
+        if given is not None and given is not False and what not in fitting:
+            raise UsageError(f"--{flag} goes with {', '.join(f'--{name}' for name in fitting)}")
+    return asyncio.run(_run(what, arguments, settings))
 
 
-async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
-    named = (arguments.task, arguments.actor, arguments.job, arguments.pid, arguments.file)
+async def _run(what: str, arguments: argparse.Namespace, settings: Settings) -> int:
     async with asking(arguments, settings) as session:
-        if all(value is None for value in named):
+        if what == "list":
             await _list(session, arguments)
             return 0
         kind = "stream" if arguments.follow else "file"
@@ -80,6 +96,7 @@ def _question(arguments: argparse.Namespace) -> Params:
         "pid": arguments.pid,
         "filename": arguments.file,
         "attempt_number": arguments.attempt,
+        "incarnation": arguments.incarnation,
         "suffix": "err" if arguments.err else "out",
         "lines": arguments.lines or -1,
     }

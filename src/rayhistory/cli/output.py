@@ -3,19 +3,23 @@
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
+import duckdb
 import msgspec
 
+from rayhistory.cli.schema import moments
 from rayhistory.errors import UsageError
 
 _WIDEST = 60
 _MOST_ROWS = 1_000
-_FIRST_MOMENT = 10**12
+_FIRST_MOMENT, _LAST_MOMENT = 10**12, 10**14
+_ROW_GROUP = 20_480
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 Rows = Iterable[Iterable[Any]]
@@ -29,16 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def writer(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Callable[[Rows], None]]:
-    """To be called with portions of rows, in the order of the names."""
-    if arguments.json:
-        form: _Form = _Json(names)
-    elif arguments.csv:
-        form = _Csv(names)
-    elif arguments.parquet:
-        form = _Parquet(names, arguments.parquet)
-    else:
-        form = _Aligned(names)
+def writer(
+    arguments: argparse.Namespace, names: Sequence[str], types: Mapping[str, str]
+) -> Iterator[Callable[[Rows], None]]:
+    """To be called with portions of rows, in the order of the names. Columns without a type are text."""
+    if arguments.parquet:
+        with whole_file(arguments.parquet) as file, _waiting(file, names, types) as add:
+            yield add
+        return
+    form: _Form = _Json(names) if arguments.json else _Csv(names) if arguments.csv else _Aligned(names)
     yield form.add
     form.close()
 
@@ -77,21 +80,6 @@ class _Csv:
         sys.stdout.flush()
 
 
-class _Parquet:
-    def __init__(self, names: Sequence[str], file: str) -> None:
-        self._names = names
-        self._file = file
-        self._columns: list[list[Any]] = [[] for _ in names]
-
-    def add(self, rows: Rows) -> None:
-        for row in rows:
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
-
-    def close(self) -> None:
-        write_parquet(self._file, arrow_table(self._names, self._columns))
-
-
 class _Aligned:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -121,7 +109,7 @@ def _cell(name: str, value: Any) -> str:
     """One line of bounded width. What a cluster was told to call things can steer a terminal, so nothing of that."""
     if value is None:
         return "-"
-    if isinstance(value, int) and name.endswith(("_ms", "_time")) and value > _FIRST_MOMENT:
+    if name in moments() and isinstance(value, int) and _FIRST_MOMENT < value < _LAST_MOMENT:
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     text = "".join(mark if mark.isprintable() else " " for mark in _text(value)[: _WIDEST * 4]).strip()
     return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
@@ -131,31 +119,60 @@ def _text(value: Any) -> str:
     return _ENCODER.encode(value).decode() if isinstance(value, dict | list) else str(value)
 
 
-def arrow_table(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Any:
-    """Typed by what is in the columns; what has several types, or parts, becomes text."""
-    from arro3.core import Array, DataType, Table  # noqa: PLC0415
-
-    types = {bool: DataType.bool(), int: DataType.int64(), float: DataType.float64()}
-    arrays = []
-    for column in columns:
-        kinds = {type(value) for value in column if value is not None}
-        if len(kinds) == 1 and (kind := kinds.pop()) in types:
-            arrays.append(Array(column, types[kind]))
-        else:
-            arrays.append(Array([None if value is None else _text(value) for value in column], DataType.utf8()))
-    return Table.from_arrays(arrays, names=list(names))
-
-
-def write_parquet(name: str, table: Any) -> None:
-    """Whole or not at all."""
-    import arro3.io  # noqa: PLC0415
-
-    path = Path(name)
-    half = path.with_name(f".{path.name}.half")
+@contextmanager
+def whole_file(name: str) -> Iterator[Path]:
+    """A place beside the file: what was written there becomes the file in the end, whole or not at all."""
+    path = Path(name).absolute()
+    half = path.parent / f".{path.name}.half"
     try:
-        arro3.io.write_parquet(table, str(half))
-        half.replace(path)
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{name} cannot be written: it is no file")
+        try:
+            half.touch()
+            yield half
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{name} cannot be written: {error.strerror or error}") from None
-    finally:
-        half.unlink(missing_ok=True)
+
+
+@contextmanager
+def _waiting(file: Path, names: Sequence[str], types: Mapping[str, str]) -> Iterator[Callable[[Rows], None]]:
+    """Rows that become a Parquet file wait on its disk until all are there: they may be more than fit into memory."""
+    with NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as lines, duckdb.connect() as database:
+
+        def add(rows: Rows) -> None:
+            for row in rows:
+                lines.write(_ENCODER.encode(dict(zip(names, row, strict=True))) + b"\n")
+
+        yield add
+        lines.flush()
+        columns = {name: types.get(name, "VARCHAR") for name in names}
+        try:
+            write_parquet(file, database.read_json(lines.name, columns=columns, format="newline_delimited"))
+        except duckdb.Error as error:
+            raise UsageError(f"no Parquet file can be made of this: {line_of(error)}") from None
+
+
+def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
+    try:
+        _exact(rows).write_parquet(str(file), compression="zstd", row_group_size=_ROW_GROUP, use_tmp_file=False)
+    except duckdb.IOException as error:
+        if str(file) not in str(error):
+            raise
+        raise UsageError(f"the Parquet file cannot be written: {line_of(error)}") from None
+
+
+def _exact(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Parquet has no integers of more than 64 bits, and DuckDB would round them: decimals are exact."""
+    columns = []
+    for place, (name, kind) in enumerate(zip(rows.columns, rows.types, strict=True), 1):
+        exact = "::DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else ""
+        quoted = name.replace('"', '""')
+        columns.append(f'#{place}{exact} AS "{quoted}"')
+    return rows.project(", ".join(columns))
+
+
+def line_of(error: duckdb.Error) -> str:
+    return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()

@@ -4,12 +4,11 @@ import argparse
 import asyncio
 import sys
 import webbrowser
-from pathlib import Path
 from typing import Any
 
 from rayhistory.cli import output
 from rayhistory.cli.asking import address_of, asking
-from rayhistory.errors import UsageError
+from rayhistory.cli.schema import schema
 from rayhistory.rayaddress import LOCAL_SERVER
 from rayhistory.settings import Settings
 
@@ -36,7 +35,7 @@ def summary(arguments: argparse.Namespace, settings: Settings) -> int:
          *(group["state_counts"].get(state, 0) for state in states))
         for name, group in groups.items()
     ]  # fmt: skip
-    with output.writer(arguments, [*about, *states]) as add:
+    with output.writer(arguments, [*about, *states], dict.fromkeys(states, "BIGINT")) as add:
         add(rows)
     return 0
 
@@ -58,18 +57,10 @@ async def _timeline(arguments: argparse.Namespace, settings: Settings) -> int:
             async for block in blocks:
                 sys.stdout.buffer.write(block)
             return 0
-        path = Path(arguments.output)
-        half = path.with_name(f".{path.name}.half")
-        try:
-            with half.open("wb") as file:
-                async for block in blocks:
-                    file.write(block)
-            half.replace(path)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-        finally:
-            half.unlink(missing_ok=True)
-    print(f"{path}: open it at https://ui.perfetto.dev or chrome://tracing")
+        with output.whole_file(arguments.output) as place, place.open("wb") as file:
+            async for block in blocks:
+                file.write(block)
+    print(f"{arguments.output}: open it at https://ui.perfetto.dev or chrome://tracing")
     return 0
 
 
@@ -85,7 +76,7 @@ def gaps(arguments: argparse.Namespace, settings: Settings) -> int:
     names = ("kind", "detail", "count", "source")
     rows = [[row[name] for name in names] for row in found["gaps"]]
     if rows or arguments.json or arguments.csv or arguments.parquet:
-        with output.writer(arguments, names) as add:
+        with output.writer(arguments, names, schema()["gaps"]) as add:
             add(rows)
     if found["complete"]:
         sys.stderr.write("Nothing is missing.\n")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rayhistory.cli import output
 from rayhistory.cli.asking import Asking, asking
+from rayhistory.cli.schema import schema
 from rayhistory.errors import UsageError
 from rayhistory.index.ask import DEFAULT_LIMIT, LARGEST_LIMIT
 from rayhistory.settings import Settings
@@ -51,8 +52,9 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
     async with asking(arguments, settings) as session:
         pages = _pages(session, f"api/history/rows/{table}", question, arguments.limit)
         first = await anext(pages)
-        names = list(first[0]) if first else [name.strip() for name in columns.split(",") if name.strip()]
-        with output.writer(arguments, names) as add:
+        asked = [name.strip() for name in columns.split(",") if name.strip()]
+        types = schema()[table]
+        with output.writer(arguments, list(first[0]) if first else asked or list(types), types) as add:
             add(row.values() for row in first)
             async for rows in pages:
                 add(row.values() for row in rows)

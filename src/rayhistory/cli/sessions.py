@@ -43,7 +43,7 @@ async def _rows(settings: Settings) -> list[SessionRow]:
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
     duration = row.duration_ms(int(time.time() * 1000))
-    jobs = tasks = "not indexed yet"
+    jobs = tasks = "cannot be read now" if row.unreadable else "not indexed yet"
     if row.counts:
         jobs = ", ".join(f"{number} {status.lower()}" for status, number in sorted(row.counts.jobs.items())) or "0"
         failed = f" ({row.counts.failed_tasks} failed)" if row.counts.failed_tasks else ""

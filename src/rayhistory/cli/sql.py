@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,28 @@ import duckdb
 import msgspec
 
 from rayhistory.cli import output
-from rayhistory.cli.choice import chosen
+from rayhistory.cli.choice import selected
 from rayhistory.cli.retention import parse_age, read_as
-from rayhistory.errors import DamagedIndex, FoldFailed, UsageError
+from rayhistory.errors import DamagedIndex, FoldFailed, SessionNotFound, UsageError
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.query import OpenIndex
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.server.catalogue import Catalogue, Entry
+from rayhistory.server.resolve import Resolver
 from rayhistory.settings import Settings, parse_duration, parse_size, show
 from rayhistory.storage import open_store
 
 _PATIENCE = 24 * 3600.0
 _AT_ONCE = 4
-_PORTION = 10_000
+_PORTION = 100
 _MEMORY, _TIME = 1 << 30, 300.0
 _SPILLED = "8GiB"
 
+_NAMES = "session, namespace/cluster or namespace/~rayjob/name"
 _ONE_SELECT = "give one SELECT: the tables can only be read"
 _HARMLESS = {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"}
 
+Opened = tuple[SessionRef, OpenIndex]
 Sources = dict[str, list[tuple[SessionRef, str]]]
 """For each table, where the rows of each session are."""
 
@@ -47,7 +50,7 @@ Sources = dict[str, list[tuple[SessionRef, str]]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="a SELECT, as: select state, count(*) from tasks group by all")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--session", metavar="SESSION", help="session or namespace/cluster (default: the newest)")
+    which.add_argument("--session", metavar="SESSION", default="", help=f"{_NAMES} (default: the newest)")
     which.add_argument("--all", action="store_true", help="all sessions: tables have namespace, cluster and session")
     parser.add_argument(
         "--since", type=read_as(parse_age), metavar="AGE", help="with --all: that began less long ago, as 7d, 2w, 12h"
@@ -71,50 +74,56 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
-    async with _opened(settings) as (catalogue, builder):
-        entries = _meant(await catalogue.entries(), arguments)
-        indexes = await _indexes(catalogue, builder, entries)
-        many = arguments.all or len(entries) > 1
+    async with _opened(settings) as resolver:
+        if arguments.all:
+            entries = _since(await resolver.catalogue.entries(), arguments.since)
+            indexes = await _indexes(resolver, entries)
+            complete = len(indexes) == len(entries)
+        else:
+            indexes, complete = [await _index(resolver, arguments.session)], True
         sources = await _sources(indexes, arguments.query)
-        await asyncio.to_thread(_answer, arguments, sources, many=many)
-    return 0 if len(indexes) == len(entries) else 1
+        await asyncio.to_thread(_answer, arguments, sources)
+    return 0 if complete else 1
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[tuple[Catalogue, IndexBuilder]]:
+async def _opened(settings: Settings) -> AsyncIterator[Resolver]:
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
     builder = IndexBuilder(settings, store, layout)
     try:
-        yield Catalogue(store, layout, settings.vanished_after), builder
+        yield Resolver(Catalogue(store, layout, settings.vanished_after), builder, store, layout)
     finally:
         await builder.close()
         await store.close()
 
 
-def _meant(entries: list[Entry], arguments: argparse.Namespace) -> list[Entry]:
+async def _index(resolver: Resolver, name: str) -> Opened:
+    try:
+        view = await resolver.view(await selected(resolver.catalogue, name), _PATIENCE)
+    except SessionNotFound as error:
+        raise UsageError(str(error)) from None
+    return view.ref, view.index
+
+
+def _since(entries: list[Entry], age: float | None) -> list[Entry]:
     if not entries:
         raise UsageError("the store holds no session yet: record one with rayhistory run -- python my_job.py")
-    if arguments.session:
-        return chosen(entries, [arguments.session])
-    if not arguments.all:
-        return [max(entries, key=lambda entry: entry.started_ms or 0)]
-    since = 0 if arguments.since is None else (time.time() - arguments.since) * 1000
+    since = 0 if age is None else (time.time() - age) * 1000
     found = [entry for entry in entries if (entry.started_ms or 0) >= since]
     if not found:
         raise UsageError("no session began so late: give a longer --since")
     return found
 
 
-async def _indexes(
-    catalogue: Catalogue, builder: IndexBuilder, entries: list[Entry]
-) -> list[tuple[SessionRef, OpenIndex]]:
+async def _indexes(resolver: Resolver, entries: list[Entry]) -> list[Opened]:
     """Of all that can be read; what cannot be is named, and left out."""
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(entry: Entry) -> tuple[SessionRef, OpenIndex] | None:
+    async def one(entry: Entry) -> Opened | None:
         async with places:
             try:
-                return entry.ref, await builder.open(entry.ref, await catalogue.closing(entry), _PATIENCE)
+                closing = await resolver.catalogue.closing(entry)
+                return entry.ref, await resolver.builder.open(entry.ref, closing, _PATIENCE)
             except (FoldFailed, DamagedIndex) as error:
                 if len(entries) == 1:
                     raise
@@ -124,7 +133,7 @@ async def _indexes(
     return [found for found in await asyncio.gather(*map(one, entries)) if found]
 
 
-async def _sources(indexes: list[tuple[SessionRef, OpenIndex]], query: str) -> Sources:
+async def _sources(indexes: list[Opened], query: str) -> Sources:
     """Fetches the tables that the query names; all of them when it names none, as in `show tables`."""
     words = set(re.findall(r"\w+", query.lower()))
     known = sorted({table for _, index in indexes for table in index.tables})
@@ -147,7 +156,7 @@ def check(query: str) -> None:
             raise UsageError(_ONE_SELECT)
         found = duckdb.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
     except duckdb.Error as error:
-        raise UsageError(f"this is no SQL: {_line(error)}") from None
+        raise UsageError(f"this is no SQL: {output.line_of(error)}") from None
     tree = msgspec.json.decode(found[0] if found else "{}")
     if tree.get("error", True):
         raise UsageError(_ONE_SELECT)
@@ -168,19 +177,20 @@ def _table_functions(tree: Any) -> Iterator[str]:
             left += node
 
 
-def _answer(arguments: argparse.Namespace, sources: Sources, *, many: bool) -> None:
+def _answer(arguments: argparse.Namespace, sources: Sources) -> None:
     with (
+        output.whole_file(arguments.parquet) if arguments.parquet else nullcontext() as file,
         tempfile.TemporaryDirectory(prefix="rayhistory-sql-") as scratch,
-        _database(sources, many=many, memory=arguments.memory, scratch=scratch) as database,
+        _database(arguments, sources, scratch, file) as database,
         _stopped_after(database, arguments.timeout),
     ):
         try:
-            if arguments.parquet:
-                output.write_parquet(arguments.parquet, database.sql(arguments.query))
+            if file:
+                output.write_parquet(file, database.sql(arguments.query))
             else:
                 cursor = database.execute(arguments.query)
                 names = [column[0] for column in cursor.description or []]
-                with output.writer(arguments, names) as add:
+                with output.writer(arguments, names, {}) as add:
                     while rows := cursor.fetchmany(_PORTION):
                         add(rows)
         except duckdb.InterruptException:
@@ -191,31 +201,38 @@ def _answer(arguments: argparse.Namespace, sources: Sources, *, many: bool) -> N
             raise UsageError(f"{show(arguments.memory)} are not enough: ask for less, or give more --memory") from None
         except duckdb.IOException as error:
             raise UsageError(
-                f"a table cannot be read, ask for fewer sessions, or give more --cache-size: {_line(error)}"
+                f"a table cannot be read, ask for fewer sessions, or give more --cache-size: {output.line_of(error)}"
             ) from None
         except duckdb.Error as error:
-            raise UsageError(_line(error)) from None
+            raise UsageError(output.line_of(error)) from None
 
 
 @contextmanager
-def _database(sources: Sources, *, many: bool, memory: int, scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
+def _database(
+    arguments: argparse.Namespace, sources: Sources, scratch: str, file: Path | None
+) -> Iterator[duckdb.DuckDBPyConnection]:
     database = duckdb.connect(":memory:")
+    allowed = [*_files(sources), *([_quoted(str(file))] if file else [])]
     try:
         for name, value in (
-            ("memory_limit", f"'{memory}B'"), ("temp_directory", f"'{scratch}'"),
+            ("memory_limit", f"'{arguments.memory}B'"), ("temp_directory", _quoted(scratch)),
             ("max_temp_directory_size", f"'{_SPILLED}'"), ("python_enable_replacements", "false"),
             ("autoinstall_known_extensions", "false"), ("autoload_known_extensions", "false"),
-            ("allowed_paths", f"[{', '.join(_files(sources))}]"),
+            ("allowed_paths", f"[{', '.join(allowed)}]"),
         ):  # fmt: skip
             database.execute(f"SET {name} = {value}")
         for table, places in sources.items():
-            parts = [f"SELECT {_marks(ref) if many else ''}* FROM {source}" for ref, source in places]  # noqa: S608
+            parts = [f"SELECT {_marks(ref) if arguments.all else ''}* FROM {source}" for ref, source in places]  # noqa: S608
             database.execute(f"CREATE VIEW {table} AS {' UNION ALL BY NAME '.join(parts)}")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         yield database
     finally:
         database.close()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _files(sources: Sources) -> list[str]:
@@ -240,12 +257,8 @@ def _stopped_after(database: duckdb.DuckDBPyConnection, seconds: float) -> Itera
         timer.cancel()
 
 
-def _line(error: duckdb.Error) -> str:
-    return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()
-
-
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="session, or namespace/cluster if it has only one")
+    parser.add_argument("session", metavar="SESSION", help=_NAMES)
     parser.add_argument("--to", metavar="DIR", required=True, help="directory for one Parquet file per table")
 
 
@@ -254,11 +267,8 @@ def export(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _export(arguments: argparse.Namespace, settings: Settings) -> int:
-    async with _opened(settings) as (catalogue, builder):
-        entries = chosen(await catalogue.entries(), [arguments.session])
-        if len(entries) > 1:
-            raise UsageError(f"{arguments.session} has {len(entries)} sessions: name one, see rayhistory sessions")
-        ((ref, index),) = await _indexes(catalogue, builder, entries)
+    async with _opened(settings) as resolver:
+        ref, index = await _index(resolver, arguments.session)
         folder = _new_folder(Path(arguments.to), index.tables)
         for table in index.tables:
             await index.read((table,), partial(_copy, folder / f"{table}.parquet"))
@@ -267,8 +277,8 @@ async def _export(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _copy(path: Path, source: str) -> None:
-    with duckdb.connect() as database:
-        output.write_parquet(str(path), database.sql(f"FROM {source}"))
+    with output.whole_file(str(path)) as file, duckdb.connect() as database:
+        output.write_parquet(file, database.sql(f"FROM {source}"))
 
 
 def _new_folder(folder: Path, tables: list[str]) -> Path:

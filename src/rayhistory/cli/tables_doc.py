@@ -2,12 +2,9 @@
 
 import sys
 
-import duckdb
-
+from rayhistory.cli.schema import schema
 from rayhistory.events.tables import BY_NAME, TABLES, Type
-from rayhistory.index.derive import served_sql
-from rayhistory.index.merge import create_sql
-from rayhistory.index.query import KEYS, column_types
+from rayhistory.index.query import KEYS
 
 _INTRODUCTION = """\
 # The tables of a session
@@ -45,16 +42,6 @@ def document() -> str:
         parts += [f"| `{column}` | {_type(column, kind)} |" for column, kind in columns.items()]
         parts.append("")
     return "\n".join(parts)
-
-
-def schema() -> dict[str, dict[str, str]]:
-    """The columns of each served table, and their types: what its query makes of empty tables."""
-    with duckdb.connect(":memory:") as database:
-        for table in TABLES:
-            database.execute(create_sql(table))
-        queries = served_sql(None)
-        sources = {name: f"({queries[name]})" if name in queries else name for name in KEYS}
-        return {name: column_types(database, source) for name, source in sources.items()}
 
 
 def _type(column: str, kind: str) -> str:

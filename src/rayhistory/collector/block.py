@@ -66,12 +66,13 @@ class Damage:
 def merged(blocks: list[Block]) -> list[Block]:
     """Small blocks of one category become one: they compress better, and there are fewer."""
     result: list[Block] = []
-    for category in dict.fromkeys(block.category for block in blocks):
+    of_category: dict[str, list[Block]] = {}
+    for block in blocks:
+        of_category.setdefault(block.category, []).append(block)
+    for category, each in of_category.items():
         parts: list[bytes] = []
         lines = size = 0
-        for block in blocks:
-            if block.category != category:
-                continue
+        for block in each:
             if parts and size + len(block.data) > _TOGETHER:
                 result.append(Block(category, lines, b"".join(parts)))
                 parts, lines, size = [], 0, 0

@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from rayhistory import __version__
+from rayhistory import __version__, ids
 from rayhistory.settings import Settings
 
 log = logging.getLogger(__name__)
 
 _PROJECTED_TOKEN = Path("/var/run/secrets/ray.io/serviceaccount/token")
-_LARGEST_ANSWER = 64 * 2**20
+_LARGE, _LARGEST_ANSWER = 2**20, 64 * 2**20
 _LONGEST = 30.0  # the first question about Serve, Data or Train starts a driver inside Ray
 
 
@@ -37,6 +39,7 @@ class Dashboard:
         self._settings = settings
         self._session = session
         self._found = found
+        self._one_large = asyncio.Lock()
         self._http = httpx.AsyncClient(
             # Not a browser: for browsers Ray hides the values of environment variables.
             headers={"User-Agent": f"rayhistory-collector/{__version__}"},
@@ -70,12 +73,25 @@ class Dashboard:
 
     async def get(self, uri: str) -> bytes:
         """The body of a 200; DashboardError for everything else."""
-        body = bytearray()
-        async for chunk in self.stream(uri):
-            body += chunk
-            if len(body) > _LARGEST_ANSWER:
-                raise DashboardError("too large")
-        return bytes(body)
+        async with self.answer(uri) as body:
+            return body
+
+    @asynccontextmanager
+    async def answer(self, uri: str) -> AsyncIterator[bytes]:
+        """The same, for as long as it is used: of large ones, one at a time is in memory."""
+        async with AsyncExitStack() as until_used:
+            chunks: list[bytes] = []
+            size = 0
+            async for chunk in self.stream(uri):
+                if size <= _LARGE < size + len(chunk):
+                    await until_used.enter_async_context(self._one_large)
+                size += len(chunk)
+                if size > _LARGEST_ANSWER:
+                    raise DashboardError("too large")
+                chunks.append(chunk)
+            body = b"".join(chunks)
+            chunks.clear()
+            yield body
 
     async def stream(self, uri: str) -> AsyncGenerator[bytes, None]:
         """The same in pieces."""
@@ -104,6 +120,40 @@ class Dashboard:
         if not token and (settings.ray_enable_k8s_token_auth or settings.ray_auth_mode.lower() == "token"):
             raise DashboardError("no token")
         return {"x-ray-authorization": f"Bearer {token}"} if token else {}
+
+
+class _Node(msgspec.Struct):
+    node_id: str = ""
+    node_ip: str = ""
+    state: str = ""
+
+
+class _Result(msgspec.Struct):
+    result: list[_Node] = []
+
+
+class _Data(msgspec.Struct):
+    result: _Result
+
+
+class _Nodes(msgspec.Struct):
+    data: _Data
+
+
+async def node_at(ip: str, settings: Settings) -> str | None:
+    """The id of the node with this address, if the head that KubeRay's operator names can tell."""
+    dashboard = Dashboard(settings, "", lambda: None)
+    dashboard.address = operators_address(settings) or dashboard.address
+    asked = f"/api/v0/nodes?limit=10000&filter_keys=node_ip&filter_predicates=%3D&filter_values={quote(ip, safe='')}"
+    try:
+        answer = msgspec.json.decode(await dashboard.get(asked), type=_Nodes)
+    except (DashboardError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("the head does not say which node this is", extra={"reason": str(error)})
+        return None
+    finally:
+        await dashboard.close()
+    alive = (node for node in answer.data.result.result if node.node_ip == ip and node.state == "ALIVE")
+    return next((ids.to_hex(node.node_id, ids.NODE) for node in alive), None)
 
 
 def operators_address(settings: Settings) -> str | None:

@@ -20,6 +20,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from rayhistory.collector.block import Block
+from rayhistory.collector.discovery import opened
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.spool import Spool, SpoolError
 from rayhistory.layout.keys import SNAPSHOTS
@@ -143,7 +144,7 @@ def _files(directory: Path) -> list[tuple[Path, os.stat_result]]:
 
 def _read_on(path: Path, place: _Place) -> tuple[_Place, bytes]:
     """The next lines, and where they end. A file that was cut, or is another one, is read from its beginning."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(_HEAD)
         same = crc32(head[: place.head_size]) == place.head_crc
         start = place.offset if same and place.offset <= os.fstat(file.fileno()).st_size else 0

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from starlette.types import Message, Receive, Scope, Send
 
+from rayhistory.collector.arriving import Arriving, Body
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.routing import RoutingError, sort
 from rayhistory.collector.setaside import SetAside
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _SLOWEST_BODY = 15.0  # Ray itself gives up after 3 s
 _LARGE = 8 * 2**20
+_MOST_OF_LARGE = 32 * 2**20
+_MOST_SESSIONS = 256
 _SAMPLE = 2**20
 _RETRY_AFTER = (b"retry-after", b"5")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
@@ -47,8 +50,8 @@ class Ingest:
         allow_remote: bool,
         token: str = "",
     ) -> None:
-        self.senders: dict[str, str] = {}
-        """The node of each session, as far as its events tell."""
+        self._heard: dict[str, str | None] = {}
+        """The sessions of which events came, the latest last, each with its node, as far as events tell."""
         self._latest: tuple[str, float] | None = None
         self._spool = spool
         self._aside = aside
@@ -56,7 +59,8 @@ class Ingest:
         self._largest_body = largest_body
         self._allow_remote = allow_remote
         self._token = f"Bearer {token}".encode() if token else b""
-        self._large_bodies = asyncio.Semaphore(1)
+        self._arriving = Arriving(_MOST_OF_LARGE)
+        self._one_large = asyncio.Lock()
         self._refusing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,21 +91,22 @@ class Ingest:
                 authorization = value
         if self._token and not hmac.compare_digest(self._token, authorization):
             raise _Refused(401, "events need the token of --events-token as Authorization: Bearer", "token")
-        if 0 <= size <= _LARGE:
-            await self._receive(receive, size)
-        else:  # one at a time: memory is bounded, whoever sends at once
-            async with self._large_bodies:
-                await self._receive(receive, size)
+        with self._arriving.body(_SLOWEST_BODY) as arriving:
+            try:
+                async with arriving.timer:
+                    body, whole = await self._read(receive, size, arriving)
+            except TimeoutError:
+                raise _Refused(408, "the body did not arrive", "slow") from None
+            arriving.is_here = True
+            if not whole:
+                await self._aside.keep("too large", body)
+            elif len(body) <= _LARGE:
+                await self._keep(body)
+            else:  # one at a time: what is made of it takes memory too
+                async with self._one_large:
+                    await self._keep(body)
 
-    async def _receive(self, receive: Receive, size: int) -> None:
-        try:
-            async with asyncio.timeout(_SLOWEST_BODY):
-                body, whole = await self._read(receive, size)
-        except TimeoutError:
-            raise _Refused(408, "the body did not arrive", "slow") from None
-        if not whole:
-            await self._aside.keep("too large", body)
-            return
+    async def _keep(self, body: bytes) -> None:
         try:
             await self._take(body)
         except SpoolError as refusal:
@@ -111,7 +116,7 @@ class Ingest:
             self._refusing = False
             log.info("events are taken again")
 
-    async def _read(self, receive: Receive, expected: int) -> tuple[bytes, bool]:
+    async def _read(self, receive: Receive, expected: int, arriving: Body) -> tuple[bytes, bool]:
         """The body, or only its beginning when it is too large: without a 200, Ray would send it again."""
         chunks: list[bytes] = []
         size = 0
@@ -124,6 +129,8 @@ class Ingest:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size <= limit:
+                if size > _LARGE:
+                    await self._arriving.hold(arriving, len(chunk))
                 chunks.append(chunk)
             elif size > self._largest_body and len(chunks) > 1:
                 chunks = [b"".join(chunks)[:_SAMPLE]]
@@ -138,16 +145,32 @@ class Ingest:
             await self._aside.keep(str(error), body)
             return
         self._metrics.received.inc(batch.events)
+        for session in [each for each in batch.blocks if not self._spool.has_room_for(each)]:
+            lines = b"".join(block.data for block in batch.blocks.pop(session)).splitlines()
+            batch.broken += [("too many sessions", line) for line in lines]
         if batch.blocks:
             await self._spool.append(batch.blocks)
             self._metrics.acked.inc(batch.events - len(batch.broken))
-            self.senders.update(batch.nodes)
-        for session, blocks in batch.blocks.items():
+        for session in batch.blocks:
             if self._latest is None or self._latest[0] != session:
                 self._latest = session, time.monotonic()
-            self._metrics.sessions[session].received += sum(block.lines for block in blocks)
+            self._hear(session, batch.nodes.get(session))
         for reason, event in batch.broken:
             await self._aside.keep(reason, event)
+
+    def _hear(self, session: str, node: str | None) -> None:
+        known = self._heard.pop(session, None)
+        self._heard[session] = node or known
+        if len(self._heard) > _MOST_SESSIONS:
+            del self._heard[next(iter(self._heard))]
+
+    def has_heard_of(self, session: str) -> bool:
+        """Whether events of the session came, lately."""
+        return session in self._heard
+
+    def sender_of(self, session: str) -> str | None:
+        """The node of the session, as far as its events tell."""
+        return self._heard.get(session)
 
     def latest_session(self, at_least: float) -> str | None:
         """The session whose events come now, if they have been coming for so many seconds."""

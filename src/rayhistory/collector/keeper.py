@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayhistory.collector.discovery import Raylet, find_dashboard, raylet
+from rayhistory.collector.discovery import Raylet, find_dashboard, nameless, raylet
 from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.exports import Exports
 from rayhistory.collector.ingest import Ingest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNKNOWN = "unknown"
+NOBODY_NAMES = 120.0  # a node that is not named for so long will not be
 _NOBODY_TELLS = 5.0  # without a directory, only events can tell which node it is
 
 
@@ -54,10 +54,12 @@ class SessionKeeper:
         self.directory = directory
         self.node: str | None = None
         self._shared = shared
+        self._nameless = nameless(Path(shared.settings.ray_tmp_root))
         self._node_known = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: Shipper | None = None
         self._shipping: asyncio.Task[None] | None = None
+        self._naming: asyncio.Task[None] | None = None
         self._record: SessionRecord | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._snapshots: Snapshots | None = None
@@ -69,14 +71,15 @@ class SessionKeeper:
         shared = self._shared
         settings = shared.settings
         shared.spool.reopen(self.ref.session)
+        self._naming = self._go("name", self._name_at_last)
         if settings.enable_log_collector or settings.log_layout != "plain":
             self._logs = make_shipper(
                 None,
                 settings,
                 shared.store,
                 shared.metrics,
-                packs_at=lambda: shared.layout.node_packs_prefix(self.ref, self.node or UNKNOWN),
-                key_of=lambda name: shared.layout.log_key(self.ref, self.node or UNKNOWN, name),
+                packs_at=lambda: shared.layout.node_packs_prefix(self.ref, self.node or self._nameless),
+                key_of=lambda name: shared.layout.log_key(self.ref, self.node or self._nameless, name),
                 events=EventStreams(shared.spool, self.ref.session),
             )
             self._shipping = self._go("logs", self._ship)
@@ -128,13 +131,13 @@ class SessionKeeper:
         )
 
     async def set_node(self, node: str) -> None:
-        if node == self.node:
+        if node == self.node and node == self._shared.spool.node_of(self.ref.session):
             return
         log.info("the node is known", extra={"session": self.ref.session, "node": node, "before": self.node or ""})
         await self._shared.spool.name_node(self.ref.session, node)
         self.node = node
         self._node_known.set()
-        if self._record and node != UNKNOWN:
+        if self._record and node != self._nameless:
             self._record.learn(node=node)
 
     def log_lag(self) -> float:
@@ -151,14 +154,14 @@ class SessionKeeper:
     async def close(self, reason: str, give_up: asyncio.Event) -> None:
         """Brings everything of the session to the store, or as much as there is time for, and seals it."""
         shared, session = self._shared, self.ref.session
-        await _cancelled([*self._tasks, *([self._shipping] if self._shipping else [])])
+        await _cancelled([task for task in (*self._tasks, self._shipping, self._naming) if task])
         if self._snapshots:
             await self._snapshots.close()
         if self._exports:
             await unless(give_up, self._exports.take())
         await shared.spool.rotate(session)
         if self.node is None:
-            await self.set_node(shared.ingest.senders.get(session) or UNKNOWN)
+            await self.set_node(shared.ingest.sender_of(session) or self._nameless)
         finish = [shared.uploader.drain(session), *(part.finish() for part in (self._logs, self._samples) if part)]
         await unless(give_up, asyncio.gather(*finish))
         if self._logs:  # once more: all events are in objects of their own now
@@ -167,9 +170,9 @@ class SessionKeeper:
         logs_done = shared.settings.enable_log_collector and not any(name.startswith("logs/") for name in left)
         if logs_done and self.directory:
             logs = self.directory / "logs"
-            await asyncio.to_thread(mark_done, shared.spool.directory, session, self.node or UNKNOWN, logs)
+            await asyncio.to_thread(mark_done, shared.spool.directory, session, self.node or self._nameless, logs)
         await shared.spool.note(bad=shared.metrics.bad, lost=shared.metrics.lost)
-        seal = node_seal(self.node or UNKNOWN, shared.spool.counts(session), left)
+        seal = node_seal(self.node or self._nameless, shared.spool.counts(session), left)
         await seal_node(shared.store, shared.layout, self.ref, seal, shared.metrics)
         await shared.spool.seal(session)
         if self._record:
@@ -184,9 +187,32 @@ class SessionKeeper:
         metrics = self._samples.left() if self._samples else []
         return [*segments, *(f"logs/{name}" for name in logs), *metrics]
 
+    async def _name_at_last(self) -> None:
+        """Nothing leaves the node before it has a name; one that is learned later is used from then on."""
+        if await pause(self._node_known, _NOBODY_TELLS):
+            return
+        if self.directory and await pause(self._node_known, NOBODY_NAMES - _NOBODY_TELLS):
+            return
+        node = await self._asked_by_address() if self.directory else None
+        if self._node_known.is_set():
+            return
+        if node is None:
+            log.warning(
+                "nobody says which node this is: what is kept is filed under a name that was made up",
+                extra={"session": self.ref.session, "node": self._nameless},
+            )
+        await self.set_node(node or self._nameless)
+
+    async def _asked_by_address(self) -> str | None:
+        """As KubeRay's collector does it, but once, and only where nothing else tells: nodes are many."""
+        settings = self._shared.settings
+        if not settings.pod_ip or not settings.fq_ray_ip:
+            return None
+        from rayhistory.collector.dashboard import node_at  # noqa: PLC0415 - an HTTP client is memory
+
+        return await node_at(settings.pod_ip, settings)
+
     async def _ship(self) -> None:
-        if not await pause(self._node_known, _NOBODY_TELLS) and self.directory is None:
-            await self.set_node(UNKNOWN)
         await self._node_known.wait()
         if self._logs:
             await self._logs.run()

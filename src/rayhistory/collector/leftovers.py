@@ -10,19 +10,18 @@ directory when they are in the store, so that they are not looked at again unles
 import asyncio
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from rayhistory.collector.discovery import Raylet, find_node, raylet
+from rayhistory.collector.discovery import Raylet, find_node, nameless, raylet
 from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.logs import make_shipper
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import insist
-from rayhistory.collector.walk import walk
+from rayhistory.collector.walk import MOST_FILES, walk
 from rayhistory.layout import Layout, SessionRef
 from rayhistory.layout.session import is_safe_component, is_session_name
 from rayhistory.settings import Settings
@@ -35,9 +34,6 @@ _MARKS = "leftovers"
 _EVERY = 60.0
 _QUIET = 60.0  # a session about to start has no raylet yet, but young files; a raylet writes its state every 10 s
 _UNKNOWN = "unknown"
-_RAYLET_LINE = re.compile(rb"Raylet of id, ([0-9a-f]{56}) started")
-_ROTATED = re.compile(r"raylet\.\d+\.out\Z")
-_LOG_START = 1 << 20
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -131,7 +127,7 @@ class Leftovers:
     def _ended(self) -> Iterator[Leftover]:
         for directory in _folders(self._root):
             if is_session_name(directory.name) and raylet(directory) is not Raylet.ALIVE:
-                yield Leftover(directory.name, node_of(directory), directory / "logs")
+                yield _left_in(directory)
 
     def _moved_away(self) -> Iterator[Leftover]:
         for session in _folders(self._root / PREV_LOGS):
@@ -142,17 +138,22 @@ class Leftovers:
 
 def node_of(directory: Path) -> str:
     """The node whose session directory this is, as far as its files tell."""
-    return find_node(directory) or _from_rotated_log(directory / "logs") or _UNKNOWN
+    return find_node(directory) or _UNKNOWN
+
+
+def _left_in(directory: Path) -> Leftover:
+    return Leftover(directory.name, find_node(directory) or nameless(directory.parent), directory / "logs")
 
 
 def mark_done(spool: Path, session: str, node: str, logs: Path) -> None:
-    """For a session that was kept to its end: there is nothing to pick up."""
-    _mark(spool, Leftover(session, node, logs), _version(logs))
+    """For a session that was kept to its end: there is nothing to pick up, whichever node its files tell of."""
+    for leftover in {Leftover(session, node, logs), _left_in(logs.parent)}:
+        _mark(spool, leftover, _version(logs))
 
 
 def is_unfinished(spool: Path, directory: Path) -> bool:
     """Of a session that has just ended: whether some of its logs are not in the store."""
-    leftover = Leftover(directory.name, node_of(directory), directory / "logs")
+    leftover = _left_in(directory)
     return not _is_quiet(leftover.logs) and _marked(spool, leftover) != _version(leftover.logs)
 
 
@@ -178,31 +179,18 @@ def _mark_path(spool: Path, leftover: Leftover) -> Path:
 
 def _version(logs: Path) -> str:
     """Changes when any of the files does."""
-    walked = walk(str(logs))
+    walked = walk(str(logs), MOST_FILES)
     entries = walked.entries if walked else []
     newest = max((entry.modified_ns for entry in entries), default=0)
-    return f"{len(entries)} files, {sum(entry.size for entry in entries)} bytes, {newest}"
+    beyond = walked.beyond if walked else 0
+    return f"{len(entries) + beyond} files, {sum(entry.size for entry in entries)} bytes, {newest}"
 
 
 def _is_quiet(logs: Path) -> bool:
-    walked = walk(str(logs))
+    walked = walk(str(logs), MOST_FILES)
     if not walked or not walked.entries:
         return False
     return time.time_ns() - max(entry.modified_ns for entry in walked.entries) > _QUIET * 10**9
-
-
-def _from_rotated_log(logs: Path) -> str | None:
-    """The raylet says its id once, at its beginning: after rotation that is in the oldest of its files."""
-    walked = walk(str(logs))
-    found: list[bytes] = []
-    for entry in sorted(walked.entries if walked else [], key=lambda entry: entry.modified_ns):
-        if _ROTATED.match(entry.name):
-            try:
-                with (logs / entry.name).open("rb") as file:
-                    found += _RAYLET_LINE.findall(file.read(_LOG_START))
-            except OSError:
-                continue
-    return found[-1].decode() if found else None
 
 
 def _folders(directory: Path) -> list[Path]:

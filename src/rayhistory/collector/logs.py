@@ -8,8 +8,8 @@ import asyncio
 import logging
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.shipping import PackShipper
 from rayhistory.collector.supervise import delays
-from rayhistory.errors import ObjectNotFound, StoreError
+from rayhistory.collector.walk import MOST_FILES, open_inside, told, walk
+from rayhistory.errors import StoreDenied, StoreError, StoreUnavailable
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
 
@@ -27,13 +28,15 @@ log = logging.getLogger(__name__)
 
 _PUTS_AT_ONCE = 4
 _GROWTH = 1.25
-_MOST_ROUNDS = 3  # at the end: files of processes that outlive Ray may go on growing
+_MOST_ROUNDS = 3  # at the end: files of processes that outlive Ray may go on growing, and some can never be put
+_STRAGGLERS = 600.0  # a store's thread may be about to open a file whose upload is cancelled: its number must stay
 
 
 class LogFile(msgspec.Struct, frozen=True):
     name: str
     """Path below the logs directory."""
-    path: Path
+    real: str
+    """That of the file itself: for a link it is another."""
     size: int
     modified_ns: int
 
@@ -50,7 +53,7 @@ class Shipper(Protocol):
         """While the session runs; never returns."""
 
     async def finish(self) -> None:
-        """Brings all that is left to the store, and repeats what fails until it is cancelled."""
+        """Brings all that is left to the store, and tries until it is cancelled what the store cannot take now."""
 
     def left(self) -> list[str]:
         """Files whose last state is not in the store."""
@@ -78,7 +81,7 @@ class PackAndPlainShipper:
         await self._plain.finish()
 
     def left(self) -> list[str]:
-        return self._packs.left()
+        return sorted({*self._packs.left(), *self._plain.left()})
 
     def lag(self) -> float:
         return self._packs.lag()
@@ -123,6 +126,7 @@ class LogShipper:
         self._key_of = key_of
         self._metrics = metrics
         self._interval = interval
+        self._beyond = 0
         self._shipped: dict[str, tuple[int, int]] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._turn = asyncio.Lock()
@@ -138,13 +142,14 @@ class LogShipper:
     async def ship_due(self) -> None:
         """One round while the session runs; what fails waits for the next."""
         async with self._turn:
-            files = await asyncio.to_thread(lambda: list(find_logs(self._directory)))
+            files = await asyncio.to_thread(self._find)
             due = [file for file in files if self._is_due(file)]
             self._seen = {file.name: file.version for file in files}
             await self._ship_all(due)
 
     async def finish(self) -> None:
-        """Ships all that differs, the most valuable first, and repeats what fails until it is cancelled."""
+        """Ships all that differs, the most valuable first, and tries until it is cancelled what the store cannot take
+        now; what can be read by nobody, or has no place in any store, is only told of."""
         async with self._turn:
             for attempt, pause in enumerate(delays(0.5, 2.0)):
                 left = await asyncio.to_thread(self._differing)
@@ -156,13 +161,21 @@ class LogShipper:
 
     def left(self) -> list[str]:
         """Files whose last state is not in the store."""
-        return [file.name for file in self._differing()]
+        return [*(file.name for file in self._differing()), *told(self._beyond)]
 
     def lag(self) -> float:
         return 0.0
 
+    def _find(self) -> list[LogFile]:
+        files, beyond = find_logs(self._directory)
+        if beyond and not self._beyond:
+            log.warning("there are more log files than are written whole", extra={"files_beyond": beyond})
+        self._beyond = beyond
+        self._metrics.log_beyond.set(beyond)
+        return files
+
     def _differing(self) -> list[LogFile]:
-        files = [file for file in find_logs(self._directory) if self._largest is None or file.size <= self._largest]
+        files = [file for file in self._find() if self._largest is None or file.size <= self._largest]
         return [file for file in by_value(files) if self._shipped.get(file.name) != file.version]
 
     def _is_due(self, file: LogFile) -> bool:
@@ -175,28 +188,50 @@ class LogShipper:
         return quiet or file.size < shipped[0] or file.size >= max(1, shipped[0]) * _GROWTH
 
     async def _ship_all(self, files: list[LogFile]) -> int:
-        """Returns how many failed."""
-        places = asyncio.Semaphore(_PUTS_AT_ONCE)
+        """Returns how many are worth trying again."""
+        waiting = iter(files)
 
-        async def ship(file: LogFile) -> bool:
-            async with places:
-                return await self._ship(file)
+        async def ship() -> int:
+            return [await self._ship(file) for file in waiting].count(False)
 
-        return (await asyncio.gather(*map(ship, files))).count(False)
+        return sum(await asyncio.gather(*(ship() for _ in range(_PUTS_AT_ONCE))))
 
     async def _ship(self, file: LogFile) -> bool:
+        """False when it is worth waiting and trying again."""
         try:
-            await self._store.put(self._key_of(file.name), file.path)
-        except ObjectNotFound:
-            return not file.path.exists()  # Ray has rotated it, or moved it to old/
-        except (StoreError, OSError) as error:
-            self._metrics.upload_retries.labels("logs").inc()
-            log.warning("a log file could not be uploaded", extra={"file": file.name, "reason": str(error)})
-            return False
+            descriptor = open_inside(str(self._directory), file.real)
+        except FileNotFoundError:
+            return True  # Ray has rotated it, or moved it to old/
+        except OSError as error:
+            self._could_not(file, error)
+            return True
+        with _held(descriptor) as path:
+            try:
+                await self._store.put(self._key_of(file.name), path or Path(str(self._directory), file.real))
+            except (StoreError, OSError) as error:
+                self._could_not(file, error)
+                return not isinstance(error, StoreUnavailable | StoreDenied | OSError)
         self._shipped[file.name] = file.version
         self._metrics.uploads.labels("logs").inc()
         self._metrics.upload_bytes.labels("logs").inc(file.size)
         return True
+
+    def _could_not(self, file: LogFile, error: Exception) -> None:
+        self._metrics.upload_retries.labels("logs").inc()
+        log.warning("a log file could not be uploaded", extra={"file": file.name, "reason": str(error)})
+
+
+@contextmanager
+def _held(descriptor: int) -> Iterator[Path | None]:
+    """The path of an open file, whatever takes the place of its name; None where the system has no such paths."""
+    path, wait = Path(f"/proc/self/fd/{descriptor}"), 0.0
+    try:
+        yield path if path.exists() else None
+    except asyncio.CancelledError:
+        wait = _STRAGGLERS
+        raise
+    finally:
+        asyncio.get_running_loop().call_later(wait, os.close, descriptor)
 
 
 _JOB_DRIVER = re.compile(r"(?:.*/)?job-driver-")
@@ -217,33 +252,10 @@ def by_value(files: Iterable[LogFile]) -> list[LogFile]:
     return sorted(files, key=lambda file: (rank(file), file.size))
 
 
-def find_logs(directory: Path | None) -> Iterator[LogFile]:
-    """Regular files, and links to such files inside the directory: a link must not lead out of it."""
-    if directory is None:
-        return
-    root = os.path.realpath(directory)
-    folders = [root]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif file := _log_file(entry, root):
-                        yield file
-        except OSError:
-            continue
-
-
-def _log_file(entry: os.DirEntry[str], root: str) -> LogFile | None:
-    try:
-        path = os.path.realpath(entry.path, strict=True)
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a Path per file and round costs more than the rest
-        name = os.path.relpath(entry.path, root)
-        name.encode()
-    except (OSError, UnicodeEncodeError):
-        return None
-    inside = os.path.commonpath([root, path]) == root
-    if not inside or not stat.S_ISREG(found.st_mode):
-        return None
-    return LogFile(name, Path(path), found.st_size, found.st_mtime_ns)
+def find_logs(directory: Path | None) -> tuple[list[LogFile], int]:
+    """Regular files and links to such files inside the directory; and how many more there are."""
+    walked = walk(str(directory), MOST_FILES) if directory else None
+    if walked is None:
+        return [], 0
+    found = [*((entry.name, entry) for entry in walked.entries), *walked.links]
+    return [LogFile(name, entry.name, entry.size, entry.modified_ns) for name, entry in found], walked.beyond

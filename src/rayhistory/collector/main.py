@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 
 from rayhistory import jsonlog
+from rayhistory.collector.connections import KEEP_ALIVE, Connection
 from rayhistory.collector.service import Collector
 from rayhistory.collector.supervise import step_back
 from rayhistory.errors import UsageError
@@ -26,7 +27,6 @@ _DESCRIPTION = """\
 Runs beside a Ray node and keeps what it knows: takes the events that Ray posts to /v1/events, and uploads its
 logs and, on the head, the answers of its dashboard. Can be started before Ray, and waits for it."""
 
-_KEEP_ALIVE = 75  # longer than Ray's client keeps a connection: who closes last never hits a closed one
 _LAST_REQUESTS = 3
 _THREADS = 16
 
@@ -58,14 +58,14 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
     server = _Server(
         uvicorn.Config(
             collector.app,
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,  # whether a peer is on this machine is not for the peer to say
             server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=_LAST_REQUESTS,
         )
     )

@@ -1,24 +1,15 @@
-"""What the collector counts: for Prometheus over its whole life, and per session for the seal."""
+"""What the collector counts over its whole life, for Prometheus and for the seals."""
 
-from collections import defaultdict
 from collections.abc import Callable
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Tally(msgspec.Struct):
-    """Events of one session, as this process saw them."""
-
-    received: int = 0
-
-
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.sessions: defaultdict[str, Tally] = defaultdict(Tally)
         self.bad = 0
         """Everything that was set aside: what has no session cannot be counted with one."""
         self.lost = 0
@@ -37,6 +28,11 @@ class Metrics:
         )
         self.log_lost = self._counter(
             "log_bytes_lost", "bytes of log files that were removed or cut before they were read, or too often"
+        )
+        self.log_beyond = Gauge(
+            "rayhistory_collector_log_files_beyond",
+            "log files that are not followed because there are too many",
+            registry=self.registry,
         )
         self.stored = self._counter("events_stored", "events in objects that the store confirmed")
         self.damaged = self._counter("spool_damaged", "spool records that were torn or damaged")

@@ -41,6 +41,7 @@ _SHARE = 4 << 20
 _PACKS_PER_SEGMENT = 64
 _MOST_PARTS = 50_000  # of files, of which the root tells in which segment they are
 _MOST_RANGES = 4096
+_MOST_RANGES_HELD = 160_000  # however many files there are: they are in memory, and in every tail
 _MOST_CHANGED = 1024
 _LEVELS = (512, 64, 8)
 _SMALL = 16 << 10
@@ -266,7 +267,7 @@ class PackSeries:
         streams = len(self.tailer.streams)
         return (
             self._since_base >= _PACKS_PER_SEGMENT
-            or ranges > max(_MOST_RANGES, 16 * streams)
+            or ranges > min(max(_MOST_RANGES, 16 * streams), _MOST_RANGES_HELD)
             or len(self._changed) + len(self._forgotten) > max(_MOST_CHANGED, 2 * streams)
         )
 

@@ -6,6 +6,7 @@ slowly and tolerantly.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,7 +32,11 @@ _WITH_JOB = (
 )
 _NODE_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}
 _LOOK_CLOSER = "?"
+_COMMA = ord(",")
+_MOST_SESSIONS = 16  # in one body: one, or two when Ray has just begun a new one
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_LARGEST_WITH_DEPTHS = 2 << 20
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|,', re.DOTALL)
 
 
 class RoutingError(Exception):
@@ -90,12 +95,14 @@ _one = msgspec.json.Decoder(msgspec.Raw).decode
 
 def sort(body: bytes) -> Sorted:
     """Raises RoutingError when the body is not JSON at all."""
+    routed = _Routed()
     try:
         events, body = _one_per_line(body)
+        headers = _all_headers(body) if body.isascii() else None
+    except RecursionError:
+        events, headers = _elements(body), None
     except _NOT_JSON:
         raise RoutingError("not JSON") from None
-    routed = _Routed()
-    headers = _all_headers(body) if body.isascii() else None
     if headers is None:
         for event in events:
             routed.add_slowly(event)
@@ -117,6 +124,30 @@ def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
     return events, body
 
 
+def _elements(body: bytes) -> list[bytes]:
+    """The elements of an array in which one is too deep to be read, told apart by brackets and commas alone."""
+    begin = body.find(b"[")
+    if len(body) > _LARGEST_WITH_DEPTHS or begin < 0 or body[:begin].strip():
+        raise RoutingError("not JSON")
+    elements: list[bytes] = []
+    depth, start = 0, begin + 1
+    for token in _TOKEN.finditer(body, begin):
+        kind = body[token.start()]
+        if kind in b"[{":
+            depth += len(token[0])
+        elif kind in b"]}":
+            depth -= len(token[0])
+        if depth == 0 or (depth == 1 and kind == _COMMA):
+            element = body[start : token.end() - 1].strip()
+            elements.append(element.replace(b"\n", b" ").replace(b"\r", b" "))  # in JSON, breaks are between tokens
+            start = token.end()
+        if depth <= 0:
+            break
+    if depth or body[start:].strip():
+        raise RoutingError("not JSON")
+    return elements
+
+
 def _all_headers(body: bytes) -> list[Any] | None:
     """None when some element does not fit."""
     try:
@@ -130,7 +161,7 @@ def _all_headers(body: bytes) -> list[Any] | None:
 
 class _Routed:
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], list[Any]] = {}
+        self._found: dict[str, dict[str, list[Any]]] = {}
         self._nodes: dict[str, str] = {}
         self._broken: list[tuple[str, bytes]] = []
 
@@ -175,15 +206,19 @@ class _Routed:
             self._broken.append(("not UTF-8", data))
 
     def _take(self, route: Route, events: list[Any]) -> None:
-        self._found.setdefault((route.session, route.category), []).extend(events)
+        if route.session not in self._found and len(self._found) >= _MOST_SESSIONS:
+            self._broken += [("too many sessions", bytes(event)) for event in events]
+            return
+        self._found.setdefault(route.session, {}).setdefault(route.category, []).extend(events)
         if route.node:
             self._nodes[route.session] = route.node
 
     def result(self, events: int) -> Sorted:
         blocks: dict[str, list[Block]] = {}
-        for (session, category), lines in self._found.items():
-            lines.append(b"")
-            blocks.setdefault(session, []).append(Block(category, len(lines) - 1, b"\n".join(lines)))
+        for session, categories in self._found.items():
+            for category, lines in categories.items():
+                lines.append(b"")
+                blocks.setdefault(session, []).append(Block(category, len(lines) - 1, b"\n".join(lines)))
         return Sorted(events, blocks, self._nodes, self._broken)
 
 

@@ -8,14 +8,15 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rayhistory.collector.block import Block, Damage, checked, members, pack
-from rayhistory.layout.keys import SNAPSHOTS
+from rayhistory.layout.keys import NODE_EVENTS, SNAPSHOTS
 
 _NAME = re.compile(r"(\d{1,20})(?:-([A-Za-z0-9._-]+))?\.wal\Z")
+_MOST_CATEGORIES = 256
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,6 +59,7 @@ class OpenSegment(Segment):
     descriptor: int = -1
     sync_seconds: float = 0.0
     """How long the disk took the last time."""
+    categories: set[str] = dataclasses.field(default_factory=lambda: {NODE_EVENTS, SNAPSHOTS})
 
     @classmethod
     def create(cls, directory: Path, created_ns: int, node: str | None) -> "OpenSegment":
@@ -73,6 +75,18 @@ class OpenSegment(Segment):
                 path.unlink()
             raise
         return segment
+
+    def filed(self, blocks: Iterable[Block]) -> list[Block]:
+        """The blocks as they are to be appended. Each job becomes an object of its own: when they are too many, the
+        rest of their events is filed with the node's, where it is read as well."""
+        filed = []
+        for block in blocks:
+            if block.category not in self.categories:
+                if len(self.categories) >= _MOST_CATEGORIES:
+                    block = block._replace(category=NODE_EVENTS)  # noqa: PLW2901
+                self.categories.add(block.category)
+            filed.append(block)
+        return filed
 
     def append(self, blocks: Sequence[Block]) -> int:
         """When this returns the number of bytes, they are on disk. When it raises, the caller closes the segment.

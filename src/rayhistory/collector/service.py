@@ -13,10 +13,10 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from rayhistory.collector.app import make_app
-from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, raylet
+from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, nameless, raylet
 from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.ingest import Ingest
-from rayhistory.collector.keeper import UNKNOWN, SessionKeeper, Shared
+from rayhistory.collector.keeper import NOBODY_NAMES, SessionKeeper, Shared
 from rayhistory.collector.leftovers import Leftovers, is_unfinished
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.record import node_seal, seal_node
@@ -50,6 +50,7 @@ class Collector:
         self._settings = settings
         self._cluster = cluster
         self._root = Path(settings.ray_tmp_root)
+        self._nameless = nameless(self._root)
         metrics = Metrics()
         layout = Layout(settings.storage_root_dir, settings.storage_layout)
         compressed = settings.event_compression_enabled and not layout.old
@@ -164,8 +165,8 @@ class Collector:
         if self._keeper:
             session = self._keeper.ref.session
             seen = sighting.node if sighting and sighting.session == session else None
-            known = self._keeper.node if self._keeper.node != UNKNOWN else None
-            if node := seen or known or self._shared.ingest.senders.get(session):
+            known = self._keeper.node if self._keeper.node != self._nameless else None
+            if node := seen or known or self._shared.ingest.sender_of(session):
                 await self._keeper.set_node(node)
 
     def _notice_events(self) -> None:
@@ -177,7 +178,7 @@ class Collector:
 
     async def _is_to_be_kept(self, sighting: Sighting, *, last: bool) -> bool:
         """`session_latest` may lead to a session that ended long ago, while the next is about to start."""
-        if self._shared.metrics.sessions[sighting.session].received:
+        if self._shared.ingest.has_heard_of(sighting.session):
             return True
         if await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE:
             return True
@@ -212,7 +213,10 @@ class Collector:
         kept = self._keeper.ref.session if self._keeper else None
         for session in self._shared.spool.waiting_for_node() - {kept}:
             found = await asyncio.to_thread(find_node, self._root / session)
-            if node := found or self._shared.ingest.senders.get(session):
+            node = found or self._shared.ingest.sender_of(session)
+            if node is None and self._shared.spool.oldest(session) > NOBODY_NAMES:
+                node = self._nameless
+            if node:
                 await self._shared.spool.name_node(session, node)
 
     async def _seal_what_was_left(self) -> None:
@@ -223,7 +227,7 @@ class Collector:
                 del spool.to_seal[session]  # sealed at its own end
             elif not spool.segments(session) and await self._is_over(session):
                 del spool.to_seal[session]  # what comes late meanwhile is another reason to seal it
-                seal = node_seal(spool.node_of(session) or node or UNKNOWN, spool.counts(session), [])
+                seal = node_seal(spool.node_of(session) or node or self._nameless, spool.counts(session), [])
                 try:
                     await seal_node(
                         self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics
@@ -301,7 +305,7 @@ class Collector:
         await self._name_strays()
         kept = {self._keeper.ref.session} if self._keeper else set()
         for session in shared.spool.waiting_for_node() - kept:
-            await shared.spool.name_node(session, UNKNOWN)
+            await shared.spool.name_node(session, self._nameless)
         await unless(self._give_up, shared.uploader.drain())
         await unless(self._give_up, self._seal_what_was_left())
         for failure in await asyncio.gather(*keepers, return_exceptions=True):

@@ -12,6 +12,7 @@ from rayhistory.collector.eventstreams import EventStreams
 from rayhistory.collector.metrics import Metrics
 from rayhistory.collector.packs import PackSeries, Sealed
 from rayhistory.collector.supervise import delays, step_back
+from rayhistory.collector.walk import told
 from rayhistory.collector.watch import Watch
 from rayhistory.errors import StoreError
 from rayhistory.layout.packread import PackReader
@@ -101,7 +102,7 @@ class PackShipper:
         if self._making and self._making.done() and not self._making.cancelled() and not self._making.exception():
             sealed = self._making.result()
             left |= sealed.files if sealed else set()
-        return sorted(left)
+        return [*told(series.tailer.beyond), *sorted(left)]
 
     async def _current(self, longest_pause: float) -> PackSeries:
         prefix = self._prefix()
@@ -134,6 +135,7 @@ class PackShipper:
         except Exception:
             self._making = self._series = None  # begin again from what the store has
             raise
+        self._metrics.log_beyond.set(series.tailer.beyond)
         self._metrics.log_lost.inc(series.tailer.lost)
         series.tailer.lost = 0
         if sealed is None:

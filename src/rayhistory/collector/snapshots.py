@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,10 +25,12 @@ from rayhistory.errors import StoreError
 from rayhistory.layout.keys import SNAPSHOTS
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _BETWEEN_QUESTIONS = 1.0
 _FINAL_PASS = 5.0
 _SLOWEST_KNOCK = 5.0
+_LAST_AT_ONCE = 4
 
 # Questions that start a driver inside Ray are asked only when an actor shows that the library is in use.
 _SERVE_ACTOR, _DATA_ACTOR, _TRAIN_ACTOR = "ServeController", "_StatsActor", "TrainStateActor"
@@ -39,6 +41,36 @@ _RUNNING, _OVER, _TOLD = "running", "over", "told"
 _EMPTY_TAIL = re.compile(rb'(?:,\s*""){8,}\s*\]')
 # What differs in every answer and says nothing.
 _VOLATILE = re.compile(rb'"now": ?[0-9.]+|Autoscaler status: [0-9: .-]+')
+
+
+# Of answers that may be many megabytes, no more than this becomes objects.
+
+
+class _Actor(msgspec.Struct, gc=False):
+    actor_class: Any = msgspec.field(default=None, name="actorClass")
+    class_name: Any = msgspec.field(default=None, name="className")
+
+
+class _Raylet(msgspec.Struct, gc=False):
+    node: Any = msgspec.field(default=None, name="nodeId")
+
+
+class _Node(msgspec.Struct, gc=False):
+    raylet: _Raylet | None = None
+
+
+class _Data(msgspec.Struct):
+    actors: dict[str, _Actor] = {}
+    summary: list[_Node] = []
+
+
+class _Answer(msgspec.Struct):
+    data: _Data = msgspec.field(default_factory=_Data)
+
+
+class _Job(msgspec.Struct, gc=False):
+    job_id: Any = None
+    status: Any = None
 
 
 class Snapshots:
@@ -67,6 +99,7 @@ class Snapshots:
         self._classes: set[str] = set()
         self._jobs: dict[str, str] = {}
         self._said: set[str] = set()
+        self._last_few = asyncio.Semaphore(_LAST_AT_ONCE)
 
     async def run(self) -> None:
         pauses = delays(_BETWEEN_QUESTIONS, _SLOWEST_KNOCK)
@@ -82,33 +115,36 @@ class Snapshots:
                 await asyncio.sleep(_BETWEEN_QUESTIONS + next(pauses))
 
     async def final(self) -> None:
-        """Everything once more, at once, as long as the dashboard is still there."""
+        """Everything once more, a few at a time, as long as the dashboard is still there."""
         try:
             async with asyncio.timeout(_FINAL_PASS):
                 if not self._dashboard.verified and not await self._verify():
                     return
                 asked = self._questions.at_the_end()
-                await asyncio.gather(*(self._ask(question, last=True) for question in asked))
+                await asyncio.gather(*map(self._ask_last, asked))
                 new = [question for question in self._questions.at_the_end() if question not in asked]
                 new += self._questions.nodes_at_the_end()
-                await asyncio.gather(*(self._ask(question, last=True) for question in new))
+                await asyncio.gather(*map(self._ask_last, new))
         except TimeoutError:
             log.warning("the dashboard did not answer all last questions in time")
 
     async def close(self) -> None:
         await self._dashboard.close()
 
+    async def _ask_last(self, question: Question) -> None:
+        async with self._last_few:
+            await self._ask(question, last=True)
+
     async def _ask(self, question: Question, *, last: bool = False) -> None:
         self._metrics.snapshot_requests.inc()
         try:
-            body = await self._dashboard.get(question.request)
+            async with self._dashboard.answer(question.request) as body:
+                self._learn(question.uri, body)
+                await self._keep(question, body, last=last)
+                self._questions.answered(question, time.monotonic(), len(body))
         except DashboardError as failure:
             self._failed(question.uri, str(failure))
             self._questions.failed(question, time.monotonic())
-            return
-        self._learn(question.uri, body)
-        await self._keep(question, body, last=last)
-        self._questions.answered(question, time.monotonic(), len(body))
 
     async def _verify(self) -> bool:
         """Whether the dashboard is there, and is that of our session."""
@@ -135,9 +171,9 @@ class Snapshots:
             )
 
     async def _keep(self, question: Question, body: bytes, *, last: bool) -> None:
-        uri, digest = question.uri, hashlib.blake2b(_VOLATILE.sub(b"", body)).digest()
+        uri, digest = question.uri, _digest(body)
         if self._kept.get(uri) != digest:
-            line = snapshot_event(self._session, self._spool.node_of(self._session), uri, body) + b"\n"
+            line = snapshot_line(self._session, self._spool.node_of(self._session), uri, body)
             try:
                 await self._spool.append({self._session: [Block(SNAPSHOTS, 1, line)]})
             except SpoolError:
@@ -158,15 +194,18 @@ class Snapshots:
     def _learn(self, uri: str, body: bytes) -> None:
         """What an answer tells about what else to ask."""
         if uri == schedule.NODES:
-            self._questions.set_nodes([node for node in map(_node_id, _list(body, "data", "summary")) if node])
+            answer = _read(body, _Answer) or _Answer()
+            self._questions.set_nodes([node for node in map(_node_id, answer.data.summary) if node])
         elif uri == schedule.ACTORS:
-            self._classes |= _classes(_at(body, "data", "actors"))
+            answer = _read(body, _Answer) or _Answer()
+            for actor in answer.data.actors.values():
+                self._classes |= {str(actor.actor_class), str(actor.class_name)}
         elif uri == schedule.JOBS:
-            for job in _list(body):
-                if isinstance(job, dict) and isinstance(job.get("job_id"), str):
-                    self._jobs.setdefault(job["job_id"], _RUNNING)
-                    if job.get("status") in _ENDED and self._jobs[job["job_id"]] == _RUNNING:
-                        self._jobs[job["job_id"]] = _OVER
+            for job in _read(body, list[_Job]) or ():
+                if isinstance(job.job_id, str):
+                    self._jobs.setdefault(job.job_id, _RUNNING)
+                    if job.status in _ENDED and self._jobs[job.job_id] == _RUNNING:
+                        self._jobs[job.job_id] = _OVER
         elif uri.startswith(schedule.DATASETS) and self._jobs.get(uri.rpartition("/")[2]) == _OVER:
             self._jobs[uri.rpartition("/")[2]] = _TOLD  # the job had ended before: there is nothing more to learn
             self._questions.remove(uri)
@@ -197,56 +236,60 @@ def _classes(actors: Any) -> set[str]:
     return {str(actor.get(name)) for actor in found for name in ("actorClass", "className")}
 
 
-def snapshot_event(session: str, node: str | None, uri: str, body: bytes, *, only: bool = False) -> bytes:
+def snapshot_line(session: str, node: str | None, uri: str, body: bytes, *, only: bool = False) -> bytes:
     """An answer as it is kept; `only` when no events tell of the session."""
     now = time.time_ns()
-    return msgspec.json.encode(
-        {
-            "eventId": base64.b64encode(secrets.token_bytes(28)).decode(),
-            "eventType": "DASHBOARD_SNAPSHOT",
-            "sourceType": "RAYHISTORY",
-            "timestamp": f"{datetime.fromtimestamp(now // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{now % 10**9:09d}Z",
-            "severity": "INFO",
-            "message": "",
-            "sessionName": session,
-            "nodeId": node or "",
-            "dashboardSnapshot": {"uri": uri, "body": _as_json(body)} | ({"only": True} if only else {}),
-        }
-    )
+    event = {
+        "eventId": base64.b64encode(secrets.token_bytes(28)).decode(),
+        "eventType": "DASHBOARD_SNAPSHOT",
+        "sourceType": "RAYHISTORY",
+        "timestamp": f"{datetime.fromtimestamp(now // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{now % 10**9:09d}Z",
+        "severity": "INFO",
+        "message": "",
+        "sessionName": session,
+        "nodeId": node or "",
+        "dashboardSnapshot": {"uri": uri, "body": _as_json(body)} | ({"only": True} if only else {}),
+    }
+    return msgspec.json.Encoder().encode_lines([event])
 
 
 def _as_json(body: bytes) -> Any:
     """The answer as it is, on one line; what is not JSON, as a string."""
     try:
-        body.decode()
-        return msgspec.Raw(msgspec.json.format(_EMPTY_TAIL.sub(b"]", body), indent=-1))
+        if not body.isascii():
+            body.decode()
+        body = _EMPTY_TAIL.sub(b"]", body)
+        if b"\n" in body or b"\r" in body:
+            body = msgspec.json.format(body, indent=-1)
+        return msgspec.json.decode(body, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body.decode(errors="replace")
+
+
+def _digest(body: bytes) -> bytes:
+    """Of what can have changed."""
+    digest, view, start = hashlib.blake2b(), memoryview(body), 0
+    for match in _VOLATILE.finditer(body):
+        digest.update(view[start : match.start()])
+        start = match.end()
+    digest.update(view[start:])
+    return digest.digest()
 
 
 def _says_nothing(uri: str, body: bytes, *, last: bool) -> bool:
     """As in KubeRay: an empty answer does not replace a better one."""
     if uri.startswith(schedule.DATASETS):
-        return not _at(body, "datasets")
-    return uri == schedule.SERVE and last and not _at(body, "applications")
+        return not (_read(body, dict[str, Any]) or {}).get("datasets")
+    return uri == schedule.SERVE and last and not (_read(body, dict[str, Any]) or {}).get("applications")
 
 
-def _at(body: bytes, *path: str) -> Any:
+def _read(body: bytes, kind: type[T]) -> T | None:
     try:
-        value: Any = msgspec.json.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
-def _list(body: bytes, *path: str) -> list[Any]:
-    value = _at(body, *path)
-    return value if isinstance(value, list) else []
-
-
-def _node_id(summary: Any) -> str | None:
-    raylet = summary.get("raylet") if isinstance(summary, dict) else None
-    node = raylet.get("nodeId") if isinstance(raylet, dict) else None
+def _node_id(summary: _Node) -> str | None:
+    node = summary.raylet.node if summary.raylet else None
     return node if isinstance(node, str) and re.fullmatch(r"[0-9a-f]{56}", node) else None

@@ -30,6 +30,7 @@ Blocks = Mapping[str, Sequence[Block]]
 """What is to be kept of each session."""
 
 _MOST_ACTIVE = 16  # one session is active, and perhaps the one before it: more is somebody's mistake
+_MOST_SESSIONS = 1000  # with something on the disk: each costs a directory, a file, and syncs
 _UPLOADS_SHARE = 4
 _GROUP = 1 << 20
 _PER_SECOND = 128 << 20  # is taken however long the disk takes for a sync
@@ -141,6 +142,13 @@ class Spool:
 
     # Events come in
 
+    def has_room_for(self, session: str) -> bool:
+        """Somebody may invent sessions without end: all but those that are here already are then too many."""
+        if session in self._active:
+            return True
+        here = {segment.session for segment in [*self.closed, *self._active.values()]}
+        return session in here or len(here) < _MOST_SESSIONS
+
     async def append(self, blocks: Blocks) -> None:
         """Keeps the blocks of each session; when this returns, they are on disk."""
         size = sum(len(block.data) for each in blocks.values() for block in each)
@@ -189,8 +197,8 @@ class Spool:
             if self._lock is None:
                 self._open()
             for session in dict.fromkeys(session for blocks in batch for session in blocks):
-                together = merged([block for blocks in batch for block in blocks.get(session, ())])
                 segment = self._active.get(session) or self._begin(session)
+                together = merged(segment.filed(block for blocks in batch for block in blocks.get(session, ())))
                 try:
                     self.bytes += segment.append(together)
                     self._sync_seconds = segment.sync_seconds
@@ -245,9 +253,10 @@ class Spool:
     def segments(self, session: str | None = None) -> list[Segment]:
         return [segment for segment in list(self.closed) if session in {None, segment.session}]
 
-    def oldest(self) -> float:
+    def oldest(self, session: str | None = None) -> float:
         """Seconds since the oldest thing came that is not yet in the store."""
-        opened = [segment.opened for segment in [*self.closed, *self._active.values()]]
+        here = [*self.closed, *self._active.values()]
+        opened = [segment.opened for segment in here if session in {None, segment.session}]
         return time.monotonic() - min(opened) if opened else 0.0
 
     @asynccontextmanager
@@ -341,6 +350,8 @@ class Spool:
         if session in self._active and self._nodes.get(session) not in {None, node}:
             self._close(session)
         self._nodes[session] = node
+        for name in list(self._nodes)[:-_MOST_SESSIONS]:
+            del self._nodes[name]
         for segment in [*self.closed, *self._active.values()]:
             if segment.session == session and segment.node is None:
                 segment.belongs_to(node)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from isal.isal_zlib import crc32
 
-from rayhistory.collector.walk import Entry, Walked, walk
+from rayhistory.collector.walk import MOST_FILES, Entry, Walked, open_inside, walk
 from rayhistory.layout.packs import GONE, LOG, PRESENT, Stream
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class File(msgspec.Struct):
     looked_at_ns: int = -1
     """Modification time up to which all of it has been shipped."""
     round: int = 0
+    began: int = 0
+    """The round in which it was first seen; 0 when the store had told of it."""
     shipped: float = float("-inf")
     other: bool = False
     """It was found to hold something else: the next scan sees what has become of it."""
@@ -75,10 +77,14 @@ class Tailer:
         self.root = root
         self.lost = 0
         """Bytes that were seen, and removed or cut before they were read; or of more versions than are kept."""
+        self.beyond = 0
+        """Files that are not followed, because there are too many."""
         self.surprised = False
         """A file was found cut while it was read: there is something to find for a scan."""
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
         self._round = 0
+        self._settled = 0
+        """The round up to which what was found has been dealt with."""
         self._number = 0
         self._files = {number: File(stream) for number, stream in self.streams.items() if stream.kind == LOG}
         self._by_key = {(file.stream.device, file.stream.inode): file for file in self._files.values()}
@@ -101,16 +107,18 @@ class Tailer:
 
     def scan(self, number: int) -> None:
         """Looks at the directory; `number` is that of the pack in which what is found will be told."""
-        walked = walk(str(self.root)) if self.root else None
+        walked, beyond = self._walk(), self.beyond
         if walked is None:
             return
         self._number = number
+        if not self.surprised:
+            self._settled = self._round
         self.surprised = False
         replaced = self._look(walked)
         seen: set[int] = set()
         while news := {file.stream.id for file in (*replaced, *self._cut())} - seen:
             seen |= news
-            walked = walk(str(self.root)) or walked  # a copy is older than the cut, but may have been missed
+            walked = self._walk() or walked  # a copy is older than the cut, but may have been missed
             replaced += self._look(walked)
         self.folders = walked.folders
         for file in replaced:
@@ -125,14 +133,21 @@ class Tailer:
                 self._is_gone(file)
                 continue
             with suppress(_MovedAway):
-                self._end(file)
+                self._end(file, since=self._settled)
         if replaced or gone:
             self._keep_last(_MOST_GONE, {file.stream.name for file in (*replaced, *gone)})
+        self._keep_to_most()
         self._name_links(walked)
+        if self.beyond and not beyond:
+            log.warning("there are more log files than are followed", extra={"files_beyond": self.beyond})
+
+    def _walk(self) -> Walked | None:
+        return walk(str(self.root), MOST_FILES, self._by_key) if self.root else None
 
     def _look(self, walked: Walked) -> list[File]:
         """Takes note of all files; gives those whose inodes others have now."""
         self._round += 1
+        self.beyond = walked.beyond
         unknown = self._known(walked)
         seen = {entry.key for entry in walked.entries}
         return [file for entry in unknown if (file := self._meet(entry, seen))]
@@ -173,6 +188,9 @@ class Tailer:
             return None
         elif not same:
             file, replaced = None, file
+        if file is None and len(self._by_name) >= MOST_FILES:
+            self.beyond += 1
+            return replaced
         self._is_at(file or self._new(entry), entry)
         return replaced
 
@@ -182,7 +200,7 @@ class Tailer:
     def _new(self, entry: Entry) -> File:
         stream = self.begin(entry.name, LOG)
         stream.device, stream.inode = entry.key
-        self._files[stream.id] = file = File(stream)
+        self._files[stream.id] = file = File(stream, began=self._round)
         return file
 
     def _is_at(self, file: File, entry: Entry) -> None:
@@ -233,10 +251,10 @@ class Tailer:
         self._is_at(fresh, entry)
         return fresh
 
-    def _end(self, file: File) -> None:
+    def _end(self, file: File, *, since: int = -1) -> None:
         """What the stream was is over, unless it goes on in a copy: copied away and cut is a way of rotating too."""
         stream = file.stream
-        copy = None if file.is_dump else self._copy_of(file)
+        copy = None if file.is_dump else self._copy_of(file, since)
         file.other = False
         if copy:
             file.size = stream.size
@@ -248,22 +266,26 @@ class Tailer:
         elif copy:
             self._forget(file)
 
-    def _copy_of(self, file: File) -> File | None:
+    def _copy_of(self, file: File, since: int) -> File | None:
+        """Files of many workers begin alike, and not all are copies. So one has the same name but for what rotation
+        adds to it, and is either new since that round or holds exactly what was shipped of the other."""
         stream = file.stream
-        folder, _, base = stream.name.rpartition("/")
-        start = f"{folder}/" if folder else ""
-        stem = start + base.partition(".")[0]
+        folder, slash, base = stream.name.rpartition("/")
+        stem = folder + slash + base.partition(".")[0]
         for other in self._present():
+            if other is file or other.round != self._round or not 0 < stream.size <= other.size:
+                continue
             name = other.stream.name
-            near = name.startswith(stem) and "/" not in name[len(start) :]
-            if near and other is not file and other.round == self._round and 0 < stream.size <= other.size:
-                entry = Entry(name, self._key(other), other.size, other.modified_ns)
-                same = self._same(entry, stream, whole=True)
-                if same:
-                    return other
-                if same is None and not self._is_there(entry):
-                    self.surprised = True
-                    raise _MovedAway
+            added = name[len(stem) :] if name.startswith(stem) else "/"
+            if "/" in added or added[:1].isalnum() or not (other.began > since or other.size == stream.size):
+                continue
+            entry = Entry(name, self._key(other), other.size, other.modified_ns)
+            same = self._same(entry, stream, whole=True)
+            if same:
+                return other
+            if same is None and not self._is_there(entry):
+                self.surprised = True
+                raise _MovedAway
         return None
 
     def _is_there(self, entry: Entry) -> bool:
@@ -284,9 +306,19 @@ class Tailer:
                 self.lost += file.stream.size
                 self._forget(file)
 
+    def _keep_to_most(self) -> None:
+        """Files that are gone make room for others: those that were first to go."""
+        excess = len(self._files) - MOST_FILES
+        if excess > 0:
+            gone = [file for file in self._files.values() if file.stream.state == GONE]
+            for file in sorted(gone, key=lambda each: (each.stream.since, each.stream.id))[:excess]:
+                self.lost += file.stream.size
+                self._forget(file)
+
     def _name_links(self, walked: Walked) -> None:
-        names = [(entry.name, entry.key) for entry in walked.entries if entry.name not in self._by_name]
-        links = {name: self._by_key[key].stream.id for name, key in (*names, *walked.links) if key in self._by_key}
+        names = [(entry.name, entry) for entry in walked.entries if entry.name not in self._by_name]
+        found = ((name, self._by_key.get(entry.key)) for name, entry in (*names, *walked.links))
+        links = {name: file.stream.id for name, file in found if file}
         if links != self.links:
             self.links = links
             self.changed.update(links.values())
@@ -313,7 +345,7 @@ class Tailer:
             yield None
             return
         try:
-            descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_inside(str(self.root), name)
         except OSError:
             yield None
             return

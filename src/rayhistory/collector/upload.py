@@ -117,11 +117,10 @@ class Uploader:
         try:
             async with self._segments:
                 await self._ship_once(segment, confirmed)
-        except FileNotFoundError:
-            log.exception("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
-            self._metrics.lost += segment.events
-            await self._spool.discard(segment, stored=0, whole=False)
         except Exception as error:  # noqa: BLE001 - whatever it is, the segment stays and is tried again
+            if isinstance(error, FileNotFoundError) and not segment.path.exists():
+                await self._is_lost(segment)
+                return True
             self._metrics.upload_retries.labels("events").inc()
             self._away, self._asked_to_wait = True, error.retry_after if isinstance(error, Throttled) else 0.0
             log.warning(
@@ -131,6 +130,11 @@ class Uploader:
             return False
         self._away, self._pauses = False, delays(longest=_LONGEST_PAUSE)
         return True
+
+    async def _is_lost(self, segment: Segment) -> None:
+        log.error("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
+        self._metrics.lost += segment.events
+        await self._spool.discard(segment, stored=0, whole=False)
 
     async def _ship_once(self, segment: Segment, confirmed: set[str]) -> None:
         size = segment.size if self._compressed else segment.raw + segment.events  # an array has a comma per event

@@ -18,7 +18,7 @@ def read_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
     """A row of profile_events as one row per span, in the order of their ends; what is no span is left out."""
     try:
         spans = msgspec.json.decode(row["spans"])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return []
     found = [span for each in (spans if isinstance(spans, list) else []) if (span := _span(row, each))]
     return sorted(found, key=lambda span: (span["end_ns"], span["start_ns"]))
@@ -33,9 +33,16 @@ def _span(row: dict[str, Any], span: Any) -> dict[str, Any] | None:
             "component_id": row["component_id"],
             "node_ip": row["node_ip"],
             "event_name": str(span["eventName"]),
-            "start_ns": int(span["startTime"]),
-            "end_ns": int(span["endTime"]),
+            "start_ns": _ns(span["startTime"]),
+            "end_ns": _ns(span["endTime"]),
             "extra_data": span.get("extraData") or None,
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _ns(value: Any) -> int:
+    ns = int(value)
+    if not -(2**63) <= ns < 2**63:
+        raise ValueError(value)
+    return ns

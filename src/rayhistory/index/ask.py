@@ -69,7 +69,7 @@ def cursor_after(query: Query, rows: list[Row]) -> str | None:
     """How to go on after these rows of a query `with_order`; None when they are the last."""
     if not rows or query.limit is None or len(rows) < query.limit:
         return None
-    place = _Cursor(query.order, tuple(rows[-1][name.lstrip("-")] for name in query.order))
+    place = _Cursor(query.order, query.place_of(rows[-1]))
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 

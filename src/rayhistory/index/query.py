@@ -7,7 +7,9 @@ import asyncio
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +17,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import DamagedIndex, StoreUnavailable, UsageError
-from rayhistory.events.tables import TABLES
+from rayhistory.events.tables import TABLES, Type
 from rayhistory.index.derive import SERVED_AS_MERGED, TASK_LIST
 from rayhistory.index.manifest import MERGED, Manifest
 from rayhistory.index.merge import parquet
@@ -28,6 +30,7 @@ _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 _LARGEST = 2**63 - 1
 _FEW = 16
 _LARGE_PAGE = 1_000
+_TYPES = {kind.sql for kind in Type}
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -67,6 +70,10 @@ class Query(msgspec.Struct, frozen=True):
         named = {name.lstrip("-") for name in self.sort}
         return self.sort + tuple(key for key in KEYS.get(self.table, ()) if key not in named)
 
+    def place_of(self, row: Row) -> tuple[Any, ...]:
+        """The values of a row that has the columns of the order: what comes `after` it can be asked for with them."""
+        return tuple(row[name.lstrip("-")] for name in self.order)
+
 
 class Fetch(Protocol):
     async def __call__(self, name: str, *, again: bool) -> list[Path]:
@@ -85,6 +92,25 @@ class OpenIndex:
         if _is_large(query):
             return await self._whole_rows(query)
         return await self._run(query, self._rows, query.columns or ("*",))
+
+    async def portions(self, query: Query, most: int) -> AsyncIterator[list[Row]]:
+        """The rows of a sorted query, at most so many of them at a time; its columns must be, or have, its order's."""
+        left = _LARGEST if query.limit is None else query.limit
+        while left > 0:
+            query = msgspec.structs.replace(query, limit=min(most, left))
+            rows = await self.rows(query)
+            if rows:
+                yield rows
+            if len(rows) < min(most, left):
+                return
+            left -= len(rows)
+            query = msgspec.structs.replace(query, after=query.place_of(rows[-1]))
+
+    async def fitting(self, query: Query, most_bytes: int) -> Query:
+        """The same with so low a limit that all rows but the last have no more text than this together."""
+        sizes = await self._run(query, self._sizes, ("*",))
+        fitting = bisect_left(list(accumulate(sizes)), most_bytes) + 1
+        return msgspec.structs.replace(query, limit=min(fitting, query.limit or fitting))
 
     async def _whole_rows(self, query: Query) -> list[Row]:
         """A large page of whole rows is cut by its keys first: sorting keys is cheap, sorting rows is not."""
@@ -154,6 +180,15 @@ class OpenIndex:
             sql += f" OFFSET {int(query.offset)}"
         return _execute(sql, values)
 
+    def _sizes(self, query: Query, source: str) -> list[int]:
+        """How much text each row of a page has."""
+        types = self._types(source)
+        names = [_known(types, query.table, name) for name in query.columns or types]
+        size = " + ".join(f"coalesce(strlen({name}), 0)" for name in names if types[name] == Type.TEXT.sql) or "0"
+        where, values = condition_sql(types, query)
+        page = f"SELECT {size} AS size FROM {source}{where}{_order(types, query)} LIMIT {int(query.limit or 0)}"
+        return [row["size"] for row in _execute(page, values)]
+
     def _count(self, query: Query, source: str) -> int:
         where, values = condition_sql(self._types(source), query)
         return int(_execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
@@ -180,7 +215,11 @@ class OpenIndex:
 
 
 def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
-    return {name: kind for name, kind, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+    """Types stand in SQL, and the file that has them may be anybody's: there are none but those of our tables."""
+    types = {name: kind for name, kind, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+    if unknown := set(types.values()) - _TYPES:
+        raise DamagedIndex(f"a table has columns of other types than ours: {', '.join(sorted(unknown))[:200]}")
+    return types
 
 
 def best_file(query: Query, columns: tuple[str, ...]) -> str:
@@ -294,7 +333,7 @@ def _converted(column: str, kind: str, value: Any) -> Any:
             raise UsageError(f"{column} is true or false, not {value!r}")
         return found
     try:
-        number = float(value) if kind in ("DOUBLE", "FLOAT") else int(value)
+        number = int(value)
     except (ValueError, TypeError, OverflowError):
         raise UsageError(f"{column} is a number, not {value!r}") from None
     if abs(number) > _LARGEST:

@@ -62,7 +62,7 @@ async def import_directory(
     directory: Path, store: Store, layout: Layout, ref: SessionRef, progress: Callable[[int, int], None]
 ) -> Imported:
     """Everything in order: what is in the store already is not sent again, and the session is seen at the end."""
-    logs = directory / "logs"
+    logs = (directory / "logs").resolve()
     walked = await asyncio.to_thread(walk, str(logs))
     entries = walked.entries if walked else []
     done = Imported(await asyncio.to_thread(node_of, directory))

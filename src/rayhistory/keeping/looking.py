@@ -15,7 +15,7 @@ import msgspec
 
 from rayhistory.collector import schedule
 from rayhistory.collector.dashboard import Dashboard, DashboardError
-from rayhistory.collector.snapshots import library_questions, snapshot_event
+from rayhistory.collector.snapshots import library_questions, snapshot_line
 from rayhistory.errors import RayHistoryError, StoreError
 from rayhistory.events.stateapi import is_cut_short
 from rayhistory.keeping.records import SNAPSHOT, Origin, make_known
@@ -167,7 +167,7 @@ class Looking:
             return None
 
     def _keep(self, uri: str, body: bytes) -> Any:
-        self._lines.append(snapshot_event(self.session, "", uri, body, only=True) + b"\n")
+        self._lines.append(snapshot_line(self.session, "", uri, body, only=True))
         self._look.answers += 1
         answer = _decoded(body)
         if answer is None:

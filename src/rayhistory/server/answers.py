@@ -1,12 +1,14 @@
 """The shapes of answers: Ray's for Ray's API, one of our own for ours."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 _ENCODER = msgspec.json.Encoder()
+_DEEPEST = 100
 
 
 def json_answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -45,19 +47,45 @@ def own_error(message: str, status: int, headers: dict[str, str] | None = None) 
     return json_answer({"error": {"status": status, "message": message}}, status, headers)
 
 
-def text_answer(text: str, status: int = 200) -> Response:
-    return Response(text, status, media_type="text/plain")
+def text_answer(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(text, status, headers, "text/plain")
 
 
 def parsed(text: str | None, default: Any) -> Any:
-    """A column that holds JSON; what is not of the default's type, or no JSON at all, is the default."""
+    """A column that holds JSON; what is not of the default's type, too deep, or no JSON at all, is the default."""
     if not text:
         return default
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
+        return default
+    if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
         return default
     return value if default is None or isinstance(value, type(default)) else default
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether what can just be decoded could not be walked through or encoded again."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for one in level if isinstance(one, dict | list) for item in _items(one)]
+    return bool(level)
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def inside(answer: Any, *path: str) -> dict[str, Any]:
+    """What an answer, which others wrote, has at this place; nothing where it is of another shape."""
+    for key in path:
+        answer = answer.get(key) if isinstance(answer, dict) else None
+    return answer if isinstance(answer, dict) else {}
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """Those that are in a list which others wrote."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def google_style(value: Any) -> Any:

@@ -41,7 +41,7 @@ from rayhistory.server.middleware import Measure, Mishaps, ReadOnly, is_ours
 from rayhistory.server.pages import error_page, message_page, page_answer, progress_page
 from rayhistory.server.resolve import Resolver, Selection, parse_session_path, selection_from_cookies
 from rayhistory.server.routes import SESSION_ROUTES
-from rayhistory.server.routing import answer_to, get_plain, own_answer_to, resolver_of, selection_of
+from rayhistory.server.routing import answer_to, get_plain, own_answer_to, resolver_of, retry, selection_of
 from rayhistory.server.throughray import never_from_elsewhere, through_ray
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
@@ -342,7 +342,7 @@ async def _ready(request: Request) -> Response:
     try:
         await resolver_of(request).catalogue.entries()
     except RayHistoryError as error:
-        return text_answer(str(error), 503)
+        return text_answer(str(error), 503, retry(503))
     return text_answer("ok")
 
 

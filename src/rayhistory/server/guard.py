@@ -28,7 +28,7 @@ from rayhistory.server.answers import json_answer, own_error, text_answer
 from rayhistory.server.openapi import PREFIX
 from rayhistory.server.pages import message_page, page_answer
 from rayhistory.server.resolve import Selection
-from rayhistory.server.routing import RETRY, status_of
+from rayhistory.server.routing import retry, status_of
 
 LOGIN, LOGOUT = "/login", "/logout"
 MODE, AUTHENTICATE = "/api/authentication_mode", "/api/authenticate"
@@ -204,7 +204,7 @@ def refusal_headers(error: AccessError) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, TooManyCalls):
         return {"Retry-After": str(math.ceil(error.retry_after))}
-    return RETRY if status_of(error) == 503 else {}
+    return retry(status_of(error))
 
 
 async def _at_a_head(guard: Guard, connection: HTTPConnection) -> Visitor | None:

@@ -21,6 +21,8 @@ from rayhistory.web import HomeFilters, SessionCounts, SessionRow
 PAGE_SIZE = 50
 _HOURS = {"h": 1, "d": 24}
 _LARGEST_PAGE = 10**9
+_FRESH = 30.0
+"""How long counts of a session that is over are shown without another look: what came late may still be added."""
 
 Test = Callable[[Entry], bool]
 
@@ -49,7 +51,7 @@ class Home:
         self._catalogue = catalogue
         self._store = store
         self._layout = layout
-        self._manifests: dict[tuple[str, str, str], Manifest] = {}
+        self._manifests: dict[tuple[str, str, str], tuple[Manifest, float]] = {}
 
     async def page(self, entries: list[Entry], params: QueryParams, frontends: Frontends) -> HomePage:
         """Of these sessions, in the catalogue's order, the page that an address asks for."""
@@ -81,9 +83,10 @@ class Home:
         return tests
 
     async def row(self, entry: Entry) -> SessionRow:
-        start, end, manifest = await asyncio.gather(
+        start, end, found = await asyncio.gather(
             self._catalogue.start(entry), self._catalogue.end(entry), self._manifest(entry)
         )
+        manifest = found if isinstance(found, Manifest) else None
         state = self._catalogue.state(entry)
         last_ms = manifest.last_ns // 1_000_000 if manifest and manifest.last_ns else None
         vanished_ms = int(entry.alive * 1000) if entry.alive else None
@@ -102,20 +105,21 @@ class Home:
             ray_version=(start.ray_version if start else None) or (manifest.ray_version if manifest else None),
             size_bytes=manifest.counts.size_bytes if manifest else None,
             counts=_counts(manifest) if manifest else None,
+            unreadable=isinstance(found, StoreError),
         )
 
-    async def _manifest(self, entry: Entry) -> Manifest | None:
-        """What the session's index says of it; of one that is closed as the session is now, it is kept."""
-        closing = await self._catalogue.closing(entry)
-        known = self._manifests.get(entry.ref.identity)
-        if known and known.closing == closing:
+    async def _manifest(self, entry: Entry) -> Manifest | StoreError | None:
+        """What the session's index says of it; of one that is closed as the session is now, it is kept for a while."""
+        closing, now = await self._catalogue.closing(entry), time.monotonic()
+        known, until = self._manifests.get(entry.ref.identity, (None, now))
+        if known and known.closing == closing and now < until:
             return known
         try:
             manifest = await read_latest(self._store, self._layout, entry.ref)
-        except StoreError:
-            return None
+        except StoreError as error:
+            return error
         if manifest and manifest.closing:
-            self._manifests[entry.ref.identity] = msgspec.structs.replace(manifest, files={})
+            self._manifests[entry.ref.identity] = msgspec.structs.replace(manifest, files={}), now + _FRESH
         return manifest
 
 

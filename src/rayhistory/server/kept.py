@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-from isal import igzip
+from isal import igzip, isal_zlib
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from rayhistory import __version__
+from rayhistory.server.logflow import begun, nothing
 from rayhistory.server.redaction import is_browser
 from rayhistory.server.view import SessionView
 
@@ -24,6 +25,8 @@ _BUDGET = 32 << 20
 _LARGEST = 8 << 20
 _SMALL = 2048
 _LEVEL = 1
+_GZIP = 31
+"""How zlib calls the format of gzip."""
 _PLAIN_HEADERS = {"content-length", "content-type"}
 _HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
@@ -104,6 +107,28 @@ async def answer_from(request: Request, tag: str, kept: Kept) -> Response:
     if _reads_gzip(request.headers.get("accept-encoding", "")):
         return Response(kept.body, 200, headers | {"Content-Encoding": "gzip"}, kept.media_type)
     return Response(await asyncio.to_thread(igzip.decompress, kept.body), 200, headers, kept.media_type)
+
+
+async def answer_in_pieces(
+    request: Request, pieces: AsyncIterator[bytes], headers: dict[str, str] | None = None
+) -> Response:
+    """JSON that is too long to be kept: compressed and sent while it is made.
+
+    What is wrong with the store at first is an error; later, the connection breaks off.
+    """
+    headers = {**_HEADERS, **(headers or {})}
+    if _reads_gzip(request.headers.get("accept-encoding", "")):
+        pieces, headers = _compressed(pieces), headers | {"Content-Encoding": "gzip"}
+    pieces = await begun(pieces)
+    return StreamingResponse(nothing() if request.method == "HEAD" else pieces, 200, headers, "application/json")
+
+
+async def _compressed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    packer = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _GZIP)
+    async for piece in pieces:
+        if packed := await asyncio.to_thread(packer.compress, piece):
+            yield packed
+    yield packer.flush()
 
 
 def _reads_gzip(accepted: str) -> bool:

@@ -16,7 +16,7 @@ from rayhistory.server.catalogue import LATEST, LIVE, RUNNING, Catalogue, Entry
 from rayhistory.server.guard import admit, guard_of, refusal
 from rayhistory.server.livesessions import kuberay_info, live_of
 from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, checked_selection
-from rayhistory.server.routing import resolver_of, status_of
+from rayhistory.server.routing import resolver_of, retry, status_of
 
 _LIFETIME = 600
 
@@ -42,7 +42,7 @@ async def clusters(request: Request) -> Response:
         entries = await guard_of(request).visible(request, await catalogue.entries())
         discovered = await live_of(request).discovered(request)
     except RayHistoryError as error:
-        return text_answer(str(error), status_of(error))
+        return text_answer(str(error), status_of(error), retry(status_of(error)))
     known = {(each.namespace, each.name) for each in discovered}
     live = [kuberay_info(each) for each in discovered] + [
         {**cluster_info(entry), "sessionName": LIVE}
@@ -74,7 +74,7 @@ async def enter_cluster(request: Request) -> Response:
         message = str(error)
         if status_of(error) == 404:
             message = f"cluster {namespace}/{kind}/{name} with session {session} not found"
-        return text_answer(message, status_of(error))
+        return text_answer(message, status_of(error), retry(status_of(error)))
 
 
 async def _entered(request: Request, selection: Selection) -> Response:

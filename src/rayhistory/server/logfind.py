@@ -29,6 +29,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
     node_id: str | None = None
     actor_id: str | None = None
+    incarnation: int | None = None
+    """Of the actor, from 0 on; None means the latest that left output."""
     task_id: str | None = None
     attempt: int | None = None
     """None means the latest."""
@@ -43,6 +45,8 @@ class Found(msgspec.Struct, frozen=True):
     path: str
     start: int
     end: int
+    complete: bool = False
+    """What is appended after the end is not part of it: it is the output of a task that has ended."""
 
 
 async def find_log(view: SessionView, wanted: Wanted) -> Found:
@@ -86,18 +90,22 @@ async def _of_name(view: SessionView, node: str, name: str) -> Found:
 
 
 async def _of_actor(view: SessionView, wanted: Wanted, actor_id: str) -> Found:
-    """The output of the latest life of the actor that left any."""
-    changes = await view.rows("actor_transitions", Filter("actor_id", "in", (actor_id.lower(),)), sort=("-ns",))
+    """The output of one life of the actor, which may be the latest that left any."""
+    changes = await view.rows("actor_transitions", Filter("actor_id", "in", (actor_id.lower(),)), sort=("ns",))
     if not changes and await view.row("actors", Filter("actor_id", "=", actor_id)) is None:
         raise LogNotFound(f"Actor ID {actor_id} not found.")
-    lives = dict.fromkeys((c["node_id"], c["worker_id"]) for c in changes if c["node_id"] and c["worker_id"])
+    lives = list(dict.fromkeys((c["node_id"], c["worker_id"]) for c in changes if c["node_id"] and c["worker_id"]))
     if not lives:
         raise LogNotFound(f"Worker ID for Actor ID {actor_id} not found. Actor is not scheduled yet.")
-    for node, worker in lives:
+    number = wanted.incarnation
+    if number is not None and not 0 <= number < len(lives):
+        raise LogNotFound(f"Actor ID {actor_id} has no incarnation {number}: there are 0 to {len(lives) - 1}.")
+    chosen = lives[::-1] if number is None else [lives[number]]
+    for node, worker in chosen:
         for file in _outputs(await view.logs.files(node), wanted.suffix):
             if _part(file, 1) == worker:
                 return _whole(node, file)
-    raise _not_found(wanted, next(iter(lives))[0])
+    raise _not_found(wanted, chosen[0][0])
 
 
 async def _of_process(view: SessionView, wanted: Wanted, node: str, pid: int) -> Found:
@@ -142,7 +150,7 @@ async def _of_attempt(view: SessionView, wanted: Wanted, task: Row) -> Found:
     reach = max(where.start, where.end)
     file = next((one for one in candidates if one.size >= reach), candidates[0])
     end = min(where.end, file.size) if where.end >= 0 else file.size
-    return Found(where.node, file.path, min(where.start, end), end)
+    return Found(where.node, file.path, min(where.start, end), end, complete=where.end >= 0)
 
 
 def _task_range(wanted: Wanted, task: Row) -> Found:

@@ -25,11 +25,11 @@ async def pieces(logs: Logs, found: Found) -> AsyncIterator[bytes]:
 async def followed(
     logs: Logs, found: Found, is_over: Callable[[], Awaitable[bool]], interval: float = 1.0
 ) -> AsyncIterator[bytes]:
-    """What was found, and then what is appended, until nothing more will be. A range that has its end is not followed.
+    """What was found, and then what is appended, until nothing more will be. What is complete is not followed.
 
     A file that is shorter than it was has been rotated: the new one is read from its beginning.
     """
-    over = found.end < (await find_file(logs, found.node, found.path)).size or await is_over()
+    over = found.complete or await is_over()
     while True:
         async for piece in pieces(logs, found):
             yield piece

@@ -219,7 +219,10 @@ _OF_SESSION: tuple[dict[str, Any], ...] = tuple(
 )
 _FAILURES = {
     "400": "what was asked for cannot be read",
+    "401": "who asks is not known: a token is needed",
+    "403": "the token is not valid, or its owner may not see the session's namespace",
     "404": "no such session",
+    "429": "too many expensive calls, or wrong tokens, in a minute: try again after Retry-After seconds",
     "500": "the session cannot be shown",
     "503": "the store does not answer now, or the session is being indexed: try again after Retry-After seconds",
 }

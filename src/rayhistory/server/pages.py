@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from rayhistory import __version__, web
 from rayhistory.errors import NotIndexedYet, RayHistoryError
-from rayhistory.server.routing import status_of
+from rayhistory.server.routing import retry, status_of
 
 _TITLES = {400: "This address cannot be read", 404: "No such session", 503: "Not now"}
 
@@ -21,7 +21,7 @@ def page_answer(text: str, status: int = 200, headers: dict[str, str] | None = N
 
 def message_page(status: int, title: str, message: str, hint: str | None) -> Response:
     text = web.render_message(status=status, title=title, message=message, hint=hint, version=__version__)
-    return page_answer(text, status)
+    return page_answer(text, status, retry(status))
 
 
 def error_page(error: RayHistoryError) -> Response:

@@ -29,5 +29,5 @@ def masked_text(serialized: str | None) -> str | None:
         return serialized
     try:
         return msgspec.json.encode(masked(msgspec.json.decode(serialized))).decode()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return MASK

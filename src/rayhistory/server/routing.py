@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 SessionHandler = Callable[[Request, SessionView], Awaitable[Response]]
 PlainHandler = Callable[[Request], Awaitable[Response]]
 
-RETRY = {"Retry-After": "2"}
+_RETRY = {"Retry-After": "2"}
 
 
 def selection_of(request: HTTPConnection) -> Selection:
@@ -126,16 +126,21 @@ def status_of(error: RayHistoryError) -> int:
     return 500
 
 
+def retry(status: int) -> dict[str, str]:
+    """The headers of what may pass: it is worth trying again."""
+    return _RETRY if status == 503 else {}
+
+
 def answer_to(error: RayHistoryError) -> Response:
-    """An error in the shape that Ray's clients print; what may pass is said to be worth trying again."""
+    """An error in the shape that Ray's clients print."""
     status = status_of(error)
-    return ray_error(_message(error), status, RETRY if status == 503 else None)
+    return ray_error(_message(error), status, retry(status))
 
 
 def own_answer_to(error: RayHistoryError) -> Response:
     """The same in the shape of our own API."""
     status = status_of(error)
-    return own_error(_message(error), status, RETRY if status == 503 else None)
+    return own_error(_message(error), status, retry(status))
 
 
 def _message(error: RayHistoryError) -> str:

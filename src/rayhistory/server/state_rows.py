@@ -9,12 +9,23 @@ import msgspec
 
 from rayhistory.events.spans import read_spans
 from rayhistory.events.tables import TASK_STATES, state_column
+from rayhistory.index.manifest import Nanoseconds
 from rayhistory.index.query import Row
 from rayhistory.server.answers import parsed, without_ansi
-from rayhistory.server.state_schema import NIL_TASK, UNKNOWN_MS
+from rayhistory.server.state_schema import (
+    ACTOR_STATES,
+    EXIT_TYPES,
+    NIL_TASK,
+    NODE_STATES,
+    PLACEMENT_GROUP_STATES,
+    TASK_TYPES,
+    UNKNOWN_MS,
+    WORKER_TYPES,
+)
 
 _STATE_COLUMNS = tuple((state, state_column(state)) for state in TASK_STATES)
 _LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+_LAST_SECOND = 253_402_300_799  # of the year 9999
 _NOTHING: Row = {}
 _RUNTIME_ENV_CONFIG = {"setup_timeout_seconds": 600, "eager_install": True, "log_files": []}
 
@@ -26,9 +37,15 @@ TASK_COLUMNS = (
 PROFILE_COLUMNS = ("task_id", "attempt", "component_type", "component_id", "node_ip", "spans")
 
 
+def known(word: str | None, words: tuple[str, ...]) -> str:
+    """The word, if Ray's clients know it: they refuse a whole list for one that they do not."""
+    return word if word in words else words[0]
+
+
 def task(row: Row) -> Row:
     """A task as lists without detail show it."""
     shown = {name: row[name] for name in TASK_COLUMNS}
+    shown["type"] = known(row["type"], TASK_TYPES)
     shown["parent_task_id"] = row["parent_task_id"] or NIL_TASK
     return shown
 
@@ -90,8 +107,8 @@ class _Span(msgspec.Struct, rename="camel", gc=False):
     """A span as almost all are."""
 
     event_name: str
-    start_time: int
-    end_time: int
+    start_time: Nanoseconds
+    end_time: Nanoseconds
     extra_data: str = ""
 
 
@@ -131,20 +148,17 @@ def _ended(span: _Span) -> tuple[int, int]:
 def _spans(row: Row) -> list[_Span]:
     try:
         return _SPANS.decode(row["spans"])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         found = read_spans(row)
         return [_Span(one["event_name"], one["start_ns"], one["end_ns"], one["extra_data"]) for one in found]
 
 
 def extra_data(text: Any) -> Row:
     """What the program added to a span; it may be anything."""
-    if not text or text == "{}":
+    if text == "{}" or not isinstance(text, str):
         return _NOTHING
-    try:
-        extra = parsed(text, {})
-    except msgspec.DecodeError:
-        return {}
-    return extra if isinstance(extra, dict) else {}
+    extra: Row = parsed(text, _NOTHING)
+    return extra
 
 
 def by_attempt(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
@@ -159,7 +173,7 @@ def actor(row: Row) -> Row:
     return {
         "actor_id": row["actor_id"],
         "class_name": row["class_name"] or "",
-        "state": row["state"],
+        "state": known(row["state"], ACTOR_STATES),
         "job_id": row["job_id"],
         "name": row["name"] or "",
         "node_id": row["node_id"],
@@ -185,7 +199,7 @@ def node(row: Row) -> Row:
         "node_id": row["node_id"],
         "node_ip": row["node_ip"] or "",
         "is_head_node": row["is_head"],
-        "state": row["state"],
+        "state": known(row["state"], NODE_STATES),
         "state_message": row["state_message"],
         "node_name": row["node_name"] or "",
         "resources_total": parsed(row["resources"], {}),
@@ -199,8 +213,8 @@ def worker(row: Row) -> Row:
     return {
         "worker_id": row["worker_id"],
         "is_alive": row["is_alive"],
-        "worker_type": row["worker_type"],
-        "exit_type": row["exit_type"],
+        "worker_type": known(row["worker_type"], WORKER_TYPES),
+        "exit_type": known(row["exit_type"], EXIT_TYPES) if row["exit_type"] else None,
         "node_id": row["node_id"] or "",
         "ip": row["ip"] or "",
         "pid": row["pid"] or 0,
@@ -219,7 +233,7 @@ def placement_group(row: Row) -> Row:
         "placement_group_id": row["placement_group_id"],
         "name": row["name"] or "",
         "creator_job_id": row["creator_job_id"] or "",
-        "state": row["state"],
+        "state": known(row["state"], PLACEMENT_GROUP_STATES),
         "bundles": parsed(row["bundles"], []),
         "is_detached": row["is_detached"],
         "stats": parsed(row["stats"], {}),
@@ -231,12 +245,17 @@ def placement_group(row: Row) -> Row:
 def cluster_event(row: Row) -> Row:
     return {
         "severity": row["severity"] or "",
-        "time": datetime.fromtimestamp(row["timestamp_s"] or 0, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "time": _time(row["timestamp_s"] or 0),
         "source_type": row["source_type"] or "",
         "message": row["message"] or "",
         "event_id": row["event_id"],
         "custom_fields": parsed(row["custom_fields"], {}),
     }
+
+
+def _time(seconds: int) -> str:
+    """The nearest that a calendar has."""
+    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_SECOND), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _float(value: Any) -> float | None:

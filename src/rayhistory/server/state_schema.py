@@ -13,6 +13,15 @@ UNKNOWN_MS = 2**64 - 1
 NO_OBJECTS = "Objects are not recorded: which ones there were is known only while a cluster runs."
 NO_RUNTIME_ENVS = "The runtime environments of this session were not recorded."
 
+TASK_TYPES = ("NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK")
+ACTOR_STATES = ("ALIVE", "DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING", "DEAD")
+NODE_STATES = ("ALIVE", "DEAD")
+WORKER_TYPES = ("WORKER", "DRIVER", "SPILL_WORKER", "RESTORE_WORKER")
+EXIT_TYPES = ("SYSTEM_ERROR", "INTENDED_SYSTEM_EXIT", "USER_ERROR", "INTENDED_USER_EXIT", "NODE_OUT_OF_MEMORY")
+PLACEMENT_GROUP_STATES = ("PENDING", "PREPARED", "CREATED", "REMOVED", "RESCHEDULING")
+JOB_STATUSES = ("RUNNING", "PENDING", "STOPPED", "SUCCEEDED", "FAILED")
+"""The words that Ray's clients know, from 2.52 to 2.60; the first stands for those that they do not."""
+
 TASK_SOURCE_FILTERS = frozenset(("task_id", "job_id", "actor_id", "name", "state"))
 """What Ray filters where tasks are kept: its total is that of what is left."""
 
@@ -146,7 +155,7 @@ ACTORS = Schema(
     ),
     ("actor_id",),
     {"actor_id": ids.ACTOR, "job_id": ids.JOB},
-    frozenset(("DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE", "RESTARTING", "DEAD")),
+    frozenset(ACTOR_STATES),
     "actor",
 )
 
@@ -166,7 +175,7 @@ NODES = Schema(
     ),
     ("node_id",),
     {"node_id": ids.NODE},
-    frozenset(("ALIVE", "DEAD")),
+    frozenset(NODE_STATES),
     "node",
 )
 

@@ -3,11 +3,10 @@
 import asyncio
 from typing import Any
 
-import msgspec
-
 from rayhistory.events.spans import read_spans
 from rayhistory.index.query import Filter, OpenIndex, Query, Row
 from rayhistory.layout import SessionRef
+from rayhistory.server.answers import parsed
 from rayhistory.server.logfiles import Logs
 
 
@@ -37,20 +36,16 @@ class SessionView:
         found = await self.rows(table, *filters, limit=1)
         return found[0] if found else None
 
-    async def snapshot(self, uri: str) -> Any:
-        """The dashboard's last answer to this request, decoded; None when there is none.
+    async def snapshot(self, uri: str) -> dict[str, Any]:
+        """The dashboard's last answer to this request, decoded; empty when there is none, or one that is no object.
 
         The names that KubeRay's collector gives to answers do not tell whether there was a slash at the end.
         """
         path, mark, query = uri.partition("?")
         spelled = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))
         found = await self.rows("snapshots", Filter("uri", "in", spelled), sort=("-ns",), limit=1)
-        return msgspec.json.decode(found[0]["body"]) if found else None
-
-    async def snapshots(self, prefix: str) -> dict[str, Any]:
-        """The last answer to each request that begins so."""
-        found = await self.rows("snapshots", Filter("uri", "prefix", prefix), sort=("ns",))
-        return {row["uri"]: msgspec.json.decode(row["body"]) for row in found}
+        kept: dict[str, Any] = parsed(found[0]["body"], {}) if found else {}
+        return kept
 
     async def head_node(self) -> str | None:
         """The id of the head node."""

@@ -63,7 +63,10 @@ def _federated_token(container: str, environment: Callable[[str], str]) -> str:
         form["client_secret"] = secret
     else:
         form["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-        form["client_assertion"] = Path(assertion).read_text().strip()
+        try:
+            form["client_assertion"] = Path(assertion).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            _cannot(container, f"AZURE_FEDERATED_TOKEN_FILE: {error}", 0)
     authority = environment("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
     url = f"{authority.rstrip('/')}/{tenant}/oauth2/v2.0/token"
     try:

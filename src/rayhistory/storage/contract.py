@@ -97,6 +97,22 @@ class StoreContract:
 
         self.run(work)
 
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no such paths")
+    def test_an_open_file_is_put_by_its_descriptor(self, tmp_path: Path) -> None:
+        """Its name may lead to something else by then."""
+
+        async def work(store: Store) -> None:
+            source = tmp_path / "source"
+            for size in (11, self.large_object):
+                data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+                source.write_bytes(data)
+                with source.open("rb") as file:
+                    source.unlink()
+                    await store.put("from/a/descriptor", Path(f"/proc/self/fd/{file.fileno()}"))
+                assert await store.get("from/a/descriptor") == data
+
+        self.run(work)
+
     def test_large_bytes_are_put_too(self) -> None:
         async def work(store: Store) -> None:
             data = bytes(self.large_object)

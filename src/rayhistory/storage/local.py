@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -33,7 +34,7 @@ def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
     directory = Path(settings.local_storage_dir)
     if writable:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(directory)
         except OSError as error:
             raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: cannot be made ({error.strerror})") from None
         if not os.access(directory, os.W_OK | os.X_OK):
@@ -57,6 +58,7 @@ class LocalStore:
         self._directory = directory
         self._is_cache = cache
         self._was_there = directory.is_dir()
+        self._making = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -120,7 +122,8 @@ class LocalStore:
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
         target = self._path(key)
         self._check_it_is_there()
-        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._making:  # nobody goes on while a directory on the way may still be lost
+            _make_directory(target.parent)
         half = target.with_name(_HALF_WRITTEN + secrets.token_hex(8))
         try:
             with half.open("wb") as file:
@@ -192,6 +195,15 @@ def _link(half: Path, target: Path) -> None:
     os.link(half, target)
 
 
+def _make_directory(path: Path) -> None:
+    """Makes a directory that is still there after a power loss."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync_directory(path.parent)
+
+
 def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     with suppress(OSError):
@@ -212,4 +224,6 @@ def _store_errors(key: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EROFS:
             raise StoreDenied(f"{error.filename or key}: read-only file system") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise StoreError(f"too long a key: {key!r}") from error
         raise StoreUnavailable(f"{key}: {error.strerror or error}") from error

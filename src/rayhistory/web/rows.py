@@ -36,7 +36,7 @@ class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One session on the home page; `counts` is None until the session has an index."""
+    """One session on the home page; `counts` is None until the session has an index, or while that cannot be read."""
 
     namespace: str
     cluster: str
@@ -50,6 +50,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ray_version: str | None = None
     size_bytes: int | None = None
     counts: SessionCounts | None = None
+    unreadable: bool = False
+    """The store does not tell now whether there is an index."""
     dashboard: str | None = None
     """Which version of Ray's frontend its address shows."""
 

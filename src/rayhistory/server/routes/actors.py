@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory import ids
 from rayhistory.index.query import Filter
-from rayhistory.server.answers import google_style, parsed, rest_answer
+from rayhistory.server.answers import google_style, inside, parsed, rest_answer
 from rayhistory.server.routing import closed_for_pages, get
 from rayhistory.server.view import SessionView
 
@@ -24,9 +24,8 @@ _DEATHS = {
 async def dashboard_actors(view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
     """Actors by id. What only the dashboard measured is what it last said of each."""
     rows = await view.rows("actors", *filters)
-    answer = await view.snapshot("/logical/actors") or {}
-    measured = answer.get("data", {}).get("actors", {})
-    return {row["actor_id"]: _actor(row, measured.get(row["actor_id"], {})) for row in rows}
+    measured = inside(await view.snapshot("/logical/actors"), "data", "actors")
+    return {row["actor_id"]: _actor(row, inside(measured, row["actor_id"])) for row in rows}
 
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:

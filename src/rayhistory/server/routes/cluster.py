@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory.events.tables import REPEATED
 from rayhistory.index.query import Filter
-from rayhistory.server.answers import google_style, json_answer, parsed, rest_answer, text_answer
+from rayhistory.server.answers import google_style, inside, json_answer, parsed, rest_answer, text_answer
 from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.routing import get, get_plain, own_answer_to
 from rayhistory.server.view import SessionView
@@ -25,18 +25,16 @@ _NO_SERVE: dict[str, Any] = {
 
 async def cluster_status(request: Request, view: SessionView) -> Response:
     if request.query_params.get("format") == "1":
-        kept = await view.snapshot("/api/cluster_status?format=1") or {}
-        status = kept.get("data", {}).get("clusterStatus")
+        status = inside(await view.snapshot("/api/cluster_status?format=1"), "data").get("clusterStatus")
         return rest_answer("Got formatted cluster status.", {"clusterStatus": status})
     nothing = {"autoscalingStatus": None, "autoscalingError": None, "clusterStatus": None}
-    kept = await view.snapshot("/api/cluster_status") or {}
-    return rest_answer("Got cluster status.", kept.get("data") or nothing)
+    return rest_answer("Got cluster status.", inside(await view.snapshot("/api/cluster_status"), "data") or nothing)
 
 
 async def cluster_metadata(request: Request, view: SessionView) -> Response:
-    kept = await view.snapshot("/api/v0/cluster_metadata") or {}
+    kept = inside(await view.snapshot("/api/v0/cluster_metadata"), "data")
     version = view.index.manifest.ray_version
-    return rest_answer("", kept.get("data") or ({"rayVersion": version} if version else {}))
+    return rest_answer("", kept or ({"rayVersion": version} if version else {}))
 
 
 async def timezone(request: Request, view: SessionView) -> Response:
@@ -59,7 +57,7 @@ def _event(row: dict[str, Any]) -> dict[str, Any]:
     host, pid, seconds = row["hostname"] or "", row["pid"] or "", row["timestamp_s"]
     written: dict[str, Any] = {"hostName": host, "pid": pid, "timestamp": seconds}
     if row["source_type"] not in _CPP_SOURCES:
-        written = {"sourceHostname": host, "sourcePid": int(pid) if pid.isdigit() else pid, "timestamp": str(seconds)}
+        written = {"sourceHostname": host, "sourcePid": _number(pid), "timestamp": str(seconds)}
     return written | {
         "eventId": row["event_id"],
         "sourceType": row["source_type"] or "",
@@ -68,6 +66,11 @@ def _event(row: dict[str, Any]) -> dict[str, Any]:
         "severity": row["severity"] or "",
         "label": row["label"] or "",
     }
+
+
+def _number(text: str) -> int | str:
+    """A number where it is one that JSON has."""
+    return int(text) if text.isdecimal() and len(text) < 20 else text
 
 
 async def platform_events(request: Request, view: SessionView) -> Response:
@@ -100,6 +103,20 @@ async def datasets(request: Request, view: SessionView) -> Response:
 
 async def train_runs(request: Request, view: SessionView) -> Response:
     return json_answer(await view.snapshot("/api/train/v2/runs/v1") or {"train_runs": []})
+
+
+async def component_activities(request: Request, view: SessionView) -> Response:
+    """Whether drivers were at work at the last sign of life, as autoscalers ask."""
+    jobs = await view.rows("jobs", Filter("job_id", "!=", None), columns=("status", "end_time"))
+    active = sum(job["status"] == "RUNNING" for job in jobs)
+    ended = max((job["end_time"] or 0 for job in jobs), default=0)
+    driver = {
+        "is_active": "ACTIVE" if active else "INACTIVE",
+        "reason": f"Number of active drivers: {active}" if active else None,
+        "timestamp": view.last_ms / 1000,
+        "last_activity_at": ended / 1000 or None,
+    }
+    return json_answer({"driver": driver})
 
 
 async def profiling_enabled(request: Request) -> Response:
@@ -136,6 +153,7 @@ ROUTES: list[BaseRoute] = [
     get("/api/serve/applications/", serve_applications),
     get("/api/data/datasets/{job}", datasets),
     get("/api/train/v2/runs/v1", train_runs),
+    get("/api/component_activities", component_activities),
     get("/api/history/gaps", gaps, failed=own_answer_to),
     get_plain("/api/profiling_enabled", profiling_enabled),
     *(get_plain(path, profiling) for path in _PROFILING),

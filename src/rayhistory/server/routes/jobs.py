@@ -20,6 +20,8 @@ from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.resolve import Selection
 from rayhistory.server.routes.logs import session_is_over
 from rayhistory.server.routing import answer_to, closed_for_pages, get, get_plain, resolver_of, view_of
+from rayhistory.server.state_rows import known
+from rayhistory.server.state_schema import JOB_STATUSES
 from rayhistory.server.view import SessionView
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ def _details(row: dict[str, Any], *, mask: bool) -> dict[str, Any]:
         "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "driver_info": _driver(row),
-        "status": row["status"],
+        "status": known(row["status"], JOB_STATUSES),
         "entrypoint": row["entrypoint"] or "",
         "message": row["message"] or (_DEFAULT_MESSAGES.get(row["status"]) if submitted else None),
         "error_type": row["error_type"],

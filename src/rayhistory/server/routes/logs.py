@@ -128,6 +128,7 @@ async def _wanted(request: Request, view: SessionView) -> Wanted:
     return Wanted(
         node_id or (await node_of_ip(view, node_ip) if node_ip else None),
         query.get("actor_id"),
+        _number(query, "incarnation", 0) if query.get("incarnation") else None,
         query.get("task_id"),
         _number(query, "attempt_number", 0) if "attempt_number" in query else None,
         query.get("submission_id"),

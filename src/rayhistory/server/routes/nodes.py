@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.index.query import Filter
-from rayhistory.server.answers import google_style, parsed, rest_answer
+from rayhistory.server.answers import google_style, inside, objects, parsed, rest_answer
 from rayhistory.server.routes.actors import dashboard_actors
 from rayhistory.server.routing import get
 from rayhistory.server.view import SessionView
@@ -34,7 +34,7 @@ def displayed_state(row: dict[str, Any]) -> str:
 
 
 def _node(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    raylet = measured.get("raylet", {})
+    raylet = inside(measured, "raylet")
     return {
         **_NOTHING_MEASURED,
         "now": (row["end_time_ms"] or row["start_time_ms"] or 0) / 1000,
@@ -75,13 +75,17 @@ def _logical_resources(row: dict[str, Any]) -> str:
     """What could be used on a node, where it is not known how much was in use."""
     lines = []
     for name, amount in sorted(parsed(row["resources"], {}).items()):
-        if name.startswith(("node:", "accelerator_type:")):
+        if name.startswith(("node:", "accelerator_type:")) or not _is_amount(amount):
             continue
         if "memory" in name:
             lines.append(f"0B/{_size(amount)} {name}")
         else:
             lines.append(f"0.0/{float(amount)} {name}")
     return "\n".join(lines)
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 2**63
 
 
 def _size(number: float) -> str:
@@ -99,9 +103,9 @@ async def nodes(request: Request, view: SessionView) -> Response:
         return rest_answer("Node hostname list fetched.", {"hostNameList": list(dict.fromkeys(names))})
     if kind != "summary":
         return rest_answer(f"Unknown view {kind}", {}, result=False, status=500)
-    answer = (await view.snapshot(_SUMMARY) or {}).get("data", {})
-    measured = {node["raylet"]["nodeId"]: node for node in answer.get("summary", []) if node.get("raylet")}
-    usage = answer.get("nodeLogicalResources", {})
+    answer = inside(await view.snapshot(_SUMMARY), "data")
+    measured = {str(inside(node, "raylet").get("nodeId")): node for node in objects(answer.get("summary"))}
+    usage = inside(answer, "nodeLogicalResources")
     return rest_answer(
         "Node summary fetched.",
         {
@@ -120,17 +124,18 @@ async def node(request: Request, view: SessionView) -> Response:
         raylet = {"objectStoreUsedMemory": 0, "objectStoreAvailableMemory": 0, "stateMessage": None}
         nothing = {"raylet": raylet, "tpus": [], "actors": {}, "workers": []}
         return rest_answer("Node details fetched.", {"detail": nothing})
-    answer = await view.snapshot(f"/nodes/{row['node_id']}") or {}
-    measured = answer.get("data", {}).get("detail") or {}
+    measured = inside(await view.snapshot(f"/nodes/{row['node_id']}"), "data", "detail")
     detail = _node(row, measured)
     detail["actors"] = google_style(await dashboard_actors(view, Filter("node_id", "=", row["node_id"])))
-    detail["workers"] = [_worker(worker) for worker in measured.get("workers", [])]
+    detail["workers"] = [_worker(worker) for worker in objects(measured.get("workers"))]
     return rest_answer("Node details fetched.", {"detail": detail})
 
 
 def _worker(worker: dict[str, Any]) -> dict[str, Any]:
-    """The page reads the first core worker's statistics of a worker without asking whether there are any."""
-    return {**worker, "coreWorkerStats": worker.get("coreWorkerStats") or [{}]}
+    """The page reads the first core worker's statistics, and every figure of memory, without asking whether there is
+    one: on Linux Ray has some figures of memory that are none."""
+    memory = {name: amount for name, amount in inside(worker, "memoryInfo").items() if isinstance(amount, int | float)}
+    return {**worker, "memoryInfo": memory, "coreWorkerStats": objects(worker.get("coreWorkerStats")) or [{}]}
 
 
 ROUTES: list[BaseRoute] = [

@@ -6,12 +6,14 @@ from starlette.routing import BaseRoute
 
 from rayhistory.errors import UsageError
 from rayhistory.index import ask
-from rayhistory.index.query import Row
+from rayhistory.index.query import Query, Row
 from rayhistory.server.answers import json_answer
 from rayhistory.server.redaction import MASK, is_browser, masked_text
 from rayhistory.server.routing import get, own_answer_to
 from rayhistory.server.view import SessionView
 
+_MASKED = {"runtime_env", "body"}
+_LARGEST_PAGE = 16 << 20
 _PARAMETERS = {"columns", "where", "sort", "limit", "cursor", "count"}
 
 
@@ -27,11 +29,25 @@ async def rows(request: Request, view: SessionView) -> Response:
         limit=given.get("limit", ask.DEFAULT_LIMIT),
         cursor=given.get("cursor", ""),
     )
+    if is_browser(request):
+        _check_no_masked(query)
+    if query.table == "snapshots":  # each may be megabytes
+        query = await view.index.fitting(query, _LARGEST_PAGE)
     found = await view.index.rows(ask.with_order(query))
     following = ask.cursor_after(query, found)
     shown = [_shown(row, query.columns, mask=is_browser(request)) for row in found]
     total = {"total": await view.index.count(ask.without_place(query))} if given.get("count") == "1" else {}
     return json_answer({"rows": shown, "next": following, **total})
+
+
+def _check_no_masked(query: Query) -> None:
+    """The order of rows, and which of them there are, would tell what is masked."""
+    asked = {name.lstrip("-") for name in query.sort} | {condition.column for condition in query.filters}
+    if hidden := sorted(asked & _MASKED):
+        raise UsageError(
+            f"{' and '.join(hidden)} may have secrets, which browsers do not see: "
+            "there it can neither be sorted by nor be in a condition"
+        )
 
 
 def _shown(row: Row, columns: tuple[str, ...], *, mask: bool) -> Row:

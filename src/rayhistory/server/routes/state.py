@@ -1,7 +1,7 @@
 """Ray's State API: the lists below `/api/v0/`, filtered, sorted and cut in the index."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute
 
 from rayhistory.index.query import Filter, Query, Row
 from rayhistory.server import state_rows, state_schema
-from rayhistory.server.answers import parsed, state_answer
+from rayhistory.server.answers import inside, objects, parsed, state_answer
+from rayhistory.server.kept import answer_in_pieces
 from rayhistory.server.redaction import is_browser, masked, masked_text
 from rayhistory.server.routes.jobs import job_details
 from rayhistory.server.routing import closed_for_pages, get
@@ -21,45 +22,51 @@ from rayhistory.server.view import SessionView
 
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 
+_LONGEST_AT_ONCE = 10_000
+"""Longer lists, which Ray does not give, are written while they are sent, and not kept."""
+_ROWS_AT_ONCE = 2_000
 _PORTION = 500
-_MANY_SPANS = 100_000
+_FAR_APART = 4
+"""So many profiles for each task are read rather than to ask for the tasks by name."""
 _RUNTIME_ENVS = "/api/v0/runtime_envs"
 
 Shape = Callable[[Row], Row]
 Source = Callable[[SessionView], Awaitable[list[Row]]]
+Writer = Callable[[list[Row]], Awaitable[bytes]]
 
 
 async def tasks(request: Request, view: SessionView) -> Response:
     options = list_options(request.query_params, state_schema.TASKS)
     always = (NO_DRIVERS,) if options.exclude_driver else ()
     columns = () if options.detail else state_rows.TASK_COLUMNS
-    found, total = await asyncio.gather(
-        _page(view, state_schema.TASKS, options, always, columns), task_total(view, options.conditions, always)
-    )
-    filtered = await _filtered(view, state_schema.TASKS, options, always, len(found))
-    if options.detail:
-        closed_for_pages(request, found, "start_time_ms", "end_time_ms")
-        return state_answer(await _detailed(view, found, mask=is_browser(request)), total, filtered)
-    return state_answer([state_rows.task(row) for row in found], total, filtered)
+    written: Writer = partial(_detailed, request, view) if options.detail else _plain
+    query = _query(state_schema.TASKS, options, always, columns)
+    return await _listed(request, view, query, _for_ray(options.conditions, always), written)
 
 
 async def task_total(view: SessionView, conditions: tuple[Condition, ...], always: tuple[Filter, ...]) -> int:
-    """How many tasks there are for Ray, which filters by some columns before it counts."""
+    """How many tasks there are for Ray."""
+    return await view.index.count(_for_ray(conditions, always))
+
+
+def _for_ray(conditions: tuple[Condition, ...], always: tuple[Filter, ...]) -> Query:
+    """All that Ray counts: it filters by some columns before."""
     early = tuple(one for one in conditions if one.column.name in state_schema.TASK_SOURCE_FILTERS)
-    return await view.index.count(Query("tasks", filters=always + index_filters(state_schema.TASKS, early)))
+    return Query("tasks", filters=always + index_filters(state_schema.TASKS, early))
 
 
-def _between(rows: list[Row]) -> tuple[Filter, Filter]:
-    """What narrows a table down to the tasks of a page, and to few others."""
-    return Filter("task_id", ">=", rows[0]["task_id"]), Filter("task_id", "<=", rows[-1]["task_id"])
+async def _plain(found: list[Row]) -> bytes:
+    return _items([state_rows.task(row) for row in found])
 
 
-async def _detailed(view: SessionView, found: list[Row], *, mask: bool) -> msgspec.Raw:
-    profiles = state_rows.by_attempt(await _profiles(view, found))
-    return await asyncio.to_thread(_written, found, profiles, mask)
+async def _detailed(request: Request, view: SessionView, found: list[Row]) -> bytes:
+    closed_for_pages(request, found, "start_time_ms", "end_time_ms")
+    narrow = await profiles_of(view, found)
+    rows = await view.rows("profile_events", *narrow, columns=state_rows.PROFILE_COLUMNS, sort=("task_id", "attempt"))
+    return await asyncio.to_thread(_written, found, state_rows.by_attempt(rows), is_browser(request))
 
 
-def _written(found: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> msgspec.Raw:
+def _written(found: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> bytes:
     """The details as JSON, written in portions: there are never many of them in memory."""
     portions = []
     for start in range(0, len(found), _PORTION):
@@ -67,47 +74,73 @@ def _written(found: list[Row], profiles: dict[tuple[str, int], list[Row]], mask:
             state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), []))
             for row in found[start : start + _PORTION]
         ]
-        portions.append(msgspec.json.encode(_masked(rows) if mask else rows)[1:-1])
-    return msgspec.Raw(b"[" + b",".join(portions) + b"]")
+        portions.append(_items(_masked(rows) if mask else rows))
+    return b",".join(portions)
 
 
-async def _profiles(view: SessionView, found: list[Row]) -> list[Row]:
-    """What was profiled in the tasks of a page; when that lies far apart, each task is asked for by name."""
+async def profiles_of(view: SessionView, found: list[Row]) -> tuple[Filter, ...]:
+    """What finds all that was profiled in tasks that are sorted by id, and little else.
+
+    Where theirs lie far apart among those of others, each task is asked for by name.
+    """
     if not found:
-        return []
-    filters: tuple[Filter, ...] = _between(found)
-    if await view.index.count(Query("profile_events", filters=filters)) > _MANY_SPANS:
-        filters += (Filter("task_id", "in", sorted({row["task_id"] for row in found})),)
-    return await view.rows("profile_events", *filters, columns=state_rows.PROFILE_COLUMNS, sort=("task_id", "attempt"))
+        return (Filter("task_id", "=", None),)
+    attempts = [row["attempt_number"] for row in found]
+    between = (
+        Filter("task_id", ">=", found[0]["task_id"]),
+        Filter("task_id", "<=", found[-1]["task_id"]),
+        Filter("attempt", ">=", min(attempts)),
+        Filter("attempt", "<=", max(attempts)),
+    )
+    if await view.index.count(Query("profile_events", filters=between)) <= _FAR_APART * len(found):
+        return between
+    return (*between, Filter("task_id", "in", sorted({row["task_id"] for row in found})))
 
 
 async def _list(schema: Schema, shape: Shape, request: Request, view: SessionView) -> Response:
     """A list that is a table of the index."""
     options = list_options(request.query_params, schema)
-    found = await _page(view, schema, options)
-    filtered = await _filtered(view, schema, options, (), len(found))
-    total = await view.index.count(Query(schema.table)) if options.conditions else filtered
     names = schema.names(detail=options.detail)
-    rows = [_only(names, shape(row)) for row in found]
-    return state_answer(_for(request, rows), total, filtered)
+
+    async def written(found: list[Row]) -> bytes:
+        return _items(_for(request, [_only(names, shape(row)) for row in found]))
+
+    return await _listed(request, view, _query(schema, options), Query(schema.table), written)
 
 
-async def _page(
-    view: SessionView,
-    schema: Schema,
-    options: Options,
-    always: tuple[Filter, ...] = (),
-    columns: tuple[str, ...] = (),
-) -> list[Row]:
+def _query(schema: Schema, options: Options, always: tuple[Filter, ...] = (), columns: tuple[str, ...] = ()) -> Query:
     filters = always + index_filters(schema, options.conditions)
-    return await view.index.rows(Query(schema.table, columns, filters, schema.sort, options.limit))
+    return Query(schema.table, columns, filters, schema.sort, options.limit)
 
 
-async def _filtered(view: SessionView, schema: Schema, options: Options, always: tuple[Filter, ...], shown: int) -> int:
-    """How many rows pass the filters; a page that is not full has them all."""
-    if shown < options.limit:
-        return shown
-    return await view.index.count(Query(schema.table, filters=always + index_filters(schema, options.conditions)))
+async def _listed(request: Request, view: SessionView, query: Query, everything: Query, written: Writer) -> Response:
+    """The rows of a query in Ray's envelope, as they are written, and how many there are of everything."""
+    limit = query.limit or 0
+    found = await view.index.rows(query) if limit <= _LONGEST_AT_ONCE else None
+    if found is not None and len(found) < limit:
+        filtered = len(found)
+    else:
+        filtered = await view.index.count(Query(query.table, filters=query.filters))
+    total = filtered if query.filters == everything.filters else await view.index.count(everything)
+    if found is not None:
+        return state_answer(msgspec.Raw(b"[" + await written(found) + b"]"), total, filtered)
+    rows = view.index.portions(query, _ROWS_AT_ONCE)
+    return await answer_in_pieces(request, _pieces(bytes(state_answer([], total, filtered).body), rows, written))
+
+
+async def _pieces(empty: bytes, portions: AsyncIterator[list[Row]], written: Writer) -> AsyncIterator[bytes]:
+    """The answer that has no rows, with rows in their place."""
+    before, after = empty.split(b"[]")
+    begin = before + b"["
+    async for rows in portions:
+        yield begin + await written(rows)
+        begin = b","
+    yield (b"" if begin == b"," else begin) + b"]" + after
+
+
+def _items(rows: list[Row]) -> bytes:
+    """As JSON, without the brackets."""
+    return msgspec.json.encode(rows)[1:-1]
 
 
 async def _small_list(
@@ -131,8 +164,12 @@ async def _runtime_envs(view: SessionView) -> list[Row]:
     """From the dashboard's last answer, where a collector was told to keep it."""
     kept = await view.rows("snapshots", Filter("uri", "prefix", _RUNTIME_ENVS), sort=("-ns",), limit=1)
     answer = parsed(kept[0]["body"], {}) if kept else {}
-    rows: list[Row] = ((answer.get("data") or {}).get("result") or {}).get("result") or []
-    return sorted(rows, key=lambda row: -float(row.get("creation_time_ms") or "inf"))
+    return sorted(objects(inside(answer, "data", "result").get("result")), key=_newest_first)
+
+
+def _newest_first(row: Row) -> float:
+    created = row.get("creation_time_ms")
+    return -created if created and isinstance(created, int | float) else float("-inf")
 
 
 async def _objects(view: SessionView) -> list[Row]:

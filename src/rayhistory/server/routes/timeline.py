@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory import ids
 from rayhistory.index.query import Filter, Query, Row
-from rayhistory.server.routes.state import NO_DRIVERS
+from rayhistory.server.kept import answer_in_pieces
+from rayhistory.server.routes.state import NO_DRIVERS, profiles_of
 from rayhistory.server.routing import get
 from rayhistory.server.state_options import check_id
 from rayhistory.server.state_rows import by_attempt, extra_data
@@ -42,15 +43,7 @@ async def timeline(request: Request, view: SessionView) -> Response:
     if request.query_params.get("download") == "1":
         moment = datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
         headers["Content-Disposition"] = f'attachment; filename="timeline-{job_id or "all"}-{moment}.json"'
-    pieces = _json_array(_events(view, job_id))
-    first = await anext(pieces)
-    return StreamingResponse(_after(first, pieces), 200, headers, "application/json")
-
-
-async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
+    return await answer_in_pieces(request, _json_array(_events(view, job_id)), headers)
 
 
 async def _json_array(portions: AsyncIterator[list[Row]]) -> AsyncIterator[bytes]:
@@ -65,9 +58,10 @@ async def _json_array(portions: AsyncIterator[list[Row]]) -> AsyncIterator[bytes
 async def _events(view: SessionView, job_id: str | None) -> AsyncIterator[list[Row]]:
     """Portion by portion, so that a session of any size needs no more memory than one portion."""
     places = _Places()
-    async for tasks in _portions(view, job_id):
-        first, last = tasks[0]["task_id"], tasks[-1]["task_id"]
-        found = by_attempt(await view.spans(Filter("task_id", ">=", first), Filter("task_id", "<=", last)))
+    filters = (NO_DRIVERS, Filter("job_id", "=", job_id)) if job_id else (NO_DRIVERS,)
+    in_rays_order = Query("tasks", _TASK_COLUMNS, filters, ("task_id", "-attempt_number"))
+    async for tasks in view.index.portions(in_rays_order, _TASKS_AT_ONCE):
+        found = by_attempt(await view.spans(*await profiles_of(view, tasks)))
         yield [
             _event(task, span, places)
             for task in tasks
@@ -75,27 +69,6 @@ async def _events(view: SessionView, job_id: str | None) -> AsyncIterator[list[R
             if span["component_type"] in ("worker", "driver")
         ]
     yield places.names()
-
-
-async def _portions(view: SessionView, job_id: str | None) -> AsyncIterator[list[Row]]:
-    """Tasks in Ray's order, with all attempts of a task in one portion."""
-    filters = (NO_DRIVERS, Filter("job_id", "=", job_id)) if job_id else (NO_DRIVERS,)
-    start = ""
-    while True:
-        query = Query(
-            "tasks",
-            _TASK_COLUMNS,
-            (*filters, Filter("task_id", ">=", start)),
-            ("task_id", "-attempt_number"),
-            _TASKS_AT_ONCE,
-        )
-        tasks = await view.index.rows(query)
-        if len(tasks) < _TASKS_AT_ONCE:
-            if tasks:
-                yield tasks
-            return
-        start = tasks[-1]["task_id"]
-        yield [task for task in tasks if task["task_id"] != start]
 
 
 class _Places:

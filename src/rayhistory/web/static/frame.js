@@ -135,6 +135,8 @@
         .filter(([distance]) => distance <= span() / 150)
         .sort(([one], [other]) => one - other)[0]?.[1];
 
+    const word = () => course.state[0].toUpperCase() + course.state.slice(1);
+
     const say = (id, words) => {
       if (element(id).textContent !== words) element(id).textContent = words;
     };
@@ -143,7 +145,7 @@
       const mark = near(ms);
       const words = [ms >= course.last_ms ? (course.state === "running" ? "Now" : "End") : text(ms), mark && failed(mark)];
       const output = element("moment-text");
-      output.textContent = words.filter(Boolean).join(" · ");
+      say("moment-text", words.filter(Boolean).join(" · "));
       output.style.setProperty("--place", (ms - course.started_ms) / span());
       slider.setAttribute("aria-valuetext", output.textContent);
     };
@@ -153,6 +155,7 @@
       root.classList.toggle("past", at !== null);
       if (at !== null) say("shown", `As of ${text(at)}`);
       else if (course.last_ms) say("shown", `${LAST_SEEN[course.state]} ${age(course.last_ms)}`);
+      say("changed", at === null ? word() : `As of ${text(at)}`); // read aloud, so not with an age that always changes
       element("shown").title = course.last_ms ? `Known until ${text(course.last_ms)}` : "";
       element("at-end").setAttribute("aria-pressed", String(at === null));
       const from = at ?? course.last_ms + 1;
@@ -177,9 +180,9 @@
           return drawn;
         }),
       );
-      const [chip, word] = [element("state"), course.state[0].toUpperCase() + course.state.slice(1)];
+      const chip = element("state");
       chip.className = `chip ${course.state}`;
-      chip.lastElementChild.textContent = word;
+      chip.lastElementChild.textContent = word();
       say("at-end", course.state === "running" ? "Now" : "End");
       if (course.gaps !== null) {
         element("gaps").hidden = course.gaps === 0;

@@ -1,0 +1,47 @@
+"""A session of many tasks, of which there were never any events: the tables of its index are those of the recorded
+session, with one of its tasks many times."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import duckdb
+from starlette.testclient import TestClient
+
+from rayhistory.layout import Layout
+from rayhistory.server.app import create_app
+from recorded_sample import REF, keep_sample, settings_for
+
+TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
+SMALL_JOB = "02000000"
+_LAYOUT = Layout()
+_ORDERS = {"tasks": "task_id", "task_list": "state, start_time_ms, task_id", "profile_events": "task_id, attempt"}
+
+
+def keep_many(directory: Path, tasks: int, *, small_job: int = 0) -> None:
+    """Puts the session into the store of the directory; so many of its tasks are of another job than the rest."""
+    keep_sample(settings_for(directory))
+    with TestClient(create_app(dataclasses.replace(settings_for(directory), index_ahead=False))) as client:
+        assert client.get(f"{REF.url}api/v0/tasks?limit=1").status_code == 200
+    (path,) = (directory / "store" / _LAYOUT.index_prefix(REF)).glob("manifest-*.json")
+    manifest = json.loads(path.read_bytes())
+    for table, order in _ORDERS.items():
+        file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
+        manifest["files"][table] = [_repeat(file, order, tasks, small_job)]
+    path.write_bytes(json.dumps(manifest).encode())
+    for copy in (directory / "cache").rglob("*.parquet"):
+        copy.unlink()
+
+
+def _repeat(file: Path, order: str, times: int, small_job: int) -> int:
+    """The size of the table's file, which has everything about the one task this many times."""
+    more = file.with_suffix(".more")
+    job = f"CASE WHEN i < {small_job} THEN '{SMALL_JOB}' ELSE '01000000' END"
+    ids = f"left(md5(i::VARCHAR), 16) || repeat('f', 24) || {job}"
+    with duckdb.connect() as database:
+        database.execute(
+            f"COPY (SELECT * EXCLUDE (i) REPLACE ({ids} AS task_id, {job} AS job_id) "
+            f"FROM read_parquet('{file}'), range({times}) AS numbers(i) WHERE task_id = '{TASK}' ORDER BY {order}) "
+            f"TO '{more}' (FORMAT parquet, ROW_GROUP_SIZE 10240)"
+        )
+    return more.replace(file).stat().st_size

@@ -1,0 +1,117 @@
+"""Lists that are longer than Ray's longest: all rows of all pages, in the memory of one portion."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from guarded import program
+from manytasks import keep_many
+from rayhistory.server.app import create_app
+from rayhistory.server.routes import state
+from recorded_sample import REF, serving, settings_for
+
+MANY = 30_000
+LISTS = ("tasks", "actors", "nodes", "workers", "placement_groups", "cluster_events")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("many")
+    keep_many(directory, MANY)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def many(directory: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(settings_for(directory)), base_url=f"http://testserver{REF.url}") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with serving(tmp_path_factory.mktemp("sample")) as client:
+        yield client
+
+
+def listed(client: TestClient, query: str) -> dict[str, Any]:
+    answer = client.get(f"api/v0/tasks?{query}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["data"]["result"]
+    return found
+
+
+def test_a_long_list_has_the_rows_of_all_pages(many: TestClient) -> None:
+    whole, first = listed(many, "limit=1000000"), listed(many, "limit=10000")
+    pages: list[dict[str, Any]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        asked = {"columns": ",".join(whole["result"][0]), "sort": "task_id", "limit": "10000", "cursor": cursor}
+        page = many.get("api/history/rows/tasks", params=asked).json()
+        pages, cursor = pages + page["rows"], page["next"]
+    assert (whole["total"], whole["num_filtered"], len(pages)) == (MANY, MANY, MANY)
+    assert [row["task_id"] for row in whole["result"]] == [row["task_id"] for row in pages]
+    assert whole["result"][:10_000] == first["result"]
+    cut = listed(many, "limit=12345")
+    assert (cut["num_filtered"], cut["result"]) == (MANY, whole["result"][:12_345])
+
+
+@pytest.mark.parametrize("resource", LISTS)
+@pytest.mark.parametrize("query", ["", "&detail=1", "&filter_keys=state&filter_predicates=%3D&filter_values=DEAD"])
+def test_a_list_is_the_same_to_the_letter_when_it_is_sent_in_pieces(
+    sample: TestClient, monkeypatch: pytest.MonkeyPatch, resource: str, query: str
+) -> None:
+    address = f"api/v0/{resource}?limit=1000{query}"
+    at_once = sample.get(address)
+    monkeypatch.setattr(state, "_LONGEST_AT_ONCE", 0)
+    monkeypatch.setattr(state, "_ROWS_AT_ONCE", 3)
+    in_pieces = sample.get(f"{address}&timeout=31")  # what was kept is the answer to another question
+    assert at_once.text == in_pieces.text
+    assert at_once.status_code == in_pieces.status_code
+    if at_once.status_code == 200:
+        assert ("etag" in at_once.headers, "etag" in in_pieces.headers) == (True, False)
+        assert in_pieces.headers["content-encoding"] == "gzip"
+        plain = sample.get(f"{address}&timeout=31", headers={"Accept-Encoding": "identity"})
+        assert (plain.text, "content-encoding" in plain.headers) == (at_once.text, False)
+        assert sample.head(f"{address}&timeout=31").content == b""
+
+
+def test_a_long_list_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: Path) -> None:
+    keep_many(tmp_path, MANY)
+    with program(tmp_path) as address, httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+        with (
+            pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"),
+            client.stream("GET", f"{REF.url}api/v0/tasks?detail=1&limit=1000000", headers=PLAIN) as answer,
+        ):
+            for number, _ in enumerate(answer.iter_raw()):
+                if number == 0:
+                    (tmp_path / "store").rename(tmp_path / "away")
+                    shutil.rmtree(tmp_path / "cache" / "index")
+        assert answer.status_code == 200
+
+
+PLAIN = {"Accept-Encoding": "identity"}
+
+
+def test_a_long_list_needs_the_memory_of_one_portion(tmp_path: Path) -> None:
+    """Measured at the server's process, which has given a page of Ray's size before."""
+    keep_many(tmp_path, 5 * MANY)
+    with program(tmp_path) as address, httpx.Client(base_url=address, timeout=120, trust_env=False) as client:
+        client.get(f"{REF.url}api/v0/tasks?limit=10000").raise_for_status()
+        before, size = peak(tmp_path), 0
+        with client.stream("GET", f"{REF.url}api/v0/tasks?limit=1000000", headers=PLAIN) as answer:
+            for block in answer.iter_raw():
+                size += len(block)
+        grown = peak(tmp_path) - before
+    assert size > 5 * MANY * 300
+    assert grown < size / 2, f"{grown >> 20} MiB more for an answer of {size >> 20} MiB"
+
+
+def peak(directory: Path) -> int:
+    """The most memory that the program had, in bytes."""
+    status = Path(f"/proc/{(directory / 'pid').read_text()}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
