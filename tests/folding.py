@@ -97,7 +97,8 @@ def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str
     with tempfile.TemporaryDirectory() as folder:
         files = {table.name: files_of(directory, manifest, merged_file(table.name)) for table in TABLES}
         merged = {name: list(map(str, paths)) for name, paths in files.items()}
-        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns)
+        parts = {name: len(sizes) for name, sizes in manifest.files.items()}
+        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, parts)
         found = {
             name: read(list(map(Path, paths)), task_columns if name == "tasks" else "*")
             for name, paths in serve_as_of(job).items()

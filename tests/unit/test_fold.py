@@ -488,6 +488,29 @@ def test_a_time_beyond_all_clocks_stops_neither_the_fold_nor_a_moment(tmp_path: 
     tables_as_of(tmp_path, manifest, 1_794_770_400_000_000_000)
 
 
+def test_many_large_answers_are_in_files_of_bounded_size(tmp_path: Path) -> None:
+    """Of a long session of many nodes there are thousands: who looks for the last one must not unpack them all."""
+
+    def answers(first: int) -> bytes:
+        return as_lines([
+            {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": f"2026-11-15T19:{minute:02}:00Z",
+             "dashboardSnapshot": {"uri": uri, "body": {"minute": minute, "more": "x" * 2**20}}}
+            for minute in range(first, first + 10) for uri in ("/nodes?view=summary", "/api/cluster_status")
+        ])  # fmt: skip
+
+    put(tmp_path, 0, answers(0))
+    assert len(fold_session(tmp_path).files["snapshots"]) == 3
+    put(tmp_path, 1, answers(10))
+    manifest = fold_session(tmp_path)
+    assert len(manifest.files["snapshots"]) == 6
+    query = "SELECT uri, count(*), max(body->>'minute') FROM {} GROUP BY 1 ORDER BY 1"
+    last = [("/api/cluster_status", 20, "9"), ("/nodes?view=summary", 20, "9")]
+    assert rows(tmp_path, manifest, query.format("snapshots")) == last
+    moment = parse_ns("2026-11-15T19:05:30Z")
+    assert moment
+    assert len(tables_as_of(tmp_path, manifest, moment)["snapshots"]) == 12
+
+
 def put_event_log(directory: Path, *lines: dict[str, Any]) -> None:
     path = directory / f"{Layout().logs_prefix(REF, NODE)}/events/event_JOBS.log"
     path.parent.mkdir(parents=True)

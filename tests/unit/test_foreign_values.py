@@ -139,9 +139,9 @@ def test_every_route_answers_whatever_the_dashboard_is_said_to_have_answered(
     indexed: Path, tmp_path: Path, name: str
 ) -> None:
     body = json.dumps(SHAPES[name])
-    added = [("INSERT INTO snapshots BY NAME SELECT ? AS uri, ? AS ns, ? AS body", [uri, LATER_NS, body])
+    added = [("INSERT INTO last_answers BY NAME SELECT ? AS uri, ? AS ns, ? AS body", [uri, LATER_NS, body])
              for uri in URIS]  # fmt: skip
-    with changed(indexed, tmp_path, {"snapshots": added}) as client:
+    with changed(indexed, tmp_path, {"last_answers": added}) as client:
         for address in addresses():
             for headers in ({}, BROWSER):
                 assert client.get(address, headers=headers).status_code < 500, address
@@ -156,7 +156,7 @@ def test_an_amount_of_a_resource_that_is_none_is_left_out(indexed: Path, tmp_pat
     resources = json.dumps({"CPU": 4.0, "GPU": amount, "memory": 2**30, "object_store_memory": amount})
     changes: dict[str, list[Change]] = {
         "nodes": [("UPDATE nodes SET resources = ?", [resources])],
-        "snapshots": [("DELETE FROM snapshots", [])],
+        "last_answers": [("DELETE FROM last_answers", [])],
     }
     with changed(indexed, tmp_path, changes) as client:
         said = client.get("nodes?view=summary").json()["data"]["nodeLogicalResources"][NODE]

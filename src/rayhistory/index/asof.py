@@ -15,13 +15,15 @@ import msgspec
 
 from rayhistory.events.snapshots import add_rows
 from rayhistory.events.tables import BY_NAME, BY_TASK, TABLES, TASK_STATES, state_column
-from rayhistory.index.build import Database, Files, open_database, write_last, write_small, write_tasks
+from rayhistory.index.answers import LAST_ANSWERS, SNAPSHOTS, list_answers, write_answers
+from rayhistory.index.build import Files, open_database, write_last, write_small, write_tasks
 from rayhistory.index.child import end_with_parent
 from rayhistory.index.cores import cores
 from rayhistory.index.merge import create_sql, merge_sql, parquet
 from rayhistory.index.partials import PartialWriter
 from rayhistory.index.parts import Parts
 from rayhistory.index.scratch import scratch_directory
+from rayhistory.index.writing import Database
 from rayhistory.settings import Settings
 
 DAMAGED = 3
@@ -91,7 +93,6 @@ _CUTS = {
         WHERE t.placement_group_id IS NOT NULL OR {_REQUESTED} <= {{t}}""",
     "platform_events": "SELECT * FROM {source} WHERE ns <= {t}",
     "cluster_events": "SELECT * FROM {source} WHERE timestamp_s <= {t} // 1000000000",
-    "snapshots": "SELECT * FROM {source} WHERE ns <= {t}",
     "gaps": "SELECT * FROM {source}",
     "life_signs": "SELECT * FROM {source}",
 }
@@ -104,6 +105,8 @@ class AsOfJob(msgspec.Struct):
     folder: str
     """Where the served ones go."""
     ns: int
+    parts: dict[str, int]
+    """How many files of each table there are to be."""
 
 
 def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
@@ -112,9 +115,11 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     with scratch_directory(Path(settings.cache_dir) / "scratch") as scratch:
         database = open_database(scratch, settings.fold_memory, cores())
         files: Files = {}
-        _read_told(database, scratch, job)
+        list_answers(database, list(map(Path, job.merged[SNAPSHOTS])), job.ns)
+        files |= write_answers(database, scratch, job.parts)
+        _read_told(database, scratch, files[LAST_ANSWERS])
         for table in TABLES:
-            if table.name not in BY_TASK:
+            if table.name not in (*BY_TASK, SNAPSHOTS):
                 _cut(database, table.name, job.merged[table.name], job)
         for part in range(len(job.merged[BY_TASK[0]])):
             for name in BY_TASK:
@@ -129,14 +134,13 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         }
 
 
-def _read_told(database: Database, scratch: Path, job: AsOfJob) -> None:
+def _read_told(database: Database, scratch: Path, last_answers: list[Path]) -> None:
     writer = PartialWriter(scratch, "told", Parts())
     for answer in _TOLD.values():
         last = database.execute(
-            f"SELECT uri, ns, body FROM {parquet(job.merged['snapshots'])} "
-            "WHERE (uri = $1 OR starts_with(uri, $1 || '/') OR starts_with(uri, $1 || '?')) AND ns <= $2 "
-            "ORDER BY ns DESC LIMIT 1",
-            [answer, job.ns],
+            f"SELECT uri, ns, body FROM {parquet(last_answers)} "
+            "WHERE uri = $1 OR starts_with(uri, $1 || '/') OR starts_with(uri, $1 || '?') ORDER BY ns DESC LIMIT 1",
+            [answer],
         ).fetchall()
         for uri, ns, body in last:
             with suppress(msgspec.DecodeError, RecursionError):

@@ -9,6 +9,7 @@ import duckdb
 import msgspec
 
 from rayhistory.events.tables import BY_NAME, BY_TASK, TABLES, Table
+from rayhistory.index.answers import LAST_ANSWERS, SNAPSHOTS, list_answers, write_answers
 from rayhistory.index.cores import cores
 from rayhistory.index.derive import (
     ENDS_OF_TASKS,
@@ -23,17 +24,16 @@ from rayhistory.index.derive import (
 from rayhistory.index.manifest import Closing, Counts
 from rayhistory.index.merge import create_sql, merge_sql, parquet
 from rayhistory.index.parts import Parts
+from rayhistory.index.writing import Database, write, written
 from rayhistory.layout.records import NodeSeal
 from rayhistory.settings import Settings
 
 _LEAST_MEMORY = 128 << 20
 _ROWS_AT_ONCE = 1_000_000
-_WRITE = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480, COMPRESSION_LEVEL 1"
 _SERVED_BY_TASK = ("tasks", "profile_events")
 EARLIER = "earlier"
 """The folder of the scratch directory with the merged rows of the generation before."""
 
-Database = duckdb.DuckDBPyConnection
 Report = Callable[[float, str], None]
 Files = dict[str, list[Path]]
 """The files of each table, one for each part of the fold."""
@@ -65,9 +65,10 @@ def build(settings: Settings, scratch: Path, given: Given, pool: Executor | None
     With a pool, the parts are shared out over its processes, and the memory too.
     """
     database = open_database(scratch, settings.fold_memory, cores())
-    small = [table for table in TABLES if table.name not in BY_TASK]
+    small = [table for table in TABLES if table.name not in (*BY_TASK, SNAPSHOTS)]
     for table in small:
         merge_table(database, table, scratch)
+    list_answers(database, _inputs(scratch, SNAPSHOTS))
     source = r"regexp_replace(source, '@\d+$', '')"  # without the place from which it was read
     database.execute(f"DELETE FROM gaps WHERE {source} IN (SELECT unnest(?::VARCHAR[]))", [list(given.gone)])
     files = _write_merged(database, scratch, ENDS_OF_TASKS)
@@ -83,11 +84,11 @@ def build(settings: Settings, scratch: Path, given: Given, pool: Executor | None
     others = [table.name for table in small if table.name not in (*ENDS_OF_TASKS, *SERVED_AS_MERGED)]
     files |= _write_merged(database, scratch, others)
     _count_what_collectors_lost(database, given.seals)
-    files |= write_small(database, scratch, closing)
+    files |= write_small(database, scratch, closing) | write_answers(database, scratch)
     for part, names in enumerate(parts):
         report(0.7 + 0.25 * (part + 1) / number_of_parts, f"{part + 1} of {number_of_parts} parts merged")
         for name in names:
-            files.setdefault(name, []).append(_path(scratch, name, part))
+            files.setdefault(name, []).append(written(scratch, name, part))
     write_last(database, scratch, closing, files)
     return _facts(database, files)
 
@@ -107,7 +108,7 @@ def fold_part(work: PartWork, part: int) -> list[str]:
     scratch = work.scratch
     with open_database(scratch, work.memory, work.threads) as database:
         for name in ENDS_OF_TASKS:
-            path = _path(scratch, merged_file(name), 0)
+            path = written(scratch, merged_file(name), 0)
             database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
         for name in BY_TASK:
             merge_table(database, BY_NAME[name], scratch, part, work.parts.condition(part))
@@ -120,7 +121,7 @@ def inputs_of_part(scratch: Path, part: int) -> list[Path]:
     """The files that folding a part reads."""
     fresh = [path for name in BY_TASK for path in scratch.glob(f"{name}-{part}-*.parquet")]
     earlier = [path for name in BY_TASK for path in (scratch / EARLIER).glob(f"{name}.*.parquet")]
-    return [*fresh, *earlier, *(_path(scratch, merged_file(name), 0) for name in ENDS_OF_TASKS)]
+    return [*fresh, *earlier, *(written(scratch, merged_file(name), 0) for name in ENDS_OF_TASKS)]
 
 
 def open_database(scratch: Path, memory: int, threads: int) -> Database:
@@ -135,6 +136,11 @@ def open_database(scratch: Path, memory: int, threads: int) -> Database:
     }.items():
         database.execute(f"SET {option} = '{value}'")
     return database
+
+
+def _inputs(scratch: Path, table: str) -> list[Path]:
+    """The rows of a table that is not split by task: new ones, and those of the generation before."""
+    return sorted([*scratch.glob(f"{table}-0-*.parquet"), *(scratch / EARLIER).glob(f"{table}.*.parquet")])
 
 
 def merge_table(database: Database, table: Table, scratch: Path, part: int = 0, condition: str = "true") -> None:
@@ -165,9 +171,9 @@ def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Fi
 
 
 def write_small(database: Database, scratch: Path, closing: Closing | None) -> Files:
-    """The served tables that need nothing of the tables of tasks."""
+    """The served tables that need nothing of the tables of tasks, but for the dashboard's answers."""
     served = _served(closing)
-    names = served.keys() - {"gaps", *_SERVED_BY_TASK}
+    names = served.keys() - {"gaps", SNAPSHOTS, *_SERVED_BY_TASK}
     return {name: [write(database, scratch, name, f"({served[name]})")] for name in names}
 
 
@@ -184,16 +190,6 @@ def write_last(database: Database, scratch: Path, closing: Closing | None, files
 def _served(closing: Closing | None) -> dict[str, str]:
     as_merged = {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
     return served_sql(closing) | as_merged
-
-
-def write(database: Database, scratch: Path, name: str, source: str, part: int = 0) -> Path:
-    path = _path(scratch, name, part)
-    database.execute(f"COPY {source} TO '{path}' ({_WRITE})")
-    return path
-
-
-def _path(scratch: Path, name: str, part: int) -> Path:
-    return scratch / f"written-{name}.{part}.parquet"
 
 
 def number(database: Database, query: str) -> int:
@@ -219,9 +215,10 @@ def _facts(database: Database, files: Files) -> Built:
 
     jobs = database.execute(f"SELECT status, count(*) FROM {parquet(files['jobs'])} GROUP BY 1").fetchall()
     first, last = database.execute("SELECT min(first_ns), max(last_ns) FROM life_signs").fetchall()[0]
+    answers = parquet(files[LAST_ANSWERS])
     versions = database.execute(
-        "SELECT json_extract_string(body, '$.ray_version') FROM snapshots WHERE uri = '/api/version' "
-        "UNION ALL SELECT json_extract_string(body, '$.data.rayVersion') FROM snapshots "
+        f"SELECT json_extract_string(body, '$.ray_version') FROM {answers} WHERE uri = '/api/version' "
+        f"UNION ALL SELECT json_extract_string(body, '$.data.rayVersion') FROM {answers} "
         "WHERE uri = '/api/v0/cluster_metadata'"
     ).fetchall()
     [(lost,)] = database.execute(

@@ -220,7 +220,7 @@ SERVED_AS_MERGED = {
     "actor_transitions": "actor_id, ns",
     "cluster_events": "timestamp_s, event_id",
     "platform_events": "ns, event_id",
-    "snapshots": "uri, ns",
+    "snapshots": "ns, uri",
 }
 """Tables that are served as they are merged, and the order in which they are kept."""
 

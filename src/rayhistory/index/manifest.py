@@ -11,7 +11,7 @@ from rayhistory.layout.records import Count
 from rayhistory.layout.session import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA = 8
+SCHEMA = 9
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
 
 

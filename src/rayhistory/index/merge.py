@@ -39,7 +39,7 @@ def create_sql(table: Table, name: str = "") -> str:
     return f"CREATE TABLE {name or table.name} ({columns})"
 
 
-def parquet(paths: Iterable[Path | str]) -> str:
+def parquet(paths: Iterable[Path | str], options: str = "") -> str:
     """What reads these files as one table."""
     names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
-    return f"read_parquet([{names}])"
+    return f"read_parquet([{names}]{options})"

@@ -58,19 +58,22 @@ class Moments:
             }
             try:
                 async with self._places.taken(manifest.counts.size_bytes):
-                    await self._put_back(ref, merged, folder, ns)
+                    await self._put_back(ref, manifest, merged, folder, ns)
             except DamagedIndex:
                 if again:
                     raise
             else:
                 return
 
-    async def _put_back(self, ref: SessionRef, tables: dict[str, list[Path]], folder: Path, ns: int) -> None:
+    async def _put_back(
+        self, ref: SessionRef, manifest: Manifest, tables: dict[str, list[Path]], folder: Path, ns: int
+    ) -> None:
         """The tables appear all at once; whoever reads those of an earlier making goes on reading them."""
+        parts = {name: len(sizes) for name, sizes in manifest.files.items()}
         merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         half = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(half.mkdir, parents=True)
-        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(half), ns)
+        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(half), ns, parts)
         try:
             async with child_process("rayhistory.index.asof") as process:
                 _, complaint = await process.communicate(msgspec.json.encode(job))

@@ -9,6 +9,7 @@ from arro3.core import Array, DataType, RecordBatch
 
 from rayhistory.events.columns import Rows
 from rayhistory.events.tables import BY_NAME, BY_TASK, Rule, Table, Type
+from rayhistory.index.answers import AT_ONCE, SNAPSHOTS
 from rayhistory.index.parts import Parts
 
 _ARROW = {
@@ -62,6 +63,10 @@ def _fitting(kind: Type, value: object) -> object:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
+def _length(texts: Sequence[object]) -> int:
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 class PartialWriter:
     """Writes rows out before there are too many: those of tasks apart for each part of the fold."""
 
@@ -77,7 +82,7 @@ class PartialWriter:
     def take(self) -> None:
         """To be called now and then."""
         for table, columns in self.rows.columns.items():
-            if len(columns[0]) >= self._limit:
+            if len(columns[0]) >= self._limit or (table == SNAPSHOTS and _length(columns[-1]) >= AT_ONCE):
                 self._write(table, columns)
 
     def close(self) -> None:

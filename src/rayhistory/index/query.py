@@ -18,6 +18,7 @@ import msgspec
 
 from rayhistory.errors import DamagedIndex, StoreUnavailable, UsageError
 from rayhistory.events.tables import TABLES, Type
+from rayhistory.index.answers import LAST_ANSWERS, SNAPSHOTS
 from rayhistory.index.derive import SERVED_AS_MERGED, TASK_LIST
 from rayhistory.index.manifest import MERGED, Manifest
 from rayhistory.index.merge import parquet
@@ -26,6 +27,8 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 _LISTED = set(TASK_LIST)
+_CUT_SHORT = ("task_list", LAST_ANSWERS)
+"""Tables that have nothing that others have not, and answer some questions sooner."""
 _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 _LARGEST = 2**63 - 1
 _FEW = 16
@@ -142,7 +145,7 @@ class OpenIndex:
     @property
     def tables(self) -> list[str]:
         """The tables that can be asked for."""
-        return sorted(name for name in self.manifest.files if not name.startswith(MERGED) and name != "task_list")
+        return sorted(name for name in self.manifest.files if not name.startswith(MERGED) and name not in _CUT_SHORT)
 
     async def columns(self, table: str) -> dict[str, str]:
         """Names and types of a table's columns."""
@@ -223,7 +226,10 @@ def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, 
 
 
 def best_file(query: Query, columns: tuple[str, ...]) -> str:
-    """Tasks are kept twice: whole, by id; and what lists need, by state and time; that is smaller and prunes better."""
+    """Tasks are kept twice: whole, by id; and what lists need, by state and time; that is smaller and prunes better.
+    So are the last of the dashboard's answers."""
+    if query.table == SNAPSHOTS and query.sort == ("-ns",) and query.limit == 1:
+        return LAST_ANSWERS if all(condition.column == "uri" for condition in query.filters) else SNAPSHOTS
     if query.table != "tasks" or (query.limit is not None and query.sort[:1] == ("task_id",)):
         return query.table
     if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.filters):
