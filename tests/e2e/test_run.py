@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from rayhistory.server.app import create_app
 from rayhistory.settings import SERVER, resolve
@@ -117,8 +116,7 @@ def test_an_interrupted_run_is_kept_too(tmp_path: Path) -> None:
     assert job["status"] == "STOPPED"
 
 
-@pytest.mark.parametrize("argv", [["no-such-program"], ["python", "no-such-file.py"]])
-def test_a_command_that_cannot_be_run_fails_like_in_a_shell(tmp_path: Path, argv: list[str]) -> None:
-    code, output, errors = asyncio.run(run(tmp_path, "wrong", *argv))
-    assert code in (127, 2), errors
+def test_a_command_that_cannot_be_run_fails_like_in_a_shell(tmp_path: Path) -> None:
+    code, output, errors = asyncio.run(run(tmp_path, "wrong", "no-such-program"))
+    assert code == 127, errors
     assert "no-such" in output

@@ -355,6 +355,24 @@ def test_a_large_backlog_is_sent_in_packs_of_bounded_size(node: Node) -> None:
     assert len(node.packs()) > 2
 
 
+def test_a_file_that_grows_faster_than_the_store_takes_it_holds_up_no_other(node: Node) -> None:
+    """It falls behind, in packs of bounded size, and is whole in the end."""
+    block = os.urandom(1 << 20)
+    for number in range(8):
+        with (node.logs / "fast.out").open("ab") as file:  # as much as two packs hold, while one is being put
+            file.write(block * 16)
+        node.append("slow.log")
+        sealed = node.series.make()
+        assert sealed
+        assert sealed.more
+        assert len(sealed.data) < 10 << 20
+        asyncio.run(node.store.put(f"{PREFIX}/{sealed.name}", sealed.data))
+        seen = asyncio.run(node.reader().read("slow.log", 0, 1 << 20))
+        assert seen.count(b"\n") >= number, "the other file is at most one pack late"
+    node.flush()
+    assert node.read_all() == node.on_disk()
+
+
 # The collector's end
 
 
