@@ -1,6 +1,7 @@
 """Where rows are collected on their way from events to tables: column by column, as Parquet wants them."""
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from msgspec import Raw
 
@@ -33,5 +34,11 @@ class Rows:
 
 def json_text(raw: Raw) -> str | None:
     """A JSON value as text; None when it is absent or empty."""
-    text = str(raw, "utf-8")
-    return None if len(text) <= _LONGEST_EMPTY and text in _EMPTY else text
+    return json_texts((raw,))[0]
+
+
+def json_texts(raws: Iterable[Raw]) -> list[str | None]:
+    """The same for many."""
+    return [
+        None if len(text) <= _LONGEST_EMPTY and text in _EMPTY else text for text in map(str, raws, repeat("utf-8"))
+    ]

@@ -6,13 +6,12 @@ from operator import attrgetter
 
 from rayhistory import ids
 from rayhistory.events import wire
-from rayhistory.events.columns import Problem, Rows, json_text
+from rayhistory.events.columns import Problem, Rows, json_texts
 from rayhistory.events.spans import camel_spans
 from rayhistory.events.tables import TASK_STATES
 from rayhistory.events.times import parse_all, parse_ns
 
-_STATE_INDEX = {state: index for index, state in enumerate(TASK_STATES)}
-_STATE_BY_NUMBER = {str(index + 1): index for index in range(len(TASK_STATES))}
+_NUMBERS = [str(number) for number in range(1, len(TASK_STATES) + 1)]
 _METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
 _LIFECYCLE = attrgetter(
     "task_id", "task_attempt", "job_id", "node_id", "worker_id", "worker_pid", "actor_repr_name", "is_debugger_paused",
@@ -65,24 +64,27 @@ def _error_columns(
 def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[int | None]], list[Problem]]:
     """For each state, when each event says that it was reached."""
     times: list[list[int | None]] = [[None] * len(events) for _ in TASK_STATES]
+    by_state = dict(zip(TASK_STATES, times, strict=True))
+    by_number = by_state | dict(zip(_NUMBERS, times, strict=True))
     problems = []
-    changes = [(row, change) for row, event in enumerate(events) for change in event.state_transitions]
-    stamps = parse_all([change.timestamp for _, change in changes])
-    for (row, change), at in zip(changes, stamps, strict=True):
-        index = _STATE_INDEX.get(change.state)
-        if index is None or at is None:
+    rows = [row for row, event in enumerate(events) for _ in event.state_transitions]
+    changes = [change for event in events for change in event.state_transitions]
+    stamps = parse_all([change.timestamp for change in changes])
+    for row, change, at in zip(rows, changes, stamps, strict=True):
+        column = by_state.get(change.state)
+        if column is None or at is None:
             if change.state not in _METRICS_ONLY_STATES:
                 problems.append(("unknown task state or time", f"{change.state} {change.timestamp}"))
             continue
-        before = times[index][row]
+        before = column[row]
         if before is None or at < before:
-            times[index][row] = at
-    for row, event in enumerate(events):
-        for number, text in event.task_state.items():  # Ray 2.49 and 2.50: a map from the state's number
-            index = _STATE_BY_NUMBER.get(number, _STATE_INDEX.get(number))
-            at = parse_ns(text)
-            if index is not None and at is not None:
-                times[index][row] = at
+            column[row] = at
+    for row, states in enumerate([event.task_state for event in events]):
+        if states:  # Ray 2.49 and 2.50: a map from the state's number
+            for number, text in states.items():
+                at = parse_ns(text)
+                if at is not None and number in by_number:
+                    by_number[number][row] = at
     return times, problems
 
 
@@ -116,9 +118,9 @@ def add_definitions(out: Rows, events: Sequence[wire.TaskDefinition], sent: Sequ
         ids.hexes(parent, ids.TASK),
         [_actor(event, task_id) for event, task_id in zip(events, task_ids, strict=True)],
         ids.hexes(group, ids.PLACEMENT_GROUP),
-        list(map(json_text, resources)),
-        list(map(json_text, labels)),
-        list(map(json_text, fallback)),
+        json_texts(resources),
+        json_texts(labels),
+        json_texts(fallback),
         list(map(_runtime_env, events)),
         _or_none(call_site),
         sent,
@@ -159,11 +161,13 @@ def _last_part(dotted: str) -> str:
 
 def add_profiles(out: Rows, events: Sequence[wire.TaskProfile]) -> list[Problem]:
     """Those without spans say nothing."""
-    told = [(event, event.profile_events, spans) for event in events if (spans := _spans(event.profile_events))]
+    told = [event for event in events if event.profile_events]
+    profiles = [event.profile_events or wire.ProfileSpans() for event in told]
+    texts = json_texts([profile.events for profile in profiles])
+    told, profiles = list(compress(told, texts)), list(compress(profiles, texts))
     if not told:
         return []
-    found, profiles, texts = zip(*told, strict=True)
-    task, attempt, job = zip(*map(_PROFILE, found), strict=True)
+    task, attempt, job = zip(*map(_PROFILE, told), strict=True)
     component, component_id, ip = zip(*map(_COMPONENT, profiles), strict=True)
     columns = (
         ids.hexes(task, ids.TASK),
@@ -172,14 +176,9 @@ def add_profiles(out: Rows, events: Sequence[wire.TaskProfile]) -> list[Problem]
         _or_none(component),
         [ids.any_to_hex(each) or None for each in component_id],
         _or_none(ip),
-        texts,
+        [camel_spans(text) if '"event_name"' in text else text for text in texts if text],
     )
     return _extend(out, "profile_events", columns, task)
-
-
-def _spans(profile: wire.ProfileSpans | None) -> str | None:
-    text = json_text(profile.events) if profile else None
-    return camel_spans(text) if text and '"event_name"' in text else text
 
 
 def _or_none(values: Iterable[object]) -> list[object]:

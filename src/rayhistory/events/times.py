@@ -1,13 +1,15 @@
 """Times as Ray writes them, as nanoseconds since the epoch."""
 
-import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from arro3.core import Array, DataType
+
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
-_FULL = struct.Struct("19sx9sx")  # 2026-11-15T19:13:29.421050000Z
+_FULL = len("2026-11-15T19:13:29.421050000Z")
 _DIGITS = b"0123456789"
 _BETWEEN = b"--T::.Z"
+_TEXT, _TIME, _NUMBER = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
 _LAST = 2**63 - 1
 """Nanoseconds beyond that are kept nowhere: it is the year 2262."""
 
@@ -41,14 +43,17 @@ def parse_ns(text: object) -> int | None:
 
 
 def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
-    """`parse_ns` of each, at a fraction of the cost when all are written in full: they are taken apart as one."""
+    """`parse_ns` of each, at a fraction of the cost when all are written with a fraction: they are taken as one."""
     try:
-        joined = "".join(texts).encode()
-        if len(joined) != _FULL.size * len(texts):
-            joined = "".join(map(_padded, texts)).encode()
-        if joined.translate(None, _DIGITS) == _BETWEEN * len(texts):
-            return [_seconds[second] + int(fraction) for second, fraction in _FULL.iter_unpack(joined)]
-    except (ValueError, struct.error):
+        joined = "".join(texts)
+        if len(joined) != _FULL * len(texts):
+            texts = list(map(_padded, texts))
+            joined = "".join(texts)
+        if joined.encode().translate(None, _DIGITS) == _BETWEEN * len(texts):
+            times = Array(texts, _TEXT).cast(_TIME)
+            if not times.null_count:
+                return times.cast(_NUMBER).to_pylist()
+    except ValueError:
         pass
     return list(map(parse_ns, texts))
 

@@ -36,7 +36,7 @@ def _convert(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
 
 
 def _array(values: Sequence[object], kind: Type) -> Array:
-    if values.count(None) < len(values):
+    if any(values) or values.count(None) < len(values):
         return Array(values, _ARROW[kind])
     if len(values) > len(_nothing[kind]):  # most columns of most events are empty: what stands for that is made once
         _nothing[kind] = Array(values, _ARROW[kind])
