@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import cast
 
 from arro3.core import Array, DataType
 
@@ -52,7 +53,7 @@ def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
         if joined.encode().translate(None, _DIGITS) == _BETWEEN * len(texts):
             times = Array(texts, _TEXT).cast(_TIME)
             if not times.null_count:
-                return times.cast(_NUMBER).to_pylist()
+                return cast("list[int | None]", times.cast(_NUMBER).to_pylist())
     except ValueError:
         pass
     return list(map(parse_ns, texts))

@@ -8,6 +8,7 @@ its merged rows are taken and only the rest is read.
 import asyncio
 import contextlib
 import math
+import os
 import secrets
 import shutil
 import sys
@@ -36,6 +37,8 @@ from rayhistory.storage import Store, open_store
 _COVERED = "covered.json"
 _BYTES_PER_EVENT = 1000
 _COMPRESSION = 10
+_NICENESS = 10
+"""Cores that visitors need are left to them: a fold takes long anyhow, and a page does not."""
 
 
 class FoldJob(msgspec.Struct):
@@ -182,6 +185,7 @@ async def _remove_older(store: Store, layout: Layout, ref: SessionRef, generatio
 
 def main() -> None:
     end_with_parent()
+    os.nice(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=FoldJob)
 
     def say(line: FoldReport) -> None:
