@@ -89,7 +89,7 @@ def begin(place: Place, *argv: str, at_start: Path | None = None, **environment:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     clean |= place.environment | environment
     if at_start:
-        clean["PYTHONPATH"] = str(at_start)
+        clean |= {"PYTHONPATH": str(at_start), "TMPDIR": str(at_start)}  # what is killed leaves its files there
     command = [Path(sys.executable).with_name("rayhistory"), argv[0], "--store", place.url, *argv[1:]]
     return subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -52,7 +52,7 @@ async def plain_ray(
                 **inherited,
                 "AUTOSCALER_METRIC_PORT": str(ports["autoscaler"]), "DASHBOARD_METRIC_PORT": str(ports["metrics"]),
                 "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-                "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+                "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "TMPDIR": str(temp_dir),
                 "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",  # on a busy machine 30 s are few
                 "PATH": os.pathsep.join([str(ray.parent), inherited.get("PATH", os.defpath)]), **environment,
             },

@@ -34,7 +34,8 @@ def seaweedfs(directory: Path) -> Iterator[str]:
     ports = {name: free_port(_GRPC) for name in ("master.port", "volume.port", "filer.port", "s3.port")}
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     command = [
-        Path(sys.executable).parent / "weed", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+        *(Path(sys.executable).parent / "weed", f"-logdir={directory}", "server", f"-dir={data}"),
+        *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         *(f"-{name}={port}" for name, port in ports.items()),
         "-volume.max=4000", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
         "-s3", f"-s3.config={config}", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",

@@ -67,7 +67,7 @@ async def read_tree(
     def work(tasks: str, actors: str) -> Tree:
         with connection().cursor() as database:
             where, values = condition_sql(column_types(database, tasks), query)
-            levels = _Levels(database, f"{tasks}{where}", values, actors)
+            levels = _Levels(database, f"{tasks}{where}", values, actors, most_of_a_group)
             return _Listing(levels, most_of_a_group, most).tree()
 
     return await index.read((best_file(query, _COLUMNS), "actors"), work)
@@ -85,7 +85,9 @@ class _Levels:
     it, which is its place among equals), and n_… with the number of attempts in each state.
     """
 
-    def __init__(self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str) -> None:
+    def __init__(
+        self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str, most_of_a_group: int
+    ) -> None:
         self._database = database
         self._values = values
         self.calls = f"""(SELECT task_id, attempt_number, coalesce(nullif(name, ''), func_or_class_name, '') AS name,
@@ -102,7 +104,7 @@ class _Levels:
             ("min(nullif(ts, 0)) AS ts", "min(first) AS first", _named(self.states, "sum({0})::BIGINT AS {0}"))
         )
         self._make_special()
-        self._group_leaves()
+        self._group_leaves(most_of_a_group)
         self._make_inner(actors)
         self.depth = self._make_levels()
         if self.depth:
@@ -145,12 +147,13 @@ class _Levels:
               FROM {self.calls} SEMI JOIN ids ON task_id = key GROUP BY task_id)""",
         )
 
-    def _group_leaves(self) -> None:
-        """Leaves of one name below one node, counted once for all that needs no more of them."""
+    def _group_leaves(self, most_of_a_group: int) -> None:
+        """Leaves of one name below one node, counted once for all that needs no more of them; and the first codes."""
         self.table(
             "leaf_groups",
-            f"""SELECT above, name, count(*) AS size, min(type) AS type, {self.sums} FROM {self.leaves("")}
-              GROUP BY above, name""",
+            f"""SELECT above, name, count(*) AS size, min(type) AS type, {self.sums},
+                list_sort(min(code, {most_of_a_group})) AS codes
+              FROM {self.leaves("")} GROUP BY above, name""",
         )
 
     def _make_inner(self, actors: str) -> None:
@@ -243,7 +246,7 @@ class _Listing:
             return {}
         below = self._below(shown)
         groups = self._groups(shown, below, depth)
-        self._cut(below, [size for _, _, size in groups.values()])
+        self._cut([size for _, _, size in groups.values()])
         following: Above = {}
         leaves = self._levels.leaves(below, self._levels.calls_of("groups"))
         found = self._first(self._members(leaves, below, depth))
@@ -298,19 +301,15 @@ class _Listing:
             groups[key, name] = entry, level + (1 if size == 1 else 2), size
         return groups
 
-    def _cut(self, below: str, sizes: list[int]) -> None:
+    def _cut(self, sizes: list[int]) -> None:
         """Finds the code after which no leaf of a large group can be listed, so that few are left to be sorted."""
         share = self._share(sizes)
-        if max(sizes, default=0) <= share:
-            return
-        leaves = self._levels.leaves(below, self._levels.calls_of(f"(FROM groups WHERE size > {share})"))
-        self._levels.table(
-            "groups",
-            f"""SELECT g.* EXCLUDE (cut), c.cut FROM groups g
-              LEFT JOIN (SELECT above, name, list_max(min(code, {share})) AS cut FROM {leaves}
-                WHERE code IS NOT NULL GROUP BY above, name) c
-              ON c.name = g.name AND c.above IS NOT DISTINCT FROM g.above""",
-        )
+        if max(sizes, default=0) > share:
+            self._levels.table(
+                "groups",
+                f"""SELECT g.* EXCLUDE (cut), CASE WHEN g.size > {share} THEN codes[least({share}, len(codes))] END AS cut
+                FROM groups g LEFT JOIN leaf_groups l ON l.name = g.name AND l.above IS NOT DISTINCT FROM g.above""",
+            )
 
     def _share(self, sizes: list[int]) -> int:
         """How many of a group can be listed at most, when all get as many as they have or as others get."""
