@@ -8,6 +8,7 @@ import asyncio
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -86,9 +87,13 @@ async def upload(files: dict[str, Path]) -> None:
 
 
 def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
-    given = {"RAYHISTORY_INDEX_AHEAD": "false", "RAYHISTORY_CACHE_DIR": str(cache)}
-    with Server(os.environ | environment | given) as server:
-        return server.time(session_ref(tasks), FIRST_PAGE) * 1000
+    """The middle of five servers, each of which begins with nothing."""
+    taken = []
+    for number in range(5):
+        given = {"RAYHISTORY_INDEX_AHEAD": "false", "RAYHISTORY_CACHE_DIR": str(cache / str(number))}
+        with Server(os.environ | environment | given) as server:
+            taken.append(server.time(session_ref(tasks), FIRST_PAGE) * 1000)
+    return statistics.median(taken)
 
 
 def page(folds: dict[str, list[Fold]], opens: dict[str, float], queries: str, visits: str) -> str:
@@ -114,7 +119,7 @@ twice. It is folded from nothing, in processes of its own. *Peak* is the memory 
 
 ## Opening
 
-A session of {largest:,} tasks that has an index, opened by a server that has never seen it, up to the first
+A session of {largest:,} tasks that has an index, opened by a server that has never seen it (the middle of five), up to the first
 page of tasks:
 
 {opening}
