@@ -119,8 +119,8 @@ twice. It is folded from nothing, in processes of its own. *Peak* is the memory 
 
 ## Opening
 
-A session of {largest:,} tasks that has an index, opened by a server that has never seen it (the middle of five), up to the first
-page of tasks:
+A session of {largest:,} tasks that has an index, opened by a server that has never seen it, up to the first
+page of tasks; the middle of five:
 
 {opening}
 
