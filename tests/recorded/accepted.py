@@ -9,6 +9,7 @@ import msgspec
 
 from rayhistory.rayenv import Version
 from recorded.compare import ABSENT, Difference, Fields
+from recorded.questions import NOBODY
 
 _OPEN_ACTOR = {"DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE", "RESTARTING"}
 _CLOSED_TASK = {"FINISHED", "FAILED"}
@@ -67,6 +68,10 @@ def _end_time(live: Any, dead: Any) -> bool:
 
 def _text_of_the_end(live: Any, dead: Any) -> bool:
     return _nothing(live) and isinstance(dead, str) and _AT_THE_END.fullmatch(dead) is not None
+
+
+def _had_no_id(difference: Difference) -> bool:
+    return difference.live == "f" * 32 and str(difference.dead) in f"{difference.question} {difference.path}"
 
 
 def _counted_as_ended(difference: Difference) -> bool:
@@ -326,6 +331,7 @@ ACCEPTED = (
     Accepted("/api/jobs/(running|serving)-job/logs", "logs", _goes_on, "the job wrote on after it was asked"),
     Accepted(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
     Accepted(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
+    Accepted(f"/nodes/{NOBODY}", "data[.]detail[.].+", _grew, "Ray's page of a node that is not there is white"),
     Accepted("/api/cluster_status", "clusterStatus", _same_without_time,
              "its heading has the time of the last look, and demands are in no order"),
     Accepted("/events", "order", _same_names, "Ray's times are whole seconds: within one, there is no order"),
@@ -365,6 +371,7 @@ ACCEPTED = (
     Accepted("/api/v0/(tasks|actors)", "fallback_strategy([.]options)?", _grew, "this Ray did not have it", (2, 55)),
     Accepted("/api/v0/placement_groups", r"topology_\w+", _grew, "this Ray did not have it", (2, 58)),
     Accepted("/(logical/actors|nodes)", "tpus", _grew, "this Ray did not have it", (2, 58)),
+    Accepted(_ACTORS, "actorId", _had_no_id, "Ray sometimes tells of a change of an actor without saying of which"),
     Accepted("/api/profiling_enabled", ".*", _no_such_page, "this Ray did not have it", (2, 56)),
     Accepted("/api/v0/runtime_env_redaction", ".*", _no_such_page, "this Ray did not have it", (2, 60)),
     Accepted(".* in a browser", "serialized_runtime_env|env_vars[.].+", _hidden,

@@ -220,3 +220,14 @@ def test_of_many_tasks_the_counts_are_exact(tmp_path: Path) -> None:
     [first] = [node for node in tree.children[0].children if node.key == "000000"]
     assert first.state_counts == {"FAILED": 501}
     assert first.children[0].state_counts == {"FAILED": 500}
+
+
+def test_as_many_names_as_tasks_do_no_harm(tmp_path: Path) -> None:
+    each = f"""SELECT printf('%06d', i) AS task_id, 0 AS attempt_number, 'item-' || i AS name,
+      name AS func_or_class_name, 'NORMAL_TASK' AS type, '{DRIVER}' AS parent_task_id, NULL AS actor_id,
+      'FINISHED' AS state, i + 1 AS creation_time_ms FROM range(50000) r(i)"""
+    write(tmp_path / "tasks", TASK_TYPES, each, [])
+    write_rows(tmp_path / "actors", ACTOR_TYPES, [])
+    tree = tree_in(tmp_path)
+    assert [node.name for node in tree.children] == [f"item-{i}" for i in range(30_000)]
+    assert not tree.complete

@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from recorded_sample import REF, keep_sample, settings_for
+
 from rayhistory.index.scratch import scratch_directory
 
 HOLDER = """
@@ -72,6 +75,24 @@ def test_a_fold_does_not_outlive_a_killed_server() -> None:
     while _is_running(child):
         assert time.monotonic() < deadline, os.kill(child, signal.SIGKILL)
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process namespaces are Linux's")
+def test_the_first_process_of_a_container_can_fold_and_look_at_moments(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    keep_sample(settings)
+    first = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*first, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system allows no namespaces")
+    environment = os.environ | {"RAYHISTORY_CACHE_DIR": str(tmp_path / "cache")}
+    for session in (REF.path, f"{REF.path}@{1794770370000}"):
+        command = [Path(sys.executable).with_name("rayhistory"), "jobs", session, "--json"]
+        done = subprocess.run(
+            [*first, *command, "--store", settings.local_storage_dir], env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "job_id" in done.stdout
 
 
 def _is_running(pid: int) -> bool:

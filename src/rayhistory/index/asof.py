@@ -4,6 +4,7 @@ Every merged row carries the times of what it says. Cutting it at a moment gives
 the events up to then, and from there on everything is as always: `served_sql` does not know the difference.
 """
 
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -55,6 +56,8 @@ _CUTS = {
           if({_PLACED}, node_id, NULL) AS node_id, if({_PLACED}, worker_id, NULL) AS worker_id,
           if({_RAN}, worker_pid, NULL) AS worker_pid, if({_RAN}, actor_repr_name, NULL) AS actor_repr_name,
           {", ".join(f"if({_RAN}, {name}, NULL) AS {name}" for name in _LOGS)},
+          if(paused_ns <= {{t}}, paused_ns, NULL) AS paused_ns,
+          if(resumed_ns <= {{t}}, resumed_ns, NULL) AS resumed_ns,
           if(error_ns <= {{t}}, error_type, NULL) AS error_type,
           if(error_ns <= {{t}}, error_message, NULL) AS error_message,
           if(error_ns <= {{t}}, error_ns, NULL) AS error_ns, {_STATES})
@@ -67,8 +70,10 @@ _CUTS = {
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "actor_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
     "driver_jobs": """
-        SELECT * REPLACE (if(finished_ns <= {t}, finished_ns, NULL) AS finished_ns)
-        FROM {source} WHERE created_ns <= {t}""",
+        SELECT * REPLACE (
+          if(created_ns <= {t}, created_ns, NULL) AS created_ns,
+          if(finished_ns <= {t}, finished_ns, NULL) AS finished_ns)
+        FROM {source} WHERE least(created_ns, finished_ns, seen_ns) <= {t}""",
     "submission_jobs": f"""
         SELECT s.* REPLACE (
           CASE WHEN {_ENDED} THEN s.status WHEN t.status IS NOT NULL THEN t.status
@@ -167,7 +172,7 @@ def _cut(database: Database, name: str, files: list[str], job: AsOfJob) -> None:
 
 def main() -> None:
     """As a process of its own, for the same reasons as the fold."""
-    end_with_parent()
+    end_with_parent(os.getppid())
     try:
         files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
     except duckdb.OutOfMemoryException:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -20,6 +21,8 @@ from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 
 _ONE_PROCESS_IS_ENOUGH = 2 << 20
+_SHARE_OF_ROWS = 4
+"""A decoder's rows take this part of its memory: they are there again while they are written."""
 
 Progress = Callable[[float, int], None]
 
@@ -32,15 +35,30 @@ class Decoding(msgspec.Struct):
     parts: Parts
 
 
+class Decoded(msgspec.Struct):
+    """How much there was to decode."""
+
+    events: int = 0
+    raw_bytes: int = 0
+    long_bytes: int = 0
+    """By how much the rows of tasks are longer than usual."""
+
+    def __add__(self, other: "Decoded") -> "Decoded":
+        return Decoded(
+            self.events + other.events, self.raw_bytes + other.raw_bytes, self.long_bytes + other.long_bytes
+        )
+
+
 def start_pool() -> Executor:
     """Processes for all cores. They are forked, and so have everything imported: call this before any thread starts."""
-    pool = ProcessPoolExecutor(cores(), mp_context=get_context("fork"), initializer=end_with_parent)
+    starting = {"initializer": end_with_parent, "initargs": (os.getpid(),)}
+    pool = ProcessPoolExecutor(cores(), mp_context=get_context("fork"), **starting)
     pool.submit(int)  # they start when there is something to do
     return pool
 
 
-async def decode_all(work: Decoding, sources: list[Source], pool: Executor | None, progress: Progress) -> int:
-    """Rows of all sources into partial files; returns the number of events."""
+async def decode_all(work: Decoding, sources: list[Source], pool: Executor | None, progress: Progress) -> Decoded:
+    """Rows of all sources into partial files."""
     if pool is None or sum(source.size for source in sources) < _ONE_PROCESS_IS_ENOUGH:
         return await decode(work, sources, "0")
     loop = asyncio.get_running_loop()
@@ -49,11 +67,11 @@ async def decode_all(work: Decoding, sources: list[Source], pool: Executor | Non
         loop.run_in_executor(pool, decode_in_process, work, portion, str(number))
         for number, portion in enumerate(portions)
     ]
-    events = 0
+    total = Decoded()
     for done, finished in enumerate(asyncio.as_completed(running), 1):
-        events += await finished
-        progress(done / len(portions), events)
-    return events
+        total += await finished
+        progress(done / len(portions), total.events)
+    return total
 
 
 def _portions(sources: list[Source], number: int) -> list[list[Source]]:
@@ -67,23 +85,23 @@ def _portions(sources: list[Source], number: int) -> list[list[Source]]:
     return [portion for portion in portions if portion]
 
 
-def decode_in_process(work: Decoding, sources: list[Source], name: str) -> int:
+def decode_in_process(work: Decoding, sources: list[Source], name: str) -> Decoded:
     return asyncio.run(decode(work, sources, name))
 
 
-async def decode(work: Decoding, sources: list[Source], name: str) -> int:
+async def decode(work: Decoding, sources: list[Source], name: str) -> Decoded:
     gc.disable()  # rows are trees without cycles: looking for some among millions of them costs a third of the time
     store = open_store(work.settings)
-    writer = PartialWriter(work.scratch, name, work.parts)
-    events = 0
+    writer = PartialWriter(work.scratch, name, work.parts, work.settings.fold_memory // cores() // _SHARE_OF_ROWS)
+    decoded = Decoded()
     for source in sources:
         try:
-            async for count in read_source(store, source, writer.rows):
-                writer.take()
-                events += count
+            async for count, size in read_source(store, source, writer.rows):
+                writer.take(size)
+                decoded += Decoded(count, size)
         except ObjectNotFound:
             writer.rows.add("gaps", (source.key, "object that disappeared while it was read", "", 1))
     writer.close()
     await store.close()
     gc.enable()
-    return events
+    return decoded + Decoded(long_bytes=writer.long_bytes)

@@ -24,10 +24,11 @@ from rayhistory.events.tables import TABLES
 from rayhistory.index.build import EARLIER, Built, Given, Report, build
 from rayhistory.index.child import end_with_parent
 from rayhistory.index.cores import cores
-from rayhistory.index.decoding import Decoding, decode_all, start_pool
+from rayhistory.index.decoding import Decoded, Decoding, decode_all, start_pool
 from rayhistory.index.derive import merged_file
 from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation, publish, read_latest
 from rayhistory.index.overlay import index_store
+from rayhistory.index.partials import USUAL_BYTES
 from rayhistory.index.parts import Parts
 from rayhistory.index.sources import Kind, Source, digest, list_sources, unread
 from rayhistory.layout import LARGEST_RECORD, Layout, NodeSeal, SessionRef, read_record
@@ -35,8 +36,10 @@ from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
 _COVERED = "covered.json"
-_BYTES_PER_EVENT = 1000
 _COMPRESSION = 10
+_MEMORY_PER_BYTE = 1.5
+_MEMORY_PER_LONG_BYTE = 10
+"""Long texts stay as long as they are: DuckDB has them several times, and can put only some of that on disk."""
 _NICENESS = 10
 """Cores that visitors need are left to them: a fold takes long anyhow, and a page does not."""
 
@@ -65,7 +68,8 @@ class _Facts(msgspec.Struct):
     """What the manifest says of the fold itself."""
 
     sources: list[Source]
-    events: int
+    decoded: Decoded
+    """Now and in the generations before."""
     began: float
 
 
@@ -81,27 +85,34 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
         before, covered = await _earlier(indexes, layout, job.ref, scratch) if not job.fresh else (None, set())
         fresh = unread(sources, covered)
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
-        parts = parts_for(settings, fresh, before)
+        earlier = Decoded(before.events, before.events * USUAL_BYTES, before.long_bytes) if before else Decoded()
+        parts = parts_for(settings, earlier + estimate(fresh))
         work = Decoding(settings, scratch, parts)
-        events = await decode_all(
+        decoded = await decode_all(
             work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
         )
-        report(0.7, f"{events:,} events read, merging")
+        report(0.7, f"{decoded.events:,} events read, merging")
+        parts = parts.finer(parts_for(settings, earlier + decoded).number)
         seals = await _read_seals(store, sources)
         gone = {key for key, _ in covered} - {source.key for source in sources}
         built = await asyncio.to_thread(build, settings, scratch, Given(parts, job.closing, seals, gone), pool, report)
         report(0.95, "writing the index")
-        facts = _Facts(sources, events + (before.events if before else 0), began)
+        facts = _Facts(sources, earlier + decoded, began)
         return await _seal(indexes, layout, job, built, facts)
     finally:
         await store.close()
 
 
-def parts_for(settings: Settings, fresh: list[Source], before: Manifest | None = None) -> Parts:
-    """As many as it takes for the events of one part to be no larger than the memory of the process that folds it."""
-    earlier = before.events * _BYTES_PER_EVENT if before else 0
-    raw = earlier + sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION) for source in fresh)
-    return Parts(math.ceil(raw * cores() * 1.5 / settings.fold_memory))
+def estimate(fresh: list[Source]) -> Decoded:
+    """What there will be to decode: how far it is compressed is not known, nor how long its texts are."""
+    raw = sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION) for source in fresh)
+    return Decoded(raw_bytes=raw)
+
+
+def parts_for(settings: Settings, decoded: Decoded) -> Parts:
+    """As many as it takes for one part to be no larger than the memory of the process that folds it."""
+    memory = decoded.raw_bytes * _MEMORY_PER_BYTE + decoded.long_bytes * _MEMORY_PER_LONG_BYTE
+    return Parts(math.ceil(memory * cores() / settings.fold_memory))
 
 
 async def _earlier(
@@ -167,7 +178,8 @@ async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts:
         last_ns=built.last_ns,
         ray_version=built.ray_version,
         seconds=round(time.monotonic() - facts.began, 3),
-        events=facts.events,
+        events=facts.decoded.events,
+        long_bytes=facts.decoded.long_bytes,
     )
     published = await publish(store, layout, job.ref, manifest)
     await _remove_older(store, layout, job.ref, published.generation)
@@ -184,7 +196,7 @@ async def _remove_older(store: Store, layout: Layout, ref: SessionRef, generatio
 
 
 def main() -> None:
-    end_with_parent()
+    end_with_parent(os.getppid())
     os.nice(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=FoldJob)
 

@@ -67,7 +67,7 @@ async def read_tree(
     def work(tasks: str, actors: str) -> Tree:
         with connection().cursor() as database:
             where, values = condition_sql(column_types(database, tasks), query)
-            levels = _Levels(database, f"{tasks}{where}", values, actors, most_of_a_group)
+            levels = _Levels(database, f"{tasks}{where}", values, actors)
             return _Listing(levels, most_of_a_group, most).tree()
 
     return await index.read((best_file(query, _COLUMNS), "actors"), work)
@@ -85,9 +85,7 @@ class _Levels:
     it, which is its place among equals), and n_… with the number of attempts in each state.
     """
 
-    def __init__(
-        self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str, most_of_a_group: int
-    ) -> None:
+    def __init__(self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str) -> None:
         self._database = database
         self._values = values
         self.calls = f"""(SELECT task_id, attempt_number, coalesce(nullif(name, ''), func_or_class_name, '') AS name,
@@ -104,7 +102,7 @@ class _Levels:
             ("min(nullif(ts, 0)) AS ts", "min(first) AS first", _named(self.states, "sum({0})::BIGINT AS {0}"))
         )
         self._make_special()
-        self._group_leaves(most_of_a_group)
+        self._group_leaves()
         self._make_inner(actors)
         self.depth = self._make_levels()
         if self.depth:
@@ -147,12 +145,12 @@ class _Levels:
               FROM {self.calls} SEMI JOIN ids ON task_id = key GROUP BY task_id)""",
         )
 
-    def _group_leaves(self, most_of_a_group: int) -> None:
-        """Leaves of one name below one node, counted once for all that needs no more of them; and the first codes."""
+    def _group_leaves(self) -> None:
+        """Leaves of one name below one node, counted once for all that needs no more of them than their codes."""
         self.table(
             "leaf_groups",
             f"""SELECT above, name, count(*) AS size, min(type) AS type, {self.sums},
-                list_sort(min(code, {most_of_a_group})) AS codes
+                list(code) FILTER (WHERE code IS NOT NULL) AS codes
               FROM {self.leaves("")} GROUP BY above, name""",
         )
 
@@ -307,8 +305,10 @@ class _Listing:
         if max(sizes, default=0) > share:
             self._levels.table(
                 "groups",
-                f"""SELECT g.* EXCLUDE (cut), CASE WHEN g.size > {share} THEN codes[least({share}, len(codes))] END AS cut
-                FROM groups g LEFT JOIN leaf_groups l ON l.name = g.name AND l.above IS NOT DISTINCT FROM g.above""",
+                f"""SELECT g.* EXCLUDE (cut), c.cut FROM groups g LEFT JOIN (
+                  SELECT above, name, list_max(min(code, {share})) AS cut
+                  FROM (SELECT above, name, unnest(codes) AS code FROM leaf_groups WHERE size > {share})
+                  GROUP BY above, name) c ON c.name = g.name AND c.above IS NOT DISTINCT FROM g.above""",
             )
 
     def _share(self, sizes: list[int]) -> int:

@@ -69,9 +69,11 @@ class Query(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sort, made total by the columns that tell rows apart."""
-        named = {name.lstrip("-") for name in self.sort}
-        return self.sort + tuple(key for key in KEYS.get(self.table, ()) if key not in named)
+        """The sort, made total by the columns that tell rows apart. A column that is named again changes nothing."""
+        terms: dict[str, str] = {}
+        for name in (*self.sort, *KEYS.get(self.table, ())):
+            terms.setdefault(name.lstrip("-"), name)
+        return tuple(terms.values())
 
     def place_of(self, row: Row) -> tuple[Any, ...]:
         """The values of a row that has the columns of the order: what comes `after` it can be asked for with them."""
