@@ -57,6 +57,14 @@ def keep_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, ref
     asyncio.run(_keep(settings, logs or {}, ref))
 
 
+def keep_only_node(settings: Settings) -> None:
+    """Puts as much of the session into the store that nothing of it is lost: its node, of which Ray reports no end."""
+    keep_sample(settings)
+    (events,) = Path(settings.local_storage_dir).rglob("node_events/*")
+    lines = [line for line in events.read_text().splitlines() if json.loads(line)["eventType"].startswith("NODE_")]
+    events.write_text("\n".join(lines))
+
+
 async def _keep(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> None:
     layout, store = Layout(settings.storage_root_dir), open_store(settings, writable=True)
     snapshots = [json.dumps(_snapshot(uri, name)) for uri, name in _SNAPSHOTS.items()]

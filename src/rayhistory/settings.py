@@ -415,8 +415,9 @@ class Settings:
         "", "local copies of indexes (default: $XDG_CACHE_HOME/rayhistory)", _SERVING, metavar="DIR"
     )
     cache_size: int = _setting(
-        10 * 2**30, "how much of the disk local copies of indexes may take", _SERVING, parse=parse_size, metavar="SIZE"
-    )
+        10 * 2**30, "how much of the disk local copies of indexes may take, "
+        "and half as much again the indexes of a store that refuses writes", _SERVING, parse=parse_size, metavar="SIZE",
+    )  # fmt: skip
     fold_memory: int = _setting(2**30, "memory for folding one session", _SERVING, parse=parse_size, metavar="SIZE")
     index_ahead: bool = _setting(
         True,

@@ -36,6 +36,12 @@ PLACES: dict[str, tuple[str, ...]] = {
     "logs/viewer?nodeId={node}&fileName=job-driver-sample-job.log": ("loading 8 shards",),
 }
 """Where each is, and what is to be seen there."""
+NOBODY = {
+    f"cluster/nodes/{'f' * 56}": "Load per CPU",
+    f"actors/{'ab' * 16}": "Actor details fetched",
+    "jobs/nobody": "Job Query Error",
+}
+"""Pages of what is not there."""
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +79,30 @@ def test_every_page_and_its_tabs_show_what_is_known(
         for text in texts:
             expect(page.get_by_text(text.format(**names)).filter(visible=True).first).to_be_visible()
         open_all(page)
-        for tab in page.locator("button[role=tab]").all():  # those that are links are places of their own
-            tab.click()
-            expect(tab).to_have_attribute("aria-selected", "true")
-            watched.settle(page)
-        watched.settle(page)
+        look_at_tabs(watched, page)
         keep_picture(page, f"{session}-{number:02}-{re.sub('[^a-z]+', '-', place.partition('?')[0]).strip('-')}")
         assert (place, watched.troubles) == (place, [])
         page.close()
+
+
+def test_a_page_of_what_is_not_there_is_not_white(watched: Watched, sessions: dict[str, str]) -> None:
+    """An actor that was never placed leads to the node `ffff…`, and at an earlier moment much has not been yet."""
+    for place, text in NOBODY.items():
+        page = watched.open(f"{sessions['vanished']}?bare=1#/{place}")
+        expect(page.get_by_text(text).first).to_be_visible()
+        look_at_tabs(watched, page)
+        page.close()
+    # That there is no such job is told by 404, as Ray does.
+    watched.troubles = [trouble for trouble in watched.troubles if not trouble.endswith("/api/jobs/nobody")]
+    assert watched.troubles == []
+
+
+def look_at_tabs(watched: Watched, page: Page) -> None:
+    for tab in page.locator("button[role=tab]").all():  # those that are links are places of their own
+        tab.click()
+        expect(tab).to_have_attribute("aria-selected", "true")
+        watched.settle(page)
+    watched.settle(page)
 
 
 def open_all(page: Page) -> None:

@@ -87,6 +87,14 @@ def test_days_are_chosen_in_a_menu(watched: Watched, home: str) -> None:
     expect(page.locator("summary", has_text=day)).to_be_visible()
 
 
+def test_a_time_in_the_address_stays_when_something_else_is_chosen(watched: Watched, home: str) -> None:
+    page = watched.open(f"{home}?from=2020-11-15T19:20Z&to=2020-11-16T00:00Z")
+    expect(page.locator("#result-count")).to_contain_text("0 sessions found")
+    page.get_by_label("Owner").select_option(label="RayJob")
+    expect(page).to_have_url(re.compile("owner=rayjob.*from=2020-11-15T19%3A20Z&to=2020-11-16T00%3A00Z"))
+    expect(page.locator("#result-count")).to_contain_text("0 sessions found")
+
+
 def test_pages_and_orders_are_links(watched: Watched, home: str) -> None:
     page = watched.open(home)
     page.get_by_role("link", name="Next").click()

@@ -176,16 +176,18 @@ def test_the_real_command_prints(python: str, addresses: dict[str, str], argv: l
 
 def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:
     address = addresses["the session"]
-    submitted, stopped, unknown = asked(
+    submitted, stopped, deleted, unknown = asked(
         python,
         call("changed", address),
         call("command", address, ["job", "stop", SAMPLE]),
+        call("command", address, ["job", "delete", SAMPLE]),
         call("command", address, ["job", "logs", "nobody"]),
     )
     assert "405" in submitted
     assert "this is history, and can only be read" in submitted
-    assert stopped["code"] != 0
-    assert "this is history" in stopped["error"]
+    for refused in (stopped, deleted):
+        assert refused["code"] != 0
+        assert "this is history" in refused["error"]
     assert "nobody does not exist" in unknown["error"]
 
 

@@ -6,7 +6,9 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import duckdb
 import msgspec
@@ -16,7 +18,7 @@ from called import Command
 from rayhistory.cli import output, reading
 from rayhistory.layout import Layout, StartRecord
 from recorded.served import serving
-from recorded_sample import NODE, REF, keep_sample, live_rows, settings_for
+from recorded_sample import NODE, REF, keep_only_node, keep_sample, live_rows, settings_for
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
@@ -117,6 +119,26 @@ def test_more_rows_than_one_page_are_fetched_page_by_page(rayhistory: Command, m
     assert json.loads(rayhistory.good("tasks", "--limit", "9", "--json")) == json.loads(everything)[:9]
 
 
+def test_a_table_that_is_cut_says_so_and_files_are_whole(
+    rayhistory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = json.loads(rayhistory.good("tasks", "--json", "--limit", "0"))
+    monkeypatch.setattr("rayhistory.cli.rows.DEFAULT_LIMIT", 5)
+    shown = rayhistory("tasks")
+    assert len(shown.out.splitlines()) == 1 + 5
+    assert shown.err.startswith(f"{len(everything) - 5} more rows are not shown: see --limit")
+    for argv in (("--limit", "5"), ("--limit", "0"), ("--where", "name=nobody"), ("--json",)):
+        assert rayhistory("tasks", *argv).err == ""
+    monkeypatch.setattr("rayhistory.cli.rows.DEFAULT_LIMIT", len(everything))
+    assert rayhistory("tasks").err == ""
+    monkeypatch.setattr("rayhistory.cli.rows.DEFAULT_LIMIT", 5)
+    assert json.loads(rayhistory.good("tasks", "--json")) == everything
+    assert len(list(csv.reader(rayhistory.good("tasks", "--csv").splitlines()))) >= 1 + len(everything)
+    file = tmp_path / "tasks.parquet"
+    rayhistory.good("tasks", "--parquet", str(file))
+    assert duckdb.sql(f"select count(*) from '{file}'").fetchall() == [(len(everything),)]
+
+
 def test_rows_become_a_parquet_file_with_types(rayhistory: Command, tmp_path: Path) -> None:
     file = tmp_path / "tasks.parquet"
     rayhistory.good("tasks", "--parquet", str(file), "--limit", "0")
@@ -197,6 +219,75 @@ def test_a_link_is_printed_or_opened(rayhistory: Command, server: str, monkeypat
     assert opened == []
     assert rayhistory.good("open", REF.session, "--server", server) == f"{server}{REF.url}\n"
     assert opened == [f"{server}{REF.url}"]
+
+
+def test_a_session_that_is_not_there_has_no_link(rayhistory: Command, server: str) -> None:
+    assert "no session of default/typo is in the store" in rayhistory.bad("open", "default/typo", "--print")
+    assert "no session of default/typo is in the store" in rayhistory.bad(
+        "open", "default/typo", "--print", "--server", server
+    )
+    other = "session_2020-01-01_00-00-00_000000_1"
+    assert other in rayhistory.bad("open", f"{REF.namespace}/{REF.cluster}/{other}", "--print")
+
+
+def test_a_session_need_not_be_indexed_to_have_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep_sample(settings_for(tmp_path))
+    assert REF.url in Command(tmp_path, monkeypatch, capfd).good("open", REF.path, "--print")
+    assert not list(Path(settings_for(tmp_path).local_storage_dir).rglob("manifest-*"))
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """Answers everything, and is no history server."""
+
+    kind, body, status = "text/html; charset=utf-8", b"<html>Please sign in</html>", 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class OtherText(Foreign):
+    kind, body = "text/plain", b"ok"
+
+
+class OtherJson(Foreign):
+    kind, body = "application/json", b'{"status": "up"}'
+
+
+class BadGateway(Foreign):
+    status = 502
+
+
+@pytest.mark.parametrize("handler", [Foreign, OtherText, OtherJson, BadGateway])
+def test_a_server_of_another_kind_is_told_in_one_line(rayhistory: Command, handler: type[Foreign]) -> None:
+    """A sign-in that stands before the server, or a wrong port; also a log must not be what such a page says."""
+    commands = [[], [REF.path]]
+    argvs = [[name, *session] for name in ("tasks", "logs", "summary", "gaps", "open") for session in commands]
+    if handler.kind.startswith("text/html"):
+        argvs.append(["logs", REF.path, "--file", "raylet.out"])
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        try:
+            for argv in argvs:
+                line = rayhistory.bad(*argv, "--server", f"http://127.0.0.1:{other.server_port}")
+                assert "no history server" in line or "not as a history server does" in line
+        finally:
+            other.shutdown()
+
+
+def test_a_session_that_lacks_nothing_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep_only_node(settings_for(tmp_path))
+    assert Command(tmp_path, monkeypatch, capfd)("gaps").err == "Nothing is missing.\n"
 
 
 @pytest.mark.parametrize(

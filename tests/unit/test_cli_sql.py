@@ -125,6 +125,22 @@ def test_only_moments_are_shown_as_dates(rayhistory: Command) -> None:
     assert cells.split()[:4] == shown
 
 
+def test_columns_that_are_called_alike_are_all_there(rayhistory: Command, tmp_path: Path) -> None:
+    """Under the same names in every form; what is a time by its name stays one."""
+    file = tmp_path / "out.parquet"
+    query = "select 1 as a, 2 as a, 3 as A, 4 as a_1, n.start_time_ms, m.start_time_ms from nodes n, nodes m"
+    (row,) = json.loads(rayhistory.good("sql", query, "--session", REF.path, "--json"))
+    names, began = ["a", "a_1", "A_2", "a_1_1", "start_time_ms", "start_time_ms_1"], row["start_time_ms"]
+    assert row == dict(zip(names, [1, 2, 3, 4, began, began], strict=True))
+    heading, _ = rayhistory.good("sql", query, "--session", REF.path, "--csv").splitlines()
+    assert heading.split(",") == names
+    heading, cells = rayhistory.good("sql", query, "--session", REF.path).splitlines()
+    assert heading.split() == [name.upper() for name in names]
+    assert cells.count("2026-11-15 ") == 2
+    rayhistory.good("sql", query, "--session", REF.path, "--parquet", str(file))
+    assert duckdb.read_parquet(str(file)).columns == names
+
+
 def test_large_whole_numbers_stay_exact_in_parquet(rayhistory: Command, tmp_path: Path) -> None:
     file = tmp_path / "it's.parquet"
     query = 'select sum(9007199254740993 + range) as "a ""sum""", 1 as same, 2 as same from range(1)'

@@ -272,6 +272,12 @@ def lifecycle(**changes: Any) -> dict[str, Any]:
     return event
 
 
+def node_definition(**changes: Any) -> dict[str, Any]:
+    event = next(json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "NODE_DEFINITION_EVENT")
+    event["nodeDefinitionEvent"] |= changes
+    return event
+
+
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
@@ -285,7 +291,15 @@ def lifecycle(**changes: Any) -> dict[str, Any]:
         (lifecycle(somethingNew={"a": [1]}), "unknown field"),
         (lifecycle() | {"timestamp": "yesterday"}, "event without a readable time"),
         (lifecycle(workerPid=2**80), None),
-        (lifecycle(taskAttempt=2**80), None),
+        (lifecycle(taskAttempt=2**80), "row without its key"),
+        (
+            lifecycle(stateTransitions=[{"state": "FINISHED", "timestamp": "2300-01-01T00:00:00Z"}]),
+            "unknown task state",
+        ),
+        (lifecycle(stateTransitions=[], taskState={"99": "2026-11-15T19:18:40Z"}), "unknown task state"),
+        (lifecycle(stateTransitions=[], taskState={"11": "yesterday"}), "unknown task state"),
+        (lifecycle(stateTransitions=[], taskState={"13": "2026-11-15T19:18:40Z"}), None),
+        (node_definition(startTimestamp="9999-12-31T23:59:59Z"), "unknown node state or time"),
         (lifecycle(workerPid="16293", taskAttempt="0"), None),
         (lifecycle(jobId=7, isDebuggerPaused="true"), None),
     ],
@@ -298,6 +312,89 @@ def test_an_odd_event_is_mended_or_counted_and_never_stops_the_fold(
     manifest = fold_session(tmp_path)
     found = [kind for (kind,) in rows(tmp_path, manifest, f"SELECT kind FROM gaps WHERE {WRONG}")]
     assert (found == []) if kind is None else (len(found) == 1 and found[0].startswith(kind))
+
+
+def test_an_event_that_is_new_and_deep_costs_itself_alone(tmp_path: Path) -> None:
+    """What is mended is written out again, which has its own depth; the nearer to it, the more is on the stack."""
+    depths = range(900, 1001)
+    deep = b"".join(b'{"new": 1, "platformEvent": %b}\n' % (b"[" * depth + b"]" * depth) for depth in depths)
+    put(tmp_path, 0, as_lines(RECORDED) + deep)
+    manifest = fold_session(tmp_path)
+    assert manifest.counts.tasks == 23
+    counts = dict(rows(tmp_path, manifest, f"SELECT kind, count FROM gaps WHERE {WRONG}"))
+    assert counts["event nested too deeply"] + counts["unknown field"] == len(depths)
+
+
+@pytest.mark.parametrize("late", ["2262-04-11T23:47:16.854775807Z", "9999-12-31T23:59:59.999999999Z"])
+def test_an_event_from_beyond_all_clocks_does_not_move_the_end(tmp_path: Path, late: str) -> None:
+    """Of a session of which only its events tell when it ended."""
+    put(tmp_path, 0, as_lines([*RECORDED, RECORDED[0] | {"eventId": "another", "timestamp": late}]))
+    manifest = fold_session(tmp_path, Closing(0, clean=True))
+    assert manifest.last_ns == max(ns_of(event) for event in RECORDED)
+    assert rows(tmp_path, manifest, f"SELECT kind, count FROM gaps WHERE {WRONG}") == [
+        ("event without a readable time", 1)
+    ]
+    [(message,)] = rows(tmp_path, manifest, "SELECT message FROM jobs WHERE closed_by_history")
+    assert message == "The session ended at 2026-11-15T19:21:53Z before Ray reported an end."
+
+
+def test_a_session_that_ended_nobody_knows_when_did_not_end_in_1970(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines([event | {"timestamp": "yesterday"} for event in RECORDED]))
+    manifest = fold_session(tmp_path, Closing(0, clean=True))
+    assert manifest.last_ns is None
+    assert rows(tmp_path, manifest, "SELECT status, message, end_time FROM jobs WHERE closed_by_history") == [
+        ("STOPPED", "The session ended before Ray reported an end.", None)
+    ]
+
+
+def test_gaps_do_not_grow_with_the_events(tmp_path: Path) -> None:
+    """A state from the future is told once, and of things that are all different some hundred."""
+    times = [f"2026-11-15T19:18:40.{number:03}Z" for number in range(500)]
+    flying = [lifecycle(stateTransitions=[{"state": "FLYING", "timestamp": time}]) for time in times]
+    unreadable = [lifecycle(stateTransitions=[{"state": "RUNNING", "timestamp": f"~{time}"}]) for time in times]
+    jobs = [{"eventType": f"EVENT_{number}", "timestamp": times[0]} for number in range(500)]
+    put(tmp_path, 0, as_lines([*flying, *unreadable, *jobs]))
+    manifest = fold_session(tmp_path)
+    found = rows(tmp_path, manifest, f"SELECT kind, detail, count FROM gaps WHERE {WRONG}")
+    assert ("unknown task state or time", "FLYING", 500) in found
+    for kind, total in ("unknown task state or time", 1000), ("unknown event type", 500):
+        counts = {detail: count for each, detail, count in found if each == kind}
+        assert (sum(counts.values()), len(counts)) == (total, 201)
+        assert counts[""] > 200
+
+
+def only_tasks(*tasks: dict[str, Any]) -> dict[str, Any]:
+    body = {"data": {"result": {"result": tasks}}}
+    answer = {"uri": "/api/v0/tasks?detail=1", "only": True, "body": body}
+    return {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:18:41Z", "dashboardSnapshot": answer}
+
+
+@pytest.mark.parametrize("memory", ["1Gi", "16Ki"], ids=["in one piece", "in parts"])
+@pytest.mark.parametrize(
+    "key", [{"task_id": None}, {"task_id": ""}, {"task_id": 7}, {"attempt_number": None}, {"attempt_number": 2**80}],
+    ids=str,
+)  # fmt: skip
+def test_a_row_without_its_key_is_counted_and_not_kept(tmp_path: Path, memory: str, key: dict[str, Any]) -> None:
+    good = {"task_id": "ab" * 24, "attempt_number": 0, "job_id": "01000000", "state": "RUNNING"}
+    put(tmp_path, 0, as_lines([*RECORDED, only_tasks(good | key, good)]))
+    manifest = fold_session(tmp_path, memory=memory)
+    assert manifest.counts.tasks == 24
+    assert rows(tmp_path, manifest, f"SELECT kind, detail, count FROM gaps WHERE {WRONG} ORDER BY detail") == [
+        ("row without its key", "task_definitions", 1),
+        ("row without its key", "task_updates", 1),
+    ]
+
+
+def test_a_value_that_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
+    events = [{"state": "RUNNING", "created_ms": 1_794_770_321_000}, {"state": "FINISHED", "created_ms": 10**30}]
+    task = {"task_id": "ab" * 24, "attempt_number": 0, "job_id": "01000000", "worker_pid": "7", "events": events}
+    put(tmp_path, 0, as_lines([only_tasks(task)]))
+    manifest = fold_session(tmp_path, None)
+    assert rows(tmp_path, manifest, "SELECT state, worker_pid FROM tasks") == [("RUNNING", None)]
+    assert rows(tmp_path, manifest, f"SELECT kind, detail FROM gaps WHERE {WRONG} ORDER BY detail") == [
+        ("value that does not fit", "task_updates.finished_ns"),
+        ("value that does not fit", "task_updates.worker_pid"),
+    ]
 
 
 def snake(value: Any) -> Any:
@@ -626,6 +723,6 @@ def test_an_object_that_disappears_while_it_is_read_is_told(tmp_path: Path) -> N
     (tmp_path / gone.key).unlink()
     settings, scratch = settings_for(tmp_path), tmp_path / "scratch"
     scratch.mkdir()
-    assert asyncio.run(decode(Decoding(settings, scratch, Parts()), [gone], "0")) == 0
+    assert asyncio.run(decode(Decoding(settings, scratch, Parts()), [gone], "0")).events == 0
     (told,) = scratch.glob("gaps-*.parquet")
     assert [row[1] for row in read([told])] == ["object that disappeared while it was read"]

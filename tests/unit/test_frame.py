@@ -1,13 +1,15 @@
 """The page around a dashboard: who gets it and who does not, what its slider is told, and the page of gaps."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.server.app import create_app
 from rayhistory.server.routes import course
-from recorded_sample import REF, live_rows, serving
+from recorded_sample import REF, keep_only_node, live_rows, serving, settings_for
 
 NAVIGATION = {"Sec-Fetch-Dest": "document", "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PLAIN_HTTP = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -185,6 +187,23 @@ def test_gaps_are_a_page_and_the_same_as_json(client: TestClient) -> None:
     assert "task without a definition" in kinds
     for kind in kinds:
         assert (kind[0].upper() + kind[1:]).replace("'", "&#39;") in page.text
+
+
+def test_a_session_from_which_nothing_was_lost_is_complete(tmp_path: Path) -> None:
+    """Ray reports no end of nodes: that they were closed is told, and is no loss."""
+    settings = settings_for(tmp_path)
+    keep_only_node(settings)
+    with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
+        gaps = ask(client, "api/history/gaps")
+        assert "node closed at the session's end" in {row["kind"] for row in gaps["gaps"]}
+        assert (gaps["complete"], ask(client)["gaps"]) == (True, 0)
+        assert "Nothing was lost" in client.get("gaps", headers=NAVIGATION).text
+
+
+def test_a_session_from_which_something_was_lost_is_not_complete(client: TestClient) -> None:
+    assert ask(client, "api/history/gaps")["complete"] is False
+    assert ask(client)["gaps"] > 0
+    assert "Nothing was lost" not in client.get("gaps", headers=NAVIGATION).text
 
 
 def test_the_page_of_gaps_of_no_session_says_so(client: TestClient) -> None:

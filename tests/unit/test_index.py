@@ -257,7 +257,15 @@ def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sort", [("task_id",), ("state",), ("-start_time_ms",), ("node_id", "-name"), ("-error_type", "task_id")]
+    "sort",
+    [
+        ("task_id",),
+        ("state",),
+        ("-start_time_ms",),
+        ("node_id", "-name"),
+        ("-error_type", "task_id"),
+        ("name", "-name"),
+    ],
 )
 def test_pages_by_cursor_are_the_whole_list_in_its_order(tmp_path: Path, sort: tuple[str, ...]) -> None:
     """However many rows are alike, and whether values are absent or not: none is missed, none comes twice."""
@@ -266,6 +274,7 @@ def test_pages_by_cursor_are_the_whole_list_in_its_order(tmp_path: Path, sort: t
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
         names = tuple(name.lstrip("-") for name in Query("tasks", sort=sort).order)
+        assert len(set(names)) == len(names)
         whole = await index.rows(Query("tasks", names, (), sort, limit=1000))
         after, pages = None, []
         while page := await index.rows(Query("tasks", names, (), sort, limit=4, after=after)):
@@ -352,7 +361,7 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
             raise StoreDenied("read-only")
 
     async def work() -> None:
-        overlay = Overlay(ReadOnly(tmp_path / "store"), tmp_path / "beside")
+        overlay = Overlay(ReadOnly(tmp_path / "store"), tmp_path / "beside", 10**9)
         await overlay.put("a/b", b"1")
         await overlay.create("a/c", b"2")
         with pytest.raises(ObjectExists):
@@ -410,6 +419,21 @@ def test_a_moment_is_made_though_a_copy_or_the_index_rots(tmp_path: Path) -> Non
             await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120))
         await builder.open(REF, END, 120, rebuild=True)
         assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120)) == wanted
+
+    with_builder(settings_for(tmp_path), work)
+
+
+def test_a_moment_of_a_session_without_any_time_of_its_own_is_not_its_end(tmp_path: Path) -> None:
+    """Its events do not say when they were sent; what is in them has times all the same."""
+    put(tmp_path, 0, as_lines([event | {"timestamp": ""} for event in RECORDED]))
+    finished = Query("tasks", filters=(Filter("state", "=", "FINISHED"),))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, None, 120)
+        assert index.manifest.last_ns is None
+        assert await index.count(finished)
+        before = await builder.open_as_of(REF, None, 1_794_770_300_000, 120)
+        assert await before.count(finished) == 0
 
     with_builder(settings_for(tmp_path), work)
 

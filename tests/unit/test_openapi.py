@@ -155,3 +155,22 @@ def test_pages_of_other_origins_may_read_only_when_they_are_named(tmp_path: Path
         assert "access-control-allow-origin" not in client.get("/api/history/sessions", headers=other).headers
         assert client.options("/api/history/sessions", headers=asking | other).status_code == 400
         assert client.post("/api/history/sessions", headers=origin).status_code == 405
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-ray-authorization", "if-none-match", "range"])
+def test_pages_of_named_origins_may_send_what_the_api_reads(tmp_path: Path, name: str) -> None:
+    """And no cookies, as before."""
+    asking = {
+        "Origin": "https://grafana.example.com",
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": name,
+    }
+    settings = dataclasses.replace(settings_for(tmp_path), cors_origins=(asking["Origin"],))
+    Path(settings.local_storage_dir).mkdir()
+    client = TestClient(create_app(settings))
+    answer = client.options("/api/history/sessions", headers=asking)
+    assert answer.status_code == 200, answer.text
+    assert name in answer.headers["access-control-allow-headers"].lower().split(", ")
+    assert "access-control-allow-credentials" not in answer.headers
+    other = client.options("/api/history/sessions", headers=asking | {"Access-Control-Request-Headers": "x-other"})
+    assert other.status_code == 400

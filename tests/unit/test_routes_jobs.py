@@ -220,6 +220,50 @@ def test_a_log_that_grows_between_two_looks_is_still_followed(session: Growing) 
     assert asyncio.run(follow()) == b"one\ntwo\nthree"
 
 
+def test_jobs_whose_ids_differ_only_in_case_have_each_their_own_output(session: Growing) -> None:
+    jobs = [job for job in live("jobs_after_snap") if job["submission_id"] == "sub-ok"]
+    names = ("Train", "train", "TRAIN")
+    session.say("/api/jobs/", [job | {"submission_id": name, "job_id": None} for job in jobs for name in names])
+    for name in names:
+        session.write(f"output of {name}\n".encode(), f"job-driver-{name}.log")
+    with TestClient(create_app(session.settings), base_url=f"http://testserver{REF.url}") as client:
+        for name in names:
+            assert client.get(f"api/jobs/{name}/logs").json() == {"logs": f"output of {name}\n"}
+            found = client.get("api/v0/logs/file", params={"submission_id": name, "node_id": NODE})
+            assert found.text == f"output of {name}\n"
+        assert client.get("api/v0/logs/file", params={"submission_id": "tRAIN", "node_id": NODE}).status_code == 500
+
+
+def test_a_log_that_is_moved_away_is_followed_to_where_it_is(session: Growing) -> None:
+    async def follow() -> bytes:
+        store = Path(session.settings.local_storage_dir)
+        logs = logfiles.AllLogs(*logfiles.plain_logs(LocalStore(store), session.layout, REF))
+        rounds = iter([False, False, True])
+
+        async def is_over() -> bool:
+            if over := next(rounds):
+                (store / session.layout.log_key(REF, NODE, "raylet.out")).unlink()
+                await asyncio.to_thread(session.write, b"one\ntwo\n", "old/raylet.out")
+            return over
+
+        found = Found(NODE, "raylet.out", 0, 4)
+        return b"".join([piece async for piece in logflow.followed(logs, found, is_over, 0.0)])
+
+    assert asyncio.run(follow()) == b"one\ntwo\n"
+
+
+def test_a_log_that_is_moved_away_while_it_is_read_is_read_on(session: Growing) -> None:
+    async def read() -> list[bytes]:
+        store = Path(session.settings.local_storage_dir)
+        logs = logfiles.AllLogs(*logfiles.plain_logs(LocalStore(store), session.layout, REF))
+        first = await logs.read(NODE, "raylet.out", 0, 2)
+        (store / session.layout.log_key(REF, NODE, "raylet.out")).unlink()
+        await asyncio.to_thread(session.write, b"one\n", "old/raylet.out")
+        return [first, await logs.read(NODE, "raylet.out", 2, 4)]
+
+    assert asyncio.run(read()) == [b"on", b"e\n"]
+
+
 def test_the_output_of_a_task_that_has_ended_is_not_followed(session: Growing) -> None:
     """It ends where the file ends, until another task writes to it."""
     session.write(b"x" * 54 + b"its lines", f"{WORKER}.out")

@@ -239,6 +239,35 @@ def test_a_task_whose_file_was_rotated_since_is_found_in_the_older_one(client: T
     assert content(client, task_id=ROTATED_TASK) == b"hello from job task\n"
 
 
+MARKED = b":job_id:03000000\n:task_name:f\nhello from job task\n"
+OTHERS = b":task_name:another\nlines of another task, which began when the file was new\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {".out": OTHERS, ".1.out": MARKED},
+        {".out": OTHERS, ".1.out": OTHERS * 2, ".2.out": MARKED + OTHERS},
+        {".out": OTHERS, ".out.1": MARKED},
+        {".out": MARKED + OTHERS, ".1.out": OTHERS},
+        {".1.out": MARKED, ".2.out": MARKED + OTHERS},
+    ],
+    ids=["rotated", "rotated twice", "numbered at the end", "newest", "copied"],
+)
+def test_a_task_is_not_given_the_lines_that_are_now_in_its_place(tmp_path: Path, files: dict[str, bytes]) -> None:
+    with serving(tmp_path, {JOB_WORKER + suffix: data for suffix, data in files.items()}) as client:
+        assert content(client, task_id=ROTATED_TASK) == b"hello from job task\n"
+
+
+def test_a_task_whose_bytes_could_be_in_several_files_is_given_none_of_them(tmp_path: Path) -> None:
+    files = {f"{JOB_WORKER}.out": OTHERS, f"{JOB_WORKER}.1.out": OTHERS[::-1]}
+    with serving(tmp_path, files) as client:
+        assert complaint(client, task_id=ROTATED_TASK) == (
+            f"The log of task attempt {ROTATED_TASK}(0) was rotated, and it is not known which of these files has its "
+            f"output: {JOB_WORKER}.out, {JOB_WORKER}.1.out"
+        )
+
+
 def test_a_task_that_wrote_nothing_has_an_empty_log(client: TestClient, directory: Path) -> None:
     put(directory, Layout().log_key(REF, NODE, f"{JOB_WORKER}.err"), b"e" * 60)
     with serving(directory) as fresh:
@@ -434,6 +463,23 @@ def test_the_last_lines_of_a_log_of_10_gb_are_found_from_its_end(tmp_path: Path)
         part = client.get("api/v0/logs/file", params=query | {"lines": "-1"}, headers={"Range": "bytes=-101"})
         assert part.content == lines[-101:]
         assert store.read < 1 << 20
+
+
+def test_a_log_without_any_newline_is_one_line_of_which_no_more_is_read_than_was_asked_for(tmp_path: Path) -> None:
+    settings, line = settings_for(tmp_path), bytes(range(11, 256)) * (5 << 12)
+    keep_sample(settings, {f"{WORKER}.out": line, f"{WORKER}.err": b"first\n" + line})
+    store = Counted(Path(settings.local_storage_dir))
+    with TestClient(create_app(settings, store), base_url=f"http://testserver{REF.url}") as client:
+        assert content(client, task_id=TASK, lines=50000) == line[54:63]
+        assert store.read == 2 * len(line[54:63])
+        assert content(client, task_id=SLEEPER, lines=2) == line[156:]
+        for lines in (1, 1000, -1):
+            assert content(client, node_id=NODE, filename=f"{WORKER}.out", lines=lines) == line
+        assert content(client, node_id=NODE, filename=f"{WORKER}.err", lines=1) == line
+        assert content(client, node_id=NODE, filename=f"{WORKER}.err", lines=2) == b"first\n" + line
+        store.read, query = 0, {"node_id": NODE, "filename": f"{WORKER}.out", "lines": "-1"}
+        part = client.get("api/v0/logs/file", params=query, headers={"Range": "bytes=3000000-3000099"})
+        assert (part.content, store.read) == (line[3000000:3000100], 100)
 
 
 def test_an_empty_file_is_an_empty_answer(client: TestClient) -> None:

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from recorded_sample import REF, keep_sample, settings_for
 
 from rayhistory.index.scratch import scratch_directory
+from recorded_sample import REF, keep_sample, settings_for
 
 HOLDER = """
 import sys, time

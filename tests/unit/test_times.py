@@ -1,6 +1,6 @@
 import pytest
 
-from rayhistory.events.times import parse_ns
+from rayhistory.events.times import parse_all, parse_ns
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,9 @@ from rayhistory.events.times import parse_ns
         ("2026-11-15T19:18:40", None),
         ("2026-11-15T19:18:40.1_0Z", None),
         ("99999-01-01T00:00:00Z", None),
+        ("9999-12-31T23:59:59.999999999Z", None),
+        ("2262-04-11T23:47:16.854775807Z", None),
+        ("2016-12-31T23:59:60.000000000Z", None),
         ("yesterday", None),
         ("", None),
         (7, None),
@@ -24,3 +27,5 @@ from rayhistory.events.times import parse_ns
 )
 def test_a_time_is_read_to_the_nanosecond_or_not_at_all(text: object, expected: int | None) -> None:
     assert parse_ns(text) == expected
+    if isinstance(text, str):
+        assert list(parse_all([text, "2026-11-15T19:18:40.000000000Z"])) == [expected, 1794770320_000000000]

@@ -336,6 +336,17 @@ def test_filters_round_trip_through_the_form() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("", "date"), ("2026-11-15", "date"), ("2026-11-15T19:20Z", "text"), ("1794770340000", "text")],
+)
+def test_a_time_that_is_no_day_stays_in_the_form(value: str, kind: str) -> None:
+    """Browsers empty a field for dates that holds anything else."""
+    page = home(a_session(), filters=HomeFilters(start=value or None, end=value or None))
+    fields = [(field["type"], field["value"]) for field in page.all("input") if field["name"] in ("from", "to")]
+    assert fields == [(kind, value), (kind, value)]
+
+
 def test_filters_round_trip_through_links() -> None:
     filters = HomeFilters(
         q="a&b=c #1",

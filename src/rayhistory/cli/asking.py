@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import httpx
@@ -30,7 +30,23 @@ _AGAIN = 2.0
 _ONLY_FOR_US: dict[str, Any] = {"allowed_hosts": (), "auth": "none", "discover": False, "live": False}
 """Whoever can read the store needs no permission of a server."""
 
+T = TypeVar("T")
 Params = dict[str, Any]
+
+
+class RayAnswer(msgspec.Struct):
+    """Whatever Ray's API says."""
+
+    data: dict[str, Any]
+
+
+class _Named(msgspec.Struct):
+    session: str
+    url: str
+
+
+class _Listed(msgspec.Struct):
+    sessions: list[_Named]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +65,8 @@ class Asking:
         self.path = path
         self._http = http
 
-    async def json(self, uri: str, params: Params | None = None) -> Any:
-        return msgspec.json.decode(b"".join([block async for block in self.stream(uri, params)]))
+    async def json(self, uri: str, kind: type[T], params: Params | None = None) -> T:
+        return _read(self._http, b"".join([block async for block in self.stream(uri, params)]), kind)
 
     async def stream(self, uri: str, params: Params | None = None, *, endless: bool = False) -> AsyncIterator[bytes]:
         """The answer as it comes. A session that is being indexed is waited for."""
@@ -111,17 +127,29 @@ async def _listed(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
         await answer.aread()
         if answer.status_code != 200:
             raise failure(answer.status_code, message_of(answer))
-        return [(row["session"], row["url"]) for row in answer.json()["sessions"]]
+        return [(row.session, row.url) for row in _read(http, answer.content, _Listed).sessions]
+
+
+def _read(http: httpx.AsyncClient, body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise RayHistoryError(f"{http.base_url} answers, but not as a history server does: {error}") from None
 
 
 @asynccontextmanager
 async def answers(
     http: httpx.AsyncClient, path: str, params: Params | None, *, endless: bool = False
 ) -> AsyncIterator[httpx.Response]:
-    """`endless` when a long silence is nothing unusual."""
+    """`endless` when a long silence is nothing unusual. Nothing that commands ask for is a page."""
     timeout = httpx.Timeout(_CONNECT, read=None if endless else _READ)
     try:
         async with http.stream("GET", path, params=params, timeout=timeout) as answer:
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                raise RayHistoryError(
+                    f"{http.base_url} is no history server, or a sign-in stands before it: "
+                    f"it answers with a page ({answer.status_code})"
+                )
             yield answer
     except httpx.HTTPError as error:
         raise RayHistoryError(f"{http.base_url} does not answer: {error or type(error).__name__}") from None

@@ -44,13 +44,19 @@ async def selected(catalogue: Catalogue, name: str) -> Selection:
     return selection
 
 
+def is_meant(entry: Entry, names: list[str]) -> bool:
+    """By its name, by its path, or by its cluster (`namespace/cluster`); always when nothing is named."""
+    ref = entry.ref
+    return not names or not {ref.session, ref.path, f"{ref.namespace}/{ref.cluster}"}.isdisjoint(names)
+
+
 def chosen(entries: list[Entry], names: list[str]) -> list[Entry]:
-    """Sessions by name, by path, or by cluster (`namespace/cluster`); all when none is named."""
+    """The sessions that are meant; a name that means none is a mistake."""
     if not names:
         return entries
     found: dict[tuple[str, str, str], Entry] = {}
     for name in names:
-        ours = [e for e in entries if name in (e.ref.session, e.ref.path, f"{e.ref.namespace}/{e.ref.cluster}")]
+        ours = [entry for entry in entries if is_meant(entry, [name])]
         if not ours:
             raise UsageError(f"no session {name!r} in the store: see rayhistory sessions")
         found |= {entry.ref.identity: entry for entry in ours}

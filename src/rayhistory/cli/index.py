@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import dataclasses
 
-from rayhistory.cli.choice import chosen
+from rayhistory.cli.choice import chosen, is_meant
 from rayhistory.index.builder import IndexBuilder
 from rayhistory.index.engine import Engine
 from rayhistory.layout import Layout
@@ -31,12 +31,12 @@ async def _index(settings: Settings, names: list[str], *, watch: bool, engine: E
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
     catalogue = Catalogue(store, layout, settings.vanished_after)
     builder = IndexBuilder(settings, store, layout, engine)
-    indexer = Indexer(catalogue, builder)
+    indexer = Indexer(catalogue, builder, lambda entry: is_meant(entry, names))
     try:
         entries = chosen(await catalogue.entries(), names)
         results = await asyncio.gather(*(_index_one(indexer, entry) for entry in entries))
         if watch:
-            print("watching the store; press Ctrl-C to stop", flush=True)
+            print(f"watching {', '.join(names) or 'the store'}; press Ctrl-C to stop", flush=True)
             await indexer.run()
     finally:
         await builder.close()

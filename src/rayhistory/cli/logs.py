@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 
-from rayhistory.cli.asking import Asking, Params, asking
+from rayhistory.cli.asking import Asking, Params, RayAnswer, asking
 from rayhistory.cli.retention import read_as
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
@@ -77,8 +77,8 @@ async def _run(what: str, arguments: argparse.Namespace, settings: Settings) -> 
 
 
 async def _list(session: Asking, arguments: argparse.Namespace) -> None:
-    answer = await session.json("api/v0/logs", _node(arguments) | {"glob": arguments.list or "**"})
-    for name in sorted(name for names in answer["data"]["result"].values() for name in names):
+    answer = await session.json("api/v0/logs", RayAnswer, _node(arguments) | {"glob": arguments.list or "**"})
+    for name in sorted(name for names in answer.data["result"].values() for name in names):
         if not name.endswith("/"):
             print("".join(mark if mark.isprintable() else "?" for mark in name))
 

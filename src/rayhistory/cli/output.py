@@ -52,9 +52,21 @@ class _Form(Protocol):
     def close(self) -> None: ...
 
 
+def distinct(names: Iterable[str]) -> list[str]:
+    """What is called like another column, in any case, gets a number: as DuckDB does it."""
+    found: dict[str, str] = {}
+    for name in names:
+        other, number = name, 0
+        while other.lower() in found:
+            number += 1
+            other = f"{name}_{number}"
+        found[other.lower()] = other
+    return list(found.values())
+
+
 class _Json:
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+        self._names = distinct(names)
         self._begin = b"["
 
     def add(self, rows: Rows) -> None:
@@ -70,7 +82,7 @@ class _Json:
 class _Csv:
     def __init__(self, names: Sequence[str]) -> None:
         self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._writer.writerow(names)
+        self._writer.writerow(distinct(names))
 
     def add(self, rows: Rows) -> None:
         for row in rows:
@@ -94,7 +106,7 @@ class _Aligned:
                 self._more += 1
 
     def close(self) -> None:
-        print(table([[name.upper() for name in self._names], *self._rows]))
+        print(table([[name.upper() for name in distinct(self._names)], *self._rows]))
         if self._more:
             sys.stderr.write(f"{self._more:,} more rows are not shown; --json, --csv and --parquet give all.\n")
 
@@ -167,7 +179,7 @@ def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
 def _exact(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """Parquet has no integers of more than 64 bits, and DuckDB would round them: decimals are exact."""
     columns = []
-    for place, (name, kind) in enumerate(zip(rows.columns, rows.types, strict=True), 1):
+    for place, (name, kind) in enumerate(zip(distinct(rows.columns), rows.types, strict=True), 1):
         exact = "::DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else ""
         quoted = name.replace('"', '""')
         columns.append(f'#{place}{exact} AS "{quoted}"')

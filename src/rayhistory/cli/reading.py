@@ -7,9 +7,10 @@ import webbrowser
 from typing import Any
 
 from rayhistory.cli import output
-from rayhistory.cli.asking import address_of, asking
+from rayhistory.cli.asking import RayAnswer, address_of, asking
 from rayhistory.cli.schema import schema
 from rayhistory.rayaddress import LOCAL_SERVER
+from rayhistory.server.openapi import Gaps, MetricNames
 from rayhistory.settings import Settings
 
 
@@ -23,8 +24,8 @@ def summary(arguments: argparse.Namespace, settings: Settings) -> int:
 
     async def ask() -> dict[str, Any]:
         async with asking(arguments, settings) as session:
-            answer = await session.json(f"api/v0/{arguments.of}/summarize")
-            groups: dict[str, Any] = answer["data"]["result"]["result"]["node_id_to_summary"]["cluster"]["summary"]
+            answer = await session.json(f"api/v0/{arguments.of}/summarize", RayAnswer)
+            groups: dict[str, Any] = answer.data["result"]["result"]["node_id_to_summary"]["cluster"]["summary"]
             return groups
 
     groups = asyncio.run(ask())
@@ -67,18 +68,17 @@ async def _timeline(arguments: argparse.Namespace, settings: Settings) -> int:
 def gaps(arguments: argparse.Namespace, settings: Settings) -> int:
     """What is missing from the session, and why."""
 
-    async def ask() -> dict[str, Any]:
+    async def ask() -> Gaps:
         async with asking(arguments, settings) as session:
-            found: dict[str, Any] = await session.json("api/history/gaps")
-            return found
+            return await session.json("api/history/gaps", Gaps)
 
     found = asyncio.run(ask())
     names = ("kind", "detail", "count", "source")
-    rows = [[row[name] for name in names] for row in found["gaps"]]
+    rows = [[getattr(gap, name) for name in names] for gap in found.gaps]
     if rows or arguments.json or arguments.csv or arguments.parquet:
         with output.writer(arguments, names, schema()["gaps"]) as add:
             add(rows)
-    if found["complete"]:
+    if found.complete:
         sys.stderr.write("Nothing is missing.\n")
     return 0
 
@@ -88,10 +88,14 @@ def add_open(parser: argparse.ArgumentParser) -> None:
 
 
 def open_session(arguments: argparse.Namespace, settings: Settings) -> int:
-    """The link to the session's pages, on the given server or on one on this machine."""
+    """The link to the session's pages, on the given server or on one on this machine.
+
+    Whether there is such a session is told without any fold by its metrics, of which none are wanted.
+    """
 
     async def ask() -> str:
         async with asking(arguments, settings) as session:
+            await session.json("api/history/metrics", MetricNames, {"from": 0, "to": 0})
             return session.path
 
     server, _ = address_of(arguments)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from rayhistory.cli.asking import Asking, asking
 from rayhistory.cli.schema import schema
 from rayhistory.errors import UsageError
 from rayhistory.index.ask import DEFAULT_LIMIT, LARGEST_LIMIT
+from rayhistory.server.openapi import Rows
 from rayhistory.settings import Settings
 
 TABLES = {
@@ -34,13 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--columns", default="", metavar="COLUMNS", help="which, in which order; all in docs/tables.md")
     parser.add_argument(
-        "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many rows; 0 is all (default: %(default)s)"
-    )
+        "--limit", type=int, metavar="N",
+        help=f"how many rows; 0 is all (default: {DEFAULT_LIMIT} in a table, all as JSON, CSV and Parquet)",
+    )  # fmt: skip
     output.add_arguments(parser)
 
 
 def run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
-    if arguments.limit < 0:
+    if arguments.limit is not None and arguments.limit < 0:
         raise UsageError(f"--limit {arguments.limit}: use 0 or more")
     return asyncio.run(_run(table, arguments, settings))
 
@@ -48,28 +51,30 @@ def run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
 async def _run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
     for_people = not (arguments.json or arguments.csv or arguments.parquet)
     columns = arguments.columns or (TABLES[table] if for_people else "")
-    question = {"columns": columns, "where": arguments.where, "sort": arguments.sort}
+    cut = for_people and arguments.limit is None
+    question = {"columns": columns, "where": arguments.where, "sort": arguments.sort, "count": int(cut)}
     async with asking(arguments, settings) as session:
-        pages = _pages(session, f"api/history/rows/{table}", question, arguments.limit)
+        pages = _pages(session, f"api/history/rows/{table}", question, DEFAULT_LIMIT if cut else arguments.limit or 0)
         first = await anext(pages)
-        asked = [name.strip() for name in columns.split(",") if name.strip()]
+        asked = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
         types = schema()[table]
-        with output.writer(arguments, list(first[0]) if first else asked or list(types), types) as add:
-            add(row.values() for row in first)
-            async for rows in pages:
-                add(row.values() for row in rows)
+        with output.writer(arguments, list(first.rows[0]) if first.rows else asked or list(types), types) as add:
+            add(row.values() for row in first.rows)
+            async for page in pages:
+                add(row.values() for row in page.rows)
+    more = first.total - len(first.rows) if isinstance(first.total, int) else 0
+    if more:
+        sys.stderr.write(f"{more:,} more rows are not shown: see --limit; --json, --csv and --parquet give all.\n")
     return 0
 
 
-async def _pages(
-    session: Asking, uri: str, question: dict[str, Any], limit: int
-) -> AsyncIterator[list[dict[str, Any]]]:
+async def _pages(session: Asking, uri: str, question: dict[str, Any], limit: int) -> AsyncIterator[Rows]:
     """At least one, and as many as there are up to the limit."""
     left, cursor = limit, ""
     while True:
         size = min(left, LARGEST_LIMIT) if limit else LARGEST_LIMIT
-        page = await session.json(uri, {**question, "limit": size, "cursor": cursor})
-        yield page["rows"]
-        left, cursor = left - len(page["rows"]), page["next"]
+        page = await session.json(uri, Rows, {**question, "limit": size, "cursor": cursor})
+        yield page
+        left, cursor = left - len(page.rows), page.next or ""
         if not cursor or (limit and left <= 0):
             return

@@ -4,7 +4,7 @@ A block of lines is decoded at once on the fast path. If anything in it does not
 each is mended if it can be, and what cannot be read at all is counted. Nothing here raises on bad input.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 
@@ -17,6 +17,8 @@ _LINES = msgspec.json.Decoder(wire.Event, strict=False)
 _ODD = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, AttributeError)
 """What the parts of an event that are kept as they came can raise when they are looked into."""
 _MOST_IDS = 200_000
+_MOST_DETAILS = 200
+"""Of one kind of gap in one object; what else there is of the kind is counted, and not told one by one."""
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -26,7 +28,7 @@ class EventDecoder:
     def __init__(self, source: str, rows: Rows) -> None:
         self.source = source
         self.rows = rows
-        self._gaps: Counter[tuple[str, str]] = Counter()
+        self._gaps: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._ids: set[str] = set()
         self._first_ns: int | None = None
         self._last_ns: int | None = None
@@ -49,12 +51,16 @@ class EventDecoder:
         return self._take([event for raw in events if (event := self._read(bytes(raw)))])
 
     def set_aside(self, kind: str, detail: str = "", count: int = 1) -> None:
-        self._gaps[kind, detail[:200]] += count
+        details = self._gaps[kind]
+        detail = detail[:200]
+        details[detail if detail in details or len(details) < _MOST_DETAILS else ""] += count
 
     def finish(self) -> None:
-        """Adds one row per kind of gap, and the times of the first and the last sign of life."""
-        for (kind, detail), count in self._gaps.items():
-            self.rows.add("gaps", (self.source, kind, detail, count))
+        """Adds one row per gap, and the times of the first and the last sign of life."""
+        self._set_aside_all(self.rows.odd())
+        for kind, details in self._gaps.items():
+            for detail, count in details.items():
+                self.rows.add("gaps", (self.source, kind, detail, count))
         if self._first_ns is not None:
             self.rows.add("life_signs", (self.source, self._first_ns, self._last_ns))
 
@@ -65,22 +71,21 @@ class EventDecoder:
             return self._mend(line)
 
     def _mend(self, line: bytes) -> wire.Event | None:
+        unknown: set[str] = set()
         try:
             document = msgspec.json.decode(line)
+            if isinstance(document, dict):
+                event = wire.tolerant(document, unknown)
+                self._set_aside_all([("unknown field", name) for name in unknown])
+                return event
+            self.set_aside("line that is not an event")
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.set_aside("unreadable line")
-            return None
         except RecursionError:
             self.set_aside("event nested too deeply")
-            return None
-        if not isinstance(document, dict):
-            self.set_aside("line that is not an event")
-            return None
-        unknown: set[str] = set()
-        event = wire.tolerant(document, unknown)
-        for name in unknown:
-            self.set_aside("unknown field", name)
-        return event
+        except _ODD as error:
+            self.set_aside("event that cannot be read", repr(error))
+        return None
 
     def _take(self, events: list[wire.Event]) -> int:
         self._count_repeated(events)
@@ -95,10 +100,14 @@ class EventDecoder:
         try:
             problems = rows.add_events(self.rows, events, times)
         except _ODD:  # one of them: rows that are there already do no harm a second time
+            self.rows.odd()
             problems = [problem for pair in zip(events, times, strict=True) for problem in self._add_one(*pair)]
-        for problem in problems:
-            self.set_aside(*problem)
+        self._set_aside_all(problems + self.rows.odd())
         return len(events)
+
+    def _set_aside_all(self, problems: list[Problem]) -> None:
+        for (kind, detail), count in Counter(problems).items():
+            self.set_aside(kind, detail, count)
 
     def _count_repeated(self, events: list[wire.Event]) -> None:
         """Ray sends a batch again when it has got no answer: that does no harm, and comes soon after."""

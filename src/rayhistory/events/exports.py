@@ -52,7 +52,8 @@ def _task(add: Add, task: dict[str, Any], ns: int) -> None:
             (
                 task_id, attempt, job, ids.to_hex(updates.get("node_id"), ids.NODE),
                 ids.to_hex(updates.get("worker_id"), ids.WORKER), updates.get("worker_pid") or None,
-                as_text(updates.get("actor_repr_name")), updates.get("is_debugger_paused"), *log_columns(log),
+                as_text(updates.get("actor_repr_name")), *pause_columns(updates.get("is_debugger_paused"), ns),
+                *log_columns(log),
                 *((reached[-1] or ns, as_text(error.get("error_type")), as_text(error.get("error_message")))
                   if error else (None,) * 3),
                 *reached,
@@ -68,6 +69,11 @@ def _task(add: Add, task: dict[str, Any], ns: int) -> None:
                 camel_spans(spans),
             ),
         )  # fmt: skip
+
+
+def pause_columns(paused: object, ns: int) -> tuple[int | None, int | None]:
+    """When the debugger held the task, and when it let it go: what was told at this time."""
+    return ns if paused is True else None, ns if paused is False else None
 
 
 def log_columns(log: dict[str, Any]) -> tuple[object, ...]:
@@ -124,7 +130,7 @@ def _node(add: Add, node: dict[str, Any], ns: int) -> None:
     add("node_transitions", (node_id, at or ns, node["state"], None, *change))
 
 
-def _driver_job(add: Add, job: dict[str, Any], _: int) -> None:
+def _driver_job(add: Add, job: dict[str, Any], ns: int) -> None:
     config = job.get("config") or {}
     metadata = config.get("metadata") or {}
     environment = (config.get("runtime_env_info") or {}).get("serialized_runtime_env")
@@ -134,7 +140,7 @@ def _driver_job(add: Add, job: dict[str, Any], _: int) -> None:
             _id(job["job_id"], ids.JOB), None, as_text(job.get("entrypoint")),
             as_text(environment) if environment != "{}" else None, as_text(metadata.get("job_submission_id")),
             number(job.get("driver_pid")), as_json(metadata),
-            ns_of_ms(number(job.get("start_time"))), ns_of_ms(number(job.get("end_time"))),
+            ns_of_ms(number(job.get("start_time"))), ns_of_ms(number(job.get("end_time"))), ns,
         ),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from rayhistory import ids
 from rayhistory.events import exports, snapshots, stateapi, taskrows, wire
-from rayhistory.events.columns import Problem, Rows, json_text
+from rayhistory.events.columns import Problem, Rows, json_text, odd_change
 from rayhistory.events.tables import JOB_RANKS
 from rayhistory.events.times import milliseconds, parse_ns
 
@@ -86,7 +86,7 @@ def _actor_lifecycle(out: Rows, event: wire.ActorLifecycle, _: wire.Event, ns: i
     for change in event.state_transitions:
         at = parse_ns(change.timestamp)
         if at is None or not change.state:
-            problem = "unknown actor state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("actor", change.state, change.timestamp, at)
             continue
         out.add(
             "actor_transitions",
@@ -143,6 +143,7 @@ def _driver_job(out: Rows, event: wire.DriverJobDefinition, _: wire.Event, ns: i
             msgspec.json.encode(config.metadata, order="sorted").decode() if config.metadata else None,
             None,
             None,
+            ns,
         ),
     )
     return None
@@ -157,10 +158,10 @@ def _job_lifecycle(out: Rows, event: wire.JobLifecycle, _: wire.Event, ns: int) 
         at = parse_ns(change.timestamp)
         created, finished = change.state == "CREATED", change.state == "FINISHED"
         if at is None or not (created or finished):
-            problem = "unknown job state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("job", change.state, change.timestamp, at)
             continue
         times = (at, None) if created else (None, at)
-        out.add("driver_jobs", (job_id, None, None, None, None, None, None, *times))
+        out.add("driver_jobs", (job_id, None, None, None, None, None, None, *times, at))
     return problem
 
 
@@ -183,10 +184,12 @@ def _submission_job(out: Rows, event: wire.SubmissionJobDefinition, _: wire.Even
 def _submission_lifecycle(out: Rows, event: wire.SubmissionJobLifecycle, _: wire.Event, ns: int) -> Problem | None:
     if not event.submission_id:
         return "not a submission id", ""
+    problem: Problem | None = None
     for change in event.state_transitions:
         at = parse_ns(change.timestamp)
         if at is None:
-            return "unknown job state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("job", change.state, change.timestamp, at)
+            continue
         ended = at // 1_000_000 if change.state in {"STOPPED", "SUCCEEDED", "FAILED"} else None
         out.add(
             "submission_jobs",
@@ -197,13 +200,14 @@ def _submission_lifecycle(out: Rows, event: wire.SubmissionJobLifecycle, _: wire
                 ended, change.driver_exit_code,
             ),
         )  # fmt: skip
-    return None
+    return problem
 
 
 def _node_definition(out: Rows, event: wire.NodeDefinition, _: wire.Event, ns: int) -> Problem | None:
     node_id = ids.to_hex(event.node_id, ids.NODE)
     if node_id is None:
         return "not a node id", event.node_id
+    started = parse_ns(event.start_timestamp)
     out.add(
         "node_definitions",
         (
@@ -216,10 +220,10 @@ def _node_definition(out: Rows, event: wire.NodeDefinition, _: wire.Event, ns: i
             json_text(event.labels),
             None,
             None,
-            parse_ns(event.start_timestamp),
+            started,
         ),
     )
-    return None
+    return ("unknown node state or time", event.start_timestamp) if event.start_timestamp and started is None else None
 
 
 def _node_lifecycle(out: Rows, event: wire.NodeLifecycle, _: wire.Event, ns: int) -> Problem | None:
@@ -230,7 +234,7 @@ def _node_lifecycle(out: Rows, event: wire.NodeLifecycle, _: wire.Event, ns: int
     for change in event.state_transitions:
         at = parse_ns(change.timestamp)
         if at is None or not change.state:
-            problem = "unknown node state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("node", change.state, change.timestamp, at)
             continue
         death = change.death_info or wire.DeathInfo()
         sub_state = change.alive_sub_state if change.alive_sub_state != "UNSPECIFIED" else ""
@@ -279,10 +283,12 @@ def _worker_lifecycle(out: Rows, event: wire.WorkerLifecycle, _: wire.Event, ns:
     if worker_id is None:
         return "not a worker id", event.worker_id
     job_id = ids.to_hex(event.job_id, ids.JOB)
+    problem: Problem | None = None
     for change in event.state_transitions:
         at = parse_ns(change.timestamp)
         if at is None:
-            return "unknown worker state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("worker", change.state, change.timestamp, at)
+            continue
         dead = change.state == "DEAD"
         death = change.death_info or wire.WorkerDeath()
         out.add(
@@ -295,7 +301,7 @@ def _worker_lifecycle(out: Rows, event: wire.WorkerLifecycle, _: wire.Event, ns:
                 None if dead else at, at if dead else None,
             ),
         )  # fmt: skip
-    return None
+    return problem
 
 
 def _placement_group(out: Rows, event: wire.PlacementGroupDefinition, _: wire.Event, ns: int) -> Problem | None:
@@ -327,10 +333,12 @@ def _placement_group_lifecycle(
     group_id = ids.to_hex(event.placement_group_id, ids.PLACEMENT_GROUP)
     if group_id is None:
         return "not a placement group id", event.placement_group_id
+    problem: Problem | None = None
     for change in event.state_transitions:
         at = parse_ns(change.timestamp)
         if at is None:
-            return "unknown placement group state or time", f"{change.state} {change.timestamp}"
+            problem = odd_change("placement group", change.state, change.timestamp, at)
+            continue
         stats = {
             "scheduling_state": change.scheduling_state,
             "scheduling_attempt": change.scheduling_attempt,
@@ -343,7 +351,7 @@ def _placement_group_lifecycle(
                 at, change.state, None, msgspec.json.encode(stats).decode(), None, None,
             ),
         )  # fmt: skip
-    return None
+    return problem
 
 
 def _platform_event(out: Rows, nested: Raw, event: wire.Event, ns: int) -> Problem | None:

@@ -62,7 +62,7 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
                 (
                     job["job_id"], None, as_text(job["entrypoint"]), as_json(job["runtime_env"]), None,
                     int(driver["pid"]) if driver.get("pid") else None, as_json(job["metadata"]),
-                    ns_of_ms(job["start_time"]), ns_of_ms(job["end_time"]),
+                    ns_of_ms(job["start_time"]), ns_of_ms(job["end_time"]), ns,
                 ),
             )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.exports import log_columns
+from rayhistory.events.exports import log_columns, pause_columns
 from rayhistory.events.snapshots import Add, add_rows, as_json, as_text, listed
 from rayhistory.events.tables import TASK_STATES
 from rayhistory.events.times import ns_of_ms
@@ -72,7 +72,7 @@ def _tasks(add: Add, body: Any, ns: int) -> None:
             "task_updates",
             (
                 *key, as_text(task.get("node_id")), as_text(task.get("worker_id")), task.get("worker_pid") or None,
-                None, task.get("is_debugger_paused"), *log_columns(task.get("task_log_info") or {}),
+                None, *pause_columns(task.get("is_debugger_paused"), ns), *log_columns(task.get("task_log_info") or {}),
                 *(error if failed else (None,) * 3), *reached,
             ),
         )  # fmt: skip
@@ -161,9 +161,9 @@ def _jobs(add: Add, body: Any, ns: int) -> None:
         driver = job.get("driver_info") or {}
         if job["type"] == "SUBMISSION" and job.get("job_id"):
             pid = int(driver["pid"]) if driver.get("pid") else None
-            finished = ns_of_ms(job.get("end_time"))
+            finished, seen = ns_of_ms(job.get("end_time")), ns_of_ms(job.get("start_time")) or ns
             node = as_text(job.get("driver_node_id"))
-            add("driver_jobs", (job["job_id"], node, None, None, job["submission_id"], pid, None, None, finished))
+            add("driver_jobs", (job["job_id"], node, None, None, job["submission_id"], pid, None, None, finished, seen))
 
 
 _READERS: dict[str, Callable[[Add, Any, int], None]] = {

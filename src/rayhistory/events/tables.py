@@ -133,7 +133,7 @@ TABLES: tuple[Table, ...] = (
         _text("job_id node_id worker_id"),
         _int("worker_pid"),
         _text("actor_repr_name"),
-        _bool("is_debugger_paused"),
+        _int("paused_ns resumed_ns"),
         _text("stdout_file stderr_file"),
         _int("stdout_start stdout_end stderr_start stderr_end"),
         _latest("error", "error_ns", "error_type error_message"),
@@ -172,7 +172,7 @@ TABLES: tuple[Table, ...] = (
         _text("driver_node_id entrypoint runtime_env submission_id"),
         _int("driver_pid"),
         _json("metadata"),
-        _earliest("created_ns finished_ns"),
+        _earliest("created_ns finished_ns seen_ns"),
     ),
     _table(
         "submission_jobs",

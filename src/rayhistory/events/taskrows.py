@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from itertools import compress
 from operator import attrgetter
+from typing import cast
 
 from rayhistory import ids
 from rayhistory.events import wire
-from rayhistory.events.columns import Problem, Rows, json_texts
+from rayhistory.events.columns import NO_KEY, Problem, Rows, json_texts, odd_change
 from rayhistory.events.spans import camel_spans
 from rayhistory.events.tables import TASK_STATES
 from rayhistory.events.times import parse_all, parse_ns
@@ -23,6 +24,7 @@ _DEFINITION = attrgetter(
 )  # fmt: skip
 _PROFILE = attrgetter("task_id", "attempt_number", "job_id")
 _COMPONENT = attrgetter("component_type", "component_id", "node_ip_address")
+_BITS = 64
 _NO_LOG = (None,) * 6
 _NO_ERROR = (None,) * 3
 
@@ -41,12 +43,20 @@ def add_lifecycles(out: Rows, events: Sequence[wire.TaskLifecycle], sent: Sequen
         ids.hexes(worker, ids.WORKER),
         _or_none(pid),
         _or_none(repr_name),
-        paused,
+        *_pause_columns(paused, sent),
         *zip(*[_log_columns(log) if log else _NO_LOG for log in logs], strict=True),
         *_error_columns(errors, times[-1], sent),
         *times,
     )
     return problems + _extend(out, "task_updates", columns, task)
+
+
+def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
+    """When the debugger held each task, and when it let it go."""
+    if not any(said is not None for said in paused):
+        return [None] * len(paused), [None] * len(paused)
+    held = [ns if said else None for said, ns in zip(paused, sent, strict=True)]
+    return held, [ns if said is False else None for said, ns in zip(paused, sent, strict=True)]
 
 
 def _error_columns(
@@ -74,7 +84,7 @@ def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[in
         column = by_state.get(change.state)
         if column is None or at is None:
             if change.state not in _METRICS_ONLY_STATES:
-                problems.append(("unknown task state or time", f"{change.state} {change.timestamp}"))
+                problems.append(odd_change("task", change.state, change.timestamp, at))
             continue
         before = column[row]
         if before is None or at < before:
@@ -85,6 +95,8 @@ def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[in
                 at = parse_ns(text)
                 if at is not None and number in by_number:
                     by_number[number][row] = at
+                elif number not in _METRICS_ONLY_STATES:
+                    problems.append(odd_change("task", number, text, at))
     return times, problems
 
 
@@ -186,10 +198,15 @@ def _or_none(values: Iterable[object]) -> list[object]:
 
 
 def _extend(out: Rows, table: str, columns: Sequence[Sequence[object]], given: Sequence[str]) -> list[Problem]:
-    """Adds the rows; one whose task has no id, whatever was given as one, is left out and told."""
-    known = columns[0]
-    if None not in known:
+    """Adds the rows; one whose task or attempt is none, whatever was given as one, is left out and told."""
+    known, attempts = columns[0], cast("Sequence[int]", columns[1])
+    if None not in known and max(map(int.bit_length, attempts)) < _BITS:
         out.extend(table, columns)
         return []
-    out.extend(table, [list(compress(column, known)) for column in columns])
-    return [("not a task id", text) for text, task_id in zip(given, known, strict=True) if task_id is None]
+    good = [task_id and attempt.bit_length() < _BITS for task_id, attempt in zip(known, attempts, strict=True)]
+    out.extend(table, [list(compress(column, good)) for column in columns])
+    return [
+        (NO_KEY, table) if task_id else ("not a task id", text)
+        for text, task_id, fine in zip(given, known, good, strict=True)
+        if not fine
+    ]

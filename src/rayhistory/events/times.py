@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import cast
 
 from arro3.core import Array, DataType
 
@@ -10,9 +9,12 @@ _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
 _FULL = len("2026-11-15T19:13:29.421050000Z")
 _DIGITS = b"0123456789"
 _BETWEEN = b"--T::.Z"
+_LEAP_SECOND = ":60."
+"""Which Arrow can read, and Python cannot."""
 _TEXT, _TIME, _NUMBER = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
-_LAST = 2**63 - 1
-"""Nanoseconds beyond that are kept nowhere: it is the year 2262."""
+_LAST = 2**63 - 366 * 86_400 * 10**9
+"""What is further away from 1970, in nanoseconds, is no readable time: 64 bits end a year later, in 2262, and the last
+of them mean infinity to some."""
 
 
 class _Seconds(dict[bytes, int]):
@@ -39,8 +41,12 @@ def parse_ns(text: object) -> int | None:
         return None
     fraction = text[20:-1]
     if fraction.isdecimal() and len(fraction) < 10 and text[19] == "." and text[-1] == "Z":
-        return second + int(fraction) * _SCALE[len(fraction)]
-    return second if text[19:] == "Z" else _with_offset(text)
+        return _bounded(second + int(fraction) * _SCALE[len(fraction)])
+    return _bounded(second) if text[19:] == "Z" else _with_offset(text)
+
+
+def _bounded(ns: int) -> int | None:
+    return ns if -_LAST <= ns <= _LAST else None
 
 
 def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
@@ -50,10 +56,11 @@ def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
         if len(joined) != _FULL * len(texts):
             texts = list(map(_padded, texts))
             joined = "".join(texts)
-        if joined.encode().translate(None, _DIGITS) == _BETWEEN * len(texts):
+        if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _BETWEEN * len(texts):
             times = Array(texts, _TEXT).cast(_TIME)
-            if not times.null_count:
-                return cast("list[int | None]", times.cast(_NUMBER).to_pylist())
+            numbers: list[int] = times.cast(_NUMBER).to_pylist() if not times.null_count else []
+            if numbers and min(numbers) >= -_LAST and max(numbers) <= _LAST:
+                return numbers
     except ValueError:
         pass
     return list(map(parse_ns, texts))
@@ -91,4 +98,4 @@ def _with_offset(text: str) -> int | None:
         return None
     if moment.tzinfo is None:
         return None
-    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return _bounded(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)

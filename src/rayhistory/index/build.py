@@ -111,15 +111,16 @@ def fold_part(work: PartWork, part: int) -> list[str]:
             path = written(scratch, merged_file(name), 0)
             database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
         for name in BY_TASK:
-            merge_table(database, BY_NAME[name], scratch, part, work.parts.condition(part))
+            merge_table(database, BY_NAME[name], scratch, work.parts, part)
         merged = [name for name in BY_TASK if name not in SERVED_AS_MERGED]
         files = {merged_file(name): write(database, scratch, merged_file(name), name, part) for name in merged}
         return [*files, *write_tasks(database, scratch, work.closing, part)]
 
 
-def inputs_of_part(scratch: Path, part: int) -> list[Path]:
+def inputs_of_part(work: PartWork, part: int) -> list[Path]:
     """The files that folding a part reads."""
-    fresh = [path for name in BY_TASK for path in scratch.glob(f"{name}-{part}-*.parquet")]
+    scratch = work.scratch
+    fresh = [path for name in BY_TASK for path in scratch.glob(f"{name}-{work.parts.file(part)}-*.parquet")]
     earlier = [path for name in BY_TASK for path in (scratch / EARLIER).glob(f"{name}.*.parquet")]
     return [*fresh, *earlier, *(written(scratch, merged_file(name), 0) for name in ENDS_OF_TASKS)]
 
@@ -143,13 +144,13 @@ def _inputs(scratch: Path, table: str) -> list[Path]:
     return sorted([*scratch.glob(f"{table}-0-*.parquet"), *(scratch / EARLIER).glob(f"{table}.*.parquet")])
 
 
-def merge_table(database: Database, table: Table, scratch: Path, part: int = 0, condition: str = "true") -> None:
+def merge_table(database: Database, table: Table, scratch: Path, parts: Parts | None = None, part: int = 0) -> None:
     """One row per key. When there are very many, some at a time: the merge of texts does not spill well."""
     database.execute(create_sql(table))
-    fresh = sorted(scratch.glob(f"{table.name}-{part}-*.parquet"))
+    parts = parts or Parts()
+    fresh = sorted(scratch.glob(f"{table.name}-{parts.file(part)}-*.parquet"))
     earlier = sorted((scratch / EARLIER).glob(f"{table.name}.*.parquet"))
-    sources = [f"SELECT * FROM {parquet(fresh)}"] if fresh else []
-    sources += [f"SELECT * FROM {parquet(earlier)} WHERE {condition}"] if earlier else []
+    sources = [f"SELECT * FROM {parquet(paths)} WHERE {parts.condition(part)}" for paths in (fresh, earlier) if paths]
     if not sources:
         return
     rows = f"({' UNION ALL BY NAME '.join(sources)})"

@@ -108,7 +108,7 @@ class IndexBuilder:
         index = await self.open(ref, closing, patience)
         ns = moment_ms * 1_000_000 + 999_999
         last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
-        if ns >= last:
+        if last and ns >= last:
             return index
         return await self._moments.open(ref, index.manifest, ns, _PATIENCE if patience is None else patience)
 

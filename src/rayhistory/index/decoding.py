@@ -44,15 +44,14 @@ class Decoded(msgspec.Struct):
     """By how much the rows of tasks are longer than usual."""
 
     def __add__(self, other: "Decoded") -> "Decoded":
-        return Decoded(
-            self.events + other.events, self.raw_bytes + other.raw_bytes, self.long_bytes + other.long_bytes
-        )
+        return Decoded(self.events + other.events, self.raw_bytes + other.raw_bytes, self.long_bytes + other.long_bytes)
 
 
 def start_pool() -> Executor:
     """Processes for all cores. They are forked, and so have everything imported: call this before any thread starts."""
-    starting = {"initializer": end_with_parent, "initargs": (os.getpid(),)}
-    pool = ProcessPoolExecutor(cores(), mp_context=get_context("fork"), **starting)
+    pool = ProcessPoolExecutor(
+        cores(), mp_context=get_context("fork"), initializer=end_with_parent, initargs=(os.getpid(),)
+    )
     pool.submit(int)  # they start when there is something to do
     return pool
 

@@ -5,6 +5,8 @@ ended. Both are replayed here, and when the session is over, what is still open 
 What we close, and Ray did not, has `closed_by_history` set.
 """
 
+from datetime import UTC, datetime
+
 from rayhistory.events.tables import REPEATED, TASK_STATES, state_column
 from rayhistory.index.manifest import MERGED, Closing
 
@@ -20,6 +22,8 @@ _STATE_CASE = "\n".join(
 )
 # Of an actor's restart only the worker's half is told: Ray counts it at the actor, and lists it nowhere.
 _LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
+
+_PAUSED = "CASE WHEN u.paused_ns > coalesce(u.resumed_ns, 0) THEN true WHEN u.resumed_ns IS NOT NULL THEN false END"
 
 _TASKS = f"""
 WITH orphans AS (
@@ -43,8 +47,8 @@ WITH orphans AS (
     coalesce(d.actor_id, CASE WHEN substr(coalesce(d.task_id, u.task_id), 17, 24) <> repeat('f', 24)
       THEN substr(coalesce(d.task_id, u.task_id), 17, 32) END) AS actor_id,
     d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
-    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, u.is_debugger_paused, u.stdout_file, u.stderr_file,
-    u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
+    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, {_PAUSED} AS is_debugger_paused,
+    u.stdout_file, u.stderr_file, u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
     u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_NS}
   FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
   LEFT JOIN names n ON n.task_id = coalesce(d.task_id, u.task_id) AND n.attempt = coalesce(d.attempt, u.attempt)
@@ -236,7 +240,7 @@ _OPEN_STATES = "status IN ('PENDING', 'RUNNING')"
 def served_sql(closing: Closing | None) -> dict[str, str]:
     """Table by table, the query that makes it from the merged ones."""
     closing = None if closing and closing.open else closing
-    ns = str(closing.ns) if closing else "NULL::BIGINT"
+    ns = str(closing.ns) if closing and closing.ns else "NULL::BIGINT"
     text = _closing_text(closing) if closing else "NULL"
     case = "\n      WHEN finished_ns IS NOT NULL OR failed_ns IS NOT NULL THEN NULL"
     case = case.replace("finished_ns", "j.finished_ns").replace("failed_ns", "j.failed_ns")
@@ -263,9 +267,11 @@ def served_sql(closing: Closing | None) -> dict[str, str]:
 
 
 def _closing_text(closing: Closing) -> str:
-    moment = f"strftime(make_timestamp_ns({closing.ns})::TIMESTAMP, '%Y-%m-%dT%H:%M:%SZ')"
+    """Not even the end of a session needs to have a time that can be read."""
+    moment = datetime.fromtimestamp(closing.ns // 10**9, UTC)
+    when = f" at {moment:%Y-%m-%dT%H:%M:%SZ}" if closing.ns else ""
     what = "ended" if closing.clean else "vanished"
-    return f"('The session {what} at ' || {moment} || ' before Ray reported an end.')"
+    return f"'The session {what}{when} before Ray reported an end.'"
 
 
 TASK_LIST = (

@@ -11,7 +11,7 @@ from rayhistory.layout.records import Count
 from rayhistory.layout.session import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA = 9
+SCHEMA = 10
 """Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
 
 
@@ -59,6 +59,8 @@ class Manifest(msgspec.Struct):
     ray_version: str | None
     seconds: float
     events: int
+    long_bytes: int = 0
+    """By how much the rows of tasks are longer than usual."""
 
     @property
     def size(self) -> int:

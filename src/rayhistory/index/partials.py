@@ -8,7 +8,7 @@ import arro3.io
 from arro3.core import Array, DataType, RecordBatch
 
 from rayhistory.events.columns import Rows
-from rayhistory.events.tables import BY_NAME, BY_TASK, Rule, Table, Type
+from rayhistory.events.tables import BY_NAME, BY_TASK, Table, Type
 from rayhistory.index.answers import AT_ONCE, SNAPSHOTS
 from rayhistory.index.parts import Parts
 
@@ -19,15 +19,22 @@ _ARROW = {
     Type.BOOL: DataType.bool(),
 }
 _nothing = {kind: Array([], arrow) for kind, arrow in _ARROW.items()}
+_MOST_ROWS = 50_000
+USUAL_BYTES = 1000
+"""An event has about as many, and its row fewer, unless there are long texts in it."""
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def arrow_batch(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
+    """The rows, without values that their columns cannot hold; what identifies a row was looked at before."""
     try:
         return _convert(table, columns)
     except (OverflowError, TypeError, ValueError):
-        rows = [fitting for row in zip(*columns, strict=True) if (fitting := _fit(table, row)) is not None]
-        return _convert(table, list(zip(*rows, strict=True)) or [()] * len(columns))
+        fitting = [
+            [_fitting(column.type, value) for value in values]
+            for column, values in zip(table.columns, columns, strict=True)
+        ]
+        return _convert(table, fitting)
 
 
 def _convert(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
@@ -41,17 +48,6 @@ def _array(values: Sequence[object], kind: Type) -> Array:
     if len(values) > len(_nothing[kind]):  # most columns of most events are empty: what stands for that is made once
         _nothing[kind] = Array(values, _ARROW[kind])
     return _nothing[kind].slice(0, len(values))
-
-
-def _fit(table: Table, row: tuple[object, ...]) -> tuple[object, ...] | None:
-    """The row without values that its columns cannot hold; None when one of them identifies it."""
-    fitted = []
-    for column, value in zip(table.columns, row, strict=True):
-        good = _fitting(column.type, value)
-        if good is None and value is not None and column.rule is Rule.KEY:
-            return None
-        fitted.append(good)
-    return tuple(fitted)
 
 
 def _fitting(kind: Type, value: object) -> object:
@@ -70,28 +66,38 @@ def _length(texts: Sequence[object]) -> int:
 class PartialWriter:
     """Writes rows out before there are too many: those of tasks apart for each part of the fold."""
 
-    def __init__(self, directory: Path, name: str, parts: Parts, limit: int = 50_000) -> None:
+    def __init__(self, directory: Path, name: str, parts: Parts, most_bytes: int = 1 << 26) -> None:
         self.rows = Rows()
         """Where new rows are put."""
+        self.long_bytes = 0
+        """By how much the rows of tasks that were written are longer than usual."""
         self._directory = directory
         self._name = name
         self._parts = parts
-        self._limit = limit
+        self._most_bytes = most_bytes
+        self._taken = 0
         self._files = 0
 
-    def take(self) -> None:
-        """To be called now and then."""
+    def take(self, size: int) -> None:
+        """To be called now and then, with the number of bytes that rows were made from since."""
+        self._taken += size
+        if self._taken >= self._most_bytes:
+            self.close()
         for table, columns in self.rows.columns.items():
-            if len(columns[0]) >= self._limit or (table == SNAPSHOTS and _length(columns[-1]) >= AT_ONCE):
+            if len(columns[0]) >= _MOST_ROWS or (table == SNAPSHOTS and _length(columns[-1]) >= AT_ONCE):
                 self._write(table, columns)
 
     def close(self) -> None:
+        """Writes what there is."""
+        self._taken = 0
         for table, columns in self.rows.columns.items():
             if columns[0]:
                 self._write(table, columns)
 
     def _write(self, table: str, columns: list[list[object]]) -> None:
         batch = arrow_batch(BY_NAME[table], columns)
+        if table in BY_TASK:
+            self.long_bytes += max(0, batch.nbytes - batch.num_rows * USUAL_BYTES)
         if table in BY_TASK and self._parts.number > 1:
             task_ids = columns[0] if batch.num_rows == len(columns[0]) else batch.column(0).to_pylist()
             for part, places in self._parts.split(cast("list[str]", task_ids)):

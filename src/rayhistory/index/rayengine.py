@@ -18,7 +18,7 @@ import msgspec
 from rayhistory.errors import FoldFailed, StoreError, StoreUnavailable, UsageError
 from rayhistory.index.build import fold_part, inputs_of_part
 from rayhistory.index.engine import Say
-from rayhistory.index.fold import FoldJob, FoldReport, fold, parts_for
+from rayhistory.index.fold import FoldJob, FoldReport, estimate, fold, parts_for
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.sources import list_sources
 from rayhistory.layout import Layout
@@ -81,7 +81,7 @@ async def _is_large(job: FoldJob) -> bool:
     store = open_store(settings)
     try:
         sources = await list_sources(store, Layout(settings.storage_root_dir), job.ref)
-        return parts_for(settings, sources).number > 1
+        return parts_for(settings, estimate(sources)).number > 1
     finally:
         await store.close()
 
@@ -98,7 +98,7 @@ class _RayPool(Executor):
         return self._waiting.submit(self._run, function, *arguments)
 
     def _run(self, function: Callable[..., Any], work: Any, *arguments: Any) -> Any:
-        paths = inputs_of_part(work.scratch, *arguments) if function is fold_part else []
+        paths = inputs_of_part(work, *arguments) if function is fold_part else []
         given = {str(path.relative_to(work.scratch)): path.read_bytes() for path in paths}
         result, made = self._ray.get(self._call.remote(function, work, arguments, given))
         for name, data in made.items():

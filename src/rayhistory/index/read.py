@@ -18,6 +18,8 @@ from rayhistory.layout.packread import PackReader
 from rayhistory.layout.packs import Stream
 from rayhistory.storage import Store
 
+_READ_WHOLE = (Kind.EVENT_LOG, Kind.PACKED_LOG, Kind.ENDPOINT)
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _PIECE = 4 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -26,8 +28,8 @@ _LARGEST = 128 << 20
 """Of what is only understood as a whole: a line, an array of events, an event log, an answer of the dashboard."""
 
 
-async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator[int]:
-    """Adds the rows of a source in portions, and tells how many events were in each."""
+async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator[tuple[int, int]]:
+    """Adds the rows of a source in portions, and tells how many events and how many bytes were in each."""
     decoder = EventDecoder(f"{source.key}@{source.start}" if source.start else source.key, rows)
     if source.kind in (Kind.EVENT_LOG, Kind.PACKED_LOG):
         unreadable = add_log_lines(decoder.rows, await _log(store, source))
@@ -41,9 +43,25 @@ async def read_source(store: Store, source: Source, rows: Rows) -> AsyncIterator
         _read_endpoint(decoder, source, await store.get(source.key))
     else:
         async for block, is_array in _blocks(store, source, decoder):
-            yield decoder.feed_array(block) if is_array else decoder.feed(block)
+            for portion in _portions(block) if is_array else (block,):
+                events = decoder.feed_array(portion) if is_array else decoder.feed(portion)
+                yield events, len(portion)
     decoder.finish()
-    yield 0
+    yield 0, source.size if source.kind in _READ_WHOLE else 0
+
+
+def _portions(array: bytes) -> Iterator[bytes]:
+    """An array of events as several: once they are decoded, they take up much more memory."""
+    try:
+        events = _ARRAY.decode(array) if len(array) > _PIECE else []
+    except (msgspec.DecodeError, RecursionError):  # which is told by whoever reads it
+        events = []
+    if not events:
+        yield array
+        return
+    step = -(-len(events) * _PIECE // len(array))
+    for start in range(0, len(events), step):
+        yield b"[%b]" % b",".join(events[start : start + step])
 
 
 async def _log(store: Store, source: Source) -> bytes:
@@ -88,7 +106,9 @@ async def _blocks(store: Store, source: Source, decoder: EventDecoder) -> AsyncI
             yield b"".join(parts), False
             parts = [text[cut:]]
             size = len(text) - cut
-    yield b"".join(parts), bool(is_array)
+    rest = b"".join(parts)
+    parts.clear()
+    yield rest, bool(is_array)
 
 
 async def _texts(store: Store, source: Source, decoder: EventDecoder) -> AsyncIterator[bytes]:

@@ -43,6 +43,7 @@ V1_6, V1_7 = "v1.6", "v1.7"
 _EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
 _METRICS = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST = re.compile(r"manifest-([0-9]+)\.json\Z")
+CLAIM = "claim"
 
 
 class EventObject(msgspec.Struct, frozen=True):
@@ -282,7 +283,7 @@ class Layout:
 
     def claim_key(self, ref: SessionRef) -> str:
         """Says that somebody is folding the session."""
-        return f"{self.index_prefix(ref)}/claim"
+        return f"{self.index_prefix(ref)}/{CLAIM}"
 
     def parse_manifest_key(self, key: str) -> int | None:
         match = _MANIFEST.match(key.rpartition("/")[2])

@@ -132,8 +132,15 @@ def _cors(origins: tuple[str, ...]) -> list[Middleware]:
     """Pages of these origins may read; those of others may not, as it is without."""
     if not origins:
         return []
-    exposed = ["Content-Range", "ETag", "Retry-After"]
-    return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "HEAD"], expose_headers=exposed)]
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD"],
+            allow_headers=["Authorization", "If-None-Match", "Range", "X-Ray-Authorization"],
+            expose_headers=["Content-Range", "ETag", "Retry-After"],
+        )
+    ]
 
 
 def _frontend_routes(frontends: frontend.Frontends) -> list[Route]:

@@ -12,13 +12,13 @@ from starlette.routing import BaseRoute
 
 from rayhistory import __version__, web
 from rayhistory.errors import NotIndexedYet, RayHistoryError
-from rayhistory.events.tables import REPEATED
 from rayhistory.index.query import Row
 from rayhistory.server.catalogue import Entry
 from rayhistory.server.frontend import PARAMETER, Frontends
 from rayhistory.server.home import Home
 from rayhistory.server.pages import error_page, page_answer, progress_page
 from rayhistory.server.routes.cluster import gaps as gaps_json
+from rayhistory.server.routes.cluster import lost_nothing
 from rayhistory.server.routing import get, get_plain, own_answer_to, resolver_of, selection_of
 from rayhistory.server.throughray import through_ray
 from rayhistory.server.view import SessionView
@@ -68,8 +68,8 @@ async def gaps_page(request: Request) -> Response:
         return progress_page(entry.ref, progress)
     except RayHistoryError as error:
         return error_page(error)
-    complete = all(row["kind"] == REPEATED for row in rows)
-    return page_answer(web.render_gaps(row, _together(rows), complete=complete, version=__version__))
+    text = web.render_gaps(row, _together(rows), complete=lost_nothing(rows), version=__version__)
+    return page_answer(text)
 
 
 def _together(rows: Iterable[Row]) -> list[Gap]:

@@ -5,9 +5,9 @@ Whole files, as KubeRay keeps them, are one way; packs, which a session that run
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +19,10 @@ from rayhistory.storage import Store
 
 FRESH = 5.0
 """How old a listing may be, in seconds."""
+MOVED = "old/"
+"""Where Ray moves the files of processes that are dead."""
 _STEP = 256 << 10
+T = TypeVar("T")
 
 
 class LogFile(msgspec.Struct, frozen=True):
@@ -122,10 +125,8 @@ class AllLogs:
         return [file for file, _ in (await self._chosen(node)).values()]
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
-        chosen = (await self._chosen(node)).get(path)
-        if chosen is None:
-            raise LogNotFound(f"A file is not found at: {path}")
-        return await chosen[1].read(node, path, start, end)
+        file, way = here_or_moved(await self._chosen(node), path)
+        return await way.read(node, file.path, start, end)
 
     async def _chosen(self, node: str) -> dict[str, tuple[LogFile, Logs]]:
         chosen: dict[str, tuple[LogFile, Logs]] = {}
@@ -136,21 +137,26 @@ class AllLogs:
         return dict(sorted(chosen.items()))
 
 
-async def find_file(logs: Logs, node: str, path: str) -> LogFile:
-    """A file by its exact name: only what is listed can be read, so no path leads anywhere else."""
-    for file in await logs.files(node):
-        if file.path == path:
-            return file
+def here_or_moved(files: Mapping[str, T], path: str) -> T:
+    """A file by its name, also when it was moved away."""
+    for name in (path, MOVED + path):
+        if name in files:
+            return files[name]
     raise LogNotFound(f"A file is not found at: {path}")
 
 
-async def start_of_last_lines(logs: Logs, node: str, path: str, end: int, lines: int) -> int:
-    """Where the last `lines` lines before `end` begin; reads backwards, and no more than it must."""
+async def find_file(logs: Logs, node: str, path: str) -> LogFile:
+    """A file by its name: only what is listed can be read, so no path leads anywhere else."""
+    return here_or_moved({file.path: file for file in await logs.files(node)}, path)
+
+
+async def start_of_last_lines(logs: Logs, node: str, path: str, end: int, lines: int, *, start: int = 0) -> int:
+    """Where the last `lines` lines of [start, end) begin; reads backwards, and no more than it must."""
     if lines <= 0:
         return end
     position, found = end, 0
-    while position > 0:
-        begin = max(0, position - _STEP)
+    while position > start:
+        begin = max(start, position - _STEP)
         block = await logs.read(node, path, begin, position)
         at = len(block)
         if position == end and block.endswith(b"\n"):
@@ -160,4 +166,4 @@ async def start_of_last_lines(logs: Logs, node: str, path: str, end: int, lines:
             if found == lines:
                 return begin + at + 1
         position = begin
-    return 0
+    return start

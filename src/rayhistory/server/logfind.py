@@ -3,6 +3,7 @@
 Every answer is a file of a node's listing, so that nothing a caller writes becomes a path.
 """
 
+import asyncio
 import posixpath
 import re
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import msgspec
 
 from rayhistory.errors import LogNotFound
 from rayhistory.index.query import Filter, Row
-from rayhistory.server.logfiles import LogFile
+from rayhistory.server.logfiles import MOVED, LogFile, Logs, find_file
 from rayhistory.server.state_rows import task_log_info
 from rayhistory.server.view import SessionView
 
@@ -20,8 +21,8 @@ OUT, ERR = "out", "err"
 _NODE = re.compile(r"[0-9a-f]{56}")
 _LOGS_DIR = re.compile(r".*?/session_[^/]+/logs/|.*?/logs/")
 _WORKER = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
-_MOVED = "old/"
 _MOST_ROTATIONS = 32
+_ENOUGH_TO_COMPARE = 64 << 10
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -81,12 +82,7 @@ async def node_of_ip(view: SessionView, ip: str) -> str | None:
 
 
 async def _of_name(view: SessionView, node: str, name: str) -> Found:
-    path = below_logs(name)
-    files = _by_path(await view.logs.files(node))
-    for candidate in (path, _MOVED + path):
-        if candidate in files:
-            return _whole(node, files[candidate])
-    raise LogNotFound(f"A file is not found at: {path}")
+    return _whole(node, await find_file(view.logs, node, below_logs(name)))
 
 
 async def _of_actor(view: SessionView, wanted: Wanted, actor_id: str) -> Found:
@@ -116,14 +112,14 @@ async def _of_process(view: SessionView, wanted: Wanted, node: str, pid: int) ->
 
 
 async def _of_submission(view: SessionView, wanted: Wanted, submission_id: str) -> Found:
-    job = await view.row("jobs", Filter("submission_id", "=", submission_id))
+    job = await view.row("jobs", Filter("submission_id", "in", (submission_id,)))
     if job is None:
         raise _not_found(wanted, None)
     nodes = [job["driver_node_id"]] if job["driver_node_id"] else await view.logs.nodes()
     name = f"job-driver-{job['submission_id']}.log"
     for node in nodes:
         for file in await view.logs.files(node):
-            if file.path in (name, _MOVED + name):
+            if file.path in (name, MOVED + name):
                 return _whole(node, file)
     raise _not_found(wanted, job["driver_node_id"])
 
@@ -143,14 +139,36 @@ async def _of_task(view: SessionView, wanted: Wanted, task_id: str) -> Found:
 async def _of_attempt(view: SessionView, wanted: Wanted, task: Row) -> Found:
     where = _task_range(wanted, task)
     path = below_logs(where.path)
-    files = _by_path(await view.logs.files(where.node))
+    files = {file.path: file for file in await view.logs.files(where.node)}
     candidates = [files[name] for name in _later_names(path) if name in files]
     if not candidates:
         raise LogNotFound(f"A file is not found at: {path}")
-    reach = max(where.start, where.end)
-    file = next((one for one in candidates if one.size >= reach), candidates[0])
+    file = await _holding(view.logs, where, task, candidates)
     end = min(where.end, file.size) if where.end >= 0 else file.size
     return Found(where.node, file.path, min(where.start, end), end, complete=where.end >= 0)
+
+
+async def _holding(logs: Logs, where: Found, task: Row, candidates: list[LogFile]) -> LogFile:
+    """The file that has the task's bytes. When it was rotated, the one that took its name may be long enough too.
+
+    Before each task Ray writes its name into the file, so that is what ends where the task's output begins.
+    """
+    reach = max(where.start, where.end)
+    candidates = [file for file in candidates if file.size >= reach] or candidates[:1]
+    if len(candidates) == 1:
+        return candidates[0]
+    mark = f":task_name:{(task['name'] or '').replace('()', '')}\n".encode()
+    begin = max(0, where.start - len(mark))
+    end = min(where.start + _ENOUGH_TO_COMPARE, reach if where.end >= 0 else min(file.size for file in candidates))
+    read = await asyncio.gather(*(logs.read(where.node, file.path, begin, end) for file in candidates))
+    blocks, before = dict(zip(candidates, read, strict=True)), where.start - begin
+    likely = [file for file in candidates if blocks[file][:before] == mark] or candidates
+    if len({blocks[file][before:] for file in likely}) == 1:
+        return likely[0]
+    raise LogNotFound(
+        f"The log of task attempt {task['task_id']}({task['attempt_number']}) was rotated, and it is not known which "
+        f"of these files has its output: {', '.join(file.path for file in likely)}"
+    )
 
 
 def _task_range(wanted: Wanted, task: Row) -> Found:
@@ -189,7 +207,7 @@ def below_logs(name: str) -> str:
 def _later_names(path: str) -> Iterable[str]:
     """Where a file may be by now: rotated, or moved away, or both."""
     stem, extension = posixpath.splitext(path)
-    for folder in ("", _MOVED):
+    for folder in ("", MOVED):
         yield folder + path
         for number in range(1, _MOST_ROTATIONS):
             yield f"{folder}{stem}.{number}{extension}"
@@ -199,16 +217,12 @@ def _later_names(path: str) -> Iterable[str]:
 def _outputs(files: list[LogFile], suffix: str) -> list[LogFile]:
     """Output files of workers; those still in place come before those that were moved away."""
     found = [file for file in files if (match := _WORKER.fullmatch(file.path)) and match[4] == suffix]
-    return sorted(found, key=lambda file: (file.path.startswith(_MOVED), file.path))
+    return sorted(found, key=lambda file: (file.path.startswith(MOVED), file.path))
 
 
 def _part(file: LogFile, number: int) -> str:
     match = _WORKER.fullmatch(file.path)
     return match[number] if match else ""
-
-
-def _by_path(files: list[LogFile]) -> dict[str, LogFile]:
-    return {file.path: file for file in files}
 
 
 def _whole(node: str, file: LogFile) -> Found:

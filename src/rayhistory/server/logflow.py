@@ -27,7 +27,8 @@ async def followed(
 ) -> AsyncIterator[bytes]:
     """What was found, and then what is appended, until nothing more will be. What is complete is not followed.
 
-    A file that is shorter than it was has been rotated: the new one is read from its beginning.
+    A file that is shorter than it was has been rotated: the new one is read from its beginning. One that was moved
+    away is followed to where it is.
     """
     over = found.complete or await is_over()
     while True:
@@ -38,8 +39,9 @@ async def followed(
         await asyncio.sleep(interval)
         if over := await is_over():
             await asyncio.sleep(FRESH)  # after that, listings have what was written before the end
-        size = (await find_file(logs, found.node, found.path)).size
-        found = msgspec.structs.replace(found, start=found.end if size >= found.end else 0, end=size)
+        file = await find_file(logs, found.node, found.path)
+        start = found.end if file.size >= found.end else 0
+        found = msgspec.structs.replace(found, path=file.path, start=start, end=file.size)
 
 
 async def whole_characters(blocks: AsyncIterator[bytes], *, ansi: bool) -> AsyncIterator[bytes]:

@@ -51,14 +51,17 @@ async def view_of(request: HTTPConnection, patience: float | None = None) -> Ses
     return await resolver_of(request).view(selection_of(request), patience)
 
 
-def closed_for_pages(request: HTTPConnection, things: Iterable[dict[str, Any]], start: str, end: str) -> None:
-    """Ray's pages let what has no end go on until today. For a browser that looks at a moment, it goes on until then;
-    programs are told that there was no end yet."""
-    moment = selection_of(request).as_of_ms
-    if moment is not None and is_browser(request):
+def closed_for_pages(
+    request: HTTPConnection, view: SessionView, things: Iterable[dict[str, Any]], start: str, end: str
+) -> None:
+    """Ray's pages let what has no end go on until today. For a browser that looks at a moment, or at a session that
+    went on unseen, it goes on until then; programs are told that there was no end yet."""
+    closing = view.index.manifest.closing
+    until = view.last_ms if closing and closing.open else selection_of(request).as_of_ms
+    if until is not None and is_browser(request):
         for thing in things:
             if thing[start] and not thing[end]:
-                thing[end] = moment
+                thing[end] = until
 
 
 def get(

@@ -3,6 +3,7 @@
 The `.json` of a page can be made of the same values, so that both always say the same.
 """
 
+import re
 from typing import Literal, Protocol, get_args
 from urllib.parse import urlencode
 
@@ -13,6 +14,7 @@ SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
 OWNERS = {"rayjob": "RayJob", "rayservice": "RayService", "none": "No owner"}
 SINCE = {"1h": "Last hour", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days"}
 SORTS = ("started", "-started", "cluster", "-cluster", "namespace", "-namespace")
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class NamedSession(Protocol):
@@ -107,6 +109,14 @@ class HomeFilters(msgspec.Struct, frozen=True, kw_only=True):
     def since_choices(self) -> list[tuple[str, str]]:
         others = [(self.since, f"Started within {self.since}")] if self.since and self.since not in SINCE else []
         return [*SINCE.items(), *others]
+
+    @property
+    def date_fields(self) -> list[tuple[str, str, str, str]]:
+        """Label, name, value and type: only a day fits into a field for dates, and what does not fit would be lost."""
+        return [
+            (label, name, value or "", "date" if not value or re.fullmatch(_DAY, value) else "text")
+            for label, name, value in (("Started from", "from", self.start), ("until", "to", self.end))
+        ]
 
     def url(self, path: str) -> str:
         chosen = {

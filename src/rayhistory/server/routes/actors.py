@@ -21,11 +21,13 @@ _DEATHS = {
 }
 
 
-async def dashboard_actors(view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
+async def dashboard_actors(request: Request, view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
     """Actors by id. What only the dashboard measured is what it last said of each."""
     rows = await view.rows("actors", *filters)
     measured = inside(await view.snapshot("/logical/actors"), "data", "actors")
-    return {row["actor_id"]: _actor(row, inside(measured, row["actor_id"])) for row in rows}
+    found = {row["actor_id"]: _actor(row, inside(measured, row["actor_id"])) for row in rows}
+    closed_for_pages(request, view, found.values(), "startTime", "endTime")
+    return found
 
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
@@ -87,15 +89,12 @@ def plain_resources(resources: dict[str, float]) -> dict[str, float]:
 async def actors(request: Request, view: SessionView) -> Response:
     wanted = request.query_params.get("ids")
     filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
-    found = await dashboard_actors(view, *filters)
-    closed_for_pages(request, found.values(), "startTime", "endTime")
-    return rest_answer("All actors fetched.", {"actors": found})
+    return rest_answer("All actors fetched.", {"actors": await dashboard_actors(request, view, *filters)})
 
 
 async def actor(request: Request, view: SessionView) -> Response:
     name = request.path_params["actor"]
-    found = await dashboard_actors(view, Filter("actor_id", "=", name))
-    closed_for_pages(request, found.values(), "startTime", "endTime")
+    found = await dashboard_actors(request, view, Filter("actor_id", "=", name))
     return rest_answer("Actor details fetched.", {"detail": google_style(found.get(name.lower()))})
 
 

@@ -6,8 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory.events.tables import REPEATED
-from rayhistory.index.query import Filter
+from rayhistory.events.times import parse_ns
+from rayhistory.index.derive import NO_LOSS
+from rayhistory.index.query import Filter, Row
 from rayhistory.server.answers import google_style, inside, json_answer, parsed, rest_answer, text_answer
 from rayhistory.server.redaction import is_browser, masked
 from rayhistory.server.routing import get, get_plain, own_answer_to
@@ -74,11 +75,14 @@ def _number(text: str) -> int | str:
 
 
 async def platform_events(request: Request, view: SessionView) -> Response:
-    """The page's link is hidden when there are none: it goes by the status of a HEAD."""
-    rows = await view.rows("platform_events", sort=("ns",))
+    """The newest first, by their own times. The page's link is hidden when there are none: it goes by the status of a
+    HEAD."""
+    rows = await view.rows("platform_events", sort=("ns", "event_id"))
     if not rows:
         return text_answer("404: Not Found", 404)
-    return rest_answer("", {"events": [parsed(row["body"], {}) for row in rows]})
+    told = [parsed(row["body"], {}) for row in rows]
+    told.sort(key=lambda event: parse_ns(event.get("timestamp")) or 0, reverse=True)
+    return rest_answer("Retrieved platform events", {"events": told})
 
 
 async def serve_applications(request: Request, view: SessionView) -> Response:
@@ -140,7 +144,12 @@ async def usage_stats(request: Request) -> Response:
 async def gaps(request: Request, view: SessionView) -> Response:
     """What is missing from this session, and why."""
     rows = await view.rows("gaps", sort=("kind", "detail", "source"))
-    return json_answer({"gaps": rows, "complete": all(row["kind"] == REPEATED for row in rows)})
+    return json_answer({"gaps": rows, "complete": lost_nothing(rows)})
+
+
+def lost_nothing(gaps: list[Row]) -> bool:
+    """Whether all that is told takes nothing away."""
+    return all(row["kind"] in NO_LOSS for row in gaps)
 
 
 ROUTES: list[BaseRoute] = [

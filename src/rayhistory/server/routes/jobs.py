@@ -92,7 +92,7 @@ async def find_job(view: SessionView, name: str, *, mask: bool = False) -> dict[
 
 async def jobs(request: Request, view: SessionView) -> Response:
     found = await job_details(view, mask=is_browser(request))
-    closed_for_pages(request, found, "start_time", "end_time")
+    closed_for_pages(request, view, found, "start_time", "end_time")
     return json_answer(found)
 
 
@@ -101,7 +101,7 @@ async def job(request: Request, view: SessionView) -> Response:
     found = await find_job(view, name, mask=is_browser(request))
     if found is None:
         return text_answer(f"Job {name} does not exist", 404)
-    closed_for_pages(request, [found], "start_time", "end_time")
+    closed_for_pages(request, view, [found], "start_time", "end_time")
     return json_answer(found)
 
 

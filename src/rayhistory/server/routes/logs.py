@@ -160,7 +160,7 @@ def _interval(query: QueryParams) -> float:
 async def _start(logs: Logs, found: Found, lines: int) -> int:
     if lines < 0:
         return found.start
-    return max(found.start, await start_of_last_lines(logs, found.node, found.path, found.end, lines))
+    return await start_of_last_lines(logs, found.node, found.path, found.end, lines, start=found.start)
 
 
 def _attachment(name: str) -> str:

@@ -121,12 +121,12 @@ async def node(request: Request, view: SessionView) -> Response:
     name = request.path_params["node"]
     row = await view.row("nodes", Filter("node_id", "=", name))
     if row is None:
-        raylet = {"objectStoreUsedMemory": 0, "objectStoreAvailableMemory": 0, "stateMessage": None}
-        nothing = {"raylet": raylet, "tpus": [], "actors": {}, "workers": []}
+        raylet = {"nodeId": name, "objectStoreUsedMemory": 0, "objectStoreAvailableMemory": 0, "stateMessage": None}
+        nothing = {**_NOTHING_MEASURED, "raylet": raylet, "actors": {}, "workers": []}
         return rest_answer("Node details fetched.", {"detail": nothing})
     measured = inside(await view.snapshot(f"/nodes/{row['node_id']}"), "data", "detail")
     detail = _node(row, measured)
-    detail["actors"] = google_style(await dashboard_actors(view, Filter("node_id", "=", row["node_id"])))
+    detail["actors"] = google_style(await dashboard_actors(request, view, Filter("node_id", "=", row["node_id"])))
     detail["workers"] = [_worker(worker) for worker in objects(measured.get("workers"))]
     return rest_answer("Node details fetched.", {"detail": detail})
 

@@ -60,7 +60,7 @@ async def _plain(found: list[Row]) -> bytes:
 
 
 async def _detailed(request: Request, view: SessionView, found: list[Row]) -> bytes:
-    closed_for_pages(request, found, "start_time_ms", "end_time_ms")
+    closed_for_pages(request, view, found, "start_time_ms", "end_time_ms")
     narrow = await profiles_of(view, found)
     rows = await view.rows("profile_events", *narrow, columns=state_rows.PROFILE_COLUMNS, sort=("task_id", "attempt"))
     return await asyncio.to_thread(_written, found, state_rows.by_attempt(rows), is_browser(request))
