@@ -125,7 +125,7 @@ class Load:
         self._place, self._first, self._replicas = place, small, replicas
         self._visitors = arguments.visitors
         self._times: dict[str, list[float]] = {}
-        self._new = 0
+        self._new = self._giants = 0
         self._down: set[int] = set()
 
     async def ask(self, http: httpx.AsyncClient, replica: int, ref: SessionRef, page: str, phase: str) -> bytes | None:
@@ -183,11 +183,12 @@ class Load:
     async def _visit(
         self, http: httpx.AsyncClient, phase: str, seconds: float, *, busy: bool, cold: bool = False
     ) -> None:
-        """`busy`: others look at the giant; `cold`: sessions appear, and replicas are killed."""
+        """`busy`: others look at the giant, and open more like it; `cold`: sessions appear, and replicas are killed."""
         end = time.monotonic() + seconds
         work = [self._visitor(http, number, phase, end) for number in range(self._visitors)]
         if busy:
             work += [self._giant_visitor(http, number, end) for number in range(2)]
+            work += [self._giant_opener(http, end)]
         if cold:
             work += [self._newcomer(http, end), self._killer(end)]
         await asyncio.gather(self._watch(end), *work)
@@ -204,6 +205,15 @@ class Load:
         while time.monotonic() < end:
             await self.ask(http, number % len(self._replicas), self.giant, dice.choice(GIANT_PAGES), "giant")
             await asyncio.sleep(dice.uniform(0.5, 1.5))
+
+    async def _giant_opener(self, http: httpx.AsyncClient, end: float) -> None:
+        """Opens giants that have no index, one after the other, so that one is folded nearly all the time."""
+        following = None
+        while time.monotonic() < end:
+            ref, following = following, _copy(self._place, self._giants, self.giant)
+            self._giants += 1
+            opening = [self._answered(http, 0, ref, PAGES[0], "giant, cold")] if ref else []
+            await asyncio.gather(asyncio.sleep(2 * _LISTED_AFTER), *opening)
 
     async def _newcomer(self, http: httpx.AsyncClient, end: float) -> None:
         """Opens sessions that have no index, again and again: folds go on. A session is listed some seconds later."""
@@ -255,7 +265,8 @@ class Load:
             print(f"{phase:<17} {len(found):>7} requests   p50 {statistics.median(found) * 1000:>6.0f} ms   "
                   f"p99 {self._p99(phase):>6.0f} ms")  # fmt: skip
         print("answers:", ", ".join(f"{status}: {number}" for status, number in sorted(self.statuses.items())))
-        print(f"meanwhile {self._new} new sessions were opened and {self._replicas[1].restarts} times a replica killed")
+        print(f"meanwhile {self._new} new sessions and {self._giants} new giants were opened, "
+              f"and {self._replicas[1].restarts} times a replica killed")  # fmt: skip
         self._check_growth()
         if found := sum(replica.tracebacks for replica in self._replicas):
             self.breaches.append(f"{found} tracebacks in the logs of the replicas")

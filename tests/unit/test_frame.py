@@ -21,6 +21,7 @@ MOMENT = 1_794_770_340_000
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     with serving(tmp_path_factory.mktemp("frame")) as client:
+        client.get("api/jobs/")  # pages do not wait for the fold for long
         yield client
 
 
