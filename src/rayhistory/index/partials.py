@@ -99,8 +99,7 @@ class PartialWriter:
         if table in BY_TASK:
             self.long_bytes += max(0, batch.nbytes - batch.num_rows * USUAL_BYTES)
         if table in BY_TASK and self._parts.number > 1:
-            task_ids = columns[0] if batch.num_rows == len(columns[0]) else batch.column(0).to_pylist()
-            for part, places in self._parts.split(cast("list[str]", task_ids)):
+            for part, places in self._parts.split(cast("list[str]", columns[0])):
                 self._write_part(table, part, batch.take(Array(places, DataType.uint32())))
         else:
             self._write_part(table, 0, batch)
