@@ -94,7 +94,7 @@ bench: bench-fold bench-query ## time and memory, on generated sessions
 bench-fold: $(READY) # folding sessions of growing size
 	@$(BIN)/python benchmarks/fold.py
 
-bench-performance: $(READY) # all figures of docs/performance.md (about a quarter of an hour, on a quiet machine)
+bench-performance: $(READY) # all figures of docs/performance.md (about half an hour, on a quiet machine)
 	@$(BIN)/python benchmarks/performance.py
 
 bench-query: $(READY) # requests on a large session

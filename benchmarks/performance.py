@@ -44,11 +44,19 @@ def main() -> None:
         plain = measure(place, arguments.largest, compressed=False)
         usual = [measure(place, tasks) for tasks in SIZES if tasks <= arguments.largest]
         folds = {USUAL: usual, "gzip, 512 MiB": [less], "plain, 1 GiB": [plain]}
+        largest, store = str(arguments.largest), str(place / "gzip")
         text = page(
             folds,
             opened(place / "gzip", arguments.largest),
-            output("query.py", str(arguments.largest), "--store", str(place / "gzip")),
-            output("sessions.py", str(arguments.sessions), "100000", "--store", str(place / "sessions")),
+            {
+                "Requests": output("query.py", largest, "--store", store),
+                "Visitors": output("visitors.py", largest, "--store", store),
+                "Ray's command line": output("clients.py", largest, "--rounds", "1", "--store", store),
+                "SQL": output("sql.py", "100000", "--sessions", "20"),
+                "Many sessions": output(
+                    "sessions.py", str(arguments.sessions), "100000", "--store", str(place / "sessions")
+                ),
+            },
         )
     (DOCS / "performance.md").write_text(text)
     (DOCS / "performance.svg").write_text(plot(usual))
@@ -96,13 +104,29 @@ def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
     return statistics.median(taken)
 
 
-def page(folds: dict[str, list[Fold]], opens: dict[str, float], queries: str, visits: str) -> str:
+NOTES = {
+    "Requests": """On the session of {largest:,} tasks, over HTTP. *First* is the first of its kind; p50 and p99 are of
+requests that differ, so that no kept answer helps; *again* is the same request once more.""",
+    "Visitors": """What the pages of the dashboard ask for, on that session: by one visitor, then by twenty at once.""",
+    "Ray's command line": """On that session. *Client alone* is the same command at a server that only repeats what it
+once heard: Ray's own client takes most of the time, above all to print YAML. *Server* is what all its requests
+took the first time.""",
+    "SQL": """`rayhistory sql --all`, the whole command, over twenty sessions of 100,000 tasks.""",
+    "Many sessions": """Visited in turn; the memory is that of the serving process.""",
+}
+
+
+def page(folds: dict[str, list[Fold]], opens: dict[str, float], outputs: dict[str, str]) -> str:
     largest = folds[USUAL][-1].tasks
     rows = [fold for some in folds.values() for fold in some]
     notes = [note for note, some in folds.items() for _ in some]
     table = [f"| {' | '.join([*HEADS, ''])} |", f"|{'---:|' * len(HEADS)}---|"]
     table += [f"| {' | '.join([*row.row(), note])} |" for row, note in zip(rows, notes, strict=True)]
     opening = "\n".join(f"- from {name}: {milliseconds:.0f} ms" for name, milliseconds in opens.items())
+    sections = [
+        f"## {name}\n\n{NOTES[name].format(largest=largest)}\n\n```\n{printed}\n```\n"
+        for name, printed in outputs.items()
+    ]
     return f"""# Performance
 
 Measured by `make bench-performance` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()},
@@ -124,21 +148,7 @@ page of tasks; the middle of five:
 
 {opening}
 
-## Requests
-
-On the session of {largest:,} tasks, over HTTP. *First* is the first of its kind; p50 and p99 are of requests
-that differ, so that no kept answer helps; *again* is the same request once more.
-
-```
-{queries}
-```
-
-## Many sessions
-
-```
-{visits}
-```
-"""
+{chr(10).join(sections)}"""
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 380, 60, 20, 20, 45

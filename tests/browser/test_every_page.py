@@ -1,4 +1,4 @@
-"""Every page of the dashboard, with all its tabs, on sessions of which less is known than of one that ended well."""
+"""Every page of the dashboard, with all its tabs, on a session that ended well, and on those of which less is known."""
 
 import re
 import shutil
@@ -61,28 +61,33 @@ def names(recorded: Recorded) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def sessions(recorded: Recorded, history: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One of which nobody knows how it ended, and one of which there are events and logs, as older collectors kept."""
+    """One that ended well, with jobs that did not; one of which nobody knows how it ended; and one of which there are
+    events and logs, as older collectors kept."""
     directory = tmp_path_factory.mktemp("events")
     without = shutil.ignore_patterns("ray-history", "fetched_endpoints", "export_events")
     shutil.copytree(recorded.store, directory / "store", ignore=without)
     with serving(directory / "store", directory / "work") as address:
-        yield {"vanished": f"{history}{recorded.vanished.url}", "events-only": f"{address}{recorded.ref.url}"}
+        yield {
+            "ended": f"{history}{recorded.ref.url}",
+            "vanished": f"{history}{recorded.vanished.url}",
+            "events-only": f"{address}{recorded.ref.url}",
+        }
 
 
-@pytest.mark.parametrize("session", ["vanished", "events-only"])
+@pytest.mark.parametrize("session", ["ended", "vanished", "events-only"])
 def test_every_page_and_its_tabs_show_what_is_known(
     watched: Watched, sessions: dict[str, str], names: dict[str, str], session: str
 ) -> None:
-    """Without an error in the console, and without a request that fails."""
+    """Without an error in the console, and without a request that fails; one after the other, as a visitor goes on."""
+    page = watched.page()
     for number, (place, texts) in enumerate(PLACES.items()):
-        page = watched.open(f"{sessions[session]}?bare=1#/{place.format(**names)}")
+        page.goto(f"{sessions[session]}?bare=1#/{place.format(**names)}")
         for text in texts:
             expect(page.get_by_text(text.format(**names)).filter(visible=True).first).to_be_visible()
         open_all(page)
         look_at_tabs(watched, page)
         keep_picture(page, f"{session}-{number:02}-{re.sub('[^a-z]+', '-', place.partition('?')[0]).strip('-')}")
         assert (place, watched.troubles) == (place, [])
-        page.close()
 
 
 def test_a_page_of_what_is_not_there_is_not_white(watched: Watched, sessions: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from recorded.questions import NOBODY
 
 _OPEN_ACTOR = {"DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE", "RESTARTING"}
 _CLOSED_TASK = {"FINISHED", "FAILED"}
+_SEVERAL = re.compile("workers|coreWorkersStats|processStats|order$")
 _AT_THE_END = re.compile(r"The session ended (at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ )?before Ray reported an end\.")
 
 
@@ -41,6 +42,15 @@ def explanation(difference: Difference, version: Version) -> Accepted | None:
 
 def _anything(difference: Difference) -> bool:
     return True
+
+
+def _measured(difference: Difference) -> bool:
+    """Another value of the same kind. Of what there are several of, such as processes, there may be others."""
+    live, dead = difference.live, difference.dead
+    if _SEVERAL.search(difference.path) or live is ABSENT:
+        return True
+    numbers = isinstance(live, int | float) and isinstance(dead, int | float)
+    return numbers or type(live) is type(dead)
 
 
 def _is_open(state: Any) -> bool:
@@ -281,6 +291,8 @@ _STATISTICS = (
     "usedObjectStoreMemory|usedResources|taskQueueLength|objectRefs|objectsTotal|numOwnedObjects|numOwnedActors|"
     "numInFlightArgPinningRequests|webuiDisplay|numOfFailedArgPinningRequests|language|workerType|ipAddress|port|workerId"
 )
+_NOT_EVERYWHERE = "no-such-file|gcs_server[.]out|event_JOBS[.]log"
+"""Files that some nodes do not have; where they are, they are never empty."""
 _MEASURED = (
     "now|cpu|cpus|mem|hostMem|cgroupMem|shm|loadAvg|disk|diskIo|diskIoSpeed|network|networkSpeed|agent|workers|"
     "raylet.coreWorkersStats|raylet.storeStats|raylet.numWorkers|raylet.objectStore(Used|Available)Memory|"
@@ -316,7 +328,7 @@ ACCEPTED = (
     Accepted(_ACTORS, "endTime", _closed(_end_time), "when it was closed"),
     Accepted(_ACTORS, "timestamp", _closed(_is_later), "when it was closed"),
     Accepted(_ACTORS, "exitDetail", _closed(_text_of_the_end), "why it was closed"),
-    Accepted(_ACTORS, f"({_STATISTICS})([.].+)?", _anything,
+    Accepted(_ACTORS, f"({_STATISTICS})([.].+)?", _measured,
              "measured by the dashboard now and then; the history has the last of each, and always the worker's id"),
     Accepted("/api/v0/workers", "is_alive", lambda it: it.live is True and it.dead is False, "all processes are gone"),
     Accepted("/api/v0/workers", "exit_detail", _closed(_text_of_the_end), "why it was closed"),
@@ -329,8 +341,8 @@ ACCEPTED = (
     Accepted(_JOBS, "end_time", _closed(_end_time), "when it was stopped"),
     Accepted("/api/jobs/", "order", _same_names, "Ray lists submissions in no order; pages sort them by their start"),
     Accepted("/api/jobs/(running|serving)-job/logs", "logs", _goes_on, "the job wrote on after it was asked"),
-    Accepted(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
-    Accepted(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _anything, "measured anew every few seconds"),
+    Accepted(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _measured, "measured anew every few seconds"),
+    Accepted(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _measured, "measured anew every few seconds"),
     Accepted(f"/nodes/{NOBODY}", "data[.]detail[.].+", _grew, "Ray's page of a node that is not there is white"),
     Accepted("/api/cluster_status", "clusterStatus", _same_without_time,
              "its heading has the time of the last look, and demands are in no order"),
@@ -341,7 +353,8 @@ ACCEPTED = (
     Accepted(r"/api/v0/logs\?", ".*/", _without_empty_folders, "a store has no empty folders"),
     Accepted(r"/api/v0/logs/file\?node_id", "text", _goes_on, "Ray wrote on after it was asked"),
     Accepted(r"/api/v0/logs/file\?actor_id", "text", _goes_on, "the actor wrote on after it was asked"),
-    Accepted("/api/v0/logs/file.*no-such-file", "status code", lambda it: (it.answer[".text"], it.dead) == ("", 500),
+    Accepted(f"/api/v0/logs/file.*({_NOT_EVERYWHERE})", "status code",
+             lambda it: (it.answer[".text"], it.dead) == ("", 500),
              "Ray may break off before it has said that there is no such file"),
     Accepted("/api/v0/logs/file", "text", _both_refuse, "refused by both, in other words: the directories are gone"),
     Accepted("/api/v0/", "serialized_runtime_env", _same_json, "the same JSON, without spaces"),

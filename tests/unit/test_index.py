@@ -334,6 +334,75 @@ def test_a_large_page_of_whole_rows_is_that_of_small_ones(tmp_path: Path) -> Non
     with_builder(settings_for(tmp_path), work)
 
 
+def test_an_index_in_parts_answers_like_one_in_a_piece(tmp_path: Path) -> None:
+    """Though only those files are looked into that can have what is asked for."""
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for directory, memory in ((whole, "1Gi"), (parted, "64Ki")):
+        put(directory, 0, as_lines(RECORDED))
+        manifest = fold_session(directory, memory=memory)
+    assert len(manifest.files["tasks"]) > 4
+    keys = ("task_id", "attempt_number")
+    found: list[list[object]] = []
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        rows = await index.rows(Query("tasks", keys, sort=keys))
+        ids = [row["task_id"] for row in rows]
+        conditions: list[tuple[Filter, ...]] = [
+            (),
+            (Filter("job_id", "!=", "boom"),),
+            (Filter("task_id", "=", ids[0].upper()),),
+            (Filter("task_id", "in", [ids[2], ids[-1]]),),
+            (Filter("task_id", "in", []),),
+            (Filter("task_id", ">=", ids[5]), Filter("task_id", "<", ids[-4])),
+            (Filter("task_id", ">", ids[-5]), Filter("task_id", "<=", ids[2])),
+            (Filter("task_id", ">", "A"),),
+            (Filter("task_id", "prefix", ids[3][:2]),),
+            (Filter("task_id", "!=", ids[3]),),
+            (Filter("task_id", "=", None),),
+        ]
+        answers: list[object] = [rows]
+        for filters in conditions:
+            answers.append(await index.count(Query("tasks", filters=filters)))
+            answers.append(await index.rows(Query("profile_events", (), filters, ("task_id", "attempt"), 5)))
+            for sort in (("task_id",), ("-task_id",), ("task_id", "-attempt_number"), ("-start_time_ms",)):
+                for limit in (0, 1, 7, 2_000):
+                    for place in (0, 10, len(rows) - 1):
+                        query = Query("tasks", keys, filters, sort, limit)
+                        after = query.place_of((await index.rows(Query("tasks", (), sort=sort, limit=100)))[place])
+                        answers.append(await index.rows(query))
+                        answers.append(await index.rows(Query("tasks", keys, filters, sort, limit, after)))
+        found.append(answers)
+
+    for directory in (whole, parted):
+        with_builder(settings_for(directory), work)
+    assert found[0] == found[1]
+
+
+def test_only_those_files_are_fetched_that_can_have_the_tasks(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path, memory="64Ki")
+    number = len(manifest.files["tasks"])
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+
+        def fetched() -> set[str]:
+            return {path.name for path in (tmp_path / "cache").rglob("tasks.*.parquet")}
+
+        [first] = await index.rows(Query("tasks", (), (), ("task_id",), limit=1))
+        assert fetched() == {"tasks.0.parquet"}
+        drivers = (Filter("type", "=", "DRIVER_TASK"),)
+        driver, *_ = await index.rows(Query("tasks", ("task_id",), drivers))
+        assert await index.rows(Query("tasks", (), (Filter("task_id", "=", driver["task_id"]),)))
+        assert fetched() == {"tasks.0.parquet", f"tasks.{number - 1}.parquet"}
+        assert len(await index.rows(Query("tasks", (), (), ("task_id",), limit=1_000))) > 20
+        assert len(fetched()) == number
+        assert first["task_id"] < driver["task_id"]
+
+    with_builder(settings_for(tmp_path), work)
+
+
 def test_values_of_filters_may_be_text(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 

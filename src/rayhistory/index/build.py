@@ -17,6 +17,7 @@ from rayhistory.index.derive import (
     LATE,
     NO_LOSS,
     SERVED_AS_MERGED,
+    SERVED_BY_TASK,
     merged_file,
     served_sql,
     task_list_sql,
@@ -30,7 +31,6 @@ from rayhistory.settings import Settings
 
 _LEAST_MEMORY = 128 << 20
 _ROWS_AT_ONCE = 1_000_000
-_SERVED_BY_TASK = ("tasks", "profile_events")
 EARLIER = "earlier"
 """The folder of the scratch directory with the merged rows of the generation before."""
 
@@ -163,7 +163,7 @@ def merge_table(database: Database, table: Table, scratch: Path, parts: Parts | 
 def write_tasks(database: Database, scratch: Path, closing: Closing | None, part: int) -> dict[str, Path]:
     """The served tables of tasks, of one part: its merged ones are in the database, and so is what ends tasks."""
     served = _served(closing)
-    return {name: write(database, scratch, name, f"({served[name]})", part) for name in _SERVED_BY_TASK}
+    return {name: write(database, scratch, name, f"({served[name]})", part) for name in SERVED_BY_TASK}
 
 
 def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Files:
@@ -174,7 +174,7 @@ def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Fi
 def write_small(database: Database, scratch: Path, closing: Closing | None) -> Files:
     """The served tables that need nothing of the tables of tasks, but for the dashboard's answers."""
     served = _served(closing)
-    names = served.keys() - {"gaps", SNAPSHOTS, *_SERVED_BY_TASK}
+    names = served.keys() - {"gaps", SNAPSHOTS, *SERVED_BY_TASK}
     return {name: [write(database, scratch, name, f"({served[name]})")] for name in names}
 
 

@@ -37,8 +37,8 @@ class IndexCache:
     def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         """The index of this generation; its tables are fetched when they are asked for."""
 
-        async def fetch(name: str, *, again: bool) -> list[Path]:
-            return await self.table(ref, manifest, name, again=again)
+        async def fetch(name: str, parts: range, *, again: bool) -> list[Path]:
+            return await self.table(ref, manifest, name, parts, again=again)
 
         return OpenIndex(manifest, fetch)
 
@@ -46,9 +46,11 @@ class IndexCache:
         """Where the tables of one generation, or of a moment of it, are kept."""
         return self._directory / ref.path / build
 
-    async def table(self, ref: SessionRef, manifest: Manifest, name: str, *, again: bool = False) -> list[Path]:
+    async def table(
+        self, ref: SessionRef, manifest: Manifest, name: str, parts: range | None = None, *, again: bool = False
+    ) -> list[Path]:
         """The local copies of a table's files; `again` when those that are there turned out to be damaged."""
-        parts = range(len(manifest.sizes(name)))
+        parts = range(len(manifest.sizes(name))) if parts is None else parts
         return list(await asyncio.gather(*(self._part(ref, manifest, name, part, again=again) for part in parts)))
 
     async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, again: bool) -> Path:

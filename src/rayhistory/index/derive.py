@@ -227,6 +227,8 @@ SERVED_AS_MERGED = {
     "snapshots": "ns, uri",
 }
 """Tables that are served as they are merged, and the order in which they are kept."""
+SERVED_BY_TASK = ("tasks", "profile_events")
+"""Tables that have a file for each part of the fold, and the ids of tasks of that part in it."""
 
 
 def merged_file(table: str) -> str:

@@ -32,8 +32,8 @@ class Moments:
         served = {name: sizes for name, sizes in manifest.files.items() if not name.startswith(MERGED)}
         as_it_was = msgspec.structs.replace(manifest, files=served, closing=None, last_ns=ns)
 
-        async def fetch(name: str, *, again: bool) -> list[Path]:
-            paths = [folder / f"{name}.{part}.parquet" for part in range(len(served[name]))]
+        async def fetch(name: str, parts: range, *, again: bool) -> list[Path]:
+            paths = [folder / f"{name}.{part}.parquet" for part in parts]
             if again or not all(path.exists() for path in paths):
                 await self._made(ref, manifest, folder, ns, patience)
             return paths

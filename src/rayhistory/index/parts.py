@@ -53,6 +53,11 @@ class Parts:
             places[part_of[task_id[:_DIGITS]]].append(place)
         return ((part, found) for part, found in enumerate(places) if found)
 
+    def between(self, low: str, high: str) -> range:
+        """The parts that tasks with ids from one to the other can be in; one at least."""
+        first = bisect_right(self._bounds, low)
+        return range(first, max(first, bisect_right(self._bounds, high)) + 1)
+
     def condition(self, part: int) -> str:
         """In SQL: the task is in the part."""
         terms = [f"task_id >= '{self._bounds[part - 1]}'"] if part else []

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,9 +20,10 @@ import msgspec
 from rayhistory.errors import DamagedIndex, StoreUnavailable, UsageError
 from rayhistory.events.tables import TABLES, Type
 from rayhistory.index.answers import LAST_ANSWERS, SNAPSHOTS
-from rayhistory.index.derive import SERVED_AS_MERGED, TASK_LIST
+from rayhistory.index.derive import SERVED_AS_MERGED, SERVED_BY_TASK, TASK_LIST
 from rayhistory.index.manifest import MERGED, Manifest
 from rayhistory.index.merge import parquet
+from rayhistory.index.parts import Parts
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -63,7 +65,6 @@ class Query(msgspec.Struct, frozen=True):
     sort: tuple[str, ...] = ()
     """Column names; a leading minus means descending. What is absent comes last, either way."""
     limit: int | None = None
-    offset: int = 0
     after: tuple[Any, ...] | None = None
     """Only what comes after the row that has these values in the columns of the `order`."""
 
@@ -81,8 +82,8 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Fetch(Protocol):
-    async def __call__(self, name: str, *, again: bool) -> list[Path]:
-        """The local copies of a table's files."""
+    async def __call__(self, name: str, parts: range, *, again: bool) -> list[Path]:
+        """The local copies of some of a table's files."""
 
 
 class OpenIndex:
@@ -96,7 +97,15 @@ class OpenIndex:
     async def rows(self, query: Query) -> list[Row]:
         if _is_large(query):
             return await self._whole_rows(query)
-        return await self._run(query, self._rows, query.columns or ("*",))
+        file, parts = self._place(query, query.columns or ("*",))
+        if query.limit is None or query.order[:1] != ("task_id",):
+            return await self._read({file: parts}, partial(self._rows, query))
+        found: list[Row] = []
+        for some in (parts[:1], parts[1:]):  # each begins where the one before ends: the first often has enough
+            if some and len(found) < query.limit:
+                left = msgspec.structs.replace(query, limit=query.limit - len(found))
+                found += await self._read({file: some}, partial(self._rows, left))
+        return found
 
     async def portions(self, query: Query, most: int) -> AsyncIterator[list[Row]]:
         """The rows of a sorted query, at most so many of them at a time; its columns must be, or have, its order's."""
@@ -155,8 +164,11 @@ class OpenIndex:
 
     async def read(self, files: tuple[str, ...], work: Callable[..., T]) -> T:
         """What the work makes of these tables, each given as something to select from; in a thread of its own."""
+        return await self._read({file: self._all_parts(file) for file in files}, work)
+
+    async def _read(self, files: dict[str, range], work: Callable[..., T]) -> T:
         for again in (False, True):
-            sources = [parquet(await self._fetch(file, again=again)) for file in files]
+            sources = [parquet(await self._fetch(file, parts, again=again)) for file, parts in files.items()]
             try:
                 return await asyncio.to_thread(work, *sources)
             except duckdb.OutOfMemoryException as error:
@@ -166,13 +178,27 @@ class OpenIndex:
                     raise DamagedIndex(f"{' or '.join(files)} cannot be read: {error}") from error
         raise AssertionError
 
+    def _all_parts(self, file: str) -> range:
+        return range(len(self.manifest.sizes(file)))
+
     async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
-        """`by` names the columns that are asked for."""
+        file, parts = self._place(query, by)
+        return await self._read({file: parts}, partial(work, query))
+
+    def _place(self, query: Query, by: tuple[str, ...]) -> tuple[str, range]:
+        """The table that has the columns, and those of its files that have what is asked for.
+
+        The tables of tasks are cut by ranges of ids.
+        """
         if query.table not in self.tables and query.table in KEYS:
             raise DamagedIndex(f"generation {self.manifest.generation} of an index has no table {query.table}")
         if query.table not in self.tables:
             raise UsageError(f"no table {query.table!r}: there are {', '.join(self.tables)}")
-        return await self.read((best_file(query, by),), lambda source: work(query, source))
+        file = best_file(query, by)
+        parts = self._all_parts(file)
+        if file in SERVED_BY_TASK and len(parts) > 1:
+            parts = Parts(len(parts)).between(*_ids_between(query))
+        return file, parts
 
     def _rows(self, query: Query, source: str) -> list[Row]:
         types = self._types(source)
@@ -181,8 +207,6 @@ class OpenIndex:
         sql = f"SELECT {columns} FROM {source}{where}{_order(types, query)}"
         if query.limit is not None:
             sql += f" LIMIT {int(query.limit)}"
-        if query.offset:
-            sql += f" OFFSET {int(query.offset)}"
         return _execute(sql, values)
 
     def _sizes(self, query: Query, source: str) -> list[int]:
@@ -245,6 +269,22 @@ def _is_large(query: Query) -> bool:
     if query.table != "tasks" or not query.sort or query.limit is None or query.limit <= _LARGE_PAGE:
         return False
     return not query.columns or not set(query.columns) <= _LISTED
+
+
+def _ids_between(query: Query) -> tuple[str, str]:
+    """The lowest and the highest id of tasks that can be among what is asked for."""
+    low, high = "", "g"
+    for one in query.filters:
+        if one.column != "task_id" or not one.value:
+            continue
+        values = one.value if one.operator == "in" else [str(one.value).lower() if one.operator == "=" else one.value]
+        if one.operator in ("=", "in", ">=", ">"):
+            low = max(low, min(map(str, values)))
+        if one.operator in ("=", "in", "<=", "<"):
+            high = min(high, max(map(str, values)))
+    if query.after and query.after[0] and query.order[0] == "task_id":
+        low = max(low, str(query.after[0]))
+    return low, high
 
 
 def _known(types: dict[str, str], table: str, column: str) -> str:

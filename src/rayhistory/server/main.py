@@ -19,7 +19,7 @@ from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.layout import Layout
 from rayhistory.server.app import create_app
 from rayhistory.server.catalogue import Catalogue
-from rayhistory.server.memory import give_back_early
+from rayhistory.server.memory import give_back_early, look_for_cycles_rarely
 from rayhistory.settings import SERVER, Settings, parse_command_line
 from rayhistory.storage import open_store
 
@@ -56,6 +56,7 @@ def listening(settings: Settings, host: str) -> tuple[Settings, Certificate | No
 def serve(app: Starlette, listener: socket.socket, certificate: Certificate | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C."""
     give_back_early()
+    look_for_cycles_rarely()
     if certificate:
         certificate.watch()
     config = uvicorn.Config(
