@@ -13,7 +13,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-matrix check format bench test-faults test-load fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
+.PHONY: help run test test-matrix check format bench test-faults test-laws test-load fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
 else
 	@$(BIN)/python tests/faults/campaign.py $(SEEDS) $(RAYHISTORY_SEED)
 endif
+
+test-laws: $(READY) ## the laws of the fold, each with a hundred examples (EXAMPLES=1000 for more)
+	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/test_fold.py tests/unit/test_merge_laws.py
 
 test-load: $(READY) ## the server under load for half an hour (MINUTES=2 for less), with figures
 	@$(BIN)/python benchmarks/load.py --minutes $(or $(MINUTES),30)

@@ -2,16 +2,19 @@
 
 import contextlib
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
+import yaml
 
 from recorded import rays, several, workloads
 from recorded.accepted import explanation
-from recorded.commands import asked
+from recorded.commands import asked, environment
 from recorded.compare import Comparison, Difference, compare
 from recorded.printed import compare_printed
 from recorded.questions import everything
@@ -154,6 +157,31 @@ def test_rays_own_clients_print_what_they_printed_on_the_live_cluster(
     now = asked(case.python, *((case.address, each.call) for each in printed))
     compared = [compare_printed(each.call, each.answer, dead) for each, dead in zip(printed, now, strict=True)]
     judged(case, "what Ray's own clients print", compared, request)
+
+
+def test_the_command_line_of_serve_tells_what_was_deployed(case: Case) -> None:
+    """It takes the same address as Ray's other clients."""
+    if not case.name.endswith("serving"):
+        pytest.skip("this workload has none")
+    done = subprocess.run(
+        [Path(case.python).with_name("serve"), "status", "--address", case.address.rstrip("/")],
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = yaml.safe_load(done.stdout)["applications"]
+    live = case.recorded.live("/api/serve/applications/")["applications"]
+    assert live
+    assert {name: application["status"] for name, application in told.items()} == {
+        name: application["status"] for name, application in live.items()
+    }
+    for name, application in live.items():
+        assert {
+            deployment: (each["status"], sum(each["replica_states"].values()))
+            for deployment, each in told[name]["deployments"].items()
+        } == {
+            deployment: (each["status"], len(each["replicas"]))
+            for deployment, each in application["deployments"].items()
+        }
 
 
 def test_every_answer_is_compared_once(recorded: Recorded) -> None:

@@ -328,7 +328,7 @@ ACCEPTED = (
     Accepted(_ACTORS, "endTime", _closed(_end_time), "when it was closed"),
     Accepted(_ACTORS, "timestamp", _closed(_is_later), "when it was closed"),
     Accepted(_ACTORS, "exitDetail", _closed(_text_of_the_end), "why it was closed"),
-    Accepted(_ACTORS, f"({_STATISTICS})([.].+)?", _measured,
+    Accepted(_ACTORS, f"({_STATISTICS})([.].+)?", lambda it: it.dead is ABSENT or _measured(it),
              "measured by the dashboard now and then; the history has the last of each, and always the worker's id"),
     Accepted("/api/v0/workers", "is_alive", lambda it: it.live is True and it.dead is False, "all processes are gone"),
     Accepted("/api/v0/workers", "exit_detail", _closed(_text_of_the_end), "why it was closed"),

@@ -45,7 +45,11 @@ from rayhistory.layout import Layout
 
 WRONG = f"source <> '' AND kind <> '{REPEATED}'"
 QUICK = settings(max_examples=30, deadline=None)
-LAWS = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAWS = settings(
+    max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def ns_of(event: dict[str, Any]) -> int:

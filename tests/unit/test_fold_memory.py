@@ -19,11 +19,13 @@ from folding import END, REF, as_lines, fold_session, put, rows, settings_for, t
 from rayhistory.events.columns import Rows
 from rayhistory.index.decoding import Decoding, decode
 from rayhistory.index.fold import FoldJob, FoldReport
+from rayhistory.index.manifest import Manifest
 from rayhistory.index.parts import MOST_PARTS, Parts
 from rayhistory.index.read import read_source
 from rayhistory.index.sources import Kind, Source
 from rayhistory.storage import open_store
 
+MOMENT = "2026-11-15T19:18:40.151619287Z"
 TRACEBACK = "Traceback (most recent call last):\n" + "".join(
     f'  File "/home/ray/site-packages/package/module_{number}.py", line {number * 7}, in function_{number}\n'
     f"    return call_{number}(argument, other={number})\n"
@@ -34,17 +36,16 @@ TRACEBACK = "Traceback (most recent call last):\n" + "".join(
 
 def failures(first: int, count: int, message: str = TRACEBACK) -> list[dict[str, object]]:
     chance = random.Random(first)
-    at = "2026-11-15T19:18:40.151619287Z"
     return [
         {
             "eventId": f"{number}",
             "eventType": "TASK_LIFECYCLE_EVENT",
-            "timestamp": at,
+            "timestamp": MOMENT,
             "taskLifecycleEvent": {
                 "taskId": base64.b64encode(chance.randbytes(8) + b"\xff" * 12 + b"\1\0\0\0").decode(),
                 "taskAttempt": 0,
                 "jobId": "AQAAAA==",
-                "stateTransitions": [{"state": "FAILED", "timestamp": at}],
+                "stateTransitions": [{"state": "FAILED", "timestamp": MOMENT}],
                 "rayErrorInfo": {"errorType": "TASK_EXECUTION_EXCEPTION", "errorMessage": f"{message}{number}"},
             },
         }
@@ -128,23 +129,48 @@ def memory_of(pid: int) -> int:
         return 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_long_texts_are_folded_in_the_memory_that_was_given(tmp_path: Path) -> None:
-    """300 MB of them, of which the store has six: the fold's processes together have at most half as much again."""
-    for number in range(4):
-        lines = as_lines(failures(number * 6000, 6000))
-        put(tmp_path, number, gzip.compress(lines, 1), suffix=".jsonl.gz")
-    (tmp_path / "scratch").mkdir()
-    job = FoldJob(msgspec.to_builtins(settings_for(tmp_path, "512Mi")), REF, END, str(tmp_path / "scratch"))
-    (tmp_path / "job.json").write_bytes(msgspec.json.encode(job))
-    with (tmp_path / "job.json").open("rb") as given, (tmp_path / "said").open("wb") as said:
+def fold_watched(directory: Path, memory: str) -> tuple[Manifest, int]:
+    """Folds in a process of its own; with the most memory that it and those below it had at once."""
+    (directory / "scratch").mkdir()
+    job = FoldJob(msgspec.to_builtins(settings_for(directory, memory)), REF, END, str(directory / "scratch"))
+    (directory / "job.json").write_bytes(msgspec.json.encode(job))
+    with (directory / "job.json").open("rb") as given, (directory / "said").open("wb") as said:
         process = subprocess.Popen([sys.executable, "-m", "rayhistory.index.fold"], stdin=given, stdout=said)
     most = 0
     while process.poll() is None:
         most = max(most, sum(map(memory_of, tree(process.pid))))
         time.sleep(0.03)
     assert process.returncode == 0
-    report = msgspec.json.decode((tmp_path / "said").read_bytes().splitlines()[-1], type=FoldReport)
+    report = msgspec.json.decode((directory / "said").read_bytes().splitlines()[-1], type=FoldReport)
     assert report.manifest
-    assert report.manifest.counts.failed_tasks == 24_000
+    return report.manifest, most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_long_texts_are_folded_in_the_memory_that_was_given(tmp_path: Path) -> None:
+    """300 MB of them, of which the store has six: the fold's processes together have at most half as much again."""
+    for number in range(4):
+        lines = as_lines(failures(number * 6000, 6000))
+        put(tmp_path, number, gzip.compress(lines, 1), suffix=".jsonl.gz")
+    manifest, most = fold_watched(tmp_path, "512Mi")
+    assert manifest.counts.failed_tasks == 24_000
     assert 100 << 20 < most <= 768 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_an_object_of_a_gigabyte_is_read_in_the_memory_that_was_given(tmp_path: Path) -> None:
+    """Nearly all of it are events of a kind that nobody knows; what stands before and after them is read."""
+    unknown = as_lines([{"eventId": "", "eventType": "NEWS", "timestamp": MOMENT, "news": {"text": "x" * 60_000}}])
+    number = -(-(10**9) // len(unknown))
+    object_path = tmp_path / put(tmp_path, 0, as_lines(failures(0, 10, "Traceback")))
+    with object_path.open("ab") as file:
+        for _ in range(number):
+            file.write(unknown)
+        file.write(as_lines(failures(10, 10, "Traceback")))
+    manifest, most = fold_watched(tmp_path, "512Mi")
+    assert object_path.stat().st_size > 10**9
+    object_path.unlink()
+    assert manifest.counts.failed_tasks == 20
+    gaps = rows(tmp_path, manifest, "SELECT kind, detail, count FROM gaps WHERE kind = 'unknown event type'")
+    assert gaps == [("unknown event type", "NEWS", number)]
+    assert most <= 768 << 20

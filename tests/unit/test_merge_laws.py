@@ -1,5 +1,6 @@
 """The merge is commutative, associative and idempotent, in SQL as in the reference."""
 
+import os
 import random
 
 import duckdb
@@ -34,6 +35,9 @@ def rows_of(table: Table) -> st.SearchStrategy[list[Row]]:
     return st.lists(st.tuples(*columns), max_size=6)
 
 
+LAWS = settings(max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 25), deadline=None)
+
+
 def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:
     if not rows:
         return []
@@ -42,7 +46,7 @@ def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-@settings(max_examples=25, deadline=None)
+@LAWS
 @given(data=st.data())
 def test_sql_and_reference_agree(name: str, data: st.DataObject) -> None:
     """One declaration, two implementations, the same rows."""
@@ -52,7 +56,7 @@ def test_sql_and_reference_agree(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", ["task_updates", "submission_jobs", "placement_groups", "workers"])
-@settings(max_examples=25, deadline=None)
+@LAWS
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_order_repetition_and_grouping_do_not_matter(name: str, data: st.DataObject, seed: int) -> None:
     """Shuffled, doubled, and merged in two parts first: the same rows."""
