@@ -212,7 +212,7 @@ def test_a_type_that_is_none_of_ours_stands_in_no_query(home: Path) -> None:
         database.execute(f"COPY ({TABLES['a type that is a query']}) TO '{path}' (FORMAT parquet)")
     manifest = msgspec.convert(manifests[0], Manifest)
 
-    async def here(name: str, *, again: bool) -> list[Path]:
+    async def here(name: str, parts: range, *, again: bool) -> list[Path]:
         return [path]
 
     many = Filter("task_id", "in", tuple(range(17)))

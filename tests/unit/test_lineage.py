@@ -60,7 +60,7 @@ def opened(folder: Path) -> OpenIndex:
     files = {"tasks": [1], "task_list": [1], "actors": [1]}
     manifest = Manifest(SCHEMA, 1, "b", files, "", None, Counts(), None, None, None, 0, 0)
 
-    async def fetch(name: str, *, again: bool) -> list[Path]:
+    async def fetch(name: str, parts: range, *, again: bool) -> list[Path]:
         return [folder / ("actors" if name == "actors" else "tasks")]
 
     return OpenIndex(manifest, fetch)
