@@ -6,6 +6,7 @@ python benchmarks/fold.py [TASKS …] [--plain] [--memory 1Gi] [--store DIRECTOR
 import argparse
 import asyncio
 import gzip
+import os
 import resource
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from collector import stolen
 from generate import generate, session_ref
 
 from rayhistory.index.fold import FoldJob, FoldReport
@@ -34,6 +36,8 @@ class Fold(NamedTuple):
     index_mb: float
     peak_mb: float
     """Of all its processes together, without what they share with files."""
+    stolen: float
+    """By the host: the share of the cores that was wanted meanwhile, and not there."""
 
     @property
     def speed(self) -> float:
@@ -43,10 +47,11 @@ class Fold(NamedTuple):
         return [
             f"{self.tasks:,}", f"{self.events:,}", f"{self.raw_mb:.0f}", f"{self.seconds:.2f}", f"{self.cpu:.2f}",
             f"{self.speed:.0f}", f"{self.index_mb:.1f}", f"{self.index_mb / self.raw_mb:.1%}", f"{self.peak_mb:.0f}",
+            f"{self.stolen:.0%}",
         ]  # fmt: skip
 
 
-HEADS = ["tasks", "events", "raw MB", "seconds", "CPU s", "MB/s", "index MB", "of raw", "peak MB"]
+HEADS = ["tasks", "events", "raw MB", "seconds", "CPU s", "MB/s", "index MB", "of raw", "peak MB", "stolen"]
 
 
 def main() -> None:
@@ -76,11 +81,12 @@ def measure(place: Path, tasks: int, memory: str = "1Gi", *, compressed: bool = 
     settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(place), "RAYHISTORY_FOLD_MEMORY": memory})
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-scratch-") as scratch:
         job = msgspec.json.encode(FoldJob(msgspec.to_builtins(settings), ref, Closing(0, clean=True), scratch))
-        cpu, began = _cpu_of_children(), time.monotonic()
+        before, cpu, began = stolen(), _cpu_of_children(), time.monotonic()
         done, peak = asyncio.run(_fold(job))
         seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu
+        share = (stolen() - before) / seconds / (os.cpu_count() or 1)
     assert done.manifest
-    return Fold(tasks, done.manifest.events, raw / 1e6, seconds, cpu, done.manifest.size / 1e6, peak / 1e6)
+    return Fold(tasks, done.manifest.events, raw / 1e6, seconds, cpu, done.manifest.size / 1e6, peak / 1e6, share)
 
 
 async def _fold(job: bytes) -> tuple[FoldReport, int]:

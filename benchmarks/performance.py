@@ -12,11 +12,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from collector import stolen
 from fold import HEADS, Fold, measure
 from generate import session_ref
 from query import Server
@@ -64,8 +66,11 @@ def main() -> None:
 
 
 def output(script: str, *arguments: str) -> str:
+    """What it prints, and how much of the cores other machines on the same host had meanwhile."""
+    before, began = stolen(), time.monotonic()
     done = subprocess.run([sys.executable, HERE / script, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    share = (stolen() - before) / (time.monotonic() - began) / (os.cpu_count() or 1)
+    return f"{done.stdout.strip()}\n({share:.0%} of the cores were stolen by the host)"
 
 
 def opened(place: Path, tasks: int) -> dict[str, float]:
@@ -135,7 +140,8 @@ Python {platform.python_version()}. Machines differ and are noisy: run it on you
 ## Folding
 
 A session of *n* tasks has about four events per task, of about a kilobyte, as Ray posts them, out of order and some
-twice. It is folded from nothing, in processes of its own. *Peak* is the memory of all of them together.
+twice. It is folded from nothing, in processes of its own. *Peak* is the memory of all of them together, *stolen* what
+the host gave to other machines of what the cores could have done.
 
 {chr(10).join(table)}
 

@@ -18,7 +18,7 @@ def give_back_early() -> None:
 
 
 def look_for_cycles_rarely() -> None:
-    """Answers are trees, and gone with their last reference: to look for cycles among ten thousand rows, again and again
-    while they are made, takes a fifth of the time."""
+    """Answers are trees, and gone with their last reference: to look for cycles among ten thousand rows while they are
+    made takes a fifth of the time."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
