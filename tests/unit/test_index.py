@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
@@ -361,17 +362,17 @@ def test_an_index_in_parts_answers_like_one_in_a_piece(tmp_path: Path) -> None:
             (Filter("task_id", "!=", ids[3]),),
             (Filter("task_id", "=", None),),
         ]
+        sorts = (("task_id",), ("-task_id",), ("task_id", "-attempt_number"), ("-start_time_ms",))
+        ordered = {sort: await index.rows(Query("tasks", (), (), sort, limit=100)) for sort in sorts}
         answers: list[object] = [rows]
         for filters in conditions:
             answers.append(await index.count(Query("tasks", filters=filters)))
             answers.append(await index.rows(Query("profile_events", (), filters, ("task_id", "attempt"), 5)))
-            for sort in (("task_id",), ("-task_id",), ("task_id", "-attempt_number"), ("-start_time_ms",)):
-                for limit in (0, 1, 7, 2_000):
-                    for place in (0, 10, len(rows) - 1):
-                        query = Query("tasks", keys, filters, sort, limit)
-                        after = query.place_of((await index.rows(Query("tasks", (), sort=sort, limit=100)))[place])
-                        answers.append(await index.rows(query))
-                        answers.append(await index.rows(Query("tasks", keys, filters, sort, limit, after)))
+            for sort in sorts:
+                for limit in (1, 2_000):
+                    query = Query("tasks", keys, filters, sort, limit)
+                    starts = [None, *(query.place_of(ordered[sort][place]) for place in (3, 20))]
+                    answers += [await index.rows(msgspec.structs.replace(query, after=after)) for after in starts]
         found.append(answers)
 
     for directory in (whole, parted):
