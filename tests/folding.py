@@ -3,6 +3,7 @@
 import asyncio
 import json
 import tempfile
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,16 @@ async def _put(directory: Path, key: str, data: bytes) -> None:
 
 
 def fold_session(
-    directory: Path, closing: Closing | None = END, *, memory: str = "1Gi", fresh: bool = False
+    directory: Path,
+    closing: Closing | None = END,
+    *,
+    memory: str = "1Gi",
+    fresh: bool = False,
+    pool: Executor | None = None,
 ) -> Manifest:
     with tempfile.TemporaryDirectory() as scratch:
         job = FoldJob(msgspec.to_builtins(settings_for(directory, memory)), REF, closing, scratch, fresh)
-        return asyncio.run(fold(job, lambda progress, detail: None))
+        return asyncio.run(fold(job, lambda progress, detail: None, pool))
 
 
 def files_of(directory: Path, manifest: Manifest, table: str) -> list[Path]:

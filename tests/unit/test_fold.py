@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,7 @@ from folding import (
 )
 from rayhistory.events.tables import REPEATED
 from rayhistory.events.times import parse_all, parse_ns
+from rayhistory.index.cores import cores
 from rayhistory.index.decoding import Decoding, decode
 from rayhistory.index.manifest import MERGED, Closing
 from rayhistory.index.parts import Parts
@@ -679,6 +681,17 @@ def test_a_session_folded_in_parts_has_the_same_tables(tmp_path: Path, memory: s
     }
     moment = 1_794_770_327_000_000_000
     assert tables_as_of(tmp_path, again, moment) == tables_as_of(tmp_path, fold_session(tmp_path, fresh=True), moment)
+
+
+def test_a_session_that_is_worth_it_is_merged_by_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 0, as_lines(RECORDED[:70]))
+    put(tmp_path, 1, as_lines(RECORDED[70:]))
+    with ThreadPoolExecutor(2) as pool:
+        alone = fold_session(tmp_path, pool=pool)
+        monkeypatch.setattr("rayhistory.index.fold._WORTH_A_PROCESS", 1)
+        shared = fold_session(tmp_path, fresh=True, pool=pool)
+    assert (len(alone.files["tasks"]), len(shared.files["tasks"])) == (1, cores())
+    assert tables(tmp_path, shared) == tables(tmp_path, alone)
 
 
 @QUICK

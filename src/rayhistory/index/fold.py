@@ -40,6 +40,8 @@ _COMPRESSION = 10
 _MEMORY_PER_BYTE = 1.5
 _MEMORY_PER_LONG_BYTE = 10
 """Long texts stay as long as they are: DuckDB has them several times, and can put only some of that on disk."""
+_WORTH_A_PROCESS = 32 << 20
+"""From twice as much to read on, processes that merge a part each are sooner done than one with threads."""
 _NICENESS = 10
 """Cores that visitors need are left to them: a fold takes long anyhow, and a page does not."""
 
@@ -86,7 +88,9 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
         fresh = unread(sources, covered)
         report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
         earlier = Decoded(before.events, before.events * USUAL_BYTES, before.long_bytes) if before else Decoded()
-        parts = parts_for(settings, earlier + estimate(fresh))
+        expected = earlier + estimate(fresh)
+        least = min(cores(), expected.raw_bytes // _WORTH_A_PROCESS) if pool else 1
+        parts = parts_for(settings, expected, least)
         work = Decoding(settings, scratch, parts)
         decoded = await decode_all(
             work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
@@ -109,10 +113,10 @@ def estimate(fresh: list[Source]) -> Decoded:
     return Decoded(raw_bytes=raw)
 
 
-def parts_for(settings: Settings, decoded: Decoded) -> Parts:
+def parts_for(settings: Settings, decoded: Decoded, least: int = 1) -> Parts:
     """As many as it takes for one part to be no larger than the memory of the process that folds it."""
     memory = decoded.raw_bytes * _MEMORY_PER_BYTE + decoded.long_bytes * _MEMORY_PER_LONG_BYTE
-    return Parts(math.ceil(memory * cores() / settings.fold_memory))
+    return Parts(max(least, math.ceil(memory * cores() / settings.fold_memory)))
 
 
 async def _earlier(
