@@ -1,6 +1,6 @@
 """How long the requests of the dashboard and of the ray CLI take, on a session of a given size, over real HTTP.
 
-python benchmarks/query.py [TASKS] [--rounds 20] [--store DIRECTORY]
+python benchmarks/query.py [TASKS] [--rounds 100] [--store DIRECTORY]
 """
 
 import argparse
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,24 @@ def own_requests() -> dict[str, str]:
     }
 
 
+def large_requests() -> dict[str, str]:
+    return {name: url for name, url in requests("").items() if "details" in name or "lineage" in name} | {
+        "10,000 rows by start": f"{ROWS}&sort=-start_time_ms&limit=10000",
+        "10,000 whole rows by start": "api/history/rows/tasks?sort=-start_time_ms&limit=10000",
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time requests.")
     parser.add_argument("tasks", nargs="?", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--store", help="keep the session there, and use it again")
     arguments = parser.parse_args()
     with prepared(arguments.tasks, arguments.store) as (ref, environment), Server(environment) as server:
         print(f"opened again by another server:  {server.time(ref, 'nodes?view=summary') * 1000:.0f} ms")
         measure(server, ref, arguments.rounds)
         pages(server, ref, arguments.rounds)
+        together(server, ref)
         print(f"memory of the serving process: {server.peak_mb():.0f} MB at most")
 
 
@@ -105,6 +114,17 @@ def pages(server: "Server", ref: SessionRef, rounds: int) -> None:
             report(f"page {number:,} by cursor", times[0], times, times[-1])
         cursor = server.json(ref, f"{address}&limit=10000&cursor={cursor}")["next"]
         number += 100
+
+
+def together(server: "Server", ref: SessionRef, visitors: int = 20) -> None:
+    """Many who each want something large that nobody has asked for before."""
+    print(f"{f'{visitors} visitors at once':<28} {'all':>9} {'memory':>9}   (ms, MB at most until then)")
+    with ThreadPoolExecutor(visitors) as pool:
+        for name, url in large_requests().items():
+            began = time.perf_counter()
+            list(pool.map(lambda address: server.time(ref, _not_kept(address)), [url] * visitors))
+            taken = (time.perf_counter() - began) * 1000
+            print(f"{name:<28} {taken:>9.0f} {server.peak_mb():>9.0f}", flush=True)
 
 
 def _not_kept(url: str) -> str:

@@ -28,6 +28,7 @@ def keep_many(directory: Path, tasks: int, *, small_job: int = 0) -> None:
     for table, order in _ORDERS.items():
         file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
         manifest["files"][table] = [_repeat(file, order, tasks, small_job)]
+    manifest["counts"]["tasks"] = tasks
     path.write_bytes(json.dumps(manifest).encode())
     for copy in (directory / "cache").rglob("*.parquet"):
         copy.unlink()

@@ -1,6 +1,7 @@
 """The real program: HTTPS with a certificate that changes, the names that it goes by, and mistakes in its settings."""
 
 import datetime
+import http.client
 import socket
 import ssl
 import subprocess
@@ -75,6 +76,17 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         while served_certificate(address) != second:
             assert time.monotonic() < until
             time.sleep(0.1)
+
+
+def test_a_connection_that_is_idle_for_a_while_can_be_used_again(tmp_path: Path) -> None:
+    """Load balancers keep them for a minute, and take one that is closed for an answer."""
+    with program(tmp_path) as address:
+        connection = http.client.HTTPConnection(address.partition("//")[2])
+        for pause in (6, 0):
+            connection.request("GET", "/livez")
+            assert connection.getresponse().read()
+            time.sleep(pause)
+        connection.close()
 
 
 def test_on_loopback_only_names_of_loopback_are_answered(tmp_path: Path) -> None:

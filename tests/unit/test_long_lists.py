@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rayhistory.server.routes import state
 from recorded_sample import REF, serving, settings_for
 
 MANY = 30_000
+PLAIN = {"Accept-Encoding": "identity"}
 LISTS = ("tasks", "actors", "nodes", "workers", "placement_groups", "cluster_events")
 
 
@@ -67,15 +69,16 @@ def test_a_list_is_the_same_to_the_letter_when_it_is_sent_in_pieces(
 ) -> None:
     address = f"api/v0/{resource}?limit=1000{query}"
     at_once = sample.get(address)
-    monkeypatch.setattr(state, "_LONGEST_AT_ONCE", 0)
-    monkeypatch.setattr(state, "_ROWS_AT_ONCE", 3)
+    assert sample.get(address, headers=PLAIN).text == at_once.text
+    monkeypatch.setattr(state, "_LONGEST_KEPT", 0)
+    monkeypatch.setattr("rayhistory.index.query._AT_ONCE", 3)
     in_pieces = sample.get(f"{address}&timeout=31")  # what was kept is the answer to another question
     assert at_once.text == in_pieces.text
     assert at_once.status_code == in_pieces.status_code
     if at_once.status_code == 200:
         assert ("etag" in at_once.headers, "etag" in in_pieces.headers) == (True, False)
         assert in_pieces.headers["content-encoding"] == "gzip"
-        plain = sample.get(f"{address}&timeout=31", headers={"Accept-Encoding": "identity"})
+        plain = sample.get(f"{address}&timeout=31", headers=PLAIN)
         assert (plain.text, "content-encoding" in plain.headers) == (at_once.text, False)
         assert sample.head(f"{address}&timeout=31").content == b""
 
@@ -94,14 +97,11 @@ def test_a_long_list_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: 
         assert answer.status_code == 200
 
 
-PLAIN = {"Accept-Encoding": "identity"}
-
-
 def test_a_long_list_needs_the_memory_of_one_portion(tmp_path: Path) -> None:
-    """Measured at the server's process, which has given a page of Ray's size before."""
+    """Measured at the server's process, which has given some portions before."""
     keep_many(tmp_path, 5 * MANY)
     with program(tmp_path) as address, httpx.Client(base_url=address, timeout=120, trust_env=False) as client:
-        client.get(f"{REF.url}api/v0/tasks?limit=10000").raise_for_status()
+        client.get(f"{REF.url}api/v0/tasks?limit=20000").raise_for_status()
         before, size = peak(tmp_path), 0
         with client.stream("GET", f"{REF.url}api/v0/tasks?limit=1000000", headers=PLAIN) as answer:
             for block in answer.iter_raw():
@@ -109,6 +109,32 @@ def test_a_long_list_needs_the_memory_of_one_portion(tmp_path: Path) -> None:
         grown = peak(tmp_path) - before
     assert size > 5 * MANY * 300
     assert grown < size / 2, f"{grown >> 20} MiB more for an answer of {size >> 20} MiB"
+
+
+LARGE = (
+    "api/v0/tasks?detail=1&limit=10000&timeout={}",
+    "api/v0/tasks?detail=1&limit=20000&timeout={}",
+    "api/v0/tasks/timeline?timeout={}",
+    "api/history/rows/tasks?limit=10000&sort=-end_time_ms&where=name!={}",
+)
+
+
+@pytest.mark.parametrize("address", LARGE)
+def test_many_who_ask_for_much_need_the_memory_of_one(tmp_path: Path, address: str) -> None:
+    """They wait for each other: none would have an answer sooner. What differs in their questions is kept for none."""
+    keep_many(tmp_path, MANY)
+    with program(tmp_path) as server, ThreadPoolExecutor(12) as visitors:
+
+        def ask(number: int) -> int:
+            return len(httpx.get(f"{server}{REF.url}{address.format(number)}", timeout=120, trust_env=False).text)
+
+        sizes = {ask(number) for number in range(2)}
+        alone = peak(tmp_path)
+        sizes |= set(visitors.map(ask, range(2, 14)))
+        grown = peak(tmp_path) - alone
+    assert len(sizes) == 1
+    assert sizes.pop() > 15_000_000
+    assert grown < 64 << 20, f"{grown >> 20} MiB more than the {alone >> 20} MiB for one"
 
 
 def peak(directory: Path) -> int:

@@ -46,6 +46,22 @@ def test_tasks_by_name_are_counted_as_live(client: TestClient) -> None:
     assert ours["warnings"] is None
 
 
+def test_of_very_many_names_the_most_frequent_are_listed_and_all_are_counted(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = result(client, "tasks/summarize")
+    monkeypatch.setattr(summaries, "_MOST_NAMES", 2)
+    cut = result(client, "tasks/summarize?timeout=31")
+    names, all_names = cluster(cut).pop("summary"), cluster(whole).pop("summary")
+    assert names.items() <= all_names.items()
+    frequent = sorted(count for name in all_names.values() for count in name["state_counts"].values())[-2:]
+    assert sorted(count for name in names.values() for count in name["state_counts"].values()) == frequent
+    assert cluster(cut) == cluster(whole)
+    assert (cut["total"], cut["num_filtered"]) == (whole["total"], whole["num_filtered"])
+    [warning] = cut["warnings"]
+    assert "Not every name is listed" in warning
+
+
 def test_a_summary_can_be_of_one_job(client: TestClient) -> None:
     found = result(client, f"tasks/summarize?{JOB}")
     assert "f" not in cluster(found)["summary"]

@@ -82,7 +82,7 @@ def test_portions_change_nothing_though_a_task_has_as_many_attempts(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     whole = events(client)
-    monkeypatch.setattr(timeline, "_TASKS_AT_ONCE", size)
+    monkeypatch.setattr("rayhistory.index.query._AT_ONCE", size)
     assert events(client) == whole
 
 

@@ -52,24 +52,14 @@ def condition(text: str) -> Filter:
     return Filter(column, _NAMED.get(operator, operator), None if absent else value.strip())
 
 
-def with_order(query: Query) -> Query:
-    """The same, with what is needed to go on after its last row."""
-    if not query.columns:
-        return query
-    needed = (name.lstrip("-") for name in query.order)
-    return msgspec.structs.replace(query, columns=tuple(dict.fromkeys((*query.columns, *needed))))
-
-
 def without_place(query: Query) -> Query:
     """The same from its first page on."""
     return msgspec.structs.replace(query, after=None)
 
 
-def cursor_after(query: Query, rows: list[Row]) -> str | None:
-    """How to go on after these rows of a query `with_order`; None when they are the last."""
-    if not rows or query.limit is None or len(rows) < query.limit:
-        return None
-    place = _Cursor(query.order, query.place_of(rows[-1]))
+def cursor_after(query: Query, last: Row) -> str:
+    """How to go on after a row of a query `with_order()`."""
+    place = _Cursor(query.order, query.place_of(last))
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 

@@ -35,6 +35,9 @@ _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 _LARGEST = 2**63 - 1
 _FEW = 16
 _LARGE_PAGE = 1_000
+_AT_ONCE = 5_000
+"""Up to so many rows DuckDB keeps the first ones while it reads; for more it sorts everything, in twenty times the
+memory."""
 _TYPES = {kind.sql for kind in Type}
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -76,6 +79,13 @@ class Query(msgspec.Struct, frozen=True):
             terms.setdefault(name.lstrip("-"), name)
         return tuple(terms.values())
 
+    def with_order(self) -> "Query":
+        """The same, with what is needed to go on after its last row."""
+        if not self.columns:
+            return self
+        needed = (name.lstrip("-") for name in self.order)
+        return msgspec.structs.replace(self, columns=tuple(dict.fromkeys((*self.columns, *needed))))
+
     def place_of(self, row: Row) -> tuple[Any, ...]:
         """The values of a row that has the columns of the order: what comes `after` it can be asked for with them."""
         return tuple(row[name.lstrip("-")] for name in self.order)
@@ -95,30 +105,33 @@ class OpenIndex:
         self._columns: dict[str, dict[str, str]] = {}
 
     async def rows(self, query: Query) -> list[Row]:
+        if query.sort and (query.limit or 0) > _AT_ONCE:
+            found = [row async for some in self.portions(query.with_order()) for row in some]
+            return _only(query.columns, found)
         if _is_large(query):
             return await self._whole_rows(query)
         file, parts = self._place(query, query.columns or ("*",))
         if query.limit is None or query.order[:1] != ("task_id",):
             return await self._read({file: parts}, partial(self._rows, query))
-        found: list[Row] = []
+        found = []
         for some in (parts[:1], parts[1:]):  # each begins where the one before ends: the first often has enough
             if some and len(found) < query.limit:
                 left = msgspec.structs.replace(query, limit=query.limit - len(found))
                 found += await self._read({file: some}, partial(self._rows, left))
         return found
 
-    async def portions(self, query: Query, most: int) -> AsyncIterator[list[Row]]:
-        """The rows of a sorted query, at most so many of them at a time; its columns must be, or have, its order's."""
+    async def portions(self, query: Query) -> AsyncIterator[list[Row]]:
+        """The rows of a sorted query, some at a time; its columns must be, or have, its order's."""
         left = _LARGEST if query.limit is None else query.limit
         while left > 0:
-            query = msgspec.structs.replace(query, limit=min(most, left))
-            rows = await self.rows(query)
-            if rows:
-                yield rows
-            if len(rows) < min(most, left):
+            query = msgspec.structs.replace(query, limit=min(_AT_ONCE, left))
+            portion = [await self.rows(query)]
+            number = len(portion[0])
+            if not number:
                 return
-            left -= len(rows)
-            query = msgspec.structs.replace(query, after=query.place_of(rows[-1]))
+            left = left - number if number == query.limit else 0
+            query = msgspec.structs.replace(query, after=query.place_of(portion[0][-1]))
+            yield portion.pop()  # nothing of it stays here: whoever asked may be slow
 
     async def fitting(self, query: Query, most_bytes: int) -> Query:
         """The same with so low a limit that all rows but the last have no more text than this together."""
@@ -137,14 +150,19 @@ class OpenIndex:
         columns = (*query.columns, *keys) if query.columns else ()
         found = {(row["task_id"], row["attempt_number"]): row
                  for row in await self.rows(Query(query.table, columns, narrow))}  # fmt: skip
-        rows = [found[row["task_id"], row["attempt_number"]] for row in page]
-        return [{name: row[name] for name in query.columns} for row in rows] if query.columns else rows
+        return _only(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page])
+
+    def at_most(self, query: Query) -> int:
+        """About so many rows a query can have."""
+        counts = self.manifest.counts
+        known = {"tasks": counts.tasks, "actors": counts.actors}.get(query.table, _LARGEST)
+        return min(known, _LARGEST if query.limit is None else query.limit)
 
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
 
     async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
-        """Number of rows (`count`) per distinct value of the columns."""
+        """Number of rows (`count`) per distinct value of the columns; of as many as the query's limit, the most."""
         return await self._run(query, lambda query, source: self._group(query, source, by), by)
 
     async def histogram(self, query: Query, column: str, start: int, step: int) -> list[Row]:
@@ -227,7 +245,11 @@ class OpenIndex:
         columns = ", ".join(_known(types, query.table, name) for name in by)
         where, values = condition_sql(types, query)
         groups = f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}"
-        return _execute(f"{groups} ORDER BY {columns}", values)  # every server gives the same answer, to the byte
+        if query.limit is not None:
+            groups += f" ORDER BY count DESC, {columns} LIMIT {int(query.limit)}"
+        return _execute(
+            f"SELECT * FROM ({groups}) ORDER BY {columns}", values
+        )  # every server gives the same answer, to the byte
 
     def _histogram(self, query: Query, source: str, column: str, start: int, step: int) -> list[Row]:
         types = self._types(source)
@@ -265,10 +287,17 @@ def best_file(query: Query, columns: tuple[str, ...]) -> str:
 
 
 def _is_large(query: Query) -> bool:
-    """Whether so many whole rows of tasks are to be sorted that it would take much memory."""
+    """Whether so many whole rows of tasks are to be sorted that it would take much memory; by id they are already."""
     if query.table != "tasks" or not query.sort or query.limit is None or query.limit <= _LARGE_PAGE:
         return False
-    return not query.columns or not set(query.columns) <= _LISTED
+    return query.order[0] != "task_id" and (not query.columns or not set(query.columns) <= _LISTED)
+
+
+def _only(columns: tuple[str, ...], rows: list[Row]) -> list[Row]:
+    """Rows without what was not asked for."""
+    if not columns or (rows and len(rows[0]) == len(columns)):
+        return rows
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def _ids_between(query: Query) -> tuple[str, str]:

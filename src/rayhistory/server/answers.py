@@ -21,15 +21,18 @@ def rest_answer(message: str, data: dict[str, Any], *, result: bool = True, stat
 
 
 def state_answer(result: object, total: int, filtered: int, warnings: list[str] | None = None) -> Response:
-    """The envelope of Ray's State API. Nothing is ever cut before the filters here, so both totals are the same."""
+    """The envelope of Ray's State API. Nothing is ever cut before the filters here, so both totals are the same.
+
+    They come after the result: of a long one they are known when it is written.
+    """
     return rest_answer(
         "",
         {
             "result": {
+                "result": result,
                 "total": total,
                 "num_after_truncation": total,
                 "num_filtered": filtered,
-                "result": result,
                 "partial_failure_warning": "",
                 "warnings": warnings,
             }

@@ -3,13 +3,15 @@
 What is kept depends on nothing but the index, which never changes: a session that grew has another generation, and so
 other answers. Errors are never kept. The tag of an answer is made from the question, so that a client that has the
 answer is told so before anything is computed.
+
+What is long is written piece by piece, and is in memory as a whole only when it is compressed.
 """
 
 import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
 from isal import igzip, isal_zlib
@@ -27,6 +29,9 @@ _SMALL = 2048
 _LEVEL = 1
 _GZIP = 31
 """How zlib calls the format of gzip."""
+_PIECE = 1 << 20
+_LARGE = 1_000
+"""Rows; so many visitors as there may be can have as many of them at once."""
 _PLAIN_HEADERS = {"content-length", "content-type"}
 _HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
@@ -37,12 +42,22 @@ class Kept(msgspec.Struct, frozen=True):
     compressed: bool
 
 
+class InPieces(Response):
+    """JSON of so many rows at most, which is compressed while it is made, and kept then."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], rows: int) -> None:
+        super().__init__(media_type="application/json")
+        self.pieces = pieces
+        self.rows = rows
+
+
 class KeptAnswers:
     def __init__(self, budget: int = _BUDGET) -> None:
         self._budget = budget
         self._size = 0
         self._answers: OrderedDict[str, Kept] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
+        self._large = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, tag: str) -> AsyncIterator[None]:
@@ -53,6 +68,22 @@ class KeptAnswers:
             finally:
                 self._turns.pop(tag, None)
 
+    def place(self, rows: int) -> AbstractAsyncContextManager[None]:
+        """To be held while an answer of so many rows is made.
+
+        There is one for all that is large: side by side it would be done no sooner, in the memory of all of it.
+        """
+        return self._large if rows > _LARGE else nullcontext()
+
+    async def in_turns(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same pieces, each made while nobody else makes something large."""
+        while True:
+            async with self._large:
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
     def get(self, tag: str) -> Kept | None:
         found = self._answers.get(tag)
         if found:
@@ -61,11 +92,12 @@ class KeptAnswers:
 
     async def keep(self, tag: str, answer: Response) -> Kept:
         """The answer as it is kept; one that is too large is only made smaller."""
-        body, media_type = bytes(answer.body), answer.media_type
-        if len(body) > _SMALL:
-            kept = Kept(await asyncio.to_thread(igzip.compress, body, _LEVEL), media_type, compressed=True)
+        if isinstance(answer, InPieces):
+            async with self.place(answer.rows):
+                body = b"".join([packed async for packed in _compressed(answer.pieces)])
+            kept = Kept(body, answer.media_type, compressed=True)
         else:
-            kept = Kept(body, media_type, compressed=False)
+            kept = await _small_or_packed(answer)
         if len(kept.body) <= min(_LARGEST, self._budget) and tag not in self._answers:
             self._answers[tag] = kept
             self._size += len(kept.body)
@@ -73,6 +105,13 @@ class KeptAnswers:
                 _, oldest = self._answers.popitem(last=False)
                 self._size -= len(oldest.body)
         return kept
+
+
+async def _small_or_packed(answer: Response) -> Kept:
+    body, media_type = bytes(answer.body), answer.media_type
+    if len(body) <= _SMALL:
+        return Kept(body, media_type, compressed=False)
+    return Kept(await asyncio.to_thread(igzip.compress, body, _LEVEL), media_type, compressed=True)
 
 
 def tag_of(request: Request, view: SessionView) -> str:
@@ -87,7 +126,7 @@ def tag_of(request: Request, view: SessionView) -> str:
 
 def can_be_kept(answer: Response) -> bool:
     """Only what was answered well, at once, and with nothing that is not in the body."""
-    return type(answer) is Response and answer.status_code == 200 and set(answer.headers) <= _PLAIN_HEADERS
+    return type(answer) in (Response, InPieces) and answer.status_code == 200 and set(answer.headers) <= _PLAIN_HEADERS
 
 
 def is_known(request: Request, tag: str) -> bool:
@@ -106,7 +145,7 @@ async def answer_from(request: Request, tag: str, kept: Kept) -> Response:
         return Response(kept.body, 200, headers, kept.media_type)
     if _reads_gzip(request.headers.get("accept-encoding", "")):
         return Response(kept.body, 200, headers | {"Content-Encoding": "gzip"}, kept.media_type)
-    return Response(await asyncio.to_thread(igzip.decompress, kept.body), 200, headers, kept.media_type)
+    return StreamingResponse(_unpacked(kept.body), 200, headers, kept.media_type)
 
 
 async def answer_in_pieces(
@@ -119,14 +158,24 @@ async def answer_in_pieces(
     headers = {**_HEADERS, **(headers or {})}
     if _reads_gzip(request.headers.get("accept-encoding", "")):
         pieces, headers = _compressed(pieces), headers | {"Content-Encoding": "gzip"}
-    pieces = await begun(pieces)
+    pieces = await begun(request.app.state.answers.in_turns(pieces))
     return StreamingResponse(nothing() if request.method == "HEAD" else pieces, 200, headers, "application/json")
+
+
+async def _unpacked(body: bytes) -> AsyncIterator[bytes]:
+    """Piece by piece: a slow reader does not have the whole in memory."""
+    unpacker = isal_zlib.decompressobj(wbits=_GZIP)
+    while not unpacker.eof:
+        yield await asyncio.to_thread(unpacker.decompress, body, _PIECE)
+        body = unpacker.unconsumed_tail
 
 
 async def _compressed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     packer = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _GZIP)
     async for piece in pieces:
-        if packed := await asyncio.to_thread(packer.compress, piece):
+        packed = await asyncio.to_thread(packer.compress, piece)
+        del piece  # while the rest waits for its turn
+        if packed:
             yield packed
     yield packer.flush()
 

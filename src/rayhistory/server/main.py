@@ -25,6 +25,8 @@ from rayhistory.storage import open_store
 
 log = logging.getLogger(__name__)
 
+_KEEP_ALIVE = 75
+"""Seconds; longer than clients and load balancers keep a connection: who closes last never hits a closed one."""
 _DESCRIPTION = "Serves the sessions in the store: the Ray Dashboard, Ray's API and curl, for clusters that are gone."
 
 
@@ -64,6 +66,7 @@ def serve(app: Starlette, listener: socket.socket, certificate: Certificate | No
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=_KEEP_ALIVE,
         proxy_headers=False,  # who is believed about whom is said by --trusted-proxies
         server_header=False,
         ssl_context_factory=(lambda _config, _default: certificate.context) if certificate else None,

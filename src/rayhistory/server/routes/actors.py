@@ -89,7 +89,8 @@ def plain_resources(resources: dict[str, float]) -> dict[str, float]:
 async def actors(request: Request, view: SessionView) -> Response:
     wanted = request.query_params.get("ids")
     filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
-    return rest_answer("All actors fetched.", {"actors": await dashboard_actors(request, view, *filters)})
+    async with request.app.state.answers.place(view.index.manifest.counts.actors):
+        return rest_answer("All actors fetched.", {"actors": await dashboard_actors(request, view, *filters)})
 
 
 async def actor(request: Request, view: SessionView) -> Response:

@@ -1,5 +1,8 @@
 """Our own way to the tables: any columns, filters and order, page by page."""
 
+from collections.abc import AsyncIterator
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -7,7 +10,7 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import UsageError
 from rayhistory.index import ask
 from rayhistory.index.query import Query, Row
-from rayhistory.server.answers import json_answer
+from rayhistory.server.kept import InPieces
 from rayhistory.server.redaction import MASK, is_browser, masked_text
 from rayhistory.server.routing import get, own_answer_to
 from rayhistory.server.view import SessionView
@@ -33,11 +36,21 @@ async def rows(request: Request, view: SessionView) -> Response:
         _check_no_masked(query)
     if query.table == "snapshots":  # each may be megabytes
         query = await view.index.fitting(query, _LARGEST_PAGE)
-    found = await view.index.rows(ask.with_order(query))
-    following = ask.cursor_after(query, found)
-    shown = [_shown(row, query.columns, mask=is_browser(request)) for row in found]
-    total = {"total": await view.index.count(ask.without_place(query))} if given.get("count") == "1" else {}
-    return json_answer({"rows": shown, "next": following, **total})
+    pieces = _pieces(view, query, counted=given.get("count") == "1", mask=is_browser(request))
+    return InPieces(pieces, view.index.at_most(query))
+
+
+async def _pieces(view: SessionView, query: Query, *, counted: bool, mask: bool) -> AsyncIterator[bytes]:
+    found, last, begin = 0, None, b'{"rows":['
+    async for rows in view.index.portions(query.with_order()):
+        found, last = found + len(rows), rows[-1]
+        shown = msgspec.json.encode([_shown(row, query.columns, mask=mask) for row in rows])
+        rows.clear()
+        yield begin + shown[1:-1]
+        begin = b","
+    following = ask.cursor_after(query, last) if last and found == query.limit else None
+    total = {"total": await view.index.count(ask.without_place(query))} if counted else {}
+    yield (b"" if found else begin) + b"]," + msgspec.json.encode({"next": following, **total})[1:]
 
 
 def _check_no_masked(query: Query) -> None:

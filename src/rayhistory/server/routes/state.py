@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from rayhistory.index.query import Filter, Query, Row
 from rayhistory.server import state_rows, state_schema
 from rayhistory.server.answers import inside, objects, parsed, state_answer
-from rayhistory.server.kept import answer_in_pieces
+from rayhistory.server.kept import InPieces, answer_in_pieces
 from rayhistory.server.redaction import is_browser, masked, masked_text
 from rayhistory.server.routes.jobs import job_details
 from rayhistory.server.routing import closed_for_pages, get
@@ -22,9 +22,8 @@ from rayhistory.server.view import SessionView
 
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 
-_LONGEST_AT_ONCE = 10_000
-"""Longer lists, which Ray does not give, are written while they are sent, and not kept."""
-_ROWS_AT_ONCE = 2_000
+_LONGEST_KEPT = 10_000
+"""Longer lists, which Ray does not give, are sent while they are written."""
 _PORTION = 500
 _FAR_APART = 4
 """So many profiles for each task are read rather than to ask for the tasks by name."""
@@ -115,27 +114,32 @@ def _query(schema: Schema, options: Options, always: tuple[Filter, ...] = (), co
 
 async def _listed(request: Request, view: SessionView, query: Query, everything: Query, written: Writer) -> Response:
     """The rows of a query in Ray's envelope, as they are written, and how many there are of everything."""
-    limit = query.limit or 0
-    found = await view.index.rows(query) if limit <= _LONGEST_AT_ONCE else None
-    if found is not None and len(found) < limit:
-        filtered = len(found)
-    else:
-        filtered = await view.index.count(Query(query.table, filters=query.filters))
-    total = filtered if query.filters == everything.filters else await view.index.count(everything)
-    if found is not None:
-        return state_answer(msgspec.Raw(b"[" + await written(found) + b"]"), total, filtered)
-    rows = view.index.portions(query, _ROWS_AT_ONCE)
-    return await answer_in_pieces(request, _pieces(bytes(state_answer([], total, filtered).body), rows, written))
+    pieces = _pieces(view, query, everything, written)
+    if (query.limit or 0) > _LONGEST_KEPT:
+        return await answer_in_pieces(request, pieces)
+    return InPieces(pieces, view.index.at_most(query))
 
 
-async def _pieces(empty: bytes, portions: AsyncIterator[list[Row]], written: Writer) -> AsyncIterator[bytes]:
-    """The answer that has no rows, with rows in their place."""
-    before, after = empty.split(b"[]")
-    begin = before + b"["
-    async for rows in portions:
-        yield begin + await written(rows)
+async def _pieces(view: SessionView, query: Query, everything: Query, written: Writer) -> AsyncIterator[bytes]:
+    before, _ = bytes(state_answer([], 0, 0).body).split(b"[]")
+    found, begin = 0, before + b"["
+    async for rows in view.index.portions(query):
+        found += len(rows)
+        yield begin + await _let_go(rows, written)
         begin = b","
-    yield (b"" if begin == b"," else begin) + b"]" + after
+    filtered = (
+        found if found < (query.limit or 0) else await view.index.count(Query(query.table, filters=query.filters))
+    )
+    total = filtered if query.filters == everything.filters else await view.index.count(everything)
+    _, after = bytes(state_answer([], total, filtered).body).split(b"[]")
+    yield (b"" if found else begin) + b"]" + after
+
+
+async def _let_go(rows: list[Row], written: Writer) -> bytes:
+    """What is written of rows that nobody needs any more: whoever reads it may be slow."""
+    text = await written(rows)
+    rows.clear()
+    return text
 
 
 def _items(rows: list[Row]) -> bytes:

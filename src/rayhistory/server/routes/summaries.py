@@ -21,6 +21,9 @@ from rayhistory.server.state_options import Condition, conditions, index_filters
 from rayhistory.server.state_schema import ACTORS, NO_OBJECTS, OBJECTS, TASKS
 from rayhistory.server.view import SessionView
 
+_MOST_NAMES = 10_000
+"""As many as Ray can know of: it looks at no more tasks."""
+_NOT_ALL_NAMES = "Not every name is listed, because there are too many to show: the most frequent are."
 _NOT_ALL = "Not every task is listed, because there are too many to show. The counts are those of all tasks."
 
 
@@ -31,12 +34,17 @@ async def summarize_tasks(request: Request, view: SessionView) -> Response:
     given = conditions(request.query_params, TASKS)
     filters = index_filters(TASKS, given)
     if by == "lineage":
-        return await _by_lineage(view, given, (NO_DRIVERS, *filters))
+        async with request.app.state.answers.place(view.index.manifest.counts.tasks):
+            return await _by_lineage(view, given, (NO_DRIVERS, *filters))
     return await _by_name(view, given, (NO_DRIVERS, *filters))
 
 
 async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
-    groups = await view.index.group(Query("tasks", filters=filters), ("name", "func_or_class_name", "type", "state"))
+    by = ("name", "func_or_class_name", "type", "state")
+    groups = await view.index.group(Query("tasks", filters=filters, limit=_MOST_NAMES), by)
+    types = groups
+    if len(groups) == _MOST_NAMES:
+        types = await view.index.group(Query("tasks", filters=filters), ("type",))
     by_function = _grouped_by_function(view.index.manifest.ray_version)
 
     def name_of(group: Row) -> str:
@@ -49,9 +57,10 @@ async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tup
             name, {"func_or_class_name": name, "type": group["type"], "state_counts": Counter()}
         )
         of_name["state_counts"][group["state"]] += group["count"]
-    body = {"summary": summary, **_totals((group["type"], group["count"]) for group in groups)}
-    filtered = sum(group["count"] for group in groups)
-    return _answer(body | {"summary_by": "func_name"}, await task_total(view, given, (NO_DRIVERS,)), filtered)
+    body = {"summary": summary, **_totals((one["type"], one["count"]) for one in types), "summary_by": "func_name"}
+    filtered = sum(one["count"] for one in types)
+    total = await task_total(view, given, (NO_DRIVERS,))
+    return _answer(body, total, filtered, None if types is groups else [_NOT_ALL_NAMES])
 
 
 def _grouped_by_function(ray_version: str | None) -> bool:

@@ -18,7 +18,6 @@ from rayhistory.server.state_rows import by_attempt, extra_data
 from rayhistory.server.view import SessionView
 
 _TASK_COLUMNS = ("task_id", "attempt_number", "job_id", "func_or_class_name", "actor_id")
-_TASKS_AT_ONCE = 5_000
 _COLOURS = {
     "worker_idle": "cq_build_abandoned",
     "task": "rail_response",
@@ -43,32 +42,46 @@ async def timeline(request: Request, view: SessionView) -> Response:
     if request.query_params.get("download") == "1":
         moment = datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
         headers["Content-Disposition"] = f'attachment; filename="timeline-{job_id or "all"}-{moment}.json"'
-    return await answer_in_pieces(request, _json_array(_events(view, job_id)), headers)
+    return await answer_in_pieces(request, _pieces(view, job_id), headers)
 
 
-async def _json_array(portions: AsyncIterator[list[Row]]) -> AsyncIterator[bytes]:
-    begin = b"["
-    async for events in portions:
-        if events:
-            yield begin + msgspec.json.encode(events)[1:-1]
-            begin = b", "
-    yield b"[]" if begin == b"[" else b"]"
-
-
-async def _events(view: SessionView, job_id: str | None) -> AsyncIterator[list[Row]]:
-    """Portion by portion, so that a session of any size needs no more memory than one portion."""
-    places = _Places()
+async def _pieces(view: SessionView, job_id: str | None) -> AsyncIterator[bytes]:
+    """A session of any size needs no more memory than its largest piece."""
+    writer = _Writer(view)
     filters = (NO_DRIVERS, Filter("job_id", "=", job_id)) if job_id else (NO_DRIVERS,)
     in_rays_order = Query("tasks", _TASK_COLUMNS, filters, ("task_id", "-attempt_number"))
-    async for tasks in view.index.portions(in_rays_order, _TASKS_AT_ONCE):
-        found = by_attempt(await view.spans(*await profiles_of(view, tasks)))
-        yield [
-            _event(task, span, places)
+    async for tasks in view.index.portions(in_rays_order):
+        yield await writer.piece(tasks)
+    yield writer.end()
+
+
+class _Writer:
+    def __init__(self, view: SessionView) -> None:
+        self._view = view
+        self._places = _Places()
+        self._begin = b"["
+
+    async def piece(self, tasks: list[Row]) -> bytes:
+        """The spans of these tasks, if there are any; nobody needs the tasks after that."""
+        found = by_attempt(await self._view.spans(*await profiles_of(self._view, tasks)))
+        events = [
+            _event(task, span, self._places)
             for task in tasks
             for span in found.get((task["task_id"], task["attempt_number"]), [])
             if span["component_type"] in ("worker", "driver")
         ]
-    yield places.names()
+        tasks.clear()
+        return self._written(events)
+
+    def end(self) -> bytes:
+        names = self._written(self._places.names())
+        return names + b"]" if names else b"[]"
+
+    def _written(self, events: list[Row]) -> bytes:
+        if not events:
+            return b""
+        begin, self._begin = self._begin, b", "
+        return begin + msgspec.json.encode(events)[1:-1]
 
 
 class _Places:
