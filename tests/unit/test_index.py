@@ -404,6 +404,26 @@ def test_only_those_files_are_fetched_that_can_have_the_tasks(tmp_path: Path) ->
     with_builder(settings_for(tmp_path), work)
 
 
+@pytest.mark.parametrize("sort", [("task_id",), ("-start_time_ms",)])
+@pytest.mark.parametrize("columns", [(), ("task_id", "attempt_number", "start_time_ms")])
+def test_what_was_fetched_is_read_without_the_store(
+    tmp_path: Path, sort: tuple[str, ...], columns: tuple[str, ...]
+) -> None:
+    """Others wait while a large answer is made: it must not wait for the store then."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    fold_session(tmp_path, memory="64Ki")
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        query = Query("tasks", columns, (), sort)
+        await index.fetched(query)
+        (tmp_path / "ray-history").rename(tmp_path / "away")
+        async for rows in index.portions(msgspec.structs.replace(query, limit=1)):
+            assert len(rows) == 1
+
+    with_builder(settings_for(tmp_path), work)
+
+
 def test_values_of_filters_may_be_text(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 

@@ -110,15 +110,26 @@ class OpenIndex:
             return _only(query.columns, found)
         if _is_large(query):
             return await self._whole_rows(query)
-        file, parts = self._place(query, query.columns or ("*",))
-        if query.limit is None or query.order[:1] != ("task_id",):
-            return await self._read({file: parts}, partial(self._rows, query))
-        found = []
-        for some in (parts[:1], parts[1:]):  # each begins where the one before ends: the first often has enough
-            if some and len(found) < query.limit:
-                left = msgspec.structs.replace(query, limit=query.limit - len(found))
-                found += await self._read({file: some}, partial(self._rows, left))
+        file, first, others = self._steps(query)
+        found = await self._read({file: first}, partial(self._rows, query))
+        if others and len(found) < (query.limit or 0):
+            left = msgspec.structs.replace(query, limit=(query.limit or 0) - len(found))
+            found += await self._read({file: others}, partial(self._rows, left))
         return found
+
+    async def fetched(self, query: Query) -> None:
+        """Has the files at hand that `portions` reads first: what others wait for does not wait for the store then."""
+        file, first, _ = self._steps(msgspec.structs.replace(query, limit=query.limit or _AT_ONCE))
+        await self._fetch(file, first, again=False)
+
+    def _steps(self, query: Query) -> tuple[str, range, range]:
+        """The table's file, and those of its parts that are read first, and when these have not enough.
+
+        By id, each begins where the one before ends: the first often has enough.
+        """
+        file, parts = self._place(query, query.columns or ("*",))
+        by_id = query.limit is not None and query.order[:1] == ("task_id",)
+        return (file, parts[:1], parts[1:]) if by_id else (file, parts, parts[:0])
 
     async def portions(self, query: Query) -> AsyncIterator[list[Row]]:
         """The rows of a sorted query, some at a time; its columns must be, or have, its order's."""
@@ -247,9 +258,8 @@ class OpenIndex:
         groups = f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}"
         if query.limit is not None:
             groups += f" ORDER BY count DESC, {columns} LIMIT {int(query.limit)}"
-        return _execute(
-            f"SELECT * FROM ({groups}) ORDER BY {columns}", values
-        )  # every server gives the same answer, to the byte
+        # every server gives the same answer, to the byte
+        return _execute(f"SELECT * FROM ({groups}) ORDER BY {columns}", values)
 
     def _histogram(self, query: Query, source: str, column: str, start: int, step: int) -> list[Row]:
         types = self._types(source)

@@ -31,7 +31,7 @@ _GZIP = 31
 """How zlib calls the format of gzip."""
 _PIECE = 1 << 20
 _LARGE = 1_000
-"""Rows; so many visitors as there may be can have as many of them at once."""
+"""So many rows, and no more, may be made into an answer beside others."""
 _PLAIN_HEADERS = {"content-length", "content-type"}
 _HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
@@ -71,7 +71,8 @@ class KeptAnswers:
     def place(self, rows: int) -> AbstractAsyncContextManager[None]:
         """To be held while an answer of so many rows is made.
 
-        There is one for all that is large: side by side it would be done no sooner, in the memory of all of it.
+        There is one for all that is large: side by side it would be done no sooner, in the memory of all of it. Whoever
+        holds it should have fetched what is needed.
         """
         return self._large if rows > _LARGE else nullcontext()
 

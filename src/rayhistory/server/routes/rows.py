@@ -36,6 +36,7 @@ async def rows(request: Request, view: SessionView) -> Response:
         _check_no_masked(query)
     if query.table == "snapshots":  # each may be megabytes
         query = await view.index.fitting(query, _LARGEST_PAGE)
+    await view.index.fetched(query)
     pieces = _pieces(view, query, counted=given.get("count") == "1", mask=is_browser(request))
     return InPieces(pieces, view.index.at_most(query))
 

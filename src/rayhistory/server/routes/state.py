@@ -114,6 +114,7 @@ def _query(schema: Schema, options: Options, always: tuple[Filter, ...] = (), co
 
 async def _listed(request: Request, view: SessionView, query: Query, everything: Query, written: Writer) -> Response:
     """The rows of a query in Ray's envelope, as they are written, and how many there are of everything."""
+    await view.index.fetched(query)
     pieces = _pieces(view, query, everything, written)
     if (query.limit or 0) > _LONGEST_KEPT:
         return await answer_in_pieces(request, pieces)
@@ -127,9 +128,8 @@ async def _pieces(view: SessionView, query: Query, everything: Query, written: W
         found += len(rows)
         yield begin + await _let_go(rows, written)
         begin = b","
-    filtered = (
-        found if found < (query.limit or 0) else await view.index.count(Query(query.table, filters=query.filters))
-    )
+    all_that_pass = Query(query.table, filters=query.filters)
+    filtered = found if found < (query.limit or 0) else await view.index.count(all_that_pass)
     total = filtered if query.filters == everything.filters else await view.index.count(everything)
     _, after = bytes(state_answer([], total, filtered).body).split(b"[]")
     yield (b"" if found else begin) + b"]" + after

@@ -34,6 +34,7 @@ async def summarize_tasks(request: Request, view: SessionView) -> Response:
     given = conditions(request.query_params, TASKS)
     filters = index_filters(TASKS, given)
     if by == "lineage":
+        await view.index.fetched(Query("tasks", ("task_id",), filters))
         async with request.app.state.answers.place(view.index.manifest.counts.tasks):
             return await _by_lineage(view, given, (NO_DRIVERS, *filters))
     return await _by_name(view, given, (NO_DRIVERS, *filters))

@@ -42,15 +42,16 @@ async def timeline(request: Request, view: SessionView) -> Response:
     if request.query_params.get("download") == "1":
         moment = datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
         headers["Content-Disposition"] = f'attachment; filename="timeline-{job_id or "all"}-{moment}.json"'
-    return await answer_in_pieces(request, _pieces(view, job_id), headers)
-
-
-async def _pieces(view: SessionView, job_id: str | None) -> AsyncIterator[bytes]:
-    """A session of any size needs no more memory than its largest piece."""
-    writer = _Writer(view)
     filters = (NO_DRIVERS, Filter("job_id", "=", job_id)) if job_id else (NO_DRIVERS,)
     in_rays_order = Query("tasks", _TASK_COLUMNS, filters, ("task_id", "-attempt_number"))
-    async for tasks in view.index.portions(in_rays_order):
+    await view.index.fetched(in_rays_order)
+    return await answer_in_pieces(request, _pieces(view, in_rays_order), headers)
+
+
+async def _pieces(view: SessionView, query: Query) -> AsyncIterator[bytes]:
+    """A session of any size needs no more memory than its largest piece."""
+    writer = _Writer(view)
+    async for tasks in view.index.portions(query):
         yield await writer.piece(tasks)
     yield writer.end()
 
