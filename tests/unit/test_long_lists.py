@@ -1,18 +1,23 @@
 """Lists that are longer than Ray's longest: all rows of all pages, in the memory of one portion."""
 
+import asyncio
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from guarded import program
-from manytasks import keep_many
+from manytasks import SMALL_JOB, keep_many
 from rayhistory.server.app import create_app
+from rayhistory.server.kept import FEW, KeptAnswers
 from rayhistory.server.routes import state
 from recorded_sample import REF, serving, settings_for
 
@@ -135,6 +140,83 @@ def test_many_who_ask_for_much_need_the_memory_of_one(tmp_path: Path, address: s
     assert len(sizes) == 1
     assert sizes.pop() > 15_000_000
     assert grown < 64 << 20, f"{grown >> 20} MiB more than the {alone >> 20} MiB for one"
+
+
+def test_small_answers_do_not_wait_for_large_ones(sample: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows were asked for: there are not so many, or not so many that pass."""
+
+    def no_turn(_: KeptAnswers, rows: int) -> AbstractAsyncContextManager[None]:
+        assert rows <= FEW
+        return nullcontext()
+
+    monkeypatch.setattr(KeptAnswers, "place", no_turn)
+    lists = [f"api/v0/{resource}?limit=20000&timeout=32" for resource in LISTS]
+    for address in (*lists, "api/v0/tasks/timeline", "logical/actors", "api/history/rows/gaps?limit=10000"):
+        assert sample.get(address).status_code == 200
+
+
+def test_a_small_part_of_much_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_many(tmp_path, 3 * FEW, small_job=5)
+    turns = []
+    monkeypatch.setattr(KeptAnswers, "place", lambda _, rows: turns.append(rows) or nullcontext())
+    job = "&filter_keys=job_id&filter_predicates=%3D&filter_values="
+    with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:
+        for name in (SMALL_JOB, "01000000"):
+            listed(client, f"detail=1&limit=10000{job}{name}")
+    assert turns == [5, 3 * FEW - 5]
+
+
+def test_for_whoever_has_left_while_waiting_nothing_is_made(tmp_path: Path) -> None:
+    keep_many(tmp_path, 3 * FEW)
+    app = create_app(settings_for(tmp_path))
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with TestClient(app) as client:
+        path, query = f"{REF.url}api/v0/tasks", b"limit=10000"
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query,
+                 "root_path": "", "headers": [(b"host", b"testserver")], "scheme": "http", "server": ("testserver", 80),
+                 "client": ("127.0.0.1", 1), "http_version": "1.1", "app": app, "state": {}}  # fmt: skip
+        assert client.portal
+        client.portal.call(app, scope, receive, send)
+    assert [message.get("status") for message in sent] == [499, None]
+
+
+def test_what_a_reader_who_left_has_begun_is_waited_for() -> None:
+    """It is done in a thread, which nobody can stop."""
+    at_work = most_at_work = 0
+
+    def work() -> bytes:
+        nonlocal at_work, most_at_work
+        at_work += 1
+        most_at_work = max(most_at_work, at_work)
+        time.sleep(0.05)
+        at_work -= 1
+        return b"piece"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield await asyncio.to_thread(work)
+
+    async def read_all() -> None:
+        answers = KeptAnswers()
+
+        async def read() -> None:
+            with anyio.move_on_after(0.02):
+                async for _ in answers.in_turns(pieces(), 2 * FEW):
+                    pass
+
+        await asyncio.gather(*(read() for _ in range(4)))
+        async for _ in answers.in_turns(pieces(), 2 * FEW):
+            break
+
+    asyncio.run(read_all())
+    assert most_at_work == 1
 
 
 def peak(directory: Path) -> int:

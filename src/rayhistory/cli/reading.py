@@ -25,10 +25,13 @@ def summary(arguments: argparse.Namespace, settings: Settings) -> int:
     async def ask() -> dict[str, Any]:
         async with asking(arguments, settings) as session:
             answer = await session.json(f"api/v0/{arguments.of}/summarize", RayAnswer)
-            groups: dict[str, Any] = answer.data["result"]["result"]["node_id_to_summary"]["cluster"]["summary"]
-            return groups
+            found: dict[str, Any] = answer.data["result"]
+            return found
 
-    groups = asyncio.run(ask())
+    found = asyncio.run(ask())
+    for warning in found["warnings"] or ():
+        print(warning, file=sys.stderr)
+    groups = found["result"]["node_id_to_summary"]["cluster"]["summary"]
     states = sorted({state for group in groups.values() for state in group["state_counts"]})
     about = ("name", "type") if arguments.of == "tasks" else ("class_name",)
     rows = [

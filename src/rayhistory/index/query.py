@@ -117,10 +117,13 @@ class OpenIndex:
             found += await self._read({file: others}, partial(self._rows, left))
         return found
 
-    async def fetched(self, query: Query) -> None:
-        """Has the files at hand that `portions` reads first: what others wait for does not wait for the store then."""
+    async def fetched(self, query: Query, *more: str) -> None:
+        """Has the files at hand that `portions` reads first, and those of more tables beside it: what others wait for
+        does not wait for the store then."""
         file, first, _ = self._steps(msgspec.structs.replace(query, limit=query.limit or _AT_ONCE))
         await self._fetch(file, first, again=False)
+        for name in more:
+            await self._fetch(name, first if name in SERVED_BY_TASK else self._all_parts(name), again=False)
 
     def _steps(self, query: Query) -> tuple[str, range, range]:
         """The table's file, and those of its parts that are read first, and when these have not enough.
@@ -163,14 +166,15 @@ class OpenIndex:
                  for row in await self.rows(Query(query.table, columns, narrow))}  # fmt: skip
         return _only(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page])
 
-    def at_most(self, query: Query) -> int:
-        """About so many rows a query can have."""
-        counts = self.manifest.counts
-        known = {"tasks": counts.tasks, "actors": counts.actors}.get(query.table, _LARGEST)
-        return min(known, _LARGEST if query.limit is None else query.limit)
-
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
+
+    async def most(self, query: Query, few: int) -> int:
+        """No more rows than this has a query; they are counted unless its limit is low."""
+        if query.limit is not None and query.limit <= few:
+            return query.limit
+        passing = await self.count(Query(query.table, filters=query.filters))
+        return passing if query.limit is None else min(passing, query.limit)
 
     async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
         """Number of rows (`count`) per distinct value of the columns; of as many as the query's limit, the most."""

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+import anyio
+import anyio.lowlevel
 import msgspec
 from isal import igzip, isal_zlib
 from starlette.requests import Request
@@ -30,7 +32,7 @@ _LEVEL = 1
 _GZIP = 31
 """How zlib calls the format of gzip."""
 _PIECE = 1 << 20
-_LARGE = 1_000
+FEW = 1_000
 """So many rows, and no more, may be made into an answer beside others."""
 _PLAIN_HEADERS = {"content-length", "content-type"}
 _HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
@@ -74,13 +76,18 @@ class KeptAnswers:
         There is one for all that is large: side by side it would be done no sooner, in the memory of all of it. Whoever
         holds it should have fetched what is needed.
         """
-        return self._large if rows > _LARGE else nullcontext()
+        return self._large if rows > FEW else nullcontext()
 
-    async def in_turns(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same pieces, each made while nobody else makes something large."""
+    async def in_turns(self, pieces: AsyncIterator[bytes], rows: int) -> AsyncIterator[bytes]:
+        """The same pieces, of so many rows in all, each made while nobody else makes something large.
+
+        What has begun in a thread goes on when the reader leaves, and the next must wait for that, too.
+        """
         while True:
-            async with self._large:
-                piece = await anext(pieces, None)
+            async with self.place(rows):
+                with anyio.CancelScope(shield=True):
+                    piece = await anext(pieces, None)
+            await anyio.lowlevel.checkpoint()  # the reader may have left meanwhile
             if piece is None:
                 return
             yield piece
@@ -94,8 +101,7 @@ class KeptAnswers:
     async def keep(self, tag: str, answer: Response) -> Kept:
         """The answer as it is kept; one that is too large is only made smaller."""
         if isinstance(answer, InPieces):
-            async with self.place(answer.rows):
-                body = b"".join([packed async for packed in _compressed(answer.pieces)])
+            body = b"".join([packed async for packed in _compressed(answer.pieces)])
             kept = Kept(body, answer.media_type, compressed=True)
         else:
             kept = await _small_or_packed(answer)
@@ -146,20 +152,24 @@ async def answer_from(request: Request, tag: str, kept: Kept) -> Response:
         return Response(kept.body, 200, headers, kept.media_type)
     if _reads_gzip(request.headers.get("accept-encoding", "")):
         return Response(kept.body, 200, headers | {"Content-Encoding": "gzip"}, kept.media_type)
-    return StreamingResponse(_unpacked(kept.body), 200, headers, kept.media_type)
+    unpacked = _unpacked(kept.body)
+    first = await anext(unpacked)
+    if len(first) < _PIECE:
+        return Response(first, 200, headers, kept.media_type)
+    return StreamingResponse(_after(first, unpacked), 200, headers, kept.media_type)
 
 
 async def answer_in_pieces(
-    request: Request, pieces: AsyncIterator[bytes], headers: dict[str, str] | None = None
+    request: Request, pieces: AsyncIterator[bytes], rows: int, headers: dict[str, str] | None = None
 ) -> Response:
-    """JSON that is too long to be kept: compressed and sent while it is made.
+    """JSON of so many rows at most that is too long to be kept: compressed and sent while it is made.
 
     What is wrong with the store at first is an error; later, the connection breaks off.
     """
     headers = {**_HEADERS, **(headers or {})}
     if _reads_gzip(request.headers.get("accept-encoding", "")):
         pieces, headers = _compressed(pieces), headers | {"Content-Encoding": "gzip"}
-    pieces = await begun(request.app.state.answers.in_turns(pieces))
+    pieces = await begun(request.app.state.answers.in_turns(pieces, rows))
     return StreamingResponse(nothing() if request.method == "HEAD" else pieces, 200, headers, "application/json")
 
 
@@ -169,6 +179,12 @@ async def _unpacked(body: bytes) -> AsyncIterator[bytes]:
     while not unpacker.eof:
         yield await asyncio.to_thread(unpacker.decompress, body, _PIECE)
         body = unpacker.unconsumed_tail
+
+
+async def _after(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in others:
+        yield piece
 
 
 async def _compressed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -74,10 +74,10 @@ async def nothing() -> AsyncIterator[bytes]:
 
 async def begun(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same, with the first block at hand: what is wrong with the store is known before an answer begins."""
-    first = await anext(blocks, b"")
+    first = [await anext(blocks, b"")]
 
     async def all_of_them() -> AsyncIterator[bytes]:
-        yield first
+        yield first.pop()
         async for block in blocks:
             yield block
 

@@ -24,7 +24,7 @@ from rayhistory.errors import (
     UsageError,
 )
 from rayhistory.server.answers import own_error, ray_error
-from rayhistory.server.kept import KeptAnswers, answer_from, can_be_kept, is_known, not_changed, tag_of
+from rayhistory.server.kept import FEW, InPieces, KeptAnswers, answer_from, can_be_kept, is_known, not_changed, tag_of
 from rayhistory.server.redaction import is_browser
 from rayhistory.server.resolve import Resolver, Selection
 from rayhistory.server.view import SessionView
@@ -35,6 +35,7 @@ SessionHandler = Callable[[Request, SessionView], Awaitable[Response]]
 PlainHandler = Callable[[Request], Awaitable[Response]]
 
 _RETRY = {"Retry-After": "2"}
+_NOBODY_THERE = 499
 
 
 def selection_of(request: HTTPConnection) -> Selection:
@@ -102,7 +103,11 @@ def _kept(handler: SessionHandler) -> SessionHandler:
                 answer = await handler(request, view)
                 if not can_be_kept(answer):
                     return answer
-                kept = await answers.keep(tag, answer)
+                rows = answer.rows if isinstance(answer, InPieces) else 0
+                async with answers.place(rows):
+                    if rows > FEW and await request.is_disconnected():  # while it waited for its turn
+                        return Response(status_code=_NOBODY_THERE)
+                    kept = await answers.keep(tag, answer)
         return await answer_from(request, tag, kept)
 
     return answered

@@ -7,8 +7,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory import ids
-from rayhistory.index.query import Filter
+from rayhistory.index.query import Filter, Query
 from rayhistory.server.answers import google_style, inside, parsed, rest_answer
+from rayhistory.server.kept import FEW
 from rayhistory.server.routing import closed_for_pages, get
 from rayhistory.server.view import SessionView
 
@@ -89,7 +90,9 @@ def plain_resources(resources: dict[str, float]) -> dict[str, float]:
 async def actors(request: Request, view: SessionView) -> Response:
     wanted = request.query_params.get("ids")
     filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
-    async with request.app.state.answers.place(view.index.manifest.counts.actors):
+    await view.index.fetched(Query("actors"))
+    most = await view.index.most(Query("actors", filters=tuple(filters)), FEW)
+    async with request.app.state.answers.place(most):
         return rest_answer("All actors fetched.", {"actors": await dashboard_actors(request, view, *filters)})
 
 

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import UsageError
 from rayhistory.index import ask
 from rayhistory.index.query import Query, Row
-from rayhistory.server.kept import InPieces
+from rayhistory.server.kept import FEW, InPieces
 from rayhistory.server.redaction import MASK, is_browser, masked_text
 from rayhistory.server.routing import get, own_answer_to
 from rayhistory.server.view import SessionView
@@ -36,9 +36,10 @@ async def rows(request: Request, view: SessionView) -> Response:
         _check_no_masked(query)
     if query.table == "snapshots":  # each may be megabytes
         query = await view.index.fitting(query, _LARGEST_PAGE)
+    most = await view.index.most(query, FEW)
     await view.index.fetched(query)
     pieces = _pieces(view, query, counted=given.get("count") == "1", mask=is_browser(request))
-    return InPieces(pieces, view.index.at_most(query))
+    return InPieces(pieces, most)
 
 
 async def _pieces(view: SessionView, query: Query, *, counted: bool, mask: bool) -> AsyncIterator[bytes]:

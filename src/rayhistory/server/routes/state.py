@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from rayhistory.index.query import Filter, Query, Row
 from rayhistory.server import state_rows, state_schema
 from rayhistory.server.answers import inside, objects, parsed, state_answer
-from rayhistory.server.kept import InPieces, answer_in_pieces
+from rayhistory.server.kept import FEW, InPieces, answer_in_pieces
 from rayhistory.server.redaction import is_browser, masked, masked_text
 from rayhistory.server.routes.jobs import job_details
 from rayhistory.server.routing import closed_for_pages, get
@@ -114,11 +114,12 @@ def _query(schema: Schema, options: Options, always: tuple[Filter, ...] = (), co
 
 async def _listed(request: Request, view: SessionView, query: Query, everything: Query, written: Writer) -> Response:
     """The rows of a query in Ray's envelope, as they are written, and how many there are of everything."""
-    await view.index.fetched(query)
+    rows = await view.index.most(query, FEW)
+    await view.index.fetched(query, *([] if query.columns or query.table != "tasks" else ["profile_events"]))
     pieces = _pieces(view, query, everything, written)
     if (query.limit or 0) > _LONGEST_KEPT:
-        return await answer_in_pieces(request, pieces)
-    return InPieces(pieces, view.index.at_most(query))
+        return await answer_in_pieces(request, pieces, rows)
+    return InPieces(pieces, rows)
 
 
 async def _pieces(view: SessionView, query: Query, everything: Query, written: Writer) -> AsyncIterator[bytes]:

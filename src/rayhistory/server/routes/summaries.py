@@ -23,6 +23,8 @@ from rayhistory.server.view import SessionView
 
 _MOST_NAMES = 10_000
 """As many as Ray can know of: it looks at no more tasks."""
+_MOST_GROUPS = 10_000
+"""Names, by type and state; of more, the names are chosen first."""
 _NOT_ALL_NAMES = "Not every name is listed, because there are too many to show: the most frequent are."
 _NOT_ALL = "Not every task is listed, because there are too many to show. The counts are those of all tasks."
 
@@ -34,34 +36,33 @@ async def summarize_tasks(request: Request, view: SessionView) -> Response:
     given = conditions(request.query_params, TASKS)
     filters = index_filters(TASKS, given)
     if by == "lineage":
-        await view.index.fetched(Query("tasks", ("task_id",), filters))
+        await view.index.fetched(Query("tasks", ("task_id",), filters), "actors")
         async with request.app.state.answers.place(view.index.manifest.counts.tasks):
             return await _by_lineage(view, given, (NO_DRIVERS, *filters))
     return await _by_name(view, given, (NO_DRIVERS, *filters))
 
 
 async def _by_name(view: SessionView, given: tuple[Condition, ...], filters: tuple[Filter, ...]) -> Response:
-    by = ("name", "func_or_class_name", "type", "state")
-    groups = await view.index.group(Query("tasks", filters=filters, limit=_MOST_NAMES), by)
-    types = groups
-    if len(groups) == _MOST_NAMES:
+    shown = "func_or_class_name" if _grouped_by_function(view.index.manifest.ray_version) else "name"
+    groups = await view.index.group(Query("tasks", filters=filters, limit=_MOST_GROUPS + 1), (shown, "type", "state"))
+    types, warnings = groups, None
+    if len(groups) > _MOST_GROUPS:
+        names = await view.index.group(Query("tasks", filters=filters, limit=_MOST_NAMES + 1), (shown,))
+        names.sort(key=lambda one: -one["count"])
+        chosen = (*filters, Filter(shown, "in", [one[shown] for one in names[:_MOST_NAMES]]))
+        groups = await view.index.group(Query("tasks", filters=chosen), (shown, "type", "state"))
         types = await view.index.group(Query("tasks", filters=filters), ("type",))
-    by_function = _grouped_by_function(view.index.manifest.ray_version)
-
-    def name_of(group: Row) -> str:
-        return str(group["func_or_class_name"] if by_function else group["name"] or group["func_or_class_name"])
-
+        warnings = [_NOT_ALL_NAMES] if len(names) > _MOST_NAMES else None
     summary: dict[str, Row] = {}
-    for group in sorted(groups, key=lambda one: (name_of(one), one["type"])):
-        name = name_of(group)
+    for group in sorted(groups, key=lambda one: (one[shown], one["type"])):
+        name = group[shown]
         of_name = summary.setdefault(
             name, {"func_or_class_name": name, "type": group["type"], "state_counts": Counter()}
         )
         of_name["state_counts"][group["state"]] += group["count"]
     body = {"summary": summary, **_totals((one["type"], one["count"]) for one in types), "summary_by": "func_name"}
     filtered = sum(one["count"] for one in types)
-    total = await task_total(view, given, (NO_DRIVERS,))
-    return _answer(body, total, filtered, None if types is groups else [_NOT_ALL_NAMES])
+    return _answer(body, await task_total(view, given, (NO_DRIVERS,)), filtered, warnings)
 
 
 def _grouped_by_function(ray_version: str | None) -> bool:

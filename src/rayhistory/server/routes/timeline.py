@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory import ids
 from rayhistory.index.query import Filter, Query, Row
-from rayhistory.server.kept import answer_in_pieces
+from rayhistory.server.kept import FEW, answer_in_pieces
 from rayhistory.server.routes.state import NO_DRIVERS, profiles_of
 from rayhistory.server.routing import get
 from rayhistory.server.state_options import check_id
@@ -44,8 +44,9 @@ async def timeline(request: Request, view: SessionView) -> Response:
         headers["Content-Disposition"] = f'attachment; filename="timeline-{job_id or "all"}-{moment}.json"'
     filters = (NO_DRIVERS, Filter("job_id", "=", job_id)) if job_id else (NO_DRIVERS,)
     in_rays_order = Query("tasks", _TASK_COLUMNS, filters, ("task_id", "-attempt_number"))
-    await view.index.fetched(in_rays_order)
-    return await answer_in_pieces(request, _pieces(view, in_rays_order), headers)
+    most = await view.index.most(in_rays_order, FEW)
+    await view.index.fetched(in_rays_order, "profile_events")
+    return await answer_in_pieces(request, _pieces(view, in_rays_order), most, headers)
 
 
 async def _pieces(view: SessionView, query: Query) -> AsyncIterator[bytes]:
