@@ -1,10 +1,10 @@
-"""What the collector costs: a real process, under load from another one that is kept as cheap as possible.
+"""Measure the collector process: event rate, CPU, latency and memory.
 
     .venv/bin/python benchmarks/collector.py [--seconds 10] [--only NAME,…]
 
-Every rate includes compression, upload to a local store and the fdatasync before each answer. Latency is counted
-from the moment a POST was due, not from when it could be sent, so that a stall is seen in full. BENCH_DIR chooses
-the disk of spool and store.
+Every rate includes compression, upload to a local store and the fdatasync before each response. Latency is measured
+from the time a POST was due, so that a stall counts in full. BENCH_DIR is the directory of spool and store. The load
+comes from another process, `collector_load.py`.
 """
 
 import argparse
@@ -38,12 +38,14 @@ _CORES = sorted(os.sched_getaffinity(0))
 
 @dataclass
 class Usage:
-    """CPU seconds and the largest resident size of a process, from when it is made; and what others took of the cores
-    under this machine, if it is a virtual one: latencies of a row with much of that say little."""
+    """CPU seconds and peak resident size of a process, and CPU time that the host stole.
+
+    Latencies are not reliable while much CPU time is stolen.
+    """
 
     pid: int
     peak: int = 0
-    _over: threading.Event = field(default_factory=threading.Event)
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._began, self._clock, self._stolen = self.cpu(), time.perf_counter(), stolen()
@@ -52,23 +54,23 @@ class Usage:
 
     def cpu(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
-        return sum(map(int, fields[11:15])) / _TICKS  # its own, and that of children it has waited for
+        return sum(map(int, fields[11:15])) / _TICKS  # own time, and that of reaped children
 
     def _watch(self) -> None:
-        while not self._over.wait(0.1):
+        while not self._stopped.wait(0.1):
             with suppress(OSError):
                 self.peak = max(self.peak, resident(self.pid))
 
     def stop(self) -> tuple[float, float, float]:
-        """CPU seconds, seconds, and the share of all cores that was stolen."""
-        self._over.set()
+        """Return CPU seconds, elapsed seconds, and the share of all cores that was stolen."""
+        self._stopped.set()
         self._watcher.join()
         elapsed = time.perf_counter() - self._clock
         return self.cpu() - self._began, elapsed, (stolen() - self._stolen) / elapsed / len(_CORES)
 
 
 def stolen() -> float:
-    """Seconds that cores of this machine were wanted and not there, since it was started."""
+    """Seconds of CPU time that the host has stolen since boot."""
     return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS
 
 
@@ -78,8 +80,8 @@ def resident(pid: int) -> int:
 
 
 @contextmanager
-def collector(*, pinned: bool = True, group: "Group | None" = None) -> Iterator[tuple[int, int, Path]]:
-    """Its pid, port and store, with a Ray that only exists as a directory."""
+def collector(*, pinned: bool = True, group: "Cgroup | None" = None) -> Iterator[tuple[int, int, Path]]:
+    """Run a collector beside a simulated Ray; yields its pid, port and store."""
     home = Path(tempfile.mkdtemp(prefix="rhbench", dir=os.environ.get("BENCH_DIR")))
     directory = home / SESSION
     directory.joinpath("sockets").mkdir(parents=True)
@@ -133,16 +135,16 @@ def await_port(port: int) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.05)
-    raise SystemExit("the collector did not come up")
+    raise SystemExit("collector did not start in 20 s")
 
 
-class Group:
-    """A cgroup, of version 2 or 1, with a CPU quota and a limit of memory; OSError where none can be made."""
+class Cgroup:
+    """A cgroup (version 2 or 1) with a CPU quota and a memory limit. Raises OSError without permission."""
 
     def __init__(self, millicores: int, memory: int) -> None:
         quota, name = millicores * 100, f"rayhistory-bench-{os.getpid()}"
         root = Path("/sys/fs/cgroup")
-        if "cpu" in _text(root / "cgroup.subtree_control").split():
+        if "cpu" in _read_text(root / "cgroup.subtree_control").split():
             self._limits = {root / name: {"cpu.max": f"{quota} 100000", "memory.max": str(memory)}}
         else:
             self._limits = {
@@ -168,14 +170,14 @@ class Group:
                 path.rmdir()
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:
         return ""
 
 
-# The figures
+# Measurements
 
 
 def run_load(port: int, rate: float, batch: int, seconds: float) -> dict[str, float]:
@@ -189,48 +191,52 @@ def run_load(port: int, rate: float, batch: int, seconds: float) -> dict[str, fl
     return dict(json.loads(output))
 
 
-def measure(name: str, rate: float, *, batch: int = 1000, seconds: float, pinned: bool = True, **where: Any) -> None:
-    with collector(pinned=pinned, **where) as (pid, port, store):
+def measure(name: str, rate: float, *, batch: int = 1000, seconds: float, pinned: bool = True, **options: Any) -> None:
+    with collector(pinned=pinned, **options) as (pid, port, store):
         usage = Usage(pid)
         figures = run_load(port, rate, batch, seconds)
-        cpu, elapsed, missed = usage.stop()
+        cpu, elapsed, stolen_share = usage.stop()
         stored = sum(path.stat().st_size for path in store.rglob("*.gz"))
     events = figures["events"]
     print(
         f"{name:<34}{events / figures['seconds']:>10,.0f}{cpu / elapsed:>8.1%}"
-        f"{cpu / max(1, events) * 1e6:>9.1f}{figures['p50']:>8.1f}{figures['p99']:>8.1f}{figures['worst']:>8.1f}"
+        f"{cpu / max(1, events) * 1e6:>9.1f}{figures['p50']:>8.1f}{figures['p99']:>8.1f}{figures['max']:>8.1f}"
         f"{usage.peak / 2**20:>9.1f}{figures['megabytes']:>9.0f}{stored / 1e6:>8.0f}{figures['refused']:>6.0f}"
-        f"{missed:>8.1%}",
+        f"{stolen_share:>8.1%}",
         flush=True,
     )
 
 
 def disk_probe() -> str:
-    """What one write of 128 KiB and its fdatasync take here without anybody's help: latencies stand on this."""
-    taken = []
+    """Time writes of 128 KiB with fdatasync: the lower bound of all latencies."""
+    milliseconds = []
     with tempfile.NamedTemporaryFile(dir=os.environ.get("BENCH_DIR")) as file:
         for _ in range(200):
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             os.write(file.fileno(), b"x" * 131072)
             os.fdatasync(file.fileno())
-            taken.append((time.perf_counter() - began) * 1000)
-    taken.sort()
-    return f"disk: fdatasync p50 {taken[100]:.1f} ms, p99 {taken[198]:.1f} ms; load average {os.getloadavg()[0]:.1f}"
+            milliseconds.append((time.perf_counter() - start_time) * 1000)
+    milliseconds.sort()
+    p50, p99 = milliseconds[100], milliseconds[198]
+    return f"disk: fdatasync p50 {p50:.1f} ms, p99 {p99:.1f} ms; load average {os.getloadavg()[0]:.1f}"
 
 
-def measure_idle(seconds: float, name: str = "idle", group: Group | None = None) -> None:
+def measure_idle(seconds: float, name: str = "idle", group: Cgroup | None = None) -> None:
     with collector(group=group) as (pid, _, _):
         usage = Usage(pid)
         time.sleep(seconds)
-        cpu, elapsed, missed = usage.stop()
-    print(f"{name:<34}{0:>10}{cpu / elapsed:>8.1%}{'':>33}{usage.peak / 2**20:>9.1f}{'':>23}{missed:>8.1%}", flush=True)
+        cpu, elapsed, stolen_share = usage.stop()
+    print(
+        f"{name:<34}{0:>10}{cpu / elapsed:>8.1%}{'':>33}{usage.peak / 2**20:>9.1f}{'':>23}{stolen_share:>8.1%}",
+        flush=True,
+    )
 
 
 def measure_limited(seconds: float) -> None:
     try:
-        group = Group(200, 256 * 2**20)
+        group = Cgroup(200, 256 * 2**20)
     except OSError as error:
-        print(f"200 millicores, 256 MiB: skipped, no cgroup can be made here ({error})")
+        print(f"200 millicores, 256 MiB: skipped, cannot create a cgroup here ({error})")
         return
     try:
         measure_idle(seconds, "200 millicores, 256 MiB: idle", group)
@@ -243,30 +249,30 @@ def measure_limited(seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--only", default="", help="idle, rates, small, maximum, limited")
-    wish = parser.parse_args()
-    only = set(filter(None, wish.only.split(",")))
+    parser.add_argument("--only", default="", help="comma-separated: idle, rates, small, maximum, limited")
+    options = parser.parse_args()
+    only = set(filter(None, options.only.split(",")))
     print(f"{len(_CORES)} cores; {CONNECTIONS} connections; events of about 1.2 KB; {disk_probe()}")
     print(
-        f"{'':<34}{'events/s':>10}{'CPU':>8}{'µs/event':>9}{'p50 ms':>8}{'p99 ms':>8}{'worst':>8}"
+        f"{'':<34}{'events/s':>10}{'CPU':>8}{'µs/event':>9}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}"
         f"{'peak MiB':>9}{'MB in':>9}{'stored':>8}{'503':>6}{'stolen':>8}"
     )
     if not only or "idle" in only:
-        measure_idle(wish.seconds)
+        measure_idle(options.seconds)
     if not only or "rates" in only:
-        for rate in (1000, 5000, 10_000):  # Ray posts what came in a tenth of a second, and 1,000 events at most
-            measure(f"{rate:,}/s, {rate // 10} per POST", rate, batch=rate // 10, seconds=wish.seconds)
-        measure("5,000/s, 100 per POST", 5000, batch=100, seconds=wish.seconds)
+        for rate in (1000, 5000, 10_000):  # Ray posts every 0.1 s, at most 1,000 events
+            measure(f"{rate:,}/s, {rate // 10} per POST", rate, batch=rate // 10, seconds=options.seconds)
+        measure("5,000/s, 100 per POST", 5000, batch=100, seconds=options.seconds)
     if not only or "small" in only:
-        measure("1,000/s, 5 per POST", 1000, batch=5, seconds=wish.seconds)
-        measure("5,000/s, 5 per POST", 5000, batch=5, seconds=wish.seconds)
+        measure("1,000/s, 5 per POST", 1000, batch=5, seconds=options.seconds)
+        measure("5,000/s, 5 per POST", 5000, batch=5, seconds=options.seconds)
     if not only or "maximum" in only:
         for rate in (60_000, 100_000):
-            measure(f"{rate:,}/s, on one core", rate, seconds=wish.seconds)
-        measure("maximum on one core", 0, seconds=wish.seconds)
-        measure("maximum on all cores", 0, seconds=wish.seconds, pinned=False)
+            measure(f"{rate:,}/s, on one core", rate, seconds=options.seconds)
+        measure("maximum on one core", 0, seconds=options.seconds)
+        measure("maximum on all cores", 0, seconds=options.seconds, pinned=False)
     if not only or "limited" in only:
-        measure_limited(wish.seconds)
+        measure_limited(options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time and memory of folding sessions of growing size, in processes of its own as the server does it.
+"""Measure time and memory of folds, in subprocesses as the server runs them.
 
 python benchmarks/fold.py [TASKS …] [--plain] [--memory 1Gi] [--store DIRECTORY]
 """
@@ -21,9 +21,9 @@ import msgspec
 from collector import stolen
 from generate import generate, session_ref
 
-from rayhistory.index.fold import FoldJob, FoldReport
-from rayhistory.index.manifest import Closing
-from rayhistory.layout import Layout
+from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.sessions import Layout
+from rayhistory.sessions.records import Closing
 from rayhistory.settings import SERVER, resolve
 
 
@@ -35,9 +35,9 @@ class Fold(NamedTuple):
     cpu: float
     index_mb: float
     peak_mb: float
-    """Of all its processes together, without what they share with files."""
+    """Anonymous memory of all fold processes together."""
     stolen: float
-    """By the host: the share of the cores that was wanted meanwhile, and not there."""
+    """Share of all cores that the host stole during the fold."""
 
     @property
     def speed(self) -> float:
@@ -51,39 +51,39 @@ class Fold(NamedTuple):
         ]  # fmt: skip
 
 
-HEADS = ["tasks", "events", "raw MB", "seconds", "CPU s", "MB/s", "index MB", "of raw", "peak MB", "stolen"]
+COLUMNS = ["tasks", "events", "raw MB", "seconds", "CPU s", "MB/s", "index MB", "of raw", "peak MB", "stolen"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fold generated sessions.")
+    parser = argparse.ArgumentParser(description="Measure folds of generated sessions.")
     parser.add_argument("tasks", nargs="*", type=int, default=[1_000, 10_000, 50_000, 100_000])
-    parser.add_argument("--plain", action="store_true", help="events that are not compressed")
-    parser.add_argument("--memory", default="1Gi", help="memory for the fold (default: 1Gi)")
-    parser.add_argument("--store", type=Path, help="keep the sessions there, and use them again")
+    parser.add_argument("--plain", action="store_true", help="store events uncompressed")
+    parser.add_argument("--memory", default="1Gi", help="memory of the fold (default: 1Gi)")
+    parser.add_argument("--store", type=Path, help="directory for generated sessions, reused by later runs")
     arguments = parser.parse_args()
-    print(" ".join(f"{head:>10}" for head in HEADS))
+    print(" ".join(f"{column:>10}" for column in COLUMNS))
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
-        place = arguments.store or Path(directory)
+        root = arguments.store or Path(directory)
         for tasks in arguments.tasks:
-            row = measure(place, tasks, arguments.memory, compressed=not arguments.plain).row()
+            row = measure(root, tasks, arguments.memory, compressed=not arguments.plain).row()
             print(" ".join(f"{value:>10}" for value in row), flush=True)
 
 
-def measure(place: Path, tasks: int, memory: str = "1Gi", *, compressed: bool = True) -> Fold:
-    """Folds the session from nothing; it is generated when it is not there."""
+def measure(root: Path, tasks: int, memory: str = "1Gi", *, compressed: bool = True) -> Fold:
+    """Fold a session without an index. Generates the session if it does not exist."""
     ref = session_ref(tasks)
-    place = place / ("gzip" if compressed else "plain")
-    if not (place / Layout().metadata_key(ref)).exists():
-        generate(place, tasks, compressed=compressed)
-    shutil.rmtree(place / Layout().index_prefix(ref), ignore_errors=True)
-    events = list((place / Layout().history_prefix(ref)).rglob("*.jsonl*"))
+    root = root / ("gzip" if compressed else "plain")
+    if not (root / Layout().metadata_key(ref)).exists():
+        generate(root, tasks, compressed=compressed)
+    shutil.rmtree(root / Layout().index_prefix(ref), ignore_errors=True)
+    events = list((root / Layout().history_prefix(ref)).rglob("*.jsonl*"))
     raw = sum(_raw_size(path) for path in events)
-    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(place), "RAYHISTORY_FOLD_MEMORY": memory})
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_MEMORY": memory})
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-scratch-") as scratch:
         job = msgspec.json.encode(FoldJob(msgspec.to_builtins(settings), ref, Closing(0, clean=True), scratch))
-        before, cpu, began = stolen(), _cpu_of_children(), time.monotonic()
+        before, cpu, start_time = stolen(), _child_cpu_seconds(), time.monotonic()
         done, peak = asyncio.run(_fold(job))
-        seconds, cpu = time.monotonic() - began, _cpu_of_children() - cpu
+        seconds, cpu = time.monotonic() - start_time, _child_cpu_seconds() - cpu
         share = (stolen() - before) / seconds / (os.cpu_count() or 1)
     assert done.manifest
     return Fold(tasks, done.manifest.events, raw / 1e6, seconds, cpu, done.manifest.size / 1e6, peak / 1e6, share)
@@ -91,36 +91,41 @@ def measure(place: Path, tasks: int, memory: str = "1Gi", *, compressed: bool = 
 
 async def _fold(job: bytes) -> tuple[FoldReport, int]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rayhistory.index.fold", stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=1 << 22
+        sys.executable,
+        "-m",
+        "rayhistory.index.fold.process",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        limit=1 << 22,
     )
-    peak = _Peak(process.pid)
+    peak = _PeakMemory(process.pid)
     output, _ = await process.communicate(job)
     assert process.returncode == 0
     return msgspec.json.decode(output.splitlines()[-1], type=FoldReport), peak.stop()
 
 
-class _Peak(threading.Thread):
-    """The most memory that a process and those below it have at once."""
+class _PeakMemory(threading.Thread):
+    """Samples the peak memory of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self._pid = pid
-        self._most = 0
+        self._max_bytes = 0
         self._done = threading.Event()
         self.start()
 
     def run(self) -> None:
         while not self._done.wait(0.05):
-            self._most = max(self._most, sum(own_memory(pid) for pid in process_tree(self._pid)))
+            self._max_bytes = max(self._max_bytes, sum(anonymous_memory(pid) for pid in process_tree(self._pid)))
 
     def stop(self) -> int:
         self._done.set()
         self.join()
-        return self._most
+        return self._max_bytes
 
 
 def process_tree(pid: int) -> list[int]:
-    """The process, and all below it."""
+    """Return the pids of a process and its descendants."""
     found = [pid]
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -131,7 +136,7 @@ def process_tree(pid: int) -> list[int]:
     return found
 
 
-def own_memory(pid: int) -> int:
+def anonymous_memory(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
     except (OSError, IndexError):
@@ -145,9 +150,9 @@ def _raw_size(path: Path) -> int:
         return sum(len(block) for block in iter(lambda: file.read(1 << 20), b""))
 
 
-def _cpu_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _child_cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

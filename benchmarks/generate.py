@@ -1,5 +1,5 @@
-# ruff: noqa: E501, PLR0917 (templates of events, as Ray prints them)
-"""Sessions of any size, in the bucket layout: about four events per task, as Ray posts them, out of order, some twice.
+# ruff: noqa: E501, PLR0917 (event templates, as Ray prints them)
+"""Generate sessions of any size: about four events per task, out of order and some twice, as Ray posts them.
 
 python benchmarks/generate.py DIRECTORY TASKS [--plain]
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from isal import igzip
 
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef
 
 BEGIN = 1_794_770_000_000_000_000
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
@@ -32,17 +32,17 @@ def session_ref(tasks: int) -> SessionRef:
 
 
 def generate(directory: Path, tasks: int, *, compressed: bool = True) -> SessionRef:
-    """Writes a session and returns its name."""
+    """Write a session and return its reference."""
     ref = session_ref(tasks)
-    portions = [
+    parts = [
         (directory, ref, first, min(TASKS_PER_FILE, tasks - first), compressed)
         for first in range(0, tasks, TASKS_PER_FILE)
     ]
-    if len(portions) == 1:
-        _write_portion(portions[0])
+    if len(parts) == 1:
+        _write_part(parts[0])
     else:
         with ProcessPoolExecutor() as pool:
-            list(pool.map(_write_portion, portions))
+            list(pool.map(_write_part, parts))
     marker = directory / Layout().metadata_key(ref)
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -59,8 +59,8 @@ def _time(ns: int) -> str:
     return f"{stamp}.{fraction:09d}Z"
 
 
-def _write_portion(portion: tuple[Path, SessionRef, int, int, bool]) -> None:
-    directory, ref, first, count, compressed = portion
+def _write_part(part_arguments: tuple[Path, SessionRef, int, int, bool]) -> None:
+    directory, ref, first, count, compressed = part_arguments
     rng = random.Random(first)
     node = rng.randbytes(28)
     head = rng.randbytes(28)
@@ -174,11 +174,11 @@ def _cluster_events(head: bytes, node: bytes) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write a session of the given number of tasks.")
+    parser = argparse.ArgumentParser(description="Generate a session with the given number of tasks.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("tasks", type=int)
-    parser.add_argument("--plain", action="store_true", help="not compressed")
+    parser.add_argument("--plain", action="store_true", help="store events uncompressed")
     arguments = parser.parse_args()
-    began = time.monotonic()
+    start_time = time.monotonic()
     written = generate(arguments.directory, arguments.tasks, compressed=not arguments.plain)
-    print(f"{written.path} in {time.monotonic() - began:.1f} s")
+    print(f"{written.path} in {time.monotonic() - start_time:.1f} s")

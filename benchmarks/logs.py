@@ -1,9 +1,9 @@
-"""What shipping and reading logs costs: `python benchmarks/logs.py`, with real files and a real store.
+"""Measure shipping and reading of logs: `python benchmarks/logs.py`, with files and a store on disk.
 
-speed       from file to store, per core, for log text
-idle        CPU of 2,000 files of which 50 grow, with a flush every 5 s, as part of a core
+speed       throughput from file to store per core
+idle        CPU share for 2,000 files of which 50 grow, with a flush every 5 s
 puts        objects per flush with those files
-reads       range reads for the last 1,000 lines of a large log, from a cold start
+reads       range reads for the last 1,000 lines of a large log, without caches
 """
 
 import argparse
@@ -16,17 +16,17 @@ import time
 from multiprocessing import Process
 from pathlib import Path
 
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.shipping import PackShipper
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.server.logfiles import PackLogs, find_file, start_of_last_lines
+from rayhistory.collector.logs.pack_shipper import PackShipper
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.server.logs.source import PackLogs, find_file, start_of_last_lines
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 
 REF = SessionRef("default", "bench", "session_2026-01-01_00-00-00_000000_1")
 NODE = "ab" * 28
 
 
-class Counted(LocalStore):
+class CountingStore(LocalStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.puts = self.put_bytes = self.reads = self.read_bytes = self.lists = 0
@@ -43,18 +43,18 @@ class Counted(LocalStore):
         return data
 
 
-def text(megabytes: int) -> bytes:
-    dice = random.Random(1)
-    words = [f"{dice.choice('abcdefgh')}{number:x}" for number in range(500)]
+def log_text(megabytes: int) -> bytes:
+    rng = random.Random(1)
+    words = [f"{rng.choice('abcdefgh')}{number:x}" for number in range(500)]
     lines = []
     size = number = 0
     while size < megabytes << 20:
         number += 1
         when = f"2026-01-01 00:{number // 60000 % 60:02}:{number // 1000 % 60:02},{number % 1000:03}"
         line = (
-            f"[{when} I {dice.randrange(99999)} {dice.randrange(99999)}] (raylet) "
-            f"node_manager.cc:{dice.randrange(3000)}: "
-            f"{' '.join(dice.choices(words, k=12))} {dice.getrandbits(64):016x}\n"
+            f"[{when} I {rng.randrange(99999)} {rng.randrange(99999)}] (raylet) "
+            f"node_manager.cc:{rng.randrange(3000)}: "
+            f"{' '.join(rng.choices(words, k=12))} {rng.getrandbits(64):016x}\n"
         ).encode()
         lines.append(line)
         size += len(line)
@@ -62,16 +62,16 @@ def text(megabytes: int) -> bytes:
 
 
 def write(path: Path, megabytes: int) -> None:
-    """In a process of its own, so that the memory measured is that of shipping."""
-    block = text(64)
+    """Write a log file. Runs in a subprocess, so that the measured memory is that of shipping."""
+    block = log_text(64)
     with path.open("wb") as file:
         for _ in range(max(1, megabytes // 64)):
             file.write(block)
 
 
-def shipper(home: Path, store: Counted) -> PackShipper:
+def shipper(home: Path, store: CountingStore) -> PackShipper:
     prefix = Layout().node_packs_prefix(REF, NODE)
-    return PackShipper(home / "logs", store, lambda: prefix, Metrics(), interval=5)
+    return PackShipper(home / "logs", store, lambda: prefix, Telemetry(), interval=5)
 
 
 async def speed(home: Path, megabytes: int) -> str:
@@ -80,14 +80,14 @@ async def speed(home: Path, megabytes: int) -> str:
     writer.start()
     writer.join()
     size = (home / "logs" / "raylet.out").stat().st_size
-    store = Counted(home / "store")
+    store = CountingStore(home / "store")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    began, cpu = time.monotonic(), time.process_time()
+    start_time, cpu = time.monotonic(), time.process_time()
     await shipper(home, store).finish()
-    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    wall, cpu = time.monotonic() - start_time, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
-        f"{size / 1e6 / cpu:.0f} MB/s per core ({size / 1e6 / wall:.0f} MB/s by the clock), {size / 1e6:.0f} MB in "
+        f"{size / 1e6 / cpu:.0f} MB/s per core ({size / 1e6 / wall:.0f} MB/s elapsed), {size / 1e6:.0f} MB in "
         f"{store.puts} packs, {size / store.put_bytes:.1f}x smaller, peak RSS {peak:.0f} MiB (before: {before:.0f})"
     )
 
@@ -98,7 +98,7 @@ async def idle(home: Path, files: int, growing: int, flushes: int) -> tuple[str,
     for number in range(files):
         (logs / f"worker-{number:056x}-01000000-{number}.out").write_bytes(b"started\n" * 20)
     paths = sorted(logs.iterdir())[:growing]
-    store = Counted(home / "store")
+    store = CountingStore(home / "store")
     shipping = shipper(home, store)
     await shipping.flush()
     before, cpu = store.puts, 0.0
@@ -106,10 +106,10 @@ async def idle(home: Path, files: int, growing: int, flushes: int) -> tuple[str,
     for number in range(flushes):
         for path in paths:
             with path.open("ab") as file:
-                file.write(b"the same old story, number %d\n" % number * 20)
-        began = time.process_time()
+                file.write(b"step finished, number %d\n" % number * 20)
+        start_time = time.process_time()
         await shipping.flush()
-        cpu += time.process_time() - began
+        cpu += time.process_time() - start_time
     percent = 100 * cpu / flushes / 5
     return (
         f"{percent:.2f} % of a core ({1000 * cpu / flushes:.1f} ms per flush)",
@@ -118,15 +118,15 @@ async def idle(home: Path, files: int, growing: int, flushes: int) -> tuple[str,
 
 
 async def reads(home: Path, megabytes: int) -> str:
-    store = Counted(home / "store")
+    store = CountingStore(home / "store")
     logs = PackLogs(store, Layout(), REF)
-    began = time.monotonic()
+    start_time = time.monotonic()
     file = await find_file(logs, NODE, "raylet.out")
     start = await start_of_last_lines(logs, NODE, file.path, file.size, 1000)
     content = await logs.read(NODE, file.path, start, file.size)
     assert content.count(b"\n") == 1000
     return (
-        f"{store.reads} range reads, {store.read_bytes / 1000:.0f} kB, {1000 * (time.monotonic() - began):.0f} ms "
+        f"{store.reads} range reads, {store.read_bytes / 1000:.0f} kB, {1000 * (time.monotonic() - start_time):.0f} ms "
         f"for the last 1,000 lines of {file.size / 1e6:,.0f} MB"
     )
 

@@ -1,4 +1,4 @@
-"""All figures of docs/performance.md, measured on this machine and written there.
+"""Measure all figures of docs/performance.md on this machine, and write them there.
 
 python benchmarks/performance.py [--largest 1000000] [--sessions 50] [--store DIRECTORY]
 """
@@ -19,64 +19,64 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from collector import stolen
-from fold import HEADS, Fold, measure
+from fold import COLUMNS, Fold, measure
 from generate import session_ref
 from query import Server
 
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
-from storeservers.seaweed import KEY, SECRET, seaweedfs
+from support.store_servers.seaweed import KEY, SECRET, seaweedfs
 
 DOCS = Path(__file__).parents[1] / "docs"
 HERE = Path(__file__).parent
 SIZES = (1_000, 10_000, 50_000, 100_000, 1_000_000)
-USUAL = "gzip, 1 GiB"
+DEFAULT_VARIANT = "gzip, 1 GiB"
 FIRST_PAGE = "api/v0/tasks?limit=100"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure, and write docs/performance.md.")
+    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/performance.md.")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="tasks of the largest session")
-    parser.add_argument("--sessions", type=int, default=50, help="sessions that are visited in turn")
-    parser.add_argument("--store", type=Path, help="keep the sessions there, and use them again")
+    parser.add_argument("--sessions", type=int, default=50, help="number of sessions that are visited in turn")
+    parser.add_argument("--store", type=Path, help="directory for generated sessions, reused by later runs")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
-        place = arguments.store or Path(directory)
-        less = measure(place, arguments.largest, "512Mi")
-        plain = measure(place, arguments.largest, compressed=False)
-        usual = [measure(place, tasks) for tasks in SIZES if tasks <= arguments.largest]
-        folds = {USUAL: usual, "gzip, 512 MiB": [less], "plain, 1 GiB": [plain]}
-        largest, store = str(arguments.largest), str(place / "gzip")
+        root = arguments.store or Path(directory)
+        low_memory = measure(root, arguments.largest, "512Mi")
+        plain = measure(root, arguments.largest, compressed=False)
+        compressed = [measure(root, tasks) for tasks in SIZES if tasks <= arguments.largest]
+        folds = {DEFAULT_VARIANT: compressed, "gzip, 512 MiB": [low_memory], "plain, 1 GiB": [plain]}
+        largest, store = str(arguments.largest), str(root / "gzip")
         text = page(
             folds,
-            opened(place / "gzip", arguments.largest),
+            opening_times(root / "gzip", arguments.largest),
             {
                 "Requests": output("query.py", largest, "--store", store),
                 "Visitors": output("visitors.py", largest, "--store", store),
                 "Ray's command line": output("clients.py", largest, "--rounds", "1", "--store", store),
                 "SQL": output("sql.py", "100000", "--sessions", "20"),
                 "Many sessions": output(
-                    "sessions.py", str(arguments.sessions), "100000", "--store", str(place / "sessions")
+                    "sessions.py", str(arguments.sessions), "100000", "--store", str(root / "sessions")
                 ),
             },
         )
     (DOCS / "performance.md").write_text(text)
-    (DOCS / "performance.svg").write_text(plot(usual))
+    (DOCS / "performance.svg").write_text(plot(compressed))
     print(text)
 
 
 def output(script: str, *arguments: str) -> str:
-    """What it prints, and how much of the cores other machines on the same host had meanwhile."""
-    before, began = stolen(), time.monotonic()
+    """Return a benchmark's output, and the share of CPU time that the host stole."""
+    before, start_time = stolen(), time.monotonic()
     done = subprocess.run([sys.executable, HERE / script, *arguments], check=True, capture_output=True, text=True)
-    share = (stolen() - before) / (time.monotonic() - began) / (os.cpu_count() or 1)
-    return f"{done.stdout.strip()}\n({share:.0%} of the cores were stolen by the host)"
+    share = (stolen() - before) / (time.monotonic() - start_time) / (os.cpu_count() or 1)
+    return f"{done.stdout.strip()}\n(CPU time stolen by the host: {share:.0%})"
 
 
-def opened(place: Path, tasks: int) -> dict[str, float]:
-    """From the first request to the first page of tasks, with nothing in the local cache: in milliseconds."""
+def opening_times(root: Path, tasks: int) -> dict[str, float]:
+    """Return milliseconds to the first page of tasks with an empty local cache, by kind of store."""
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
-        local = {"LOCAL_STORAGE_DIR": str(place)}
+        local = {"LOCAL_STORAGE_DIR": str(root)}
         found = {"a local directory": first_page(local, tasks, Path(directory) / "one")}
         with seaweedfs(Path(directory)) as endpoint:
             s3 = {
@@ -84,7 +84,7 @@ def opened(place: Path, tasks: int) -> dict[str, float]:
                 "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
             }  # fmt: skip
             os.environ.update(s3)
-            files = {str(path.relative_to(place)): path for path in sorted(place.rglob("*")) if path.is_file()}
+            files = {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
             asyncio.run(upload(files))
             found["S3 (SeaweedFS on the same machine)"] = first_page(s3, tasks, Path(directory) / "two")
             for name in s3:
@@ -100,34 +100,34 @@ async def upload(files: dict[str, Path]) -> None:
 
 
 def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
-    """The middle of five servers, each of which begins with nothing."""
-    taken = []
+    """Return the median of five servers with empty caches."""
+    milliseconds = []
     for number in range(5):
-        given = {"RAYHISTORY_INDEX_AHEAD": "false", "RAYHISTORY_CACHE_DIR": str(cache / str(number))}
-        with Server(os.environ | environment | given) as server:
-            taken.append(server.time(session_ref(tasks), FIRST_PAGE) * 1000)
-    return statistics.median(taken)
+        settings = {"RAYHISTORY_INDEX_AHEAD": "false", "RAYHISTORY_CACHE_DIR": str(cache / str(number))}
+        with Server(os.environ | environment | settings) as server:
+            milliseconds.append(server.time(session_ref(tasks), FIRST_PAGE) * 1000)
+    return statistics.median(milliseconds)
 
 
 NOTES = {
-    "Requests": """On the session of {largest:,} tasks, over HTTP. *First* is the first of its kind; p50 and p99 are of
-requests that differ, so that no kept answer helps; *again* is the same request once more.""",
-    "Visitors": """What the pages of the dashboard ask for, on that session: by one visitor, then by twenty at once.""",
-    "Ray's command line": """On that session. *Client alone* is the same command at a server that only repeats what it
-once heard: Ray's own client takes most of the time, above all to print YAML. *Server* is what all its requests
-took the first time.""",
-    "SQL": """`rayhistory sql --all`, the whole command, over twenty sessions of 100,000 tasks.""",
-    "Many sessions": """Visited in turn; the memory is that of the serving process.""",
+    "Requests": """Requests over HTTP to the session of {largest:,} tasks. *first* is the first request of its kind. p50
+and p99 are of different requests, so that the response cache does not apply. *cached* repeats the first request.""",
+    "Visitors": """The requests of the dashboard's pages on the same session, by one visitor and by twenty at once.""",
+    "Ray's command line": """Ray's CLI on the same session. *client alone* is the same command against a server that
+replays recorded responses: Ray's client takes most of the time, mainly to print YAML. *server, first* is the time of
+all requests of the first run.""",
+    "SQL": """`rayhistory sql --all` as a whole command, over twenty sessions of 100,000 tasks.""",
+    "Many sessions": """Sessions visited in turn, and the memory of the server process.""",
 }
 
 
-def page(folds: dict[str, list[Fold]], opens: dict[str, float], outputs: dict[str, str]) -> str:
-    largest = folds[USUAL][-1].tasks
-    rows = [fold for some in folds.values() for fold in some]
-    notes = [note for note, some in folds.items() for _ in some]
-    table = [f"| {' | '.join([*HEADS, ''])} |", f"|{'---:|' * len(HEADS)}---|"]
+def page(folds: dict[str, list[Fold]], opening: dict[str, float], outputs: dict[str, str]) -> str:
+    largest = folds[DEFAULT_VARIANT][-1].tasks
+    rows = [fold for group in folds.values() for fold in group]
+    notes = [note for note, group in folds.items() for _ in group]
+    table = [f"| {' | '.join([*COLUMNS, ''])} |", f"|{'---:|' * len(COLUMNS)}---|"]
     table += [f"| {' | '.join([*row.row(), note])} |" for row, note in zip(rows, notes, strict=True)]
-    opening = "\n".join(f"- from {name}: {milliseconds:.0f} ms" for name, milliseconds in opens.items())
+    opening_list = "\n".join(f"- from {name}: {milliseconds:.0f} ms" for name, milliseconds in opening.items())
     sections = [
         f"## {name}\n\n{NOTES[name].format(largest=largest)}\n\n```\n{printed}\n```\n"
         for name, printed in outputs.items()
@@ -139,20 +139,20 @@ Python {platform.python_version()}. Machines differ and are noisy: run it on you
 
 ## Folding
 
-A session of *n* tasks has about four events per task, of about a kilobyte, as Ray posts them, out of order and some
-twice. It is folded from nothing, in processes of its own. *Peak* is the memory of all of them together, *stolen* what
-the host gave to other machines of what the cores could have done.
+A session has about four events per task, of about a kilobyte each, out of order and some twice, as Ray posts them.
+Each fold starts without an index and runs in its own processes. *peak* is the memory of these processes together.
+*stolen* is the share of CPU time that the host gave to other machines.
 
 {chr(10).join(table)}
 
-![Seconds and megabytes against tasks](performance.svg)
+![Seconds and megabytes by number of tasks](performance.svg)
 
 ## Opening
 
-A session of {largest:,} tasks that has an index, opened by a server that has never seen it, up to the first
-page of tasks; the middle of five:
+Time to the first page of tasks of an indexed session of {largest:,} tasks, on a server with an empty cache; median of
+five:
 
-{opening}
+{opening_list}
 
 {chr(10).join(sections)}"""
 
@@ -161,16 +161,16 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 380, 60, 20, 20, 45
 
 
 def plot(folds: list[Fold]) -> str:
-    """Time and memory against tasks, both axes logarithmic."""
+    """Plot time and memory by number of tasks; both axes are logarithmic."""
     low, high = math.log10(folds[0].tasks), math.log10(folds[-1].tasks)
-    most = math.ceil(math.log10(max(max(fold.peak_mb, fold.seconds) for fold in folds)))
-    least = math.floor(math.log10(min(fold.seconds for fold in folds)))
+    highest = math.ceil(math.log10(max(max(fold.peak_mb, fold.seconds) for fold in folds)))
+    lowest = math.floor(math.log10(min(fold.seconds for fold in folds)))
 
     def x(tasks: float) -> float:
         return LEFT + (math.log10(tasks) - low) / (high - low) * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (math.log10(value) - least) / (most - least) * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - (math.log10(value) - lowest) / (highest - lowest) * (HEIGHT - TOP - BOTTOM)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -180,7 +180,7 @@ def plot(folds: list[Fold]) -> str:
     parts += [
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(10**power):.1f}" y2="{y(10**power):.1f}" stroke="#ddd"/>'
         f'<text x="{LEFT - 8}" y="{y(10**power) + 4:.1f}" text-anchor="end">{10**power:g}</text>'
-        for power in range(least, most + 1)
+        for power in range(lowest, highest + 1)
     ]
     parts += [
         f'<text x="{x(fold.tasks):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{fold.tasks:,}</text>'
@@ -188,7 +188,7 @@ def plot(folds: list[Fold]) -> str:
     ]
     for name, colour, values in (
         ("seconds", "#036DCF", [fold.seconds for fold in folds]),
-        ("MB at most", "#D94F04", [fold.peak_mb for fold in folds]),
+        ("peak MB", "#D94F04", [fold.peak_mb for fold in folds]),
     ):
         points = [(x(fold.tasks), y(value)) for fold, value in zip(folds, values, strict=True)]
         line = " ".join(f"{across:.1f},{up:.1f}" for across, up in points)

@@ -1,4 +1,4 @@
-"""How long the requests of the dashboard and of the ray CLI take, on a session of a given size, over real HTTP.
+"""Time the requests of the dashboard and of the ray CLI over HTTP, on a session of a given size.
 
 python benchmarks/query.py [TASKS] [--rounds 100] [--store DIRECTORY]
 """
@@ -19,20 +19,20 @@ from typing import Any
 import httpx
 from generate import SCATTER, generate, session_ref
 
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef
 
 
-def requests(some_task: str) -> dict[str, str]:
+def ray_requests(some_task: str) -> dict[str, str]:
     job = "filter_keys=job_id&filter_predicates=%3D&filter_values=01000000"
     failed = "filter_keys=state&filter_predicates=%3D&filter_values=FAILED"
     named = "filter_keys=name&filter_predicates=%3D&filter_values=stage_7"
     one = f"filter_keys=task_id&filter_predicates=%3D&filter_values={some_task}"
     return {
-        "a task by id": f"api/v0/tasks?detail=1&limit=1&{one}",
+        "task by id": f"api/v0/tasks?detail=1&limit=1&{one}",
         "100 tasks": "api/v0/tasks?limit=100",
         "100 failed tasks": f"api/v0/tasks?limit=100&{failed}",
-        "100 tasks of a name": f"api/v0/tasks?limit=100&{named}",
-        "100 tasks of a job": f"api/v0/tasks?limit=100&{job}",
+        "100 tasks by name": f"api/v0/tasks?limit=100&{named}",
+        "100 tasks by job": f"api/v0/tasks?limit=100&{job}",
         "10,000 tasks with details": f"api/v0/tasks?detail=1&limit=10000&{job}",
         "summary by function": f"api/v0/tasks/summarize?{job}",
         "summary by lineage": f"api/v0/tasks/summarize?summary_by=lineage&{job}",
@@ -45,107 +45,107 @@ def requests(some_task: str) -> dict[str, str]:
 ROWS = "api/history/rows/tasks?columns=task_id,name,state,start_time_ms"
 
 
-def own_requests() -> dict[str, str]:
+def row_requests() -> dict[str, str]:
     return {
         "100 rows by start": f"{ROWS}&sort=-start_time_ms",
         "100 rows by name": f"{ROWS}&sort=name,-start_time_ms",
         "100 rows by node": f"{ROWS}&sort=node_id",
-        "100 rows whose name has": f"{ROWS}&where=name~stage_1",
-        "100 rows whose error has": f"{ROWS}&where=error_message~first fails",
-        "100 rows of a time": f"{ROWS}&where=start_time_ms>=1794770003000&where=start_time_ms<1794770004000",
-        "100 whole rows by start": "api/history/rows/tasks?sort=-start_time_ms",
+        "100 rows, name contains": f"{ROWS}&where=name~stage_1",
+        "100 rows, error contains": f"{ROWS}&where=error_message~first fails",
+        "100 rows in a time range": f"{ROWS}&where=start_time_ms>=1794770003000&where=start_time_ms<1794770004000",
+        "100 full rows by start": "api/history/rows/tasks?sort=-start_time_ms",
     }
 
 
 def large_requests() -> dict[str, str]:
-    return {name: url for name, url in requests("").items() if "details" in name or "lineage" in name} | {
+    return {name: url for name, url in ray_requests("").items() if "details" in name or "lineage" in name} | {
         "10,000 rows by start": f"{ROWS}&sort=-start_time_ms&limit=10000",
-        "10,000 whole rows by start": "api/history/rows/tasks?sort=-start_time_ms&limit=10000",
+        "10,000 full rows by start": "api/history/rows/tasks?sort=-start_time_ms&limit=10000",
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time requests.")
+    parser = argparse.ArgumentParser(description="Time requests to the history server.")
     parser.add_argument("tasks", nargs="?", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--store", help="keep the session there, and use it again")
+    parser.add_argument("--store", help="directory for generated sessions, reused by later runs")
     arguments = parser.parse_args()
     with prepared(arguments.tasks, arguments.store) as (ref, environment), Server(environment) as server:
-        print(f"opened again by another server:  {server.time(ref, 'nodes?view=summary') * 1000:.0f} ms")
+        print(f"opened by a second server:  {server.time(ref, 'nodes?view=summary') * 1000:.0f} ms")
         measure(server, ref, arguments.rounds)
         pages(server, ref, arguments.rounds)
-        together(server, ref)
-        print(f"memory of the serving process: {server.peak_mb():.0f} MB at most")
+        run_concurrently(server, ref)
+        print(f"server memory: {server.peak_mb():.0f} MB peak")
 
 
 @contextmanager
 def prepared(tasks: int, store: str | None) -> Iterator[tuple[SessionRef, dict[str, str]]]:
-    """A session of so many tasks that some server has opened, and the environment to serve it."""
+    """Prepare an indexed session; yields it, and the environment of a server for it."""
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
-        place = Path(store or directory)
+        root = Path(store or directory)
         ref = session_ref(tasks)
-        if not (place / Layout().metadata_key(ref)).exists():
-            generate(place, tasks)
-        environment = os.environ | {"LOCAL_STORAGE_DIR": str(place), "RAYHISTORY_INDEX_AHEAD": "false",
+        if not (root / Layout().metadata_key(ref)).exists():
+            generate(root, tasks)
+        environment = os.environ | {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_AHEAD": "false",
                                     "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}  # fmt: skip
         with Server(environment) as server:
-            began = time.monotonic()
-            server.until_answered(ref)
-            print(f"first open of {tasks:,} tasks: {time.monotonic() - began:.2f} s")
+            start_time = time.monotonic()
+            server.wait_until_indexed(ref)
+            print(f"first open of {tasks:,} tasks: {time.monotonic() - start_time:.2f} s")
         yield ref, environment
 
 
 def measure(server: "Server", ref: SessionRef, rounds: int) -> None:
     task = f"{7 * SCATTER % 2**64:016x}" + "f" * 24 + "01000000"
-    print(f"{'request':<28} {'first':>9} {'p50':>9} {'p99':>9} {'again':>9}   (ms)")
-    for name, url in (requests(task) | own_requests()).items():
-        first, again = server.time(ref, url), server.time(ref, url)
-        times = [server.time(ref, _not_kept(url)) for _ in range(rounds)]
-        report(name, first, times, again)
+    print(f"{'request':<28} {'first':>9} {'p50':>9} {'p99':>9} {'cached':>9}   (ms)")
+    for name, url in (ray_requests(task) | row_requests()).items():
+        first, cached = server.time(ref, url), server.time(ref, url)
+        times = [server.time(ref, _uncached(url)) for _ in range(rounds)]
+        report(name, first, times, cached)
 
 
 def pages(server: "Server", ref: SessionRef, rounds: int) -> None:
-    """By cursor, the last page costs what the first does."""
-    address = f"{ROWS}&sort=-start_time_ms"
+    """Time pages by cursor: the last page must cost as much as the first."""
+    url = f"{ROWS}&sort=-start_time_ms"
     cursor, number = "", 1
     while cursor is not None:
         if number in (1, 101, 1_001, 10_001):
-            times = [server.time(ref, _not_kept(f"{address}&limit=100&cursor={cursor}")) for _ in range(rounds)]
+            times = [server.time(ref, _uncached(f"{url}&limit=100&cursor={cursor}")) for _ in range(rounds)]
             report(f"page {number:,} by cursor", times[0], times, times[-1])
-        cursor = server.json(ref, f"{address}&limit=10000&cursor={cursor}")["next"]
+        cursor = server.json(ref, f"{url}&limit=10000&cursor={cursor}")["next"]
         number += 100
 
 
-def together(server: "Server", ref: SessionRef, visitors: int = 20) -> None:
-    """Many who each want something large that nobody has asked for before."""
-    print(f"{f'{visitors} visitors at once':<28} {'all':>9} {'memory':>9}   (ms, MB at most until then)")
+def run_concurrently(server: "Server", ref: SessionRef, visitors: int = 20) -> None:
+    """Time large uncached requests from many visitors at once."""
+    print(f"{f'{visitors} visitors at once':<28} {'all':>9} {'memory':>9}   (ms, peak MB so far)")
     with ThreadPoolExecutor(visitors) as pool:
         for name, url in large_requests().items():
-            began = time.perf_counter()
-            list(pool.map(lambda address: server.time(ref, _not_kept(address)), [url] * visitors))
-            taken = (time.perf_counter() - began) * 1000
-            print(f"{name:<28} {taken:>9.0f} {server.peak_mb():>9.0f}", flush=True)
+            start_time = time.perf_counter()
+            list(pool.map(lambda each: server.time(ref, _uncached(each)), [url] * visitors))
+            milliseconds = (time.perf_counter() - start_time) * 1000
+            print(f"{name:<28} {milliseconds:>9.0f} {server.peak_mb():>9.0f}", flush=True)
 
 
-def _not_kept(url: str) -> str:
-    """The same question in words that nobody has used before."""
+def _uncached(url: str) -> str:
+    """Change a request without changing its result, so that the response cache does not apply."""
     return f"{url}{'&' if '?' in url else '?'}where=job_id!=x{time.monotonic_ns()}"
 
 
-def report(name: str, first: float, times: list[float], again: float) -> None:
+def report(name: str, first: float, times: list[float], cached: float) -> None:
     times = sorted(times)
-    worst = times[max(0, round(0.99 * len(times)) - 1)]
-    figures = (first, statistics.median(times), worst, again)
+    p99 = times[max(0, round(0.99 * len(times)) - 1)]
+    figures = (first, statistics.median(times), p99, cached)
     print(f"{name:<28} " + " ".join(f"{figure * 1000:>9.0f}" for figure in figures), flush=True)
 
 
 class Server:
-    """A history server in a process of its own."""
+    """A history server process."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from rayhistory.server.main import main; main()", "--port=0", "--host=127.0.0.1",
-             "--expensive-calls=0"],
+             "--rate-limit=0"],
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stderr
@@ -164,15 +164,15 @@ class Server:
         self._process.wait()
 
     def time(self, ref: SessionRef, url: str) -> float:
-        began = time.perf_counter()
-        answer = self._http.get(ref.url + url)
-        assert answer.status_code == 200, answer.text[:200]
-        return time.perf_counter() - began
+        start_time = time.perf_counter()
+        response = self._http.get(ref.url + url)
+        assert response.status_code == 200, response.text[:200]
+        return time.perf_counter() - start_time
 
     def json(self, ref: SessionRef, url: str) -> Any:
         return self._http.get(ref.url + url).raise_for_status().json()
 
-    def until_answered(self, ref: SessionRef) -> None:
+    def wait_until_indexed(self, ref: SessionRef) -> None:
         while self._http.get(ref.url + "api/jobs/").status_code != 200:
             time.sleep(0.2)
 

@@ -1,6 +1,6 @@
-"""SQL over many sessions: `python benchmarks/sql.py [TASKS] [--sessions N]`, the whole command as a process.
+"""Time SQL over many sessions: `python benchmarks/sql.py [TASKS] [--sessions N]`, as whole commands.
 
-The sessions are one that was generated, under many names; each is folded by itself before anything is timed.
+All sessions are copies of one generated session. They are indexed before any query is timed.
 """
 
 import argparse
@@ -29,16 +29,16 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
         store = Path(directory) / "store"
-        multiply(store, generate(store, arguments.tasks).cluster, arguments.sessions)
+        copy_session(store, generate(store, arguments.tasks).cluster, arguments.sessions)
         environment = os.environ | {"LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}
-        print(f"folding {arguments.sessions} sessions: {timed(environment, 'index'):.1f} s")
+        print(f"indexing {arguments.sessions} sessions: {timed(environment, 'index'):.1f} s")
         for name, query in QUERIES.items():
             times = sorted(timed(environment, "sql", "--all", "--csv", query) for _ in range(5))
-            print(f"{name:<28} {times[2] * 1000:6.0f} ms (median of 5), {times[-1] * 1000:.0f} ms at most")
+            print(f"{name:<28} {times[2] * 1000:6.0f} ms (median of 5), {times[-1] * 1000:.0f} ms max")
 
 
-def multiply(store: Path, cluster: str, sessions: int) -> None:
-    """Links, which take no room, for all files of the one session."""
+def copy_session(store: Path, cluster: str, sessions: int) -> None:
+    """Hard-link all files of the session under new cluster names."""
     files = [path for path in store.rglob("*") if path.is_file()]
     for number in range(1, sessions):
         for path in files:
@@ -49,9 +49,9 @@ def multiply(store: Path, cluster: str, sessions: int) -> None:
 
 def timed(environment: dict[str, str], *argv: str) -> float:
     command = [Path(sys.executable).with_name("rayhistory"), *argv]
-    began = time.monotonic()
+    start_time = time.monotonic()
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
-    return time.monotonic() - began
+    return time.monotonic() - start_time
 
 
 if __name__ == "__main__":

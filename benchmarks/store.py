@@ -1,8 +1,8 @@
-"""What our store costs over bare obstore, against SeaweedFS on this machine.
+"""Compare this project's store with plain obstore, against SeaweedFS on the same machine.
 
     .venv/bin/python benchmarks/store.py [--operations 400] [--keys 10000]
 
-The server shares the cores, so it is the client's own CPU that is compared, in turns, each in a process of its own.
+Client and server share the cores, so the client's CPU time is compared, in alternating subprocesses.
 """
 
 import argparse
@@ -23,23 +23,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import obstore
 from obstore.store import S3Store
 
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.server.catalogue import Catalogue
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
 from rayhistory.storage.cloud import client_options
-from storeservers.seaweed import KEY, SECRET, seaweedfs
+from support.store_servers.seaweed import KEY, SECRET, seaweedfs
 
 SMALL = os.urandom(4096)
-AT_ONCE = 8
+CONCURRENCY = 8
 ROUNDS = 5
 LAYOUT = Layout()
 SESSION = "session_2026-11-15_19-18-08_055078_00000"
 LARGE = 256 * 2**20
 
 
-class Bare:
-    """obstore itself, with the same options as ours has: as it comes, it costs more."""
+class PlainObstore:
+    """obstore with the client options of this project; its defaults are slower."""
 
     def __init__(self, endpoint: str) -> None:
         self._obstore = obstore
@@ -61,28 +61,28 @@ class Bare:
                 yield info
 
 
-def ours(endpoint: str) -> Any:
+def project_store(endpoint: str) -> Any:
     os.environ.update(S3_ENDPOINT=endpoint, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, S3_REGION="us-east-1")
     return open_store(resolve(SERVER, {"setting_store": "s3://benchmark"})[0], writable=True)
 
 
 async def timed(times: int, operation: Callable[[int], Awaitable[Any]]) -> dict[str, float]:
-    """CPU of this process and time, per operation, with a few under way."""
+    """Return CPU seconds and elapsed seconds per operation, with several operations at a time."""
 
     async def some(worker: int) -> None:
-        for number in range(worker, times, AT_ONCE):
+        for number in range(worker, times, CONCURRENCY):
             await operation(number)
 
-    cpu, began = time.process_time(), time.perf_counter()
-    await asyncio.gather(*(some(worker) for worker in range(AT_ONCE)))
-    return {"cpu": (time.process_time() - cpu) / times, "time": (time.perf_counter() - began) / times}
+    cpu, start_time = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(some(worker) for worker in range(CONCURRENCY)))
+    return {"cpu": (time.process_time() - cpu) / times, "time": (time.perf_counter() - start_time) / times}
 
 
 async def operations(store: Any, times: int) -> dict[str, dict[str, float]]:
     async def listing(number: int) -> None:
         _ = [info async for info in store.list_all("small")]
 
-    await timed(16, lambda number: store.put(f"small/{number}", SMALL))  # connections, and the server's caches
+    await timed(16, lambda number: store.put(f"small/{number}", SMALL))  # warms up connections and server caches
     return {
         "put 4 KB": await timed(times, lambda number: store.put(f"small/{number}", SMALL)),
         "get 4 KB": await timed(times, lambda number: store.get(f"small/{number}")),
@@ -96,13 +96,13 @@ async def fill(store: Any, keys: int) -> None:
 
 
 async def listing(store: Any) -> dict[str, float]:
-    cpu, began = time.process_time(), time.perf_counter()
+    cpu, start_time = time.process_time(), time.perf_counter()
     found = [info async for info in store.list_all("many")]
-    return {"keys": len(found), "cpu": time.process_time() - cpu, "time": time.perf_counter() - began}
+    return {"keys": len(found), "cpu": time.process_time() - cpu, "time": time.perf_counter() - start_time}
 
 
 async def fill_sessions(store: Any, number: int) -> None:
-    """What a listing sees of sessions that have ended: KubeRay's mark, and our records."""
+    """Write the objects that list an ended session: KubeRay's metadata key, and our records."""
     refs = [SessionRef("default", f"cluster-{i % 100}", f"{SESSION[:-5]}{i:05d}") for i in range(number)]
     kinds = (LAYOUT.metadata_key, LAYOUT.start_key, LAYOUT.end_key)
     keys = [key(ref) for ref in refs for key in kinds]
@@ -110,14 +110,14 @@ async def fill_sessions(store: Any, number: int) -> None:
 
 
 async def sessions(store: Any) -> dict[str, float]:
-    catalogue = Catalogue(store, LAYOUT, 120)
-    began = time.perf_counter()
-    found = len(await catalogue.entries())
-    cold = time.perf_counter() - began
-    await asyncio.sleep(3)  # so that it is looked at again, behind the answer
-    began = time.perf_counter()
-    await catalogue.entries()
-    warm = time.perf_counter() - began
+    catalog = SessionCatalog(store, LAYOUT, 120)
+    start_time = time.perf_counter()
+    found = len(await catalog.entries())
+    cold = time.perf_counter() - start_time
+    await asyncio.sleep(3)  # so that the catalog refreshes in the background
+    start_time = time.perf_counter()
+    await catalog.entries()
+    warm = time.perf_counter() - start_time
     await asyncio.sleep(2 * cold)
     return {"sessions": found, "cold": cold, "warm": warm}
 
@@ -128,23 +128,23 @@ async def upload(store: Any) -> dict[str, float]:
         for _ in range(LARGE // len(block)):
             file.write(block)
         file.flush()
-        cpu, began = time.process_time(), time.perf_counter()
+        cpu, start_time = time.process_time(), time.perf_counter()
         await store.put("large", Path(file.name))
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         assert (await store.head("large")).size == LARGE
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"time": seconds, "cpu": time.process_time() - cpu, "peak MiB": peak}
 
 
 def child(endpoint: str, work: str, number: int, *, bare: bool) -> Any:
-    """Runs one measurement in a process of its own, and returns what it printed."""
+    """Run one measurement in a subprocess and return its result."""
     command = [sys.executable, __file__, "--child", work, "--endpoint", endpoint, "--number", str(number)]
     done = subprocess.run([*command, "--bare"] if bare else command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
 
 def in_child(arguments: argparse.Namespace) -> None:
-    store = Bare(arguments.endpoint) if arguments.bare else ours(arguments.endpoint)
+    store = PlainObstore(arguments.endpoint) if arguments.bare else project_store(arguments.endpoint)
     work = {
         "operations": lambda: operations(store, arguments.number),
         "fill": lambda: fill(store, arguments.number),
@@ -161,10 +161,10 @@ def compare(endpoint: str, times: int) -> None:
     for number in range(ROUNDS):
         for bare, found in list(runs.items())[:: 1 if number % 2 else -1]:
             found.append(child(endpoint, "operations", times, bare=bare))
-    print(f"{'':12} {'obstore':>12} {'ours':>12}   CPU per operation, best of {ROUNDS}")
+    print(f"{'':12} {'obstore':>12} {'rayhistory':>12}   CPU per operation, best of {ROUNDS}")
     for name in runs[True][0]:
-        bare, mine = (min(run[name]["cpu"] for run in runs[kind]) * 1e3 for kind in (True, False))
-        print(f"{name:12} {bare:9.3f} ms {mine:9.3f} ms   {mine / bare:.2f}×")
+        plain, project = (min(run[name]["cpu"] for run in runs[kind]) * 1e3 for kind in (True, False))
+        print(f"{name:12} {plain:9.3f} ms {project:9.3f} ms   {project / plain:.2f}×")
 
 
 def main() -> None:
@@ -180,7 +180,7 @@ def main() -> None:
         in_child(arguments)
         return
     with tempfile.TemporaryDirectory() as directory, seaweedfs(Path(directory)) as endpoint:
-        child(endpoint, "fill", 16, bare=False)  # makes the bucket
+        child(endpoint, "fill", 16, bare=False)  # creates the bucket
         compare(endpoint, arguments.operations)
         large = child(endpoint, "upload", 0, bare=False)
         rate, cpu = LARGE / 2**20 / large["time"], large["cpu"] / (LARGE / 2**20) * 1e3
@@ -188,8 +188,8 @@ def main() -> None:
         child(endpoint, "fill", arguments.keys, bare=False)
         for bare in (True, False):
             found = child(endpoint, "listing", 0, bare=bare)
-            who = "obstore" if bare else "ours"
-            print(f"listing {found['keys']} keys, {who}: {found['time']:.2f} s, {found['cpu']:.2f} s CPU")
+            label = "obstore" if bare else "rayhistory"
+            print(f"listing {found['keys']} keys, {label}: {found['time']:.2f} s, {found['cpu']:.2f} s CPU")
         child(endpoint, "fill sessions", arguments.keys, bare=False)
         found = child(endpoint, "sessions", 0, bare=False)
         print(f"{found['sessions']} sessions: {found['cold']:.2f} s cold, {found['warm'] * 1e3:.1f} ms warm")

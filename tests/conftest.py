@@ -1,12 +1,14 @@
-"""What several tests share: one recorded session, and the real server that serves it."""
+"""Fixtures that several test packages share: one recorded session, and a real server that serves it."""
 
-import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from recorded.recorder import Recorded, recorded_once
-from recorded.served import serving
+if TYPE_CHECKING:
+    from recorded.recorder import Recording
+
+pytest_plugins = ["support.collector_process", "support.dashboard_of_running_cluster"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -18,15 +20,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """A real session, recorded once, also when several processes share the tests."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    return recorded_once(tmp_path_factory.mktemp("recorded"), kept=shared / "recordings")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> "Recording":
+    """A real session, recorded once per test run and shared by all worker processes."""
+    from recorded.recorder import record_once
+    from recorded.shared import recordings_directory
+
+    return record_once(tmp_path_factory.mktemp("recorded"), recordings=recordings_directory(tmp_path_factory))
 
 
 @pytest.fixture(scope="session")
-def history(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that serves the recorded session, and its copy that vanished."""
-    with serving(recorded.store, tmp_path_factory.mktemp("server")) as address:
+def history(recorded: "Recording", tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with the recorded session, and its copy that vanished."""
+    from support.server_process import running_server
+
+    with running_server(recorded.store, tmp_path_factory.mktemp("server")) as address:
         yield address

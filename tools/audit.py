@@ -1,8 +1,8 @@
-"""What is known about the packages in the images: vulnerabilities, licences, and a bill of materials for each image.
+"""Audit the packages of the images: vulnerabilities, licenses, and an SBOM for each image.
 
-python tools/audit.py deploy/docker/locked-*.txt --to build/sbom
+    python tools/audit.py deploy/docker/locked-*.txt --to build/sbom
 
-Ends with 1 when something bad is known, and with 3 when nothing bad is known but something could not be looked up.
+Exits with 1 if a package has a vulnerability or an unaccepted license, else with 3 if a lookup failed.
 """
 
 import argparse
@@ -16,35 +16,35 @@ from pathlib import Path
 
 _BIN = Path(sys.executable).parent
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
-_GOOD = re.compile(
+_ACCEPTED_LICENSES = re.compile(
     r"MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla Public License|Unlicense|Zlib|HPND", re.IGNORECASE
 )
-"""Licences under which a package may be in an image; anything else is for a person to decide."""
+"""Licenses accepted in an image; any other needs a decision by a person."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("locked", nargs="+", type=Path, help="files that pin every package of an image")
-    parser.add_argument("--to", type=Path, default=Path("build/sbom"), help="where bills of materials are written")
+    parser.add_argument("locked", nargs="+", type=Path, help="lock files of the images")
+    parser.add_argument("--to", type=Path, default=Path("build/sbom"), help="directory for the SBOMs")
     arguments = parser.parse_args()
-    bad, unknown = [], []
+    problems, unknown = [], []
     for locked in arguments.locked:
         pinned = dict(_PINNED.findall(locked.read_text()))
-        for found, missing in (vulnerabilities(locked), licences(pinned)):
-            bad += found
+        for found, missing in (vulnerabilities(locked), licenses(pinned)):
+            problems += found
             unknown += missing
-        bill = write_bill(locked, arguments.to)
-        print(f"{locked.name}: {len(pinned)} packages; bill of materials in {bill}")
-    for line in sorted(set(bad)):
-        print(f"BAD      {line}")
+        sbom = write_sbom(locked, arguments.to)
+        print(f"{locked.name}: {len(pinned)} packages, SBOM in {sbom}")
+    for line in sorted(set(problems)):
+        print(f"PROBLEM  {line}")
     for line in sorted(set(unknown)):
         print(f"UNKNOWN  {line}")
-    print(f"{len(set(bad))} known to be bad, {len(set(unknown))} that could not be looked up")
-    sys.exit(1 if bad else 3 if unknown else 0)
+    print(f"{len(set(problems))} problems, {len(set(unknown))} failed lookups")
+    sys.exit(1 if problems else 3 if unknown else 0)
 
 
 def vulnerabilities(locked: Path) -> tuple[list[str], list[str]]:
-    """What is known to be wrong, and what could not be looked up."""
+    """Return known vulnerabilities, and failed lookups."""
     command = [
         str(_BIN / "pip-audit"),
         "--requirement",
@@ -57,10 +57,10 @@ def vulnerabilities(locked: Path) -> tuple[list[str], list[str]]:
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         return [], [f"vulnerabilities of all packages of {locked.name}: {reason}"]
-    bad = [
-        f"{package['name']} {package['version']}: {found['id']}, mended in {', '.join(found['fix_versions']) or 'none'}"
+    problems = [
+        f"{package['name']} {package['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'none'}"
         for package in packages
         for found in package.get("vulns", [])
     ]
@@ -69,43 +69,43 @@ def vulnerabilities(locked: Path) -> tuple[list[str], list[str]]:
         for package in packages
         if "skip_reason" in package
     ]
-    return bad, unknown
+    return problems, unknown
 
 
-def licences(pinned: dict[str, str]) -> tuple[list[str], list[str]]:
-    """By what the installed packages say of themselves."""
-    bad, unknown = [], []
+def licenses(pinned: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Return unaccepted licenses, and failed lookups, from the metadata of installed packages."""
+    problems, unknown = [], []
     for name, version in pinned.items():
         try:
-            known = metadata(name)
+            package = metadata(name)
         except PackageNotFoundError:
-            unknown.append(f"licence of {name}: it is not installed here")
+            unknown.append(f"license of {name}: package not installed")
             continue
-        if known["Version"] != version:
-            unknown.append(f"licence of {name} {version}: {known['Version']} is installed here")
+        if package["Version"] != version:
+            unknown.append(f"license of {name} {version}: {package['Version']} is installed")
             continue
-        names = list(_licence_names(known))
+        names = list(_license_names(package))
         if not names:
-            unknown.append(f"licence of {name}: it does not say")
-        elif not any(_GOOD.search(licence) for licence in names):
-            bad.append(f"{name} {version}: licence {', '.join(names)}")
-    return bad, unknown
+            unknown.append(f"license of {name}: not in the metadata")
+        elif not any(_ACCEPTED_LICENSES.search(license_name) for license_name in names):
+            problems.append(f"{name} {version}: license {', '.join(names)}")
+    return problems, unknown
 
 
-def _licence_names(known: PackageMetadata) -> Iterator[str]:
-    yield from known.get_all("License-Expression", [])
-    for classifier in known.get_all("Classifier", []):
+def _license_names(package: PackageMetadata) -> Iterator[str]:
+    yield from package.get_all("License-Expression", [])
+    for classifier in package.get_all("Classifier", []):
         if classifier.startswith("License ::"):
             yield classifier.rpartition(" :: ")[2]
-    yield from (text.strip().splitlines()[0] for text in known.get_all("License", []) if text.strip())
+    yield from (text.strip().splitlines()[0] for text in package.get_all("License", []) if text.strip())
 
 
-def write_bill(locked: Path, directory: Path) -> Path:
+def write_sbom(locked: Path, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    bill = directory / f"{locked.stem.removeprefix('locked-')}.cdx.json"
+    sbom = directory / f"{locked.stem.removeprefix('locked-')}.cdx.json"
     command = [str(_BIN / "cyclonedx-py"), "requirements", str(locked), "--output-reproducible", "--of=JSON"]
-    subprocess.run([*command, "-o", str(bill)], check=True)
-    return bill
+    subprocess.run([*command, "-o", str(sbom)], check=True)
+    return sbom
 
 
 if __name__ == "__main__":

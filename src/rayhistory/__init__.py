@@ -1,6 +1,6 @@
-"""The Ray History Server: what a Ray cluster knew, kept, and given back when the cluster is gone."""
+"""Ray History Server: stores the state, logs and metrics of Ray clusters, and serves them after a cluster is gone."""
 
-from rayhistory.rayaddress import get_job_submission_client_cluster_info
+from rayhistory.ray_address import get_job_submission_client_cluster_info
 
 __all__ = ["__version__", "get_job_submission_client_cluster_info"]
 

@@ -1,63 +1,138 @@
-"""Every exception that the project raises on purpose.
+"""Every exception that the project raises on purpose, each with a stable code and an HTTP status.
 
 RayHistoryError
-├── UsageError              the caller's mistake: one line, exit code 2
-│   └── Misconfigured       a setting that cannot work, found at start
-├── StoreError              the object store did not do what was asked
+├── UsageError              invalid input: one line, exit code 2
+│   ├── InvalidSetting      a setting that cannot work, found at start
+│   ├── NoSessionSelected   neither the path nor the cookies name a session
+│   ├── MethodNotAllowed    anything but GET and HEAD
+│   └── RangeNotSatisfiable
+├── NotFound
+│   ├── SessionNotFound
+│   └── LogNotFound
+├── StoreError              an operation on the object store failed
 │   ├── ObjectNotFound
 │   ├── ObjectExists        a conditional create came second
 │   ├── StoreDenied
-│   └── StoreUnavailable    try again later; never the same as "empty"
-│       ├── Throttled       the store is too busy, or asks for fewer requests
-│       └── BucketNotFound  not the object but the bucket or container is not there
-├── AccessError             somebody may not do what they asked for
-│   ├── NotSignedIn         nobody knows who they are
-│   ├── NotAllowed          it is known who they are, and that they may not
-│   ├── AccessUnknown       it cannot be found out now: then they may not either
-│   └── TooManyCalls        not so many at once
-├── KubernetesError         the Kubernetes API did not do what was asked
-├── SessionNotFound
-├── LogNotFound
-├── NotIndexedYet           the fold is still running
-├── FoldFailed              the fold ended with an error
-└── DamagedIndex            an index that cannot be trusted: rebuild it
+│   └── StoreUnavailable    retry later; never the same as "empty"
+│       ├── StoreThrottled  the store is overloaded, or asks for fewer requests
+│       └── BucketNotFound  the bucket or container is missing, not the object
+├── AccessError
+│   ├── NotSignedIn         no token
+│   │   └── InvalidToken
+│   ├── AccessDenied        the visitor is identified and has no rights here
+│   ├── AccessCheckFailed   the check itself failed: access is denied until it works
+│   ├── RateLimited
+│   ├── HostNotAllowed      a Host header that is not in --allowed-hosts
+│   └── OriginNotAllowed    a page of another site
+├── KubernetesError         a call to the Kubernetes API failed
+├── HeadError               the dashboard of a live cluster replied with an error
+│   └── HeadUnavailable     it did not reply
+├── SessionNotIndexed       the fold is still running
+├── IndexFailed             the fold ended with an error
+└── IndexDamaged            an index that cannot be trusted: rebuild it
 """
+
+from typing import ClassVar
+
+ERROR_HEADER = "X-RayHistory-Error"
+"""The response header that carries an error's code, whatever the shape of the body."""
 
 
 class RayHistoryError(Exception):
-    """Root of all: its text is one line that a user can act on."""
+    """Root of the tree; its message is one line that a user can act on."""
+
+    code: ClassVar[str] = "internal_error"
+    """Stable, for programs: messages may change."""
+    http_status: int = 500
 
 
 class UsageError(RayHistoryError):
-    """Something that was asked for cannot be done as asked."""
+    """A request or a command with invalid input."""
+
+    code = "invalid_request"
+    http_status = 400
 
 
-class Misconfigured(UsageError):
+class InvalidSetting(UsageError):
     """A setting, named in the message, has a value that cannot work."""
+
+    code = "invalid_setting"
+
+
+class NoSessionSelected(UsageError):
+    """The request needs a session, and names none."""
+
+    code = "no_session_selected"
+
+
+class MethodNotAllowed(UsageError):
+    """An HTTP method that would change something."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class RangeNotSatisfiable(UsageError):
+    """The requested byte range lies outside of the content."""
+
+    code = "range_not_satisfiable"
+    http_status = 416
+
+
+class NotFound(RayHistoryError):
+    """No route or resource has this path."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class SessionNotFound(NotFound):
+    """The store has no session of this name."""
+
+    code = "session_not_found"
+
+
+class LogNotFound(NotFound):
+    """The session has no log file of this name."""
+
+    code = "log_not_found"
 
 
 class StoreError(RayHistoryError):
     """An operation on the object store failed."""
 
+    code = "store_error"
+    http_status = 503
+
 
 class ObjectNotFound(StoreError):
-    """There is no object with this key."""
+    """The store has no object with this key."""
+
+    code = "object_not_found"
 
 
 class ObjectExists(StoreError):
     """A create found the key taken."""
 
+    code = "object_exists"
+
 
 class StoreDenied(StoreError):
     """The store refused: credentials or permissions."""
+
+    code = "store_denied"
 
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached or is overloaded."""
 
+    code = "store_unavailable"
 
-class Throttled(StoreUnavailable):
-    """The store is too busy, or asks for fewer requests; `retry_after` is how many seconds to leave it alone."""
+
+class StoreThrottled(StoreUnavailable):
+    """The store is overloaded or asks for fewer requests; wait `retry_after` seconds."""
+
+    code = "store_throttled"
 
     def __init__(self, message: str, retry_after: float = 5.0) -> None:
         super().__init__(message)
@@ -67,62 +142,109 @@ class Throttled(StoreUnavailable):
 class BucketNotFound(StoreUnavailable):
     """The bucket or container does not exist, or not yet."""
 
+    code = "bucket_not_found"
+
 
 class AccessError(RayHistoryError):
-    """Somebody may not do what they asked for."""
+    """The visitor may not do this."""
+
+    code = "access_error"
+    http_status = 403
 
 
 class NotSignedIn(AccessError):
-    """No token, or one that is not valid; `wrong` tells which."""
+    """The request identifies no visitor."""
 
-    def __init__(self, message: str, *, wrong: bool = False) -> None:
-        super().__init__(message)
-        self.wrong = wrong
-
-
-class NotAllowed(AccessError):
-    """The visitor is known, and has no rights here."""
+    code = "not_signed_in"
+    http_status = 401
 
 
-class AccessUnknown(AccessError):
-    """Whoever decides this does not answer: until it does, nobody may."""
+class InvalidToken(NotSignedIn):
+    """The request has a token that is not valid; 403, as in Ray."""
+
+    code = "invalid_token"
+    http_status = 403
 
 
-class TooManyCalls(AccessError):
-    """The visitor asks for too much in too short a time; `retry_after` is how many seconds to wait."""
+class AccessDenied(AccessError):
+    """The visitor is identified and has no rights here."""
+
+    code = "access_denied"
+
+
+class AccessCheckFailed(AccessError):
+    """The rights of the visitor cannot be checked now, so the request is refused."""
+
+    code = "access_check_failed"
+    http_status = 503
+
+
+class RateLimited(AccessError):
+    """Too many requests from one visitor; wait `retry_after` seconds."""
+
+    code = "rate_limited"
+    http_status = 429
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
+class HostNotAllowed(AccessError):
+    """The Host header is not one of the server's names."""
+
+    code = "host_not_allowed"
+    http_status = 400
+
+
+class OriginNotAllowed(AccessError):
+    """A page of another site may not send this request."""
+
+    code = "origin_not_allowed"
+
+
 class KubernetesError(RayHistoryError):
-    """The Kubernetes API refused, or does not answer (then `status` is 0)."""
+    """The Kubernetes API refused with `status`, or did not reply (then `status` is 0)."""
+
+    code = "kubernetes_error"
+    http_status = 503
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
 
 
-class SessionNotFound(RayHistoryError):
-    """No session of this name is in the store."""
+class HeadError(RayHistoryError):
+    """The dashboard of a live cluster replied with an error."""
+
+    code = "head_error"
+    http_status = 502
 
 
-class LogNotFound(RayHistoryError):
-    """No log file of this name was kept."""
+class HeadUnavailable(HeadError):
+    """The dashboard of a live cluster did not reply."""
+
+    code = "head_unavailable"
 
 
-class NotIndexedYet(RayHistoryError):
-    """The session is being folded; `progress` is what is known of how far it is (0 to 1)."""
+class SessionNotIndexed(RayHistoryError):
+    """The session is being folded; `progress` is between 0 and 1, or None if unknown."""
+
+    code = "session_not_indexed"
+    http_status = 503
 
     def __init__(self, message: str, progress: float | None = None) -> None:
         super().__init__(message)
         self.progress = progress
 
 
-class FoldFailed(RayHistoryError):
+class IndexFailed(RayHistoryError):
     """The process that folded the session ended with an error."""
 
+    code = "index_failed"
 
-class DamagedIndex(RayHistoryError):
-    """An index whose files do not fit together, or are of another schema."""
+
+class IndexDamaged(RayHistoryError):
+    """The files of an index do not fit together, or have another schema."""
+
+    code = "index_damaged"

@@ -1,7 +1,7 @@
-"""Ids of Ray in one spelling.
+"""Convert Ray's ids to lower-case hex.
 
-Ray posts ids as base64 of their bytes; its API, its file names and older collectors use lower-case hex.
-The length of an id is fixed by its kind, so the spelling can be told from the number of characters.
+Ray posts ids as base64 of their bytes; its API, its file names and older collectors use lower-case hex. Every kind of
+id has a fixed size, so its number of characters determines the encoding.
 """
 
 import binascii
@@ -11,52 +11,53 @@ from functools import lru_cache
 
 JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE, WORKER = 4, 16, 24, 18, 28, 28
 
+_MAX_CACHED_IDS = 20_000
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
-_TASK_BASE64 = TASK * 4 // 3
+_TASK_BASE64_LENGTH = TASK * 4 // 3
 _NIL_TASK = "f" * 2 * TASK
 
 
-class _Known(dict[object, str | None]):
-    """What was found for each spelling: the same few nodes, workers and jobs are named millions of times."""
+class _HexCache(dict[object, str | None]):
+    """Conversions by value: events repeat the same few node, worker and job ids millions of times."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
 
     def __missing__(self, value: object) -> str | None:
-        if len(self) > 20_000:
+        if len(self) > _MAX_CACHED_IDS:
             self.clear()
         self[value] = text = _to_hex(value, self._size)
         return text
 
 
-_known = {size: _Known(size) for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
+_caches = {size: _HexCache(size) for size in (JOB, ACTOR, TASK, PLACEMENT_GROUP, NODE)}
 
 
 def to_hex(value: object, size: int) -> str | None:
-    """The id as lower-case hex; None when it is empty, nil (all ff) or not an id of this size."""
-    return _known[size][value]
+    """Convert an id; None if it is empty, nil (all ff) or not an id of this size."""
+    return _caches[size][value]
 
 
-def hexes(values: Sequence[object], size: int) -> list[str | None]:
-    """The same for many."""
-    known = _many_tasks(values) if size == TASK else None
-    return known or list(map(_known[size].__getitem__, values))
+def all_to_hex(values: Sequence[object], size: int) -> list[str | None]:
+    """Convert many ids, as `to_hex` would."""
+    converted = _convert_task_ids(values) if size == TASK else None
+    return converted or list(map(_caches[size].__getitem__, values))
 
 
-def _many_tasks(values: Sequence[object]) -> list[str | None] | None:
-    """Ids of tasks are seldom seen twice, and have no padding: they are decoded as one; None where one is odd."""
+def _convert_task_ids(values: Sequence[object]) -> list[str | None] | None:
+    """Decode base64 task ids in one call, because they rarely repeat and have no padding; None if any is unusual."""
     try:
-        if set(map(len, values)) != {_TASK_BASE64}:  # type: ignore[arg-type]
+        if set(map(len, values)) != {_TASK_BASE64_LENGTH}:  # type: ignore[arg-type]
             return None
         raw = binascii.a2b_base64("".join(values))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    if len(raw) != TASK * len(values):  # characters that mean nothing are passed over
+    if len(raw) != TASK * len(values):  # the decoder skips invalid characters
         return None
     text, step = raw.hex(), 2 * TASK
-    found: list[str | None] = [text[start : start + step] for start in range(0, len(text), step)]
-    return None if _NIL_TASK in found else found
+    converted: list[str | None] = [text[start : start + step] for start in range(0, len(text), step)]
+    return None if _NIL_TASK in converted else converted
 
 
 def _to_hex(value: object, size: int) -> str | None:
@@ -75,9 +76,9 @@ def _to_hex(value: object, size: int) -> str | None:
     return None if text == "f" * (2 * size) else text
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=_MAX_CACHED_IDS)
 def any_to_hex(value: str) -> str:
-    """An id of unknown kind as hex; what is neither hex nor base64 stays as it is."""
+    """Convert an id of unknown kind; return values that are neither hex nor base64 unchanged."""
     if not value or _HEX.match(value):
         return value.lower()
     try:
@@ -87,7 +88,7 @@ def any_to_hex(value: str) -> str:
 
 
 def actor_of_task(task_id: str) -> str | None:
-    """The actor inside a task id: its last 16 bytes, unless they name no actor."""
+    """Return the actor id in the last 16 bytes of a task id; None if the task belongs to no actor."""
     tail = task_id[-2 * ACTOR :]
     return None if len(task_id) != 2 * TASK or tail.startswith("f" * 24) else tail
 

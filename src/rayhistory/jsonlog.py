@@ -1,4 +1,4 @@
-"""One JSON line per fact, on standard error: what happened, when, and the values that matter."""
+"""Structured logging: one JSON line per event on standard error."""
 
 import logging
 import sys
@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
-_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD_ATTRIBUTES = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Fields given with `extra=` stand beside the message."""
+    """Format a record as JSON, with the fields of `extra=` beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -18,13 +18,13 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def set_up(level: str) -> None:
+def configure_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,7 +1,7 @@
-"""`rayhistory://namespace/cluster[/session]`: a session's address for Ray's own clients, wherever the server is.
+"""Addresses of the form `rayhistory://namespace/cluster[/session]` for Ray's own clients.
 
-Ray's clients import the module that an address begins with, and ask it where to go. `RAYHISTORY_SERVER` says where the
-server is.
+Ray's clients import the module that an address starts with, and call it for the URL. `RAYHISTORY_SERVER` is the URL of
+the history server.
 """
 
 import os
@@ -12,7 +12,7 @@ LOCAL_SERVER = "http://127.0.0.1:8080"
 
 
 def session_url(name: str, server: str | None = None) -> str:
-    """Where a session answers; of a cluster or an owner, the newest."""
+    """Return the URL of a session, or of the newest session of a cluster or owner."""
     server = (server or os.environ.get(SERVER_VARIABLE) or LOCAL_SERVER).rstrip("/")
     path = name.strip("/")
     if path.count("/") == 1:
@@ -28,7 +28,7 @@ def get_job_submission_client_cluster_info(
     headers: dict[str, Any] | None = None,
     **_unused: Any,
 ) -> Any:
-    """Called by Ray's clients, under this name."""
+    """Return Ray's ClusterInfo for an address. Ray's clients call this function by its name."""
     from ray.dashboard.modules.dashboard_sdk import ClusterInfo  # noqa: PLC0415
 
     return ClusterInfo(session_url(address), cookies, metadata, headers)

@@ -1,8 +1,7 @@
-"""Which settings make a Ray cluster of a given version export its events to a collector.
+"""Settings that make a Ray cluster of a given version export its events to a collector.
 
-Ray has had these settings since 2.49, and nearly every release since then renamed, added or reinterpreted
-one of them; a wrong name is not an error in Ray but silence. Everything that starts a recorded cluster, and
-every text that tells a user how to, takes the settings from here.
+Ray has had these settings since 2.49, and nearly every release renamed, added or reinterpreted one of them. Ray ignores
+a wrong name without an error, so all code and documentation takes the settings from here.
 """
 
 import re
@@ -11,44 +10,44 @@ from rayhistory.errors import UsageError
 
 Version = tuple[int, int]
 
-OLDEST: Version = (2, 49)
-_NEWEST: Version = (9999, 0)
+MIN_RAY_VERSION: Version = (2, 49)
+_CURRENT: Version = (9999, 0)
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)*(?:[.+-]?[a-z].*)?", re.IGNORECASE)
 
 _AGGREGATOR = "RAY_DASHBOARD_AGGREGATOR_AGENT"
 
-# Name: the first version that has it, and the first that no longer does. A name that a version does not know
-# is never matched and does no harm there, but a missing one loses its events.
+# Event type: the first version that has it, and the first that no longer has it. Ray ignores unknown types, but a
+# missing type loses its events.
 _EVENT_TYPES: dict[str, tuple[Version, Version]] = {
-    "TASK_DEFINITION_EVENT": (OLDEST, _NEWEST),
-    "TASK_EXECUTION_EVENT": (OLDEST, (2, 51)),
-    "TASK_LIFECYCLE_EVENT": ((2, 51), _NEWEST),
-    "ACTOR_TASK_DEFINITION_EVENT": (OLDEST, _NEWEST),
-    "TASK_PROFILE_EVENT": (OLDEST, _NEWEST),
-    "DRIVER_JOB_DEFINITION_EVENT": ((2, 50), _NEWEST),
-    # Ray renamed this one while 2.50 was being made: both names, whichever the release has.
+    "TASK_DEFINITION_EVENT": (MIN_RAY_VERSION, _CURRENT),
+    "TASK_EXECUTION_EVENT": (MIN_RAY_VERSION, (2, 51)),
+    "TASK_LIFECYCLE_EVENT": ((2, 51), _CURRENT),
+    "ACTOR_TASK_DEFINITION_EVENT": (MIN_RAY_VERSION, _CURRENT),
+    "TASK_PROFILE_EVENT": (MIN_RAY_VERSION, _CURRENT),
+    "DRIVER_JOB_DEFINITION_EVENT": ((2, 50), _CURRENT),
+    # Ray renamed this type during the development of 2.50, so both names are set.
     "DRIVER_JOB_EXECUTION_EVENT": ((2, 50), (2, 51)),
-    "DRIVER_JOB_LIFECYCLE_EVENT": ((2, 50), _NEWEST),
-    "NODE_DEFINITION_EVENT": ((2, 50), _NEWEST),
-    "NODE_LIFECYCLE_EVENT": ((2, 50), _NEWEST),
-    "ACTOR_DEFINITION_EVENT": ((2, 50), _NEWEST),
-    "ACTOR_LIFECYCLE_EVENT": ((2, 50), _NEWEST),
+    "DRIVER_JOB_LIFECYCLE_EVENT": ((2, 50), _CURRENT),
+    "NODE_DEFINITION_EVENT": ((2, 50), _CURRENT),
+    "NODE_LIFECYCLE_EVENT": ((2, 50), _CURRENT),
+    "ACTOR_DEFINITION_EVENT": ((2, 50), _CURRENT),
+    "ACTOR_LIFECYCLE_EVENT": ((2, 50), _CURRENT),
 }
 
-# What no event carries in any release so far, and Ray can write to files instead.
+# Data that no event carries, which Ray writes to export files instead; with the first version that does.
 _FILE_EXPORTS: dict[str, Version] = {
-    "EXPORT_SUBMISSION_JOB": OLDEST,
-    "EXPORT_TRAIN_RUN": OLDEST,
-    "EXPORT_TRAIN_RUN_ATTEMPT": OLDEST,
-    "EXPORT_DATASET_METADATA": OLDEST,
+    "EXPORT_SUBMISSION_JOB": MIN_RAY_VERSION,
+    "EXPORT_TRAIN_RUN": MIN_RAY_VERSION,
+    "EXPORT_TRAIN_RUN_ATTEMPT": MIN_RAY_VERSION,
+    "EXPORT_DATASET_METADATA": MIN_RAY_VERSION,
     "EXPORT_DATASET_OPERATOR_EVENT": (2, 52),
     "EXPORT_DATASET_OPERATOR_SCHEMA": (2, 55),
 }
 
 
 def export_environment(events_url: str, ray_version: str = "2.60.0") -> dict[str, str]:
-    """The environment of all Ray processes of a node whose events are POSTed to `events_url`."""
+    """Return the environment for all Ray processes of a node that posts its events to `events_url`."""
     version = parse_version(ray_version)
     types = exposable_event_types(version)
     return {
@@ -63,10 +62,10 @@ def export_environment(events_url: str, ray_version: str = "2.60.0") -> dict[str
 
 
 def system_config(ray_version: str = "2.60.0") -> dict[str, bool]:
-    """For `ray start --head --system-config=`, which unlike the environment also reaches every driver.
+    """Return the value for `ray start --head --system-config=`, which unlike the environment reaches every driver.
 
-    A driver that lacks these settings exports nothing, and the tasks that it owns have no name.
-    Ray refuses to start on a key that its version does not know.
+    A driver without these settings exports nothing, and its tasks have no name. Ray does not start with a key that its
+    version does not know.
     """
     config = {"enable_core_worker_ray_event_to_aggregator": True}
     if parse_version(ray_version) >= (2, 50):
@@ -75,18 +74,20 @@ def system_config(ray_version: str = "2.60.0") -> dict[str, bool]:
 
 
 def exposable_event_types(version: Version) -> str:
-    """`ALL` where Ray understands it; before 2.54 it matches no type, and nothing is exported."""
+    """Return `ALL` from Ray 2.54 on; before, it matches no type, so all types are listed."""
     if version >= (2, 54):
         return "ALL"
     return ",".join(name for name, (since, until) in _EVENT_TYPES.items() if since <= version < until)
 
 
 def parse_version(text: str) -> Version:
-    """Major and minor of a Ray version as people write it: `2.60`, `2.60.0rc1`, `v2.54.1`, `3.0.0.dev0`."""
+    """Return major and minor of a Ray version, such as `2.60`, `2.60.0rc1`, `v2.54.1` or `3.0.0.dev0`."""
     match = _VERSION.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is not a Ray version; give one like 2.60.0")
+        raise UsageError(f"{text!r} is not a Ray version: use one such as 2.60.0")
     version = (int(match[1]), int(match[2]))
-    if version < OLDEST:
-        raise UsageError(f"Ray {text.strip()} cannot export events; use Ray {OLDEST[0]}.{OLDEST[1]} or newer")
+    if version < MIN_RAY_VERSION:
+        raise UsageError(
+            f"Ray {text.strip()} cannot export events: use Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or newer"
+        )
     return version

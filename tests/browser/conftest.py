@@ -1,25 +1,25 @@
-"""One browser for the tests of a file; other files have servers of their own, and say so."""
+"""One browser per test module, with the server of the fixture `history`."""
 
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
 
-from browser.watched import Watched, chromium
+from browser.monitored_browser import MonitoredBrowser, chromium
 
 
 @pytest.fixture(scope="module")
 def browser(history: str) -> Iterator[Browser]:
-    """Its event loop runs in this thread: the recording, which has one of its own, comes before, other tests after."""
+    """Start a browser after the recording: both run an event loop in this thread."""
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    watched = Watched(browser)
+def monitored(browser: Browser) -> Iterator[MonitoredBrowser]:
+    monitored = MonitoredBrowser(browser)
     try:
-        yield watched
-        assert watched.troubles == []
+        yield monitored
+        assert monitored.errors == []
     finally:
-        watched.close()
+        monitored.close()

@@ -1,4 +1,4 @@
-"""Signing in, in a real browser: with our page, and with Ray's own dialog when the sign-in ends while one looks."""
+"""Sign-in in a real browser: with the login page, and with Ray's own dialog."""
 
 import re
 from collections.abc import Iterator
@@ -6,16 +6,23 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from browser.watched import PATIENCE_MS, Watched, chromium, keep_picture
-from guarded import HIDDEN, NOBODYS, OURS, keep_sessions, program, rules
-from recorded_sample import REF, settings_for
+from browser.monitored_browser import TIMEOUT_MS, MonitoredBrowser, chromium, save_screenshot
+from support.recorded_sample import REF, settings_for
+from support.two_namespaces import (
+    ALLOWED_TOKEN,
+    HIDDEN,
+    UNKNOWN_TOKEN,
+    run_historyserver,
+    store_sessions,
+    write_access_file,
+)
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("signing-in")
-    keep_sessions(settings_for(directory))
-    with program(directory, "--auth=token", f"--access-file={rules(directory)}") as address:
+    store_sessions(settings_for(directory))
+    with run_historyserver(directory, "--auth=token", f"--access-file={write_access_file(directory)}") as address:
         yield address
 
 
@@ -28,29 +35,29 @@ def browser(address: str) -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1200, "height": 800})
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     yield context
     context.close()
 
 
 def sign_in(page: Page, token: str) -> None:
-    page.get_by_label("Your token").fill(token)
+    page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()
 
 
-def test_our_page_signs_in_and_leads_on(context: BrowserContext, address: str) -> None:
+def test_login_page_signs_in_and_redirects(context: BrowserContext, address: str) -> None:
     page = context.new_page()
     page.goto(f"{address}{REF.url}?bare=1")
     expect(page).to_have_url(re.compile(r"/login\?next="))
-    sign_in(page, NOBODYS)
+    sign_in(page, UNKNOWN_TOKEN)
     expect(page.get_by_role("alert")).to_have_text("Forbidden: Invalid authentication token")
-    keep_picture(page, "login")
-    sign_in(page, OURS)
+    save_screenshot(page, "login")
+    sign_in(page, ALLOWED_TOKEN)
     expect(page).to_have_url(re.compile(rf"{REF.url}\?bare=1"))
     expect(page.get_by_text("Overview").first).to_be_visible()
     (cookie,) = (each for each in context.cookies() if each["name"] == "rayhistory-token")
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
-    assert OURS not in page.evaluate("document.cookie")
+    assert ALLOWED_TOKEN not in page.evaluate("document.cookie")
     page.goto(f"{address}/home")
     expect(page.get_by_text(REF.cluster).first).to_be_visible()
     expect(page.get_by_text(HIDDEN.cluster)).to_have_count(0)
@@ -62,31 +69,31 @@ def test_our_page_signs_in_and_leads_on(context: BrowserContext, address: str) -
     expect(page).to_have_url(re.compile(r"/login\?next="))
 
 
-def test_rays_dialog_asks_again_when_the_sign_in_has_ended(context: BrowserContext, address: str) -> None:
+def test_ray_dialog_reappears_after_sign_out(context: BrowserContext, address: str) -> None:
     page = context.new_page()
     page.goto(f"{address}/login?next={REF.url}?bare=1")
-    sign_in(page, OURS)
+    sign_in(page, ALLOWED_TOKEN)
     expect(page.get_by_text("Overview").first).to_be_visible()
     context.clear_cookies()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Authentication Token Required")
-    keep_picture(page, "rays-login-dialog")
-    dialog.locator("input").fill(OURS)
+    save_screenshot(page, "ray-login-dialog")
+    dialog.locator("input").fill(ALLOWED_TOKEN)
     dialog.get_by_role("button", name="Submit").click()
     expect(dialog).to_have_count(0)
     page.get_by_role("link", name="Jobs").first.click()
     expect(page.get_by_text("SUCCEEDED").first).to_be_visible()
 
 
-def test_the_content_security_policy_lets_every_page_of_ray_work(browser: Browser, address: str) -> None:
-    watched = Watched(browser)
+def test_content_security_policy_allows_every_page_of_ray(browser: Browser, address: str) -> None:
+    monitored = MonitoredBrowser(browser)
     try:
-        page = watched.open(f"{address}/login?next={REF.url}?bare=1")
-        sign_in(page, OURS)
+        page = monitored.open(f"{address}/login?next={REF.url}?bare=1")
+        sign_in(page, ALLOWED_TOKEN)
         for name in ("Overview", "Jobs", "Serve", "Cluster", "Actors", "Logs"):
             page.get_by_role("link", name=name, exact=True).first.click()
             expect(page.locator("#root")).to_contain_text(name)
             page.wait_for_load_state("networkidle")
-        assert watched.troubles == []
+        assert monitored.errors == []
     finally:
-        watched.close()
+        monitored.close()

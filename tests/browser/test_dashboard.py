@@ -1,4 +1,4 @@
-"""The real dashboard frontend in a real browser, on sessions whose cluster is gone."""
+"""Ray's frontend in a real browser, on sessions of clusters that have ended."""
 
 import json
 import re
@@ -9,33 +9,33 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
-from browser.watched import Watched, keep_picture
-from recorded.questions import everything
-from recorded.recorder import Recorded
-from recorded.served import serving
+from browser.monitored_browser import MonitoredBrowser, save_screenshot
+from recorded.dashboard_requests import full_list
+from recorded.recorder import Recording
 from recorded.workloads import FAILING, HOSTILE_ARGUMENT, HOSTILE_EVENT, RUNNING, SAMPLE, SECRET
+from support.server_process import running_server
 
 WITHOUT_RAY = "import sys\nsys.modules['ray'] = None\n"
-WAITS_AT_THE_GATE = """
+WAIT_FOR_GATE = """
 import pathlib, sys, time
-while "rayhistory.index.fold" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
+while "rayhistory.index.fold.process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
     time.sleep(0.05)
 """
 
 
 @pytest.fixture
-def ended(recorded: Recorded, history: str) -> str:
-    """The address of the session that ended in order, without our bar."""
+def ended(recorded: Recording, history: str) -> str:
+    """The URL of a session that ended cleanly, without the bar."""
     return f"{history}{recorded.ref.url}?bare=1"
 
 
 @pytest.fixture
-def vanished(recorded: Recorded, history: str) -> str:
-    """The address of the session of which nobody knows how it ended."""
+def vanished(recorded: Recording, history: str) -> str:
+    """The URL of a vanished session."""
     return f"{history}{recorded.vanished.url}?bare=1"
 
 
-def sees(page: Page | FrameLocator, *texts: str) -> None:
+def expect_texts(page: Page | FrameLocator, *texts: str) -> None:
     for text in texts:
         expect(page.get_by_text(text).filter(visible=True).first).to_be_visible()
 
@@ -48,63 +48,63 @@ def table_row(page: Page, *texts: str) -> Any:
 
 
 def finds_in_log(page: Page, text: str) -> None:
-    """The viewer renders only what fits; its own search brings a line into sight."""
+    """Search in the log viewer, which renders only the visible lines."""
     page.get_by_label("Keyword").filter(visible=True).fill(text)
-    sees(page, text)
+    expect_texts(page, text)
 
 
-def tasks(recorded: Recorded, name: str, state: str) -> list[str]:
-    rows = recorded.live(everything("tasks"))["data"]["result"]["result"]
+def tasks(recorded: Recording, name: str, state: str) -> list[str]:
+    rows = recorded.live(full_list("tasks"))["data"]["result"]["result"]
     return [row["task_id"] for row in rows if (row["name"], row["state"]) == (name, state)]
 
 
-def actor(recorded: Recorded, class_name: str) -> str:
+def actor(recorded: Recording, class_name: str) -> str:
     actors = recorded.live("/logical/actors")["data"]["actors"].values()
     return next(str(each["actorId"]) for each in actors if each["className"] == class_name)
 
 
-def node(recorded: Recorded) -> str:
+def node(recorded: Recording) -> str:
     return str(recorded.live("/nodes?view=summary")["data"]["summary"][0]["raylet"]["nodeId"])
 
 
-def test_home_leads_into_the_dashboard_of_a_session(watched: Watched, history: str, recorded: Recorded) -> None:
-    """Both sessions are listed with their state, and Enter opens the frontend at the session's address."""
-    page = watched.open(f"{history}/home")
+def test_home_page_opens_a_session(monitored: MonitoredBrowser, history: str, recorded: Recording) -> None:
+    """Both sessions are listed with their state, and Open shows the frontend at the session's URL."""
+    page = monitored.open(f"{history}/home")
     row = table_row(page, recorded.ref.cluster, "Ended")
     expect(row).to_be_visible()
     expect(table_row(page, recorded.vanished.cluster, "Vanished")).to_be_visible()
-    keep_picture(page, "home")
-    row.get_by_role("link", name="Enter").click()
+    save_screenshot(page, "home")
+    row.get_by_role("link", name="Open").click()
     expect(page).to_have_url(re.compile(re.escape(f"{history}{recorded.ref.url}") + "#/overview"))
-    sees(page.frame_locator("#dashboard"), "Recent jobs", SAMPLE)
+    expect_texts(page.frame_locator("#dashboard"), "Recent jobs", SAMPLE)
 
 
-def test_the_overview_shows_jobs_cluster_status_and_events(watched: Watched, ended: str) -> None:
-    """Recent jobs, the autoscaler's last word and the events of the log files."""
-    page = watched.open(f"{ended}#/overview")
-    sees(page, SAMPLE, FAILING, RUNNING, "0.5/4.0 CPU", "'unobtainable': 1.0")
-    sees(page, f"Completed a ray job {SAMPLE} with a status SUCCEEDED.", "A worker died or was killed")
-    keep_picture(page, "overview")
+def test_overview_page_shows_jobs_status_and_events(monitored: MonitoredBrowser, ended: str) -> None:
+    """Recent jobs, the last autoscaler status, and events of the log files."""
+    page = monitored.open(f"{ended}#/overview")
+    expect_texts(page, SAMPLE, FAILING, RUNNING, "0.5/4.0 CPU", "'unobtainable': 1.0")
+    expect_texts(page, f"Completed a ray job {SAMPLE} with a status SUCCEEDED.", "A worker died or was killed")
+    save_screenshot(page, "overview")
 
 
-def test_the_jobs_page_shows_how_each_job_ended(watched: Watched, ended: str) -> None:
-    """One succeeded, one failed with its exit code, one was stopped by the cluster's end; entrypoints stay text."""
-    page = watched.open(f"{ended}#/jobs")
+def test_jobs_page_shows_final_statuses(monitored: MonitoredBrowser, ended: str) -> None:
+    """One job succeeded, one failed with its exit code, one was stopped at session end. Entrypoints are escaped."""
+    page = monitored.open(f"{ended}#/jobs")
     expect(table_row(page, SAMPLE, "SUCCEEDED")).to_be_visible()
     expect(table_row(page, FAILING, "FAILED", "exit code 5")).to_be_visible()
     expect(table_row(page, RUNNING, "STOPPED", "before Ray reported an end")).to_be_visible()
     expect(table_row(page, FAILING, "<script>document.title=")).to_be_visible()
     assert HOSTILE_ARGUMENT not in page.content()
     assert "owned" not in page.title()
-    keep_picture(page, "jobs")
+    save_screenshot(page, "jobs")
 
 
-def test_the_page_of_a_job_shows_its_work(watched: Watched, ended: str) -> None:
+def test_job_page_shows_tasks_and_logs(monitored: MonitoredBrowser, ended: str) -> None:
     """Progress, driver output, tasks by name and state, actors, and the placement group."""
-    page = watched.open(f"{ended}#/jobs/{SAMPLE}")
-    sees(page, "SUCCEEDED", "Finished: 60", "Failed: 3", '"team": "training"')
+    page = monitored.open(f"{ended}#/jobs/{SAMPLE}")
+    expect_texts(page, "SUCCEEDED", "Finished: 60", "Failed: 3", '"team": "training"')
     finds_in_log(page, "model published")
-    keep_picture(page, "job")
+    save_screenshot(page, "job")
     page.get_by_text("Placement Group Table").click()
     expect(table_row(page, "training", "REMOVED")).to_be_visible()
     page.get_by_text("Actor Table").click()
@@ -113,159 +113,161 @@ def test_the_page_of_a_job_shows_its_work(watched: Watched, ended: str) -> None:
     page.get_by_role("combobox", name="Name", exact=True).first.fill("validate_shard")
     expect(table_row(page, "validate_shard", "FAILED", "Error")).to_be_visible()
     expect(table_row(page, "validate_shard", "FINISHED")).to_be_visible()
-    keep_picture(page, "job-tables")
+    save_screenshot(page, "job-tables")
 
 
-def test_the_secrets_of_a_job_are_hidden_from_browsers(watched: Watched, ended: str) -> None:
+def test_job_secrets_are_masked_in_browsers(monitored: MonitoredBrowser, ended: str) -> None:
     """Names of environment variables are shown, their values are not."""
-    page = watched.open(f"{ended}#/jobs/{SAMPLE}")
+    page = monitored.open(f"{ended}#/jobs/{SAMPLE}")
     page.get_by_text("View", exact=True).first.click()
-    sees(page, "API_TOKEN", "<redacted>")
+    expect_texts(page, "API_TOKEN", "<redacted>")
     assert SECRET not in page.content()
 
 
-def test_the_timeline_of_a_job_can_be_downloaded(watched: Watched, ended: str) -> None:
-    """It is a chrome trace with the spans of the job's tasks."""
-    page = watched.open(f"{ended}#/jobs/{SAMPLE}")
+def test_job_timeline_can_be_downloaded(monitored: MonitoredBrowser, ended: str) -> None:
+    """The file is a Chrome trace with the spans of the job's tasks."""
+    page = monitored.open(f"{ended}#/jobs/{SAMPLE}")
     with page.expect_download() as download:
         page.get_by_text("Download trace file").click()
     spans = json.loads(download.value.path().read_text())
     assert {"load_shard", "Trainer.train_epoch"} <= {span["args"].get("func_or_class_name") for span in spans}
 
 
-def test_the_actors_page_shows_what_became_of_each(watched: Watched, ended: str) -> None:
-    """Classes, names and states; those that lived until the end say so."""
-    page = watched.open(f"{ended}#/actors")
+def test_actors_page_shows_final_states(monitored: MonitoredBrowser, ended: str) -> None:
+    """Classes, names and states, also of actors that were alive at session end."""
+    page = monitored.open(f"{ended}#/actors")
     expect(table_row(page, "Trainer", "trainer", "DEAD", "all references to the actor were removed")).to_be_visible()
     expect(table_row(page, "ExperimentTracker", "experiment-tracker", "DEAD")).to_be_visible()
     expect(table_row(page, "Watcher", "unplaced", "before Ray reported an end")).to_be_visible()
-    keep_picture(page, "actors")
+    save_screenshot(page, "actors")
 
 
-def test_the_page_of_an_actor_shows_its_restart_and_output(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """The trainer was restarted once, and its last process wrote what it wrote."""
-    page = watched.open(f"{ended}#/actors/{actor(recorded, 'Trainer')}")
-    sees(page, "Restarted", "trainer")
+def test_actor_page_shows_restart_and_output(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """The trainer restarted once; the output is that of its last process."""
+    page = monitored.open(f"{ended}#/actors/{actor(recorded, 'Trainer')}")
+    expect_texts(page, "Restarted", "trainer")
     page.get_by_role("tab", name="stdout").click()
-    sees(page, "trainer started, time 2", "epoch 3: loss")
-    keep_picture(page, "actor")
+    expect_texts(page, "trainer started, time 2", "epoch 3: loss")
+    save_screenshot(page, "actor")
     page.get_by_text("Tasks History").click()
     expect(table_row(page, "Trainer.train_epoch", "FINISHED")).to_be_visible()
-    keep_picture(page, "actor-tasks")
+    save_screenshot(page, "actor-tasks")
 
 
-def test_the_cluster_page_leads_to_the_node(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """The node that lived until the end is listed as alive, with what was last measured on it."""
-    page = watched.open(f"{ended}#/cluster")
+def test_cluster_page_links_to_the_node(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """A node that was alive at session end is listed as alive, with its last statistics."""
+    page = monitored.open(f"{ended}#/cluster")
     expect(table_row(page, "ALIVE", "127.0.0.1 (Head)")).to_be_visible()
-    sees(page, "ray::DashboardAgent")
-    keep_picture(page, "cluster")
+    expect_texts(page, "ray::DashboardAgent")
+    save_screenshot(page, "cluster")
     table_row(page, "127.0.0.1 (Head)").get_by_role("link", name=node(recorded)).first.click()
-    sees(page, "Node Detail", "Load per CPU")
+    expect_texts(page, "Node Detail", "Load per CPU")
     page.get_by_role("tab", name="Actor").click()
     expect(table_row(page, "Trainer", "DEAD")).to_be_visible()
-    keep_picture(page, "node")
+    save_screenshot(page, "node")
 
 
-def test_the_logs_page_leads_to_a_file(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """From the list of nodes to that of files, to the lines of one; HTML in them stays text."""
-    page = watched.open(f"{ended}#/logs/")
+def test_logs_page_links_to_a_file(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """From the nodes to the files to the lines of a file. HTML in lines is escaped."""
+    page = monitored.open(f"{ended}#/logs/")
     page.get_by_text(node(recorded)).first.click()
-    sees(page, "raylet.out", "events/", "gcs_server.out")
-    keep_picture(page, "logs")
+    expect_texts(page, "raylet.out", "events/", "gcs_server.out")
+    save_screenshot(page, "logs")
     page.get_by_text(f"job-driver-{FAILING}.log").click()
-    sees(page, f"given {HOSTILE_ARGUMENT}")
+    expect_texts(page, f"given {HOSTILE_ARGUMENT}")
     assert "owned" not in page.title()
-    keep_picture(page, "log-file")
+    save_screenshot(page, "log-file")
 
 
-def test_the_page_of_a_task_shows_why_it_failed(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """State, function and the stack trace of the exception."""
+def test_task_page_shows_the_error(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """State, function and stack trace of the exception."""
     (failed,) = tasks(recorded, "validate_shard", "FAILED")
-    page = watched.open(f"{ended}#/jobs/{SAMPLE}/tasks/{failed}")
-    sees(page, "validate_shard", "FAILED", "NORMAL_TASK")
+    page = monitored.open(f"{ended}#/jobs/{SAMPLE}/tasks/{failed}")
+    expect_texts(page, "validate_shard", "FAILED", "NORMAL_TASK")
     page.get_by_role("tab", name="Error stack trace").click()
-    sees(page, "shard 5: checksum mismatch")
-    keep_picture(page, "task-failed")
+    expect_texts(page, "shard 5: checksum mismatch")
+    save_screenshot(page, "task-failed")
 
 
-def test_the_page_of_a_task_shows_only_its_own_output(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """Workers write into one file for many tasks; the page shows the lines of this one."""
+def test_task_page_shows_only_its_own_output(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """A worker writes the output of many tasks into one file; the page shows that of one task."""
     task = tasks(recorded, "load_shard", "FINISHED")[0]
-    page = watched.open(f"{ended}#/jobs/{SAMPLE}/tasks/{task}")
+    page = monitored.open(f"{ended}#/jobs/{SAMPLE}/tasks/{task}")
     page.get_by_role("tab", name="stdout").click()
     expect(page.get_by_text(re.compile("loaded shard .* of run sample"))).to_have_count(1)
-    keep_picture(page, "task-output")
+    save_screenshot(page, "task-output")
 
 
-def test_a_vanished_session_shows_what_was_known_of_it(watched: Watched, vanished: str) -> None:
-    """What was running when it was last seen has failed; text of an event stays text."""
-    page = watched.open(f"{vanished}#/jobs")
+def test_vanished_session_shows_its_stored_data(monitored: MonitoredBrowser, vanished: str) -> None:
+    """Jobs that were running at the last data have failed. The text of events is escaped."""
+    page = monitored.open(f"{vanished}#/jobs")
     expect(table_row(page, SAMPLE, "SUCCEEDED")).to_be_visible()
     expect(table_row(page, RUNNING, "FAILED", "The session vanished at")).to_be_visible()
-    keep_picture(page, "vanished-jobs")
+    save_screenshot(page, "vanished-jobs")
     page.get_by_role("link", name="Overview").click()
-    sees(page, "0.5/4.0 CPU", "Started a ray job")
+    expect_texts(page, "0.5/4.0 CPU", "Started a ray job")
     hostile, older = page.get_by_text(HOSTILE_EVENT).first, page.get_by_role("button", name="Go to page 2").first
-    if older.is_visible() and not hostile.is_visible():  # on a slow machine Ray has more to tell
+    if older.is_visible() and not hostile.is_visible():  # on a slow machine, Ray reports more events
         older.click()
     expect(hostile).to_be_visible()
     assert "owned" not in page.title()
-    keep_picture(page, "vanished-overview")
+    save_screenshot(page, "vanished-overview")
 
 
-def test_two_sessions_are_open_in_two_tabs(watched: Watched, ended: str, vanished: str) -> None:
-    """Each tab keeps to its own session."""
-    one, other = watched.open(f"{ended}#/jobs"), watched.open(f"{vanished}#/jobs")
+def test_two_sessions_can_be_open_in_two_tabs(monitored: MonitoredBrowser, ended: str, vanished: str) -> None:
+    """Each tab stays in its own session."""
+    one, other = monitored.open(f"{ended}#/jobs"), monitored.open(f"{vanished}#/jobs")
     for page, status in ((one, "STOPPED"), (other, "FAILED"), (one, "STOPPED")):
         page.get_by_role("link", name="Overview").click()
-        sees(page, "Recent jobs")
+        expect_texts(page, "Recent jobs")
         page.get_by_role("link", name="Jobs", exact=True).click()
         expect(table_row(page, RUNNING, status)).to_be_visible()
 
 
-def test_a_session_that_does_not_exist_is_told_in_words(browser: Browser, history: str, recorded: Recorded) -> None:
-    """The page says so, and leads home."""
-    watched = Watched(browser)
-    page = watched.open(f"{history}/s/default/nobody/{recorded.ref.session}/")
-    sees(page, "No such session", "no session")
-    keep_picture(page, "no-such-session")
+def test_unknown_session_gets_an_error_page_in_the_browser(browser: Browser, history: str, recorded: Recording) -> None:
+    """The page links to the list of sessions."""
+    monitored = MonitoredBrowser(browser)
+    page = monitored.open(f"{history}/s/default/unknown/{recorded.ref.session}/")
+    expect_texts(page, "Session not found", "no session")
+    save_screenshot(page, "no-such-session")
     page.get_by_role("link", name="All sessions").click()
     expect(table_row(page, recorded.ref.cluster)).to_be_visible()
-    watched.close()
-    assert [trouble for trouble in watched.troubles if "404" not in trouble] == []
+    monitored.close()
+    assert [error for error in monitored.errors if "404" not in error] == []
 
 
-def test_an_empty_store_says_how_to_record_a_session(watched: Watched, tmp_path: Path) -> None:
-    """The home page of the first minute."""
+def test_empty_store_page_shows_how_to_record(monitored: MonitoredBrowser, tmp_path: Path) -> None:
+    """The home page of a new server."""
     (tmp_path / "store").mkdir()
-    with serving(tmp_path / "store", tmp_path / "work") as address:
-        page = watched.open(address)
-        sees(page, "No sessions yet", "rayhistory run -- python my_job.py", "rayhistory doctor")
-        keep_picture(page, "empty-store")
-        watched.close()
+    with running_server(tmp_path / "store", tmp_path / "work") as address:
+        page = monitored.open(address)
+        expect_texts(page, "No sessions yet", "rayhistory run -- python my_job.py", "rayhistory doctor")
+        save_screenshot(page, "empty-store")
+        monitored.close()
 
 
-def test_without_a_frontend_the_page_says_how_to_get_one(browser: Browser, recorded: Recorded, tmp_path: Path) -> None:
-    """No Ray is installed beside the server: the data is there, the pages are not."""
-    watched = Watched(browser)
-    with serving(recorded.store, tmp_path, at_start=WITHOUT_RAY) as address:
-        page = watched.open(address + recorded.ref.url)
-        sees(page, "frontend is installed", "pip install 'ray[default]'")
-        keep_picture(page, "no-frontend")
-        watched.close()
-    assert [trouble for trouble in watched.troubles if "404" not in trouble] == []
+def test_missing_frontend_page_shows_how_to_install_one(browser: Browser, recorded: Recording, tmp_path: Path) -> None:
+    """Ray is not installed beside the server: the data is there, the frontend is not."""
+    monitored = MonitoredBrowser(browser)
+    with running_server(recorded.store, tmp_path, at_start=WITHOUT_RAY) as address:
+        page = monitored.open(address + recorded.ref.url)
+        expect_texts(page, "frontend is installed", "pip install 'ray[default]'")
+        save_screenshot(page, "no-frontend")
+        monitored.close()
+    assert [error for error in monitored.errors if "404" not in error] == []
 
 
-def test_the_progress_page_continues_by_itself(watched: Watched, recorded: Recorded, tmp_path: Path) -> None:
-    """While a session is being indexed there is a page that says so, and then the dashboard is there."""
+def test_progress_page_opens_the_session_when_indexed(
+    monitored: MonitoredBrowser, recorded: Recording, tmp_path: Path
+) -> None:
+    """A page shows the progress while a session is indexed, then the dashboard."""
     shutil.copytree(recorded.store, tmp_path / "store", ignore=shutil.ignore_patterns("index"))
     gate = tmp_path / "gate"
-    waiting = WAITS_AT_THE_GATE.format(gate=str(gate))
-    with serving(tmp_path / "store", tmp_path / "work", at_start=waiting) as address:
-        page = watched.open(address + recorded.ref.url)
-        sees(page, "This session is being indexed", "This page continues by itself")
-        keep_picture(page, "progress")
+    waiting = WAIT_FOR_GATE.format(gate=str(gate))
+    with running_server(tmp_path / "store", tmp_path / "work", at_start=waiting) as address:
+        page = monitored.open(address + recorded.ref.url)
+        expect_texts(page, "Indexing this session", "This page refreshes automatically")
+        save_screenshot(page, "progress")
         gate.touch()
-        sees(page.frame_locator("#dashboard"), "Recent jobs", SAMPLE)
-        watched.close()
+        expect_texts(page.frame_locator("#dashboard"), "Recent jobs", SAMPLE)
+        monitored.close()

@@ -1,4 +1,4 @@
-"""Every page of the dashboard, with all its tabs, on a session that ended well, and on those of which less is known."""
+"""Every page and tab of the dashboard, on sessions that ended, vanished, or have no dashboard responses."""
 
 import re
 import shutil
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.watched import Watched, keep_picture
-from recorded.questions import everything
-from recorded.recorder import Recorded
-from recorded.served import serving
+from browser.monitored_browser import MonitoredBrowser, save_screenshot
+from recorded.dashboard_requests import full_list
+from recorded.recorder import Recording
 from recorded.workloads import FAILING, RUNNING, SAMPLE
+from support.server_process import running_server
 
 PLACES: dict[str, tuple[str, ...]] = {
     "overview": ("Recent jobs", SAMPLE),
@@ -35,18 +35,18 @@ PLACES: dict[str, tuple[str, ...]] = {
     "logs/?nodeId={node}": ("raylet.out", "gcs_server.out"),
     "logs/viewer?nodeId={node}&fileName=job-driver-sample-job.log": ("loading 8 shards",),
 }
-"""Where each is, and what is to be seen there."""
-NOBODY = {
+"""The path of each page, and a text on it."""
+UNKNOWN_ID = {
     f"cluster/nodes/{'f' * 56}": "Load per CPU",
     f"actors/{'ab' * 16}": "Actor details fetched",
-    "jobs/nobody": "Job Query Error",
+    "jobs/unknown": "Job Query Error",
 }
-"""Pages of what is not there."""
+"""Pages of jobs, tasks, actors and nodes that do not exist."""
 
 
 @pytest.fixture(scope="module")
-def names(recorded: Recorded) -> dict[str, str]:
-    tasks = recorded.live(everything("tasks"))["data"]["result"]["result"]
+def names(recorded: Recording) -> dict[str, str]:
+    tasks = recorded.live(full_list("tasks"))["data"]["result"]["result"]
     actors = recorded.live("/logical/actors")["data"]["actors"].values()
     jobs = recorded.live("/api/jobs/")
     return {
@@ -60,13 +60,12 @@ def names(recorded: Recorded) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def sessions(recorded: Recorded, history: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One that ended well, with jobs that did not; one of which nobody knows how it ended; and one of which there are
-    events and logs, as older collectors kept."""
+def sessions(recorded: Recording, history: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A session that ended cleanly, a vanished one, and one with events and logs only, as older collectors stored."""
     directory = tmp_path_factory.mktemp("events")
     without = shutil.ignore_patterns("ray-history", "fetched_endpoints", "export_events")
     shutil.copytree(recorded.store, directory / "store", ignore=without)
-    with serving(directory / "store", directory / "work") as address:
+    with running_server(directory / "store", directory / "work") as address:
         yield {
             "ended": f"{history}{recorded.ref.url}",
             "vanished": f"{history}{recorded.vanished.url}",
@@ -75,43 +74,43 @@ def sessions(recorded: Recorded, history: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("session", ["ended", "vanished", "events-only"])
-def test_every_page_and_its_tabs_show_what_is_known(
-    watched: Watched, sessions: dict[str, str], names: dict[str, str], session: str
+def test_every_page_and_tab_shows_the_session(
+    monitored: MonitoredBrowser, sessions: dict[str, str], names: dict[str, str], session: str
 ) -> None:
-    """Without an error in the console, and without a request that fails; one after the other, as a visitor goes on."""
-    page = watched.page()
-    for number, (place, texts) in enumerate(PLACES.items()):
-        page.goto(f"{sessions[session]}?bare=1#/{place.format(**names)}")
+    """No page logs an error or has a failed request."""
+    page = monitored.page()
+    for number, (path, texts) in enumerate(PLACES.items()):
+        page.goto(f"{sessions[session]}?bare=1#/{path.format(**names)}")
         for text in texts:
             expect(page.get_by_text(text.format(**names)).filter(visible=True).first).to_be_visible()
         open_all(page)
-        look_at_tabs(watched, page)
-        keep_picture(page, f"{session}-{number:02}-{re.sub('[^a-z]+', '-', place.partition('?')[0]).strip('-')}")
-        assert (place, watched.troubles) == (place, [])
+        open_tabs(monitored, page)
+        save_screenshot(page, f"{session}-{number:02}-{re.sub('[^a-z]+', '-', path.partition('?')[0]).strip('-')}")
+        assert (path, monitored.errors) == (path, [])
 
 
-def test_a_page_of_what_is_not_there_is_not_white(watched: Watched, sessions: dict[str, str]) -> None:
-    """An actor that was never placed leads to the node `ffff…`, and at an earlier moment much has not been yet."""
-    for place, text in NOBODY.items():
-        page = watched.open(f"{sessions['vanished']}?bare=1#/{place}")
+def test_pages_of_missing_entities_are_not_blank(monitored: MonitoredBrowser, sessions: dict[str, str]) -> None:
+    """An actor that was never placed links to the node `ffff…`, and early in a session much does not exist yet."""
+    for path, text in UNKNOWN_ID.items():
+        page = monitored.open(f"{sessions['vanished']}?bare=1#/{path}")
         expect(page.get_by_text(text).first).to_be_visible()
-        look_at_tabs(watched, page)
+        open_tabs(monitored, page)
         page.close()
-    # That there is no such job is told by 404, as Ray does.
-    watched.troubles = [trouble for trouble in watched.troubles if not trouble.endswith("/api/jobs/nobody")]
-    assert watched.troubles == []
+    # An unknown job gets 404, as in Ray.
+    monitored.errors = [error for error in monitored.errors if not error.endswith("/api/jobs/unknown")]
+    assert monitored.errors == []
 
 
-def look_at_tabs(watched: Watched, page: Page) -> None:
+def open_tabs(monitored: MonitoredBrowser, page: Page) -> None:
     for tab in page.locator("button[role=tab]").all():  # those that are links are places of their own
         tab.click()
         expect(tab).to_have_attribute("aria-selected", "true")
-        watched.settle(page)
-    watched.settle(page)
+        monitored.settle(page)
+    monitored.settle(page)
 
 
 def open_all(page: Page) -> None:
-    """The sections that a page has folded."""
+    """Expand all sections of a page."""
     for title in ("Placement Group Table", "Actor Table", "Task Table"):
         for section in page.get_by_text(title, exact=True).all():
             section.click()

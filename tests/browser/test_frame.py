@@ -1,4 +1,4 @@
-"""The bar above the dashboard in a real browser: one address for what is looked at, and a slider through time."""
+"""The frame page in a real browser: the bar, its slider, and the URL that follows the frontend."""
 
 import os
 import re
@@ -10,43 +10,43 @@ from typing import Any
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
-from browser.watched import Watched, keep_picture
-from rayhistory.layout import Layout
-from recorded.recorder import Recorded
-from recorded.served import serving
+from browser.monitored_browser import MonitoredBrowser, save_screenshot
+from rayhistory.sessions import Layout
+from recorded.recorder import Recording
 from recorded.workloads import FAILING, HOSTILE_ARGUMENT, RUNNING, SAMPLE
+from support.server_process import running_server
 
-MOMENT = re.compile(r"@(\d+)/")
+AS_OF_URL = re.compile(r"@(\d+)/")
 
 
 @pytest.fixture
-def ended(recorded: Recorded, history: str) -> str:
+def ended(recorded: Recording, history: str) -> str:
     return history + recorded.ref.url
 
 
 @pytest.fixture
-def vanished(recorded: Recorded, history: str) -> str:
+def vanished(recorded: Recording, history: str) -> str:
     return history + recorded.vanished.url
 
 
-def inside(page: Page) -> FrameLocator:
+def frame(page: Page) -> FrameLocator:
     return page.frame_locator("#dashboard")
 
 
 def job(page: Page, *texts: str) -> Locator:
-    rows = inside(page).get_by_role("row")
+    rows = frame(page).get_by_role("row")
     for text in texts:
         rows = rows.filter(has_text=text)
     return rows.first
 
 
-def while_sample_ran(recorded: Recorded) -> int:
+def while_sample_ran(recorded: Recording) -> int:
     (found,) = (each for each in recorded.live("/api/jobs/") if each["submission_id"] == SAMPLE)
     return int((found["start_time"] + found["end_time"]) / 2)
 
 
 def click_on_slider(page: Page, ms: int) -> None:
-    slider = page.get_by_label("Moment shown")
+    slider = page.get_by_label("Show session as of")
     expect(slider).to_be_visible()
     box: Any = slider.bounding_box()
     low, high = (int(slider.get_attribute(name) or 0) for name in ("min", "max"))
@@ -54,116 +54,121 @@ def click_on_slider(page: Page, ms: int) -> None:
     page.mouse.click(box["x"] + 7 + place * (box["width"] - 14), box["y"] + box["height"] / 2)
 
 
-def moment_of(page: Page) -> int:
-    found = MOMENT.search(page.url)
+def as_of_ms(page: Page) -> int:
+    found = AS_OF_URL.search(page.url)
     assert found, page.url
     return int(found[1])
 
 
-def test_the_bar_says_which_session_this_is_and_what_became_of_it(
-    watched: Watched, ended: str, history: str, recorded: Recorded
+def test_bar_shows_the_session_and_its_state(
+    monitored: MonitoredBrowser, ended: str, history: str, recorded: Recording
 ) -> None:
-    """Above the frontend, which is as it always was; nothing is asked of anybody else."""
-    asked: list[str] = []
-    page = watched.page()
-    page.on("request", lambda request: asked.append(request.url))
+    """The frontend below it is unmodified, and no other host gets a request."""
+    requested: list[str] = []
+    page = monitored.page()
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(f"{ended}#/jobs")
     bar = page.locator("#bar")
     for text in (recorded.ref.cluster, recorded.ref.namespace, "Ended", "ago", "Dashboard"):
         expect(bar).to_contain_text(text)
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
-    expect(page.locator("#marks i").first).to_be_visible()
-    keep_picture(page, "frame")
-    page.get_by_label("Moment shown").hover()
-    expect(page.locator("#moment-text")).to_be_visible()
-    assert {url for url in asked if not url.startswith((history, "data:"))} == set()
+    expect(page.locator("#markers i").first).to_be_visible()
+    save_screenshot(page, "frame")
+    page.get_by_label("Show session as of").hover()
+    expect(page.locator("#as-of-label")).to_be_visible()
+    assert {url for url in requested if not url.startswith((history, "data:"))} == set()
     bar.get_by_role("link", name="All sessions").click()
     expect(page).to_have_url(f"{history}/home")
 
 
-def test_the_slider_moves_the_whole_dashboard_to_a_moment(watched: Watched, ended: str, recorded: Recorded) -> None:
-    """The jobs page shows the state then, the address says when, and the way back is one click."""
-    page = watched.open(f"{ended}#/jobs")
+def test_slider_shows_the_dashboard_as_of_a_time(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    """The jobs page shows the state at that time, and one click leads back."""
+    page = monitored.open(f"{ended}#/jobs")
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
     click_on_slider(page, while_sample_ran(recorded))
     expect(job(page, SAMPLE, "RUNNING")).to_be_visible()
     expect(page).to_have_url(re.compile(re.escape(ended.rstrip("/")) + r"@\d+/#/jobs"))
-    assert abs(moment_of(page) - while_sample_ran(recorded)) < 2_000
-    expect(page.locator("#shown")).to_contain_text("As of")
-    keep_picture(page, "frame-moment")
-    page.get_by_role("button", name="End").click()
+    assert abs(as_of_ms(page) - while_sample_ran(recorded)) < 2_000
+    expect(page.locator("#data-age")).to_contain_text("As of")
+    save_screenshot(page, "frame-as-of")
+    page.get_by_role("button", name="Jump to end").click()
     expect(page).to_have_url(f"{ended}#/jobs")
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
-    expect(page.locator("#shown")).to_contain_text("Ended")
+    expect(page.locator("#data-age")).to_contain_text("Ended")
 
 
-def test_a_moment_has_an_address_that_can_be_passed_on(watched: Watched, ended: str, recorded: Recorded) -> None:
-    page = watched.open(f"{ended.rstrip('/')}@{while_sample_ran(recorded)}/#/jobs")
+def test_as_of_url_can_be_shared(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    page = monitored.open(f"{ended.rstrip('/')}@{while_sample_ran(recorded)}/#/jobs")
     expect(job(page, SAMPLE, "RUNNING")).to_be_visible()
-    expect(page.locator("#shown")).to_contain_text("As of")
-    slider = page.get_by_label("Moment shown")
+    expect(page.locator("#data-age")).to_contain_text("As of")
+    slider = page.get_by_label("Show session as of")
     expect(slider).to_have_value(str(while_sample_ran(recorded)))
 
 
-def test_the_slider_can_be_moved_by_keys(watched: Watched, ended: str) -> None:
-    """To the beginning, when there was no job yet; in steps; and to the end."""
-    page = watched.open(f"{ended}#/jobs")
+def test_slider_works_with_the_keyboard(monitored: MonitoredBrowser, ended: str) -> None:
+    """Home goes to the start, before any job; keys move in steps; End goes to the end."""
+    page = monitored.open(f"{ended}#/jobs")
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
-    slider = page.get_by_label("Moment shown")
+    slider = page.get_by_label("Show session as of")
     slider.focus()
     page.keyboard.press("Home")
-    expect(page).to_have_url(MOMENT)
-    expect(inside(page).get_by_text("Fetched jobs")).to_be_visible()
-    expect(inside(page).get_by_text(SAMPLE)).to_have_count(0)
-    first = moment_of(page)
+    expect(page).to_have_url(AS_OF_URL)
+    expect(frame(page).get_by_text("Fetched jobs")).to_be_visible()
+    expect(frame(page).get_by_text(SAMPLE)).to_have_count(0)
+    first = as_of_ms(page)
     page.keyboard.press("PageUp")
     page.keyboard.press("ArrowRight")
     expect(page).not_to_have_url(re.compile(f"@{first}/"))
-    span = int(slider.get_attribute("max") or 0) - int(slider.get_attribute("min") or 0)
-    assert 0.10 < (moment_of(page) - first) / span < 0.12
+    duration = int(slider.get_attribute("max") or 0) - int(slider.get_attribute("min") or 0)
+    assert 0.10 < (as_of_ms(page) - first) / duration < 0.12
     expect(slider).to_be_focused()
     page.keyboard.press("End")
     expect(page).to_have_url(f"{ended}#/jobs")
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
 
 
-def test_failures_are_marked_and_can_be_visited(watched: Watched, ended: str) -> None:
-    """From the end back to the last one, and to the one before."""
-    page = watched.open(f"{ended}#/jobs")
-    expect(page.locator("#marks i").first).to_be_visible()
-    marked = page.request.get(f"{ended}api/history/course").json()["failures"]
-    expect(page.locator("#marks i")).to_have_count(len(marked))
+def test_failure_markers_can_be_visited(monitored: MonitoredBrowser, ended: str) -> None:
+    """From the end to the last failure, and to the one before."""
+    page = monitored.open(f"{ended}#/jobs")
+    expect(page.locator("#markers i").first).to_be_visible()
+    markers = page.request.get(f"{ended}api/history/overview").json()["failures"]
+    expect(page.locator("#markers i")).to_have_count(len(markers))
     expect(job(page, FAILING, "FAILED")).to_be_visible()
-    before, after = page.get_by_role("button", name="Previous failure"), page.get_by_role("button", name="Next failure")
-    expect(after).to_be_disabled()
-    for mark in reversed(marked[-2:]):
-        before.click()
-        expect(page).to_have_url(re.compile(f"@{mark['at_ms']}/"))
-    after.click()
-    expect(page).to_have_url(re.compile(f"@{marked[-1]['at_ms']}/"))
-    expect(page.get_by_label("Moment shown")).to_have_attribute("aria-valuetext", re.compile("failed|died"))
+    previous, following = (
+        page.get_by_role("button", name="Previous failure"),
+        page.get_by_role("button", name="Next failure"),
+    )
+    expect(following).to_be_disabled()
+    for marker in reversed(markers[-2:]):
+        previous.click()
+        expect(page).to_have_url(re.compile(f"@{marker['at_ms']}/"))
+    following.click()
+    expect(page).to_have_url(re.compile(f"@{markers[-1]['at_ms']}/"))
+    expect(page.get_by_label("Show session as of")).to_have_attribute("aria-valuetext", re.compile("failed|died"))
     expect(job(page, FAILING)).to_be_visible()
 
 
-def test_the_address_is_always_the_deep_link(watched: Watched, ended: str) -> None:
-    """What is clicked inside shows in the address, and an address that is typed shows inside."""
-    page = watched.open(ended)
+def test_page_url_follows_the_frame(monitored: MonitoredBrowser, ended: str) -> None:
+    """A click inside changes the URL, and an entered URL changes the page inside."""
+    page = monitored.open(ended)
     expect(page).to_have_url(f"{ended}#/overview")
-    inside(page).get_by_role("link", name="Actors").first.click()
+    frame(page).get_by_role("link", name="Actors").first.click()
     expect(page).to_have_url(f"{ended}#/actors")
     # Frontends touch their own address at any time: that must not undo what was typed.
     touch = "const inside = document.getElementById('dashboard').contentWindow; inside.history.replaceState(null, '')"
     page.evaluate(f"location.hash = '#/cluster'; {touch}")
-    expect(inside(page).get_by_text("127.0.0.1 (Head)").first).to_be_visible()
+    expect(frame(page).get_by_text("127.0.0.1 (Head)").first).to_be_visible()
     page.reload()
-    expect(inside(page).get_by_text("127.0.0.1 (Head)").first).to_be_visible()
+    expect(frame(page).get_by_text("127.0.0.1 (Head)").first).to_be_visible()
     expect(page).to_have_url(f"{ended}#/cluster")
 
 
-def test_back_and_forward_lead_through_pages_and_moments(watched: Watched, ended: str, recorded: Recorded) -> None:
-    page = watched.open(f"{ended}#/actors")
-    expect(inside(page).get_by_text("experiment-tracker").first).to_be_visible()
-    inside(page).get_by_role("link", name="Jobs", exact=True).click()
+def test_back_and_forward_go_through_pages_and_times(
+    monitored: MonitoredBrowser, ended: str, recorded: Recording
+) -> None:
+    page = monitored.open(f"{ended}#/actors")
+    expect(frame(page).get_by_text("experiment-tracker").first).to_be_visible()
+    frame(page).get_by_role("link", name="Jobs", exact=True).click()
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
     click_on_slider(page, while_sample_ran(recorded))
     expect(job(page, SAMPLE, "RUNNING")).to_be_visible()
@@ -173,7 +178,7 @@ def test_back_and_forward_lead_through_pages_and_moments(watched: Watched, ended
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(f"{ended}#/actors")
-    expect(inside(page).get_by_text("experiment-tracker").first).to_be_visible()
+    expect(frame(page).get_by_text("experiment-tracker").first).to_be_visible()
     page.go_forward()
     expect(page).to_have_url(f"{ended}#/jobs")
     page.go_forward()
@@ -181,111 +186,117 @@ def test_back_and_forward_lead_through_pages_and_moments(watched: Watched, ended
     expect(job(page, SAMPLE, "RUNNING")).to_be_visible()
 
 
-def test_bare_leaves_the_bar_out(watched: Watched, ended: str) -> None:
-    page = watched.open(f"{ended}?bare=1#/jobs")
+def test_bare_url_has_no_bar(monitored: MonitoredBrowser, ended: str) -> None:
+    page = monitored.open(f"{ended}?bare=1#/jobs")
     expect(page.get_by_role("row").filter(has_text=SAMPLE).first).to_be_visible()
     expect(page.locator("#bar")).to_have_count(0)
 
 
-def test_the_bar_can_be_folded_away_and_stays_so(watched: Watched, ended: str) -> None:
-    page = watched.open(f"{ended}#/jobs")
+def test_hidden_bar_stays_hidden_after_reload(monitored: MonitoredBrowser, ended: str) -> None:
+    page = monitored.open(f"{ended}#/jobs")
     expect(job(page, SAMPLE)).to_be_visible()
-    page.get_by_role("button", name="Fold this bar away").click()
+    page.get_by_role("button", name="Hide this bar").click()
     expect(page.locator("#bar")).to_be_hidden()
-    keep_picture(page, "frame-folded")
+    save_screenshot(page, "frame-hidden-bar")
     page.reload()
     expect(job(page, SAMPLE)).to_be_visible()
     expect(page.locator("#bar")).to_be_hidden()
-    page.get_by_role("button", name="Show the bar").focus()
+    page.get_by_role("button", name="Show the session bar").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#bar")).to_be_visible()
-    expect(page.get_by_role("button", name="Fold this bar away")).to_be_focused()
+    expect(page.get_by_role("button", name="Hide this bar")).to_be_focused()
 
 
-def test_two_tabs_are_at_two_moments(watched: Watched, ended: str, vanished: str, recorded: Recorded) -> None:
-    then = watched.open(f"{ended.rstrip('/')}@{while_sample_ran(recorded)}/#/jobs")
-    now = watched.open(f"{vanished}#/jobs")
+def test_two_tabs_can_show_two_times(
+    monitored: MonitoredBrowser, ended: str, vanished: str, recorded: Recording
+) -> None:
+    then = monitored.open(f"{ended.rstrip('/')}@{while_sample_ran(recorded)}/#/jobs")
+    now = monitored.open(f"{vanished}#/jobs")
     expect(job(then, SAMPLE, "RUNNING")).to_be_visible()
     expect(job(now, RUNNING, "FAILED")).to_be_visible()
-    then.get_by_label("Moment shown").press("ArrowRight")
+    then.get_by_label("Show session as of").press("ArrowRight")
     expect(then).not_to_have_url(re.compile(f"@{while_sample_ran(recorded)}/"))
     expect(job(then, SAMPLE, "RUNNING")).to_be_visible()
     expect(now).to_have_url(f"{vanished}#/jobs")
     expect(job(now, SAMPLE, "SUCCEEDED")).to_be_visible()
 
 
-def test_a_screen_reader_is_told_of_another_moment_and_not_of_every_age(
-    watched: Watched, ended: str, recorded: Recorded
+def test_screen_reader_announces_times_but_no_ages(
+    monitored: MonitoredBrowser, ended: str, recorded: Recording
 ) -> None:
-    page = watched.page()
+    page = monitored.page()
     page.clock.install()
     page.goto(f"{ended}#/jobs")
     expect(job(page, SAMPLE, "SUCCEEDED")).to_be_visible()
-    shown, told = page.locator("#shown"), page.locator("#changed[role=status]")
-    before = shown.inner_text()
+    data_age, announcement = page.locator("#data-age"), page.locator("#announcement[role=status]")
+    before = data_age.inner_text()
     page.clock.fast_forward("50:00:00")
-    expect(shown).not_to_have_text(before)
-    expect(told).to_have_text("Ended")
+    expect(data_age).not_to_have_text(before)
+    expect(announcement).to_have_text("Ended")
     click_on_slider(page, while_sample_ran(recorded))
-    expect(told).to_contain_text("As of")
+    expect(announcement).to_contain_text("As of")
 
 
-def test_a_vanished_session_says_so_and_has_its_moments(watched: Watched, vanished: str, recorded: Recorded) -> None:
-    page = watched.open(f"{vanished}#/jobs")
+def test_vanished_session_can_be_shown_as_of_a_time(
+    monitored: MonitoredBrowser, vanished: str, recorded: Recording
+) -> None:
+    page = monitored.open(f"{vanished}#/jobs")
     expect(page.locator("#state")).to_contain_text("Vanished")
-    expect(page.locator("#shown")).to_contain_text("Last seen")
+    expect(page.locator("#data-age")).to_contain_text("Last data")
     expect(job(page, RUNNING, "FAILED", "The session vanished at")).to_be_visible()
-    keep_picture(page, "frame-vanished")
+    save_screenshot(page, "frame-vanished")
     click_on_slider(page, while_sample_ran(recorded))
     expect(job(page, RUNNING, "RUNNING")).to_be_visible()
 
 
-def test_what_fails_in_a_session_stays_text_inside_and_in_the_address(watched: Watched, ended: str) -> None:
-    """An entrypoint with a script in it, and an address with one."""
-    page = watched.open(f"{ended}#/jobs")
+def test_markup_in_entrypoint_and_url_is_escaped(monitored: MonitoredBrowser, ended: str) -> None:
+    """The entrypoint and the URL contain a script."""
+    page = monitored.open(f"{ended}#/jobs")
     expect(job(page, FAILING, "<script>document.title=")).to_be_visible()
     page.goto(f"{ended}?x={HOSTILE_ARGUMENT}#/jobs?x={HOSTILE_ARGUMENT}")
     expect(job(page, FAILING, "FAILED")).to_be_visible()
-    expect(page.locator("#marks i").first).to_be_visible()
+    expect(page.locator("#markers i").first).to_be_visible()
     assert "owned" not in page.title()
 
 
-def test_the_bar_is_as_light_or_dark_as_what_is_below_it(watched: Watched, ended: str) -> None:
-    """Ray's own switch, inside, is for both."""
+def test_bar_follows_the_theme_of_the_dashboard(monitored: MonitoredBrowser, ended: str) -> None:
+    """The theme switch of Ray's dashboard changes both."""
 
     def background() -> str:
         return str(page.locator("#bar").evaluate("bar => getComputedStyle(bar).backgroundColor"))
 
-    page = watched.open(f"{ended}#/jobs")
+    page = monitored.open(f"{ended}#/jobs")
     expect(job(page, SAMPLE)).to_be_visible()
     light = background()
-    inside(page).get_by_role("button", name=re.compile("dark mode", re.IGNORECASE)).click()
+    frame(page).get_by_role("button", name=re.compile("dark mode", re.IGNORECASE)).click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert background() != light
-    keep_picture(page, "frame-dark")
+    save_screenshot(page, "frame-dark")
 
 
-def test_gaps_are_told_on_a_page_of_their_own(watched: Watched, vanished: str) -> None:
-    page = watched.open(f"{vanished}gaps")
-    expect(page.get_by_text("Job closed at the session's end")).to_be_visible()
-    keep_picture(page, "gaps")
+def test_gaps_page_links_back_to_the_session(monitored: MonitoredBrowser, vanished: str) -> None:
+    page = monitored.open(f"{vanished}gaps")
+    expect(page.get_by_text("1 job was still running when the cluster ended")).to_be_visible()
+    save_screenshot(page, "gaps")
     page.get_by_role("link", name="Back to the session").click()
-    expect(inside(page).get_by_text("Recent jobs")).to_be_visible()
+    expect(frame(page).get_by_text("Recent jobs")).to_be_visible()
 
 
-def test_a_running_session_is_followed_until_it_is_lost(watched: Watched, recorded: Recorded, tmp_path: Path) -> None:
-    """The store's clock says that it lives; when it says no more, the bar does not either, by itself."""
+def test_bar_follows_a_running_session_until_it_vanishes(
+    monitored: MonitoredBrowser, recorded: Recording, tmp_path: Path
+) -> None:
+    """The session is running while its heartbeat is recent. The bar follows without a reload."""
     shutil.copytree(recorded.store, tmp_path / "store", ignore=shutil.ignore_patterns("index"))
     alive = tmp_path / "store" / Layout().alive_key(recorded.vanished)
     os.utime(alive, (time.time() + 3600, time.time() + 3600))
-    with serving(tmp_path / "store", tmp_path / "work") as address:
-        page = watched.open(f"{address}{recorded.vanished.url}#/jobs")
+    with running_server(tmp_path / "store", tmp_path / "work") as address:
+        page = monitored.open(f"{address}{recorded.vanished.url}#/jobs")
         expect(page.locator("#state")).to_contain_text("Running")
-        expect(page.locator("#shown")).to_contain_text("Up to")
-        expect(page.get_by_role("button", name="Now")).to_be_visible()
+        expect(page.locator("#data-age")).to_contain_text("Data as of")
+        expect(page.get_by_role("button", name="Back to now")).to_be_visible()
         expect(job(page, RUNNING, "RUNNING")).to_be_visible()
-        keep_picture(page, "frame-running")
+        save_screenshot(page, "frame-running")
         os.utime(alive, (time.time() - 3600, time.time() - 3600))
         expect(page.locator("#state")).to_contain_text("Vanished")
-        expect(page.get_by_role("button", name="End")).to_be_visible()
-        watched.close()
+        expect(page.get_by_role("button", name="Jump to end")).to_be_visible()
+        monitored.close()

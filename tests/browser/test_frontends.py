@@ -1,7 +1,7 @@
 """Ray's frontends of other versions in a real browser, on a recorded session.
 
-Here the installed one stands under another name too. `make test-matrix` gets real ones: RAYHISTORY_TEST_DASHBOARDS is
-the directory that `rayhistory dashboards add` put them into.
+By default, a copy of the installed version stands in for another one. `make test-matrix` uses real versions: it sets
+RAYHISTORY_TEST_DASHBOARDS to a directory filled by `rayhistory dashboards add`.
 """
 
 import os
@@ -17,11 +17,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
-from browser.watched import Watched, chromium, keep_picture
-from rayhistory.server.frontend import Frontends
-from recorded.recorder import Recorded
-from recorded.served import serving
+from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
+from rayhistory.server.pages.frontend import Frontends
+from recorded.recorder import Recording
 from recorded.workloads import FAILING, RUNNING, SAMPLE
+from support.server_process import running_server
 
 REAL = os.environ.get("RAYHISTORY_TEST_DASHBOARDS", "")
 COPY = "2.55.0"
@@ -30,7 +30,7 @@ VERSIONS = [each.version for each in Frontends(REAL).installed()] if REAL else [
 
 @pytest.fixture(scope="module")
 def dashboards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory of several versions; each page says of which it is, in its language."""
+    """A directory with several versions, each marked by the language of its page."""
     directory = tmp_path_factory.mktemp("dashboards")
     if REAL:
         shutil.copytree(REAL, directory, dirs_exist_ok=True)
@@ -45,11 +45,11 @@ def dashboards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(recorded: Recorded, dashboards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(recorded: Recording, dashboards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("server")
     (work / "cache").mkdir()
     (work / "cache" / "dashboards").symlink_to(dashboards)
-    with serving(recorded.store, work) as address:
+    with running_server(recorded.store, work) as address:
         yield address
 
 
@@ -59,7 +59,7 @@ def browser(server: str) -> Iterator[Browser]:
         yield browser
 
 
-def sees(page: Page | FrameLocator, *texts: str) -> None:
+def expect_texts(page: Page | FrameLocator, *texts: str) -> None:
     for text in texts:
         expect(page.get_by_text(text).filter(visible=True).first).to_be_visible()
 
@@ -79,62 +79,62 @@ def go_to(page: Page, place: str) -> None:
 @pytest.mark.skipif(not REAL, reason="the pages of the installed version are tested in test_dashboard.py")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_page_of_a_version_shows_the_session(
-    watched: Watched, server: str, recorded: Recorded, version: str
+    monitored: MonitoredBrowser, server: str, recorded: Recording, version: str
 ) -> None:
-    """Overview, jobs, a job with its tasks, actors, nodes, logs: with content, without any error."""
-    page = watched.open(f"{server}{recorded.ref.url}?bare=1&dashboard={version}#/overview")
+    """Overview, jobs, a job with its tasks, actors, nodes and logs have content and no errors."""
+    page = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={version}#/overview")
     is_of(page, version)
-    sees(page, "Recent jobs", SAMPLE, FAILING, RUNNING)
-    keep_picture(page, f"frontend-{version}-overview")
+    expect_texts(page, "Recent jobs", SAMPLE, FAILING, RUNNING)
+    save_screenshot(page, f"frontend-{version}-overview")
     go_to(page, "jobs")
     row = page.get_by_role("row").filter(has_text=SAMPLE).first
     expect(row).to_contain_text("SUCCEEDED")
     row.get_by_role("link").first.click()
-    sees(page, "Finished: 60", "Failed: 3", "Placement Group Table")
+    expect_texts(page, "Finished: 60", "Failed: 3", "Placement Group Table")
     page.get_by_text("Task Table").click()
-    sees(page, "load_shard")
-    keep_picture(page, f"frontend-{version}-job")
+    expect_texts(page, "load_shard")
+    save_screenshot(page, f"frontend-{version}-job")
     go_to(page, "actors")
-    sees(page, "Trainer", "experiment-tracker")
+    expect_texts(page, "Trainer", "experiment-tracker")
     go_to(page, "cluster")
-    sees(page, "127.0.0.1 (Head)", "ALIVE")
-    keep_picture(page, f"frontend-{version}-cluster")
+    expect_texts(page, "127.0.0.1 (Head)", "ALIVE")
+    save_screenshot(page, f"frontend-{version}-cluster")
     go_to(page, "serve")
-    sees(page, "Serve not started")
+    expect_texts(page, "Serve not started")
     go_to(page, "logs")
     page.get_by_text(re.compile("^[0-9a-f]{56}$|ID: [0-9a-f]{56}")).first.click()
-    sees(page, "gcs_server.out")
+    expect_texts(page, "gcs_server.out")
     page.get_by_text(f"job-driver-{FAILING}.log").click()
-    sees(page, "given <script>")
-    keep_picture(page, f"frontend-{version}-log")
-    again = watched.open(page.url)
+    expect_texts(page, "given <script>")
+    save_screenshot(page, f"frontend-{version}-log")
+    again = monitored.open(page.url)
     is_of(again, version)
-    sees(again, "given <script>")
+    expect_texts(again, "given <script>")
 
 
-def test_two_tabs_of_one_session_are_of_two_versions(watched: Watched, server: str, recorded: Recorded) -> None:
-    """Each keeps to its own, also when the other has loaded more."""
+def test_two_tabs_can_show_two_versions(monitored: MonitoredBrowser, server: str, recorded: Recording) -> None:
+    """Each tab keeps its version, also after the other has loaded more files."""
     newer, older = VERSIONS[0], VERSIONS[-1]
-    one = watched.open(f"{server}{recorded.ref.url}?bare=1&dashboard={newer}#/overview")
-    other = watched.open(f"{server}{recorded.ref.url}?bare=1&dashboard={older}#/overview")
+    one = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={newer}#/overview")
+    other = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={older}#/overview")
     for page, version in ((one, newer), (other, older)):
         is_of(page, version)
-        sees(page, "Recent jobs", SAMPLE)
+        expect_texts(page, "Recent jobs", SAMPLE)
         go_to(page, "actors")
-        sees(page, "experiment-tracker")
+        expect_texts(page, "experiment-tracker")
 
 
-def test_a_version_that_is_not_installed_is_told_in_words(browser: Browser, server: str, recorded: Recorded) -> None:
-    watched = Watched(browser)
-    page = watched.open(f"{server}{recorded.ref.url}?dashboard=1.0.0")
-    sees(page, "This dashboard is not installed", VERSIONS[-1])
-    keep_picture(page, "no-such-dashboard")
-    watched.close()
-    assert [trouble for trouble in watched.troubles if "400" not in trouble] == []
+def test_version_that_is_not_installed_gets_an_error_page(browser: Browser, server: str, recorded: Recording) -> None:
+    monitored = MonitoredBrowser(browser)
+    page = monitored.open(f"{server}{recorded.ref.url}?dashboard=1.0.0")
+    expect_texts(page, "This dashboard is not installed", VERSIONS[-1])
+    save_screenshot(page, "no-such-dashboard")
+    monitored.close()
+    assert [error for error in monitored.errors if "400" not in error] == []
 
 
-def test_a_file_of_one_name_is_the_same_in_every_version(dashboards: Path) -> None:
-    """This is how a page finds its files among those of all versions."""
+def test_files_with_one_name_are_equal_in_every_version(dashboards: Path) -> None:
+    """Files are looked up by name in all versions."""
     known: dict[str, bytes] = {}
     for each in Frontends(str(dashboards)).installed():
         for path in (each.path / "static").rglob("*.*"):
@@ -144,12 +144,12 @@ def test_a_file_of_one_name_is_the_same_in_every_version(dashboards: Path) -> No
 
 @contextmanager
 def grafana() -> Iterator[tuple[str, list[str]]]:
-    """A double: every page of it is a word, and what is asked of it is remembered."""
-    asked: list[str] = []
+    """A fake Grafana that records its requests."""
+    requested: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -162,27 +162,27 @@ def grafana() -> Iterator[tuple[str, list[str]]]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requested
         finally:
             server.shutdown()
             thread.join()
 
 
-def test_the_metrics_page_shows_grafana_in_the_time_of_the_session(
-    watched: Watched, recorded: Recorded, tmp_path: Path
+def test_metrics_page_shows_grafana_in_the_time_range_of_the_session(
+    monitored: MonitoredBrowser, recorded: Recording, tmp_path: Path
 ) -> None:
-    """The frontend has its frames at what it takes for Grafana: they end at the real one."""
-    with grafana() as (address, asked):
-        told = f"import os\nos.environ['RAYHISTORY_GRAFANA_URL'] = {address!r}\n"
-        with serving(recorded.store, tmp_path, at_start=told) as server:
-            page = watched.open(f"{server}{recorded.ref.url}?bare=1#/metrics")
-            sees(page.frame_locator("iframe"), "charts")
+    """The frames of the frontend are redirected to the real Grafana."""
+    with grafana() as (address, requested):
+        reported = f"import os\nos.environ['RAYHISTORY_GRAFANA_URL'] = {address!r}\n"
+        with running_server(recorded.store, tmp_path, at_start=reported) as server:
+            page = monitored.open(f"{server}{recorded.ref.url}?bare=1#/metrics")
+            expect_texts(page.frame_locator("iframe"), "charts")
             link = page.get_by_role("link", name="View tab in Grafana").get_attribute("href")
             assert link
             assert link.startswith("grafana/d/rayDefaultDashboard/")
-            keep_picture(page, "metrics-grafana")
-            watched.close()
-    seen = next(urlsplit(path) for path in asked if path.startswith("/d/"))
+            save_screenshot(page, "metrics-grafana")
+            monitored.close()
+    seen = next(urlsplit(path) for path in requested if path.startswith("/d/"))
     query = parse_qs(seen.query)
     live = recorded.live("/api/jobs/")
     assert query["var-SessionName"] == [recorded.ref.session]

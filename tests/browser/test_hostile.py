@@ -1,4 +1,4 @@
-"""A session in which everything that a cluster can name is a script: in a real browser none of it runs."""
+"""A session in which every text of the cluster is a script: none of them runs in a real browser."""
 
 import json
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Frame, Page, expect
 
-from browser.watched import PATIENCE_MS, chromium
+from browser.monitored_browser import TIMEOUT_MS, chromium
 from rayhistory import ids
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
-from recorded.served import serving
-from recorded_sample import DATA, NODE, live
+from rayhistory.sessions import EndRecord, Layout, SessionRef, StartRecord
+from support.recorded_sample import DATA, NODE, live
+from support.server_process import running_server
 
 MARK = "hostile-mark"
 SCRIPTS = (
@@ -32,17 +32,17 @@ FREE_TEXT = {
     "instanceTypeName", "error_type", "job_name", "k", "cmdline", "nodeManagerHostname", "nodeTypeName",
     "stateMessage", "severity", "ip", "componentType", "nodeManagerAddress",
 }  # fmt: skip
-"""Fields of events and answers in which a cluster may write what it wants."""
+"""Fields of events and dashboard responses that hold arbitrary text."""
 SUBMITTED = "sub-ok"
 WAITS = """
 import pathlib, sys, time
-while "rayhistory.index.fold" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
+while "rayhistory.index.fold.process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
     time.sleep(0.05)
 """
 
 
 class Hostile:
-    """Every text another script, each with its number."""
+    """Scripts with consecutive numbers."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -64,11 +64,11 @@ class Hostile:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A server of that session, whose fold waits until a gate is opened."""
+    """Serve the session. Its fold waits until the gate file exists."""
     directory = tmp_path_factory.mktemp("hostile")
     _keep(directory / "store", Hostile())
     gate = directory / "gate"
-    with serving(directory / "store", directory / "work", at_start=WAITS.format(gate=str(gate))) as address:
+    with running_server(directory / "store", directory / "work", at_start=WAITS.format(gate=str(gate))) as address:
         yield address, gate
         gate.touch()
 
@@ -79,18 +79,18 @@ REF = SessionRef.checked("default", "hostile", "session_2026-11-15_19-18-08_0550
 def _keep(store: Path, hostile: Hostile) -> None:
     layout = Layout()
     events = [hostile.everywhere(json.loads(line)) for line in (DATA / "events.jsonl").read_text().splitlines()]
-    answers = {
+    responses = {
         "/api/jobs/": "jobs_after_snap", "/api/v0/placement_groups?detail=1&limit=10000": "v0_placement_groups_detail",
         "/nodes?view=summary": "nodes_summary", "/api/v0/workers?detail=1&limit=10000": "v0_workers_detail",
     }  # fmt: skip
     events += [
         {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:19:50.5Z",
          "dashboardSnapshot": {"uri": uri, "body": hostile.everywhere(live(name))}}
-        for uri, name in answers.items()
+        for uri, name in responses.items()
     ]  # fmt: skip
     events.append({"eventType": hostile.text(), "timestamp": hostile.text(), hostile.text(): hostile.text()})
-    said = [hostile.text() for _ in range(3)]
-    start = StartRecord("default", "hostile", REF.session, 1_794_770_288_055, NODE, "rayjob", *said)
+    texts = [hostile.text() for _ in range(3)]
+    start = StartRecord("default", "hostile", REF.session, 1_794_770_288_055, NODE, "rayjob", *texts)
     log = "\n".join(f"{hostile.text()} \x1b[31m{hostile.text()}\x1b[0m" for _ in range(50)).encode()
     objects = {
         layout.metadata_key(REF): b"",
@@ -116,17 +116,17 @@ def browser(place: tuple[str, Path]) -> Iterator[Browser]:
 
 
 class Victim:
-    """A visitor who notices everything that ran."""
+    """A browser that records every script that runs."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.ran: list[str] = []
         self._context = context
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         context.expose_binding("hostileRan", lambda _, what: self.ran.append(str(what)))
         context.on("dialog", lambda dialog: (self.ran.append(dialog.message), dialog.dismiss()))
 
     def looks_at(self, address: str, *, marked: bool = True, frame: str = "") -> Page:
-        """Opens a page, waits until what is hostile is to be seen on it, and finds it harmless."""
+        """Open a page, wait until a hostile text is visible, and check that nothing ran."""
         page = self._context.new_page()
         page.goto(address)
         if marked:
@@ -139,9 +139,20 @@ class Victim:
         page.wait_for_load_state("networkidle")
         for frame in page.frames:
             assert frame.locator("[data-hostile]").count() == 0, f"a tag of the cluster's is in {frame.url}"
-            links = frame.eval_on_selector_all("a[href],form[action]", "all => all.map(a => a.href || a.action)")
-            assert not [link for link in links if str(link).lower().startswith(("javascript:", "data:"))], frame.url
+            assert not [link for link in _links(frame) if link.lower().startswith(("javascript:", "data:"))], frame.url
         assert self.ran == []
+
+
+def _links(frame: Frame) -> list[str]:
+    """Return the targets of all links and forms. The progress page reloads itself, at any time."""
+    while True:
+        try:
+            found = frame.eval_on_selector_all("a[href],form[action]", "all => all.map(a => a.href || a.action)")
+        except Error as error:
+            if "Execution context was destroyed" not in error.message:
+                raise
+        else:
+            return [str(link) for link in found]
 
 
 @pytest.fixture
@@ -151,17 +162,17 @@ def victim(browser: Browser) -> Iterator[Victim]:
     context.close()
 
 
-def test_the_page_of_a_fold_that_goes_on_shows_nothing_of_it(victim: Victim, place: tuple[str, Path]) -> None:
-    """First of all, while nothing is indexed; then the gate is opened for the others."""
+def test_progress_page_shows_no_session_data(victim: Victim, place: tuple[str, Path]) -> None:
+    """Runs first, while the session is not indexed, then opens the gate."""
     address, gate = place
     page = victim.looks_at(f"{address}{REF.url}", marked=False)
-    expect(page.get_by_text("being indexed").first).to_be_visible()
+    expect(page.get_by_text("Indexing this session").first).to_be_visible()
     victim.is_unharmed(page)
     gate.touch()
 
 
-def test_a_script_that_would_run_is_noticed(victim: Victim) -> None:
-    """So that the silence of the other tests says something."""
+def test_running_script_is_detected(victim: Victim) -> None:
+    """The check of the other tests must be able to fail."""
     page = victim._context.new_page()
     page.set_content(SCRIPTS[1].format(1))
     page.wait_for_timeout(10)
@@ -181,8 +192,8 @@ OWN = ("/home", "/home?q={script}", "/home?namespace={script}", "/home?state={sc
 
 
 @pytest.mark.parametrize("path", OWN)
-def test_our_own_pages_show_scripts_as_text(victim: Victim, place: tuple[str, Path], path: str) -> None:
-    """What the cluster wrote, and what the address says."""
+def test_own_pages_escape_scripts(victim: Victim, place: tuple[str, Path], path: str) -> None:
+    """Texts of the cluster and of the URL."""
     place[1].touch()
     for script in SCRIPTS[:5]:
         script = script.format(1).replace("/", "%2f").replace("?", "%3f").replace("#", "%23")  # noqa: PLW2901
@@ -191,7 +202,7 @@ def test_our_own_pages_show_scripts_as_text(victim: Victim, place: tuple[str, Pa
             break
 
 
-def test_the_list_of_sessions_shows_the_owner_as_text(victim: Victim, place: tuple[str, Path]) -> None:
+def test_session_list_escapes_the_owner(victim: Victim, place: tuple[str, Path]) -> None:
     place[1].touch()
     victim.looks_at(f"{place[0]}/home")
 
@@ -213,23 +224,23 @@ _WITHOUT_NAMES = {"serve"}
 
 
 @pytest.mark.parametrize("page", _pages())
-def test_the_dashboard_shows_scripts_as_text(victim: Victim, place: tuple[str, Path], page: str) -> None:
+def test_dashboard_escapes_scripts(victim: Victim, place: tuple[str, Path], page: str) -> None:
     place[1].touch()
     victim.looks_at(f"{place[0]}{REF.url}?bare=1#/{page}", marked=page not in _WITHOUT_NAMES)
 
 
-def test_the_bar_above_the_dashboard_shows_scripts_as_text(victim: Victim, place: tuple[str, Path]) -> None:
+def test_bar_escapes_scripts(victim: Victim, place: tuple[str, Path]) -> None:
     place[1].touch()
     victim.looks_at(f"{place[0]}{REF.url}#/jobs", frame="#dashboard")
     victim.looks_at(f"{place[0]}{REF.url[:-1]}@1794770330000/#/jobs", marked=False)
 
 
 @pytest.mark.parametrize("path", ["raylet.out", "job-driver-sub-ok.log"])
-def test_a_log_that_is_opened_by_itself_is_text(victim: Victim, place: tuple[str, Path], path: str) -> None:
-    """Not even when somebody opens it as a page: it is a file to be saved, of a type that is never guessed."""
+def test_log_opened_in_a_tab_is_plain_text(victim: Victim, place: tuple[str, Path], path: str) -> None:
+    """It is a download of plain text, and browsers must not guess another type."""
     place[1].touch()
-    answer = victim._context.request.get(f"{place[0]}{REF.url}api/v0/logs/file?node_id={NODE}&filename={path}")
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["content-disposition"].startswith("attachment")
-    assert MARK in answer.text()
+    response = victim._context.request.get(f"{place[0]}{REF.url}api/v0/logs/file?node_id={NODE}&filename={path}")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["content-disposition"].startswith("attachment")
+    assert MARK in response.text()

@@ -1,4 +1,4 @@
-"""The pages of Ray's libraries in a real browser; for a Ray that has them (`make test-matrix`)."""
+"""Pages of Ray's libraries in a real browser, for a Ray with these libraries (`make test-matrix`)."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -6,25 +6,25 @@ from contextlib import ExitStack
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser.watched import Watched, chromium, keep_picture
+from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from recorded import workloads
-from recorded.rays import LIBRARIES
-from recorded.recorder import on_one_node, recorded_once
-from recorded.served import serving
+from recorded.ray_versions import LIBRARIES
+from recorded.recorder import on_one_node, record_once
 from recorded.workloads import Workload
+from support.server_process import running_server
 
 pytestmark = pytest.mark.skipif(not LIBRARIES, reason="RAYHISTORY_TEST_LIBRARIES names no Ray with its libraries")
 
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Workload, str]]:
-    """Of sessions that used a library, each with what is asked below."""
+    """Serve sessions that used a library."""
     with ExitStack() as servers:
         found = {}
         for workload in (workloads.data, workloads.serving):
             directory = tmp_path_factory.mktemp(workload.__name__)
-            recorded = recorded_once(directory / "recorded", LIBRARIES[0], on_one_node(workload))
-            server = servers.enter_context(serving(recorded.store, directory / "work"))
+            recorded = record_once(directory / "recorded", LIBRARIES[0], on_one_node(workload))
+            server = servers.enter_context(running_server(recorded.store, directory / "work"))
             found[workload] = f"{server}{recorded.ref.url}?bare=1"
         yield found
 
@@ -35,13 +35,13 @@ def browser(addresses: dict[Workload, str]) -> Iterator[Browser]:
         yield browser
 
 
-def sees(page: Page, *texts: str) -> None:
+def expect_texts(page: Page, *texts: str) -> None:
     for text in texts:
         expect(page.get_by_text(text).filter(visible=True).first).to_be_visible()
 
 
-def test_the_page_of_a_job_shows_its_datasets(watched: Watched, addresses: dict[Workload, str]) -> None:
-    page = watched.open(f"{addresses[workloads.data]}#/jobs/data-job")
+def test_job_page_shows_datasets(monitored: MonitoredBrowser, addresses: dict[Workload, str]) -> None:
+    page = monitored.open(f"{addresses[workloads.data]}#/jobs/data-job")
     page.get_by_text("Ray Data Overview").click()
     datasets = page.get_by_role("row").filter(has_text="dataset_").filter(has_text="FINISHED")
     expect(datasets).to_have_count(2)
@@ -49,20 +49,20 @@ def test_the_page_of_a_job_shows_its_datasets(watched: Watched, addresses: dict[
         page.get_by_role("img", name="Expand Dataset").first.click()
     for operator in ("MapBatches", "Filter"):
         expect(page.get_by_role("row").filter(has_text=operator).filter(has_text="FINISHED")).to_be_visible()
-    watched.settle(page)
-    keep_picture(page, "library-data")
+    monitored.settle(page)
+    save_screenshot(page, "library-data")
 
 
-def test_the_serve_pages_show_an_application(watched: Watched, addresses: dict[Workload, str]) -> None:
-    page = watched.open(f"{addresses[workloads.serving]}#/serve")
-    sees(page, "doubling", "/double", "RUNNING")
-    keep_picture(page, "library-serve")
+def test_serve_pages_show_an_application(monitored: MonitoredBrowser, addresses: dict[Workload, str]) -> None:
+    page = monitored.open(f"{addresses[workloads.serving]}#/serve")
+    expect_texts(page, "doubling", "/double", "RUNNING")
+    save_screenshot(page, "library-serve")
     page.get_by_role("link", name="doubling").first.click()
     for name in ("Front", "Doubler"):
         expect(page.get_by_role("row").filter(has_text=name).filter(has_text="HEALTHY")).to_be_visible()
-    watched.settle(page)
-    keep_picture(page, "library-serve-application")
+    monitored.settle(page)
+    save_screenshot(page, "library-serve-application")
     page.get_by_role("link", name="Doubler").first.click()
     expect(page.get_by_role("row").filter(has_text="RUNNING")).to_have_count(2)
-    watched.settle(page)
-    keep_picture(page, "library-serve-deployment")
+    monitored.settle(page)
+    save_screenshot(page, "library-serve-deployment")

@@ -1,4 +1,4 @@
-"""The stores that the suite runs against. Each server is started when the first test wants it."""
+"""Fixtures for the stores that the suite runs against; each server starts with its first test."""
 
 import os
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ import pytest
 
 pytest.register_assert_rewrite("rayhistory.storage.contract")
 
-from storeservers.azurite import azurite as start_azurite  # noqa: E402
-from storeservers.moto import moto as start_moto  # noqa: E402
-from storeservers.seaweed import seaweedfs  # noqa: E402
+from support.store_servers.azurite import azurite as start_azurite  # noqa: E402
+from support.store_servers.moto import moto as start_moto  # noqa: E402
+from support.store_servers.seaweed import seaweedfs  # noqa: E402
 
-_CLOUDS = ("AWS_", "S3", "GCS_", "GOOGLE_", "STORAGE_", "AZURE_", "OSS_", "ALIBABA_CLOUD_", "RAYHISTORY_")
+_CLOUD_VARIABLES = ("AWS_", "S3", "GCS_", "GOOGLE_", "STORAGE_", "AZURE_", "OSS_", "ALIBABA_CLOUD_", "RAYHISTORY_")
 
 
 @pytest.fixture(autouse=True)
-def _no_cloud_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test talks to a cloud, or uses the credentials of who runs it."""
+def _without_cloud_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep tests from using a real cloud or the credentials of the user."""
     for name in os.environ:
-        if name.startswith(_CLOUDS):
+        if name.startswith(_CLOUD_VARIABLES):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 

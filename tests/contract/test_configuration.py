@@ -1,4 +1,4 @@
-"""Settings of each backend: KubeRay's variables and JSON keys of both generations, and one URL for people."""
+"""Settings of each backend: KubeRay's variables and JSON keys of both generations, and the store URL."""
 
 import asyncio
 import importlib
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rayhistory.errors import Misconfigured, UsageError
+from rayhistory.errors import InvalidSetting, UsageError
 from rayhistory.settings import COLLECTOR, SERVER, resolve
 from rayhistory.storage import Store, open_store
-from storeservers import seaweed as weed
+from support.store_servers import seaweed as weed
 
 STATIC = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 S3 = {"STORAGE_BACKEND": "s3", **STATIC}
@@ -43,7 +43,7 @@ def client_of(store: Any) -> Any:
     return store._client
 
 
-WRONG = {
+INVALID_SETTINGS = {
     "S3_BUCKET=My_Bucket": {**S3, "S3_BUCKET": "My_Bucket"},
     "S3_ENDPOINT=http://a/b/c": {**S3, "S3_ENDPOINT": "http://a/b/c"},
     "AWS_SECRET_ACCESS_KEY is not set": {"STORAGE_BACKEND": "s3", "AWS_ACCESS_KEY_ID": "key"},
@@ -56,8 +56,8 @@ WRONG = {
         "STORAGE_BACKEND": "gcs", "GCS_BUCKET": "bucket", "GOOGLE_APPLICATION_CREDENTIALS": "/no/file",
     },
     "AZURE_STORAGE_CONTAINER=No": {**AZURE, "AZURE_STORAGE_CONTAINER": "No"},
-    "no storage account: set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL": AZURE,
-    "AZURE_STORAGE_CONNECTION_STRING: has no": {**AZURE, "AZURE_STORAGE_CONNECTION_STRING": "AccountName=x"},
+    "no storage account configured: set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL": AZURE,
+    "AZURE_STORAGE_CONNECTION_STRING: incomplete": {**AZURE, "AZURE_STORAGE_CONNECTION_STRING": "AccountName=x"},
     "AZURE_STORAGE_CONNECTION_STRING is not set": {**ACCOUNT, "AZURE_STORAGE_AUTH_MODE": "Connection_String "},
     "AZURE_STORAGE_ACCOUNT_URL is not set": {**AZURE, "AZURE_STORAGE_AUTH_MODE": "default"},
     "AZURE_CLIENT_ID is not set": {**ACCOUNT, "AZURE_STORAGE_AUTH_MODE": "workload_identity"},
@@ -68,13 +68,13 @@ WRONG = {
     "ALIBABA_CLOUD_OIDC_PROVIDER_ARN is not set": {**OSS, "ALIBABA_CLOUD_ROLE_ARN": "r"},
     "ALIBABA_CLOUD_OIDC_TOKEN_FILE=/no/file": {**OSS, **RRSA},
     "ALIBABA_CLOUD_ACCESS_KEY_SECRET is not set": {**OSS, "ALIBABA_CLOUD_ACCESS_KEY_ID": "key"},
-    "unknown storage backend 'tape': installed are aliyunoss, azureblob, gcs, local, localtest, s3": {
+    "unknown storage backend 'tape': use one of aliyunoss, azureblob, gcs, local, localtest, s3": {
         "STORAGE_BACKEND": "tape",
     },
     "unknown storage backend 'tape'": {"RAYHISTORY_STORE": "tape://reel"},
     "RAYHISTORY_STORE=s3://: name a bucket": {"RAYHISTORY_STORE": "s3://"},
     "RAYHISTORY_STORE=file://dir: use file:///directory": {"RAYHISTORY_STORE": "file://dir"},
-    "RAYHISTORY_STORE=s3://k@bucket: give credentials": {"RAYHISTORY_STORE": "s3://k@bucket"},
+    "RAYHISTORY_STORE=s3://k@bucket: set credentials": {"RAYHISTORY_STORE": "s3://k@bucket"},
     "--store=s3://bucket and STORAGE_BACKEND=gcs contradict": {
         "RAYHISTORY_STORE": "s3://bucket", "STORAGE_BACKEND": "gcs",
     },
@@ -90,11 +90,11 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", WRONG)
-def test_what_cannot_work_is_said_at_the_start_in_one_line_with_its_name(opened: Open, said: str) -> None:
-    with pytest.raises(Misconfigured) as raised:
-        opened(WRONG[said])
-    assert said in str(raised.value)
+@pytest.mark.parametrize("message", INVALID_SETTINGS)
+def test_invalid_setting_is_reported_at_start_in_one_line(opened: Open, message: str) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        opened(INVALID_SETTINGS[message])
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -107,7 +107,7 @@ URLS = {
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_one_url_names_backend_bucket_and_prefix(opened: Open, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_url_sets_backend_bucket_and_prefix(opened: Open, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened_store = opened(
         {
             "RAYHISTORY_STORE": url, **STATIC, "GOOGLE_BEARER_TOKEN": "t", "OSS_REGION": "oss-cn-hangzhou",
@@ -118,37 +118,37 @@ def test_one_url_names_backend_bucket_and_prefix(opened: Open, url: str, monkeyp
     backend, prefix, shown = URLS[url]
     settings, _ = resolve(COLLECTOR, {})
     assert (settings.storage_backend, settings.storage_root_dir, opened_store.url) == (backend, prefix, shown)
-    # To say the same twice is fine: `rayhistory run` hands its settings on to the collector by variables.
+    # Repeating the same value is valid: `rayhistory run` passes its settings to the collector by variables.
     resolve(COLLECTOR, {}, {"RAYHISTORY_STORE": url, "STORAGE_BACKEND": backend, "STORAGE_ROOT_DIR": prefix})
 
 
-def test_a_directory_is_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_accepts_directories_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (f"file://{tmp_path}", str(tmp_path)):
         settings, _ = resolve(SERVER, {"setting_store": text}, {})
         assert (settings.storage_backend, settings.local_storage_dir) == ("local", str(tmp_path))
         assert open_store(settings).url == f"file://{tmp_path}"
 
 
-S3_PLACES = {
+S3_ENDPOINTS = {
     "minio:9000": ({"S3_ENDPOINT": "minio:9000", "S3DISABLE_SSL": "true"}, "http://minio:9000", False),
     "path style": ({"S3_ENDPOINT": "https://minio", "S3FORCE_PATH_STYLE": "true"}, "https://minio", False),
     "virtual host": ({"S3_ENDPOINT": "https://ceph", "S3FORCE_PATH_STYLE": "false"}, "https://bucket.ceph", True),
-    "amazon": ({"S3_REGION": "eu-west-1"}, None, True),
-    "amazon, path style": ({"S3_REGION": "eu-west-1", "S3FORCE_PATH_STYLE": "true"}, None, False),
+    "aws": ({"S3_REGION": "eu-west-1"}, None, True),
+    "aws, path style": ({"S3_REGION": "eu-west-1", "S3FORCE_PATH_STYLE": "true"}, None, False),
 }
 
 
-@pytest.mark.parametrize("place", S3_PLACES)
-def test_kuberays_words_say_where_an_s3_bucket_is(opened: Open, place: str) -> None:
-    environment, endpoint, virtual = S3_PLACES[place]
-    found = client_of(opened({**S3, "S3_BUCKET": "bucket", **environment})).config
-    assert found.get("endpoint") == endpoint
-    assert found.get("virtual_hosted_style_request", "false") == str(virtual).lower()
-    assert found.get("region", "eu-west-1") == "eu-west-1"
+@pytest.mark.parametrize("case", S3_ENDPOINTS)
+def test_kuberay_variables_set_the_s3_endpoint(opened: Open, case: str) -> None:
+    environment, endpoint, virtual = S3_ENDPOINTS[case]
+    config = client_of(opened({**S3, "S3_BUCKET": "bucket", **environment})).config
+    assert config.get("endpoint") == endpoint
+    assert config.get("virtual_hosted_style_request", "false") == str(virtual).lower()
+    assert config.get("region", "eu-west-1") == "eu-west-1"
 
 
-def test_a_json_file_replaces_the_variables_as_in_kuberay(opened: Open, tmp_path: Path) -> None:
-    """The bucket's variable still counts where the file has none; strings and booleans are both read."""
+def test_json_file_replaces_variables_as_in_kuberay(opened: Open, tmp_path: Path) -> None:
+    """The bucket variable still counts if the file has no bucket. Strings and booleans are both accepted."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"s3Endpoint": "minio:9000", "s3DisableSSL": True, "s3ForcePathStyle": "true"}))
     environment = {"STORAGE_BACKEND_CONFIG_PATH": str(path), "S3_REGION": "ignored", "S3_BUCKET": "bucket"}
@@ -157,14 +157,14 @@ def test_a_json_file_replaces_the_variables_as_in_kuberay(opened: Open, tmp_path
     assert client_of(store).config["endpoint"] == "http://minio:9000"
     assert client_of(store).config.get("region") != "ignored"
     path.write_text('{"s3Bucket": 7}')
-    with pytest.raises(Misconfigured, match=r"s3Bucket in .*config.json: use a string, not 7"):
+    with pytest.raises(InvalidSetting, match=r"s3Bucket in .*config.json: use a string, not 7"):
         opened({})
     path.write_text("[]")
-    with pytest.raises(Misconfigured, match=r"STORAGE_BACKEND_CONFIG_PATH=.*: not a JSON object"):
+    with pytest.raises(InvalidSetting, match=r"STORAGE_BACKEND_CONFIG_PATH=.*: not a JSON object"):
         opened({})
 
 
-def test_the_other_backends_have_their_json_keys_too(opened: Open, tmp_path: Path) -> None:
+def test_other_backends_read_their_json_keys(opened: Open, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(
         json.dumps(
@@ -182,37 +182,39 @@ def test_the_other_backends_have_their_json_keys_too(opened: Open, tmp_path: Pat
         assert opened({**environment, "RUNTIME_CLASS_NAME": name}).url == f"{url}://from-json"
 
 
-def test_without_its_client_the_oss_backend_says_what_to_install(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oss_backend_without_client_names_the_package(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
-    def without_the_client(name: str, package: str | None = None) -> Any:
+    def import_without_client(name: str, package: str | None = None) -> Any:
         if name == "alibabacloud_oss_v2":
             raise ModuleNotFoundError(name)
         return real(name, package)
 
-    monkeypatch.setattr(importlib, "import_module", without_the_client)
+    monkeypatch.setattr(importlib, "import_module", import_without_client)
     with pytest.raises(UsageError, match=r"pip install 'rayhistory\[oss\]'"):
         opened(OSS)
 
 
-def test_a_reader_of_the_bucket_is_told_what_it_may_not(seaweed: str, opened: Open) -> None:
-    """A real server's refusal, in one line."""
+def test_write_without_permission_names_the_operation(seaweed: str, opened: Open) -> None:
+    """A real server denies the write; the error has one line."""
     from rayhistory.errors import StoreDenied
 
     bucket = f"denied-{secrets.token_hex(8)}"
-    wanted = {**S3, "S3_ENDPOINT": seaweed, "S3_BUCKET": bucket, "AWS_SECRET_ACCESS_KEY": weed.SECRET}
+    environment = {**S3, "S3_ENDPOINT": seaweed, "S3_BUCKET": bucket, "AWS_SECRET_ACCESS_KEY": weed.SECRET}
 
     async def work() -> None:
-        writer = open_store_with({**wanted, "AWS_ACCESS_KEY_ID": weed.KEY}, opened)
+        writer = open_store_with({**environment, "AWS_ACCESS_KEY_ID": weed.KEY}, opened)
         await writer.put("there", b"1")
-        reader = opened({**wanted, "AWS_ACCESS_KEY_ID": weed.READER})
+        reader = opened({**environment, "AWS_ACCESS_KEY_ID": weed.READER})
         assert await reader.get("there") == b"1"
-        with pytest.raises(StoreDenied, match=r"s3://denied-\w+ \(put\): new: refused \(403 AccessDenied") as raised:
+        with pytest.raises(
+            StoreDenied, match=r"s3://denied-\w+ \(put\): new: access denied \(403 AccessDenied"
+        ) as raised:
             await reader.put("new", b"")
         assert "\n" not in str(raised.value)
-        stranger = opened({**wanted, "AWS_ACCESS_KEY_ID": "nobody"})
+        unknown = opened({**environment, "AWS_ACCESS_KEY_ID": "nobody"})
         with pytest.raises(StoreDenied):
-            await stranger.list_folder("")
+            await unknown.list_folder("")
 
     asyncio.run(work())
 

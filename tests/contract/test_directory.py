@@ -1,4 +1,4 @@
-"""What only a directory can do wrong."""
+"""Failures that only the directory store can have."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.errors import Misconfigured, ObjectNotFound, StoreDenied, StoreError, StoreUnavailable
+from rayhistory.errors import InvalidSetting, ObjectNotFound, StoreDenied, StoreError, StoreUnavailable
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import Listing, Store, open_store
 from rayhistory.storage.local import LocalStore
@@ -18,8 +18,8 @@ def open_directory(directory: Path) -> Store:
     return open_store(settings, writable=True)
 
 
-def test_half_written_objects_are_not_listed(tmp_path: Path) -> None:
-    """A crash in the middle of a put leaves nothing that a reader sees."""
+def test_partial_objects_are_not_listed(tmp_path: Path) -> None:
+    """A crash during a put leaves nothing that readers see."""
 
     async def work() -> None:
         store = open_directory(tmp_path)
@@ -30,48 +30,47 @@ def test_half_written_objects_are_not_listed(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_directory_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) -> None:
-    """With the variable's name, before anything else happens."""
+def test_unusable_directory_is_reported_at_start(tmp_path: Path) -> None:
+    """The error names the variable."""
     (tmp_path / "file").write_bytes(b"")
     for directory, reason in (("missing", "no such directory"), ("file", "no such directory")):
         settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path / directory)})
-        with pytest.raises(Misconfigured, match=f"LOCAL_STORAGE_DIR=.*{reason}"):
+        with pytest.raises(InvalidSetting, match=f"LOCAL_STORAGE_DIR=.*{reason}"):
             open_store(settings)
     settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(tmp_path / "file/below")})
-    with pytest.raises(Misconfigured, match=r"LOCAL_STORAGE_DIR=.*cannot be made"):
+    with pytest.raises(InvalidSetting, match=r"LOCAL_STORAGE_DIR=.*cannot create the directory"):
         open_store(settings, writable=True)
 
 
-def test_a_directory_that_is_gone_is_an_outage_and_not_an_empty_store(tmp_path: Path) -> None:
-    """And is not made again, which would be an empty one."""
+def test_deleted_directory_is_an_outage_not_an_empty_store(tmp_path: Path) -> None:
+    """It is not created again, which would make an empty store."""
 
     async def work() -> None:
-        there, later = LocalStore(tmp_path / "there"), LocalStore(tmp_path / "later")
-        await there.put("a/b", b"1")
+        deleted, unwritten = LocalStore(tmp_path / "there"), LocalStore(tmp_path / "later")
+        await deleted.put("a/b", b"1")
         (tmp_path / "there").rename(tmp_path / "away")
-        for asked in (
-            there.list_folder(""), there.list_folder("a"), anext(there.list_all("")), anext(there.list_all("a")),
-            there.get("a/b"), there.get_range("a/b", 0, 1), there.head("a/b"), there.put("a/b", b"2"),
-            there.create("a/c", b"2"),
+        for call in (
+            deleted.list_folder(""), deleted.list_folder("a"),
+            anext(deleted.list_all("")), anext(deleted.list_all("a")),
+            deleted.get("a/b"), deleted.get_range("a/b", 0, 1), deleted.head("a/b"), deleted.put("a/b", b"2"),
+            deleted.create("a/c", b"2"),
         ):  # fmt: skip
-            with pytest.raises(StoreUnavailable, match="the directory is gone"):
-                await asked
+            with pytest.raises(StoreUnavailable, match="the directory was deleted"):
+                await call
         (tmp_path / "away").rename(tmp_path / "there")
-        assert await there.get("a/b") == b"1"
-        assert [info.key async for info in there.list_all("nobody")] == []
-        assert await later.list_folder("") == Listing([], [])
+        assert await deleted.get("a/b") == b"1"
+        assert [info.key async for info in deleted.list_all("missing")] == []
+        assert await unwritten.list_folder("") == Listing([], [])
         with pytest.raises(ObjectNotFound):
-            await later.head("a/b")
-        await later.put("a/b", b"1")
-        assert (await later.list_folder("")).folders == ["a"]
+            await unwritten.head("a/b")
+        await unwritten.put("a/b", b"1")
+        assert (await unwritten.list_folder("")).folders == ["a"]
 
     asyncio.run(work())
 
 
-def test_directories_that_are_made_for_an_object_are_there_after_a_power_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is synced into the one above it, once: what follows costs a sync of the object and one of its directory."""
+def test_new_directories_are_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is synced into its parent; later writes sync only the object and its directory."""
     synced: list[int] = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), sync(file)))
@@ -79,8 +78,8 @@ def test_directories_that_are_made_for_an_object_are_there_after_a_power_loss(
     async def work() -> None:
         store = open_directory(tmp_path / "new/store")
         await store.put("a/b/c", b"1")
-        made = ["", "new", "new/store", "new/store/a", "new/store/a/b", "new/store/a/b/c"]
-        assert {(tmp_path / name).stat().st_ino for name in made} <= set(synced)
+        created = ["", "new", "new/store", "new/store/a", "new/store/a/b", "new/store/a/b/c"]
+        assert {(tmp_path / name).stat().st_ino for name in created} <= set(synced)
         synced.clear()
         await store.put("a/b/d", b"1")
         assert len(synced) == 2
@@ -88,19 +87,19 @@ def test_directories_that_are_made_for_an_object_are_there_after_a_power_loss(
     asyncio.run(work())
 
 
-def test_a_key_that_is_too_long_is_no_outage(tmp_path: Path) -> None:
-    """Nobody needs to wait for it to become shorter."""
+def test_too_long_key_is_an_error_not_an_outage(tmp_path: Path) -> None:
+    """Callers must not retry it."""
 
     async def work() -> None:
-        with pytest.raises(StoreError, match="too long a key") as raised:
+        with pytest.raises(StoreError, match="too long for the file system") as raised:
             await open_directory(tmp_path).put("/".join(["x" * 250] * 20), b"")
         assert not isinstance(raised.value, StoreUnavailable)
 
     asyncio.run(work())
 
 
-def test_a_full_disk_is_unavailable_and_leaves_what_was_there(tmp_path: Path) -> None:
-    """As a limit on the size of files, which fails a write in its middle just so."""
+def test_full_disk_is_an_outage_and_keeps_the_old_object(tmp_path: Path) -> None:
+    """A limit on file size fails a write in the middle, like a full disk."""
 
     async def work() -> None:
         store = open_directory(tmp_path)
@@ -119,7 +118,7 @@ def test_a_full_disk_is_unavailable_and_leaves_what_was_there(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_directory_without_permission_is_denied_and_not_empty(tmp_path: Path) -> None:
+def test_directory_without_permission_is_denied_not_empty(tmp_path: Path) -> None:
     async def work() -> None:
         store = open_directory(tmp_path)
         await store.put("closed/object", b"")

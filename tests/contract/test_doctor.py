@@ -1,4 +1,4 @@
-"""`rayhistory doctor` on real servers: what may be done, and which permission is missing."""
+"""`rayhistory doctor` on real servers: allowed operations and missing permissions."""
 
 import asyncio
 import secrets
@@ -6,54 +6,60 @@ from collections.abc import Callable
 
 import pytest
 
-from rayhistory.cli.doctor import Finding, examine
+from rayhistory.cli.doctor import CheckResult, run_checks
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
-from storeservers import seaweed as weed
-from storeservers.bucket_double import Double, serving
-from storeservers.gcs_double import GcsBucket
+from support.store_servers import seaweed as weed
+from support.store_servers.bucket_double import Double, serving
+from support.store_servers.gcs_double import GcsBucket
 
-Examine = Callable[..., list[Finding]]
+CheckStore = Callable[..., list[CheckResult]]
 
 
 @pytest.fixture
-def examined(monkeypatch: pytest.MonkeyPatch) -> Examine:
-    def findings_about_the_store(**environment: str) -> list[Finding]:
+def check_store(monkeypatch: pytest.MonkeyPatch) -> CheckStore:
+    def store_checks(**environment: str) -> list[CheckResult]:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        findings = asyncio.run(examine(resolve(SERVER, {})[0]))
-        return [finding for finding in findings if finding.what.startswith("store")]
+        results = asyncio.run(run_checks(resolve(SERVER, {})[0]))
+        return [result for result in results if result.text.startswith("store:")]
 
-    return findings_about_the_store
+    return store_checks
 
 
-def test_the_doctor_finds_what_a_reader_may_not(examined: Examine, seaweed: str) -> None:
+def test_doctor_names_missing_permissions(check_store: CheckStore, seaweed: str) -> None:
     bucket = f"doctor-{secrets.token_hex(8)}"
-    place = {"RAYHISTORY_STORE": f"s3://{bucket}/prefix", "S3_ENDPOINT": seaweed, "AWS_SECRET_ACCESS_KEY": weed.SECRET}
-    [opened, missing] = examined(**place, AWS_ACCESS_KEY_ID=weed.KEY)
-    assert opened.good
-    assert not missing.good
-    assert "s3:CreateBucket" in missing.advice
+    environment = {
+        "RAYHISTORY_STORE": f"s3://{bucket}/prefix",
+        "S3_ENDPOINT": seaweed,
+        "AWS_SECRET_ACCESS_KEY": weed.SECRET,
+    }
+    [opened, missing] = check_store(**environment, AWS_ACCESS_KEY_ID=weed.KEY)
+    assert opened.passed
+    assert not missing.passed
+    assert "s3:CreateBucket" in missing.hint
 
     async def collect() -> None:
         await open_store(resolve(SERVER, {})[0], writable=True).put("prefix/a", b"1")
 
     asyncio.run(collect())
-    findings = examined(AWS_ACCESS_KEY_ID=weed.KEY)
-    assert [finding.what for finding in findings if not finding.good] == []
-    assert len(findings) == 6
-    wrong = {finding.what.partition(" failed")[0]: finding for finding in examined(AWS_ACCESS_KEY_ID=weed.READER)}
-    assert wrong["store can be listed: 0 sessions"].good
-    for what, permission in {
-        "store: objects can be written": "s3:PutObject",
-        "store: objects can be created, and only once": "s3:PutObject",
-        "store: objects can be deleted": "s3:DeleteObject",
+    results = check_store(AWS_ACCESS_KEY_ID=weed.KEY)
+    assert [result.text for result in results if not result.passed] == []
+    assert len(results) == 6
+    as_reader = {":".join(result.text.split(":")[:2]): result for result in check_store(AWS_ACCESS_KEY_ID=weed.READER)}
+    assert as_reader["store: list sessions (0 found)"].passed
+    for operation, permission in {
+        "store: write objects": "s3:PutObject",
+        "store: create objects only once": "s3:PutObject",
+        "store: delete objects": "s3:DeleteObject",
     }.items():
-        assert not wrong[what].good
-        assert permission in wrong[what].advice
+        assert not as_reader[operation].passed
+        assert permission in as_reader[operation].hint
 
 
-def test_the_doctor_leaves_nothing_behind(examined: Examine) -> None:
+def test_doctor_deletes_its_test_objects(check_store: CheckStore) -> None:
     with serving(Double(GcsBucket, ("bucket",))) as double:
-        assert all(f.good for f in examined(RAYHISTORY_STORE="gs://bucket", STORAGE_EMULATOR_HOST=double.url))
+        assert all(
+            result.passed for result in check_store(RAYHISTORY_STORE="gs://bucket", STORAGE_EMULATOR_HOST=double.url)
+        )
         assert double.buckets == {"bucket": {}}

@@ -1,4 +1,4 @@
-"""Stores that are down, slow, overloaded or lose their answers: an outage is never an empty answer."""
+"""Stores that are down, slow or overloaded, or whose responses are lost: an outage is never an empty result."""
 
 import asyncio
 import secrets
@@ -14,22 +14,22 @@ from rayhistory.errors import (
     ObjectExists,
     ObjectNotFound,
     StoreDenied,
+    StoreThrottled,
     StoreUnavailable,
-    Throttled,
 )
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import Store, cloud, open_store
-from storeservers import oss_double
-from storeservers.bucket_double import Double, Refusal, serving
-from storeservers.faulty import Fault, FaultyServer, faulty
-from storeservers.processes import free_port
+from support.store_servers import oss_double
+from support.store_servers.bucket_double import Double, ErrorReply, serving
+from support.store_servers.faulty import Fault, FaultyServer, faulty
+from support.store_servers.processes import free_port
 
 SLOW_DOWN = Fault(503, "SlowDown")
 TOO_MANY = Fault(429, "TooManyRequests", (("Retry-After", "1"),))
 DENIED = Fault(403, "AccessDenied")
 RESET = Fault(reset=True)
-ANSWER_LOST = Fault(reset=True, reaches_the_store=True)
-DONE_BUT_500 = Fault(500, reaches_the_store=True)
+RESPONSE_LOST = Fault(reset=True, reaches_store=True)
+STORED_BUT_500 = Fault(500, reaches_store=True)
 
 
 @pytest.fixture
@@ -40,20 +40,20 @@ def relay(moto: str) -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def run(relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Store], Awaitable[None]]], None]:
-    """Runs a coroutine function with an S3 store behind the relay, which holds one object."""
+    """Run a coroutine function with an S3 store behind the relay; the store has one object."""
     monkeypatch.setenv("S3_ENDPOINT", relay.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
     def run_with_store(work: Callable[[Store], Awaitable[None]]) -> None:
-        async def whole() -> None:
+        async def run_once() -> None:
             store = open_store(
                 resolve(SERVER, {"setting_store": f"s3://faults-{secrets.token_hex(8)}"})[0], writable=True
             )
             await store.put("there", b"0123456789")
             await work(store)
 
-        asyncio.run(whole())
+        asyncio.run(run_once())
 
     return run_with_store
 
@@ -61,8 +61,7 @@ def run(relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
 Run = Callable[[Callable[[Store], Awaitable[None]]], None]
 
 
-async def everything(store: Store, expected: type[Exception]) -> None:
-    """Every operation raises the same."""
+async def assert_every_operation_raises(store: Store, expected: type[Exception]) -> None:
 
     async def listed() -> None:
         _ = [info async for info in store.list_all("")]
@@ -77,8 +76,8 @@ async def everything(store: Store, expected: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, TOO_MANY, Fault(500), RESET], ids=["503", "429", "500", "reset"])
-def test_what_passes_soon_is_not_noticed(run: Run, relay: FaultyServer, fault: Fault, tmp_path: Path) -> None:
-    """Each request is tried again, with growing pauses."""
+def test_transient_faults_are_retried(run: Run, relay: FaultyServer, fault: Fault, tmp_path: Path) -> None:
+    """Requests are retried with growing pauses."""
     large = tmp_path / "large"
     large.write_bytes(bytes(11 * 2**20))
 
@@ -99,96 +98,100 @@ def test_what_passes_soon_is_not_noticed(run: Run, relay: FaultyServer, fault: F
 
 @pytest.mark.parametrize(
     ("fault", "expected"),
-    [(SLOW_DOWN, Throttled), (TOO_MANY, Throttled), (DENIED, StoreDenied), (RESET, StoreUnavailable)],
+    [(SLOW_DOWN, StoreThrottled), (TOO_MANY, StoreThrottled), (DENIED, StoreDenied), (RESET, StoreUnavailable)],
     ids=["503", "429", "403", "reset"],
 )
-def test_what_stays_is_raised_by_every_operation(
+def test_permanent_faults_are_raised_by_every_operation(
     run: Run, relay: FaultyServer, fault: Fault, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brief = {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(milliseconds=20), "base": 2}
-    monkeypatch.setattr("rayhistory.storage.s3.retry_config", lambda: {"max_retries": 1, "backoff": brief})
+    short_backoff = {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(milliseconds=20), "base": 2}
+    monkeypatch.setattr("rayhistory.storage.s3.retry_config", lambda: {"max_retries": 1, "backoff": short_backoff})
 
     async def work(store: Store) -> None:
         relay.plan(always=fault)
-        await everything(store, expected)
+        await assert_every_operation_raises(store, expected)
 
     run(work)
 
 
-@pytest.mark.parametrize("fault", [ANSWER_LOST, DONE_BUT_500], ids=["answer lost", "done but 500"])
-def test_a_create_whose_answer_got_lost_has_still_won(run: Run, relay: FaultyServer, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [RESPONSE_LOST, STORED_BUT_500], ids=["response lost", "stored but 500"])
+def test_create_succeeds_if_only_the_response_is_lost(run: Run, relay: FaultyServer, fault: Fault) -> None:
     async def work(store: Store) -> None:
         relay.plan(fault, method="PUT")
-        await store.create("claim", b"mine")
+        await store.create("lease", b"mine")
         relay.plan()
-        assert await store.get("claim") == b"mine"
+        assert await store.get("lease") == b"mine"
         with pytest.raises(ObjectExists):
-            await store.create("claim", b"mine")
+            await store.create("lease", b"mine")
 
     run(work)
 
 
 @pytest.mark.parametrize("fault", [RESET, Fault(500)], ids=["reset", "500"])
-def test_a_create_that_did_not_arrive_is_tried_again(run: Run, relay: FaultyServer, fault: Fault) -> None:
+def test_create_is_retried_if_the_request_is_lost(run: Run, relay: FaultyServer, fault: Fault) -> None:
     async def work(store: Store) -> None:
         relay.plan(fault, method="PUT")
-        await store.create("claim", b"mine")
-        assert await store.get("claim") == b"mine"
+        await store.create("lease", b"mine")
+        assert await store.get("lease") == b"mine"
 
     run(work)
 
 
-@pytest.mark.parametrize("fault", [RESET, ANSWER_LOST, DONE_BUT_500], ids=["reset", "answer lost", "done but 500"])
-def test_a_create_that_came_second_has_lost_whatever_it_was_told(run: Run, relay: FaultyServer, fault: Fault) -> None:
-    """Also with the same bytes: who was first is known by its signature."""
+@pytest.mark.parametrize(
+    "fault", [RESET, RESPONSE_LOST, STORED_BUT_500], ids=["reset", "response lost", "stored but 500"]
+)
+def test_second_create_fails_in_spite_of_faults(run: Run, relay: FaultyServer, fault: Fault) -> None:
+    """Also with the same bytes: the signature tells who was first."""
 
     async def work(store: Store) -> None:
-        await store.create("claim", b"same")
+        await store.create("lease", b"same")
         relay.plan(fault, method="PUT")
         with pytest.raises(ObjectExists):
-            await store.create("claim", b"same")
+            await store.create("lease", b"same")
 
     run(work)
 
 
-def test_a_slow_line_is_not_a_dead_one(run: Run, relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is counted from byte to byte, and not for the whole object."""
-    monkeypatch.setattr(cloud, "STALLED_AFTER", timedelta(seconds=3))
+def test_slow_transfer_does_not_time_out(run: Run, relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout counts from byte to byte, not for the whole object."""
+    monkeypatch.setattr(cloud, "STALL_TIMEOUT", timedelta(seconds=3))
 
     async def work(store: Store) -> None:
-        relay.plan(Fault(reaches_the_store=True, seconds_per_byte=0.5))
+        relay.plan(Fault(reaches_store=True, seconds_per_byte=0.5))
         assert await store.get("there") == b"0123456789"
         assert len(relay.seen) == 1
 
     run(work)
 
 
-def test_a_line_that_stalls_is_given_up(run: Run, relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cloud, "STALLED_AFTER", timedelta(seconds=1))
+def test_stalled_transfer_times_out(run: Run, relay: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud, "STALL_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr("rayhistory.storage.s3.retry_config", lambda: {"max_retries": 0})
 
     async def work(store: Store) -> None:
-        relay.plan(always=Fault(reaches_the_store=True, seconds_per_byte=5))
+        relay.plan(always=Fault(reaches_store=True, seconds_per_byte=5))
         with pytest.raises(StoreUnavailable):
             await store.get("there")
 
     run(work)
 
 
-def test_a_store_that_nobody_answers_for_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_store_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayhistory.storage.s3.retry_config", lambda: {"max_retries": 1})
     monkeypatch.setenv("S3_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
     async def work() -> None:
-        await everything(open_store(resolve(SERVER, {"setting_store": "s3://bucket"})[0]), StoreUnavailable)
+        await assert_every_operation_raises(
+            open_store(resolve(SERVER, {"setting_store": "s3://bucket"})[0]), StoreUnavailable
+        )
 
     asyncio.run(work())
 
 
-def test_a_bucket_that_is_not_there_is_not_an_empty_one(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server does not make it; the collector does, at its first write."""
+def test_missing_bucket_is_an_error_not_an_empty_store(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server does not create it; the collector does, at its first write."""
     monkeypatch.setenv("S3_ENDPOINT", moto)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -197,7 +200,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(moto: str, monkeypatch: 
     async def work() -> None:
         server = open_store(settings)
         for call in (server.list_folder(""), server.get("a"), server.put("a", b""), server.create("a", b"")):
-            with pytest.raises(BucketNotFound, match="no such bucket"):
+            with pytest.raises(BucketNotFound, match="bucket not found"):
                 await call
         collector = open_store(settings, writable=True)
         await collector.create("a", b"1")
@@ -206,8 +209,8 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(moto: str, monkeypatch: 
     asyncio.run(work())
 
 
-def test_a_short_process_ends_well(run: Run, relay: FaultyServer) -> None:
-    """Whatever the client's threads are still at when it is over."""
+def test_short_process_exits_cleanly(run: Run, relay: FaultyServer) -> None:
+    """Threads of the client may still run at exit."""
     script = """
 import asyncio
 from rayhistory.settings import SERVER, resolve
@@ -227,8 +230,8 @@ asyncio.run(work())
     run(work)
 
 
-def test_oss_waits_as_long_as_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client tells what the store said; obstore does not, and only backs off."""
+def test_oss_honors_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore does not pass Retry-After on, so only OSS can."""
     with serving(Double(oss_double.OssBucket, ("a-bucket",))) as double:
         for name, value in {
             "OSS_REGION": oss_double.REGION,
@@ -241,12 +244,12 @@ def test_oss_waits_as_long_as_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) ->
         async def work() -> None:
             store = open_store(resolve(SERVER, {"setting_store": "oss://a-bucket"})[0])
             await store.put("there", b"1")
-            double.faults = [Refusal(503, "DownloadTrafficRateLimitExceeded", headers={"Retry-After": "2"})]
-            began = asyncio.get_running_loop().time()
+            double.faults = [ErrorReply(503, "DownloadTrafficRateLimitExceeded", headers={"Retry-After": "2"})]
+            started = asyncio.get_running_loop().time()
             assert await store.get("there") == b"1"
-            assert asyncio.get_running_loop().time() - began >= 2
-            double.faults = [Refusal(403, "AccessDenied")] * 8
-            await everything(store, StoreDenied)
+            assert asyncio.get_running_loop().time() - started >= 2
+            double.faults = [ErrorReply(403, "AccessDenied")] * 8
+            await assert_every_operation_raises(store, StoreDenied)
             double.faults = []
             with pytest.raises(ObjectNotFound):
                 await store.get("nothing")

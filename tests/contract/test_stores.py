@@ -1,4 +1,4 @@
-"""One suite, every backend: see `rayhistory.storage.contract`."""
+"""The store contract suite for every backend."""
 
 import secrets
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ import pytest
 from rayhistory.settings import SERVER, Settings, resolve
 from rayhistory.storage import Store, open_store
 from rayhistory.storage.contract import StoreContract
-from storeservers import seaweed as weed
-from storeservers.azurite import connection_string
-from storeservers.bucket_double import Double, serving
-from storeservers.gcs_double import GcsBucket
-from storeservers.oss_double import KEY, REGION, SECRET, OssBucket
+from support.store_servers import seaweed as weed
+from support.store_servers.azurite import connection_string
+from support.store_servers.bucket_double import Double, serving
+from support.store_servers.gcs_double import GcsBucket
+from support.store_servers.oss_double import KEY, REGION, SECRET, OssBucket
 
 
-class InAnEnvironment(StoreContract):
-    """A store that is opened as a program opens it: by the environment."""
+class ConfiguredByEnvironment(StoreContract):
+    """A store that is configured by environment variables, as in production."""
 
     settings: Settings
 
@@ -30,13 +30,13 @@ class InAnEnvironment(StoreContract):
         return open_store(self.settings, writable=True)
 
 
-class TestDirectory(InAnEnvironment):
+class TestDirectory(ConfiguredByEnvironment):
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.configure(monkeypatch, STORAGE_BACKEND="local", LOCAL_STORAGE_DIR=str(tmp_path / "store"))
 
 
-class TestSeaweedFS(InAnEnvironment):
+class TestSeaweedFS(ConfiguredByEnvironment):
     keeps_byte_order = False
 
     @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ class TestSeaweedFS(InAnEnvironment):
         )  # fmt: skip
 
 
-class TestMoto(InAnEnvironment):
+class TestMoto(ConfiguredByEnvironment):
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch, moto: str) -> None:
         url = f"s3://contract-{secrets.token_hex(8)}"
@@ -57,7 +57,7 @@ class TestMoto(InAnEnvironment):
         )  # fmt: skip
 
 
-class TestAzurite(InAnEnvironment):
+class TestAzurite(ConfiguredByEnvironment):
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch, azurite: str) -> None:
         self.configure(
@@ -66,7 +66,7 @@ class TestAzurite(InAnEnvironment):
         )  # fmt: skip
 
 
-class TestGcsDouble(InAnEnvironment):
+class TestGcsDouble(ConfiguredByEnvironment):
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with serving(Double(GcsBucket, ("a-bucket",))) as double:
@@ -76,7 +76,7 @@ class TestGcsDouble(InAnEnvironment):
             yield
 
 
-class TestOssDouble(InAnEnvironment):
+class TestOssDouble(ConfiguredByEnvironment):
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with serving(Double(OssBucket, ("a-bucket",))) as double:

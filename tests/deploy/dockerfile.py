@@ -1,6 +1,6 @@
-"""Does what a Dockerfile says without an engine: each stage is a directory, and its commands have it as their root.
+"""Build a Dockerfile without an engine: each stage is a directory, and its commands run with it as their root.
 
-What the base image would bring (a system, and Python) is this machine's, mounted read-only.
+The system and the Python of this machine, mounted read-only, take the place of the base image.
 """
 
 import json
@@ -15,12 +15,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "etc")
-PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "http_proxy", "https_proxy", "no_proxy")
+BUILD_VARIABLES = ("PIP_", "SSL_", "REQUESTS_", "http_proxy", "https_proxy", "no_proxy")
 
 
 @dataclass
 class Image:
-    """A stage that was made: its files, and how to run it."""
+    """A built stage: its files, and how to run it."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -31,22 +31,22 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of files besides those of the base."""
+        """The size of the files that are not in the base image."""
         return sum(path.lstat().st_size for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
 
     def command(self, arguments: list[str], mounts: dict[str, Path], environment: dict[str, str]) -> list[str]:
-        """Runs it as Kubernetes would: as its user, on a tree that cannot be written, without any network."""
+        """Return a command that runs the image as its user, on a read-only root, without a network."""
         user, _, group = self.user.partition(":")
         switch = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"]
         program = ["env", "-i", *_pairs(self.environment | environment), *switch, *arguments]
         empty = [volume for volume in self.volumes if volume not in mounts]
-        around = _mounting(self.root, mounts, empty, writable=False)
-        script = f"{around}ip link set lo up; exec {_in_root(self.root, program)}"
+        mounting = _mounting(self.root, mounts, empty, writable=False)
+        script = f"{mounting}ip link set lo up; exec {_in_root(self.root, program)}"
         return ["unshare", "--mount", "--net", "sh", "-ec", script]
 
 
 def parse(text: str) -> Iterator[tuple[str, str]]:
-    """Instructions and what follows them, comments and continued lines resolved."""
+    """Yield instructions and their arguments, without comments and with continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     for line in "\n".join(lines).replace("\\\n", "").splitlines():
         if line.strip():
@@ -57,18 +57,18 @@ def parse(text: str) -> Iterator[tuple[str, str]]:
 def build(
     context: Path, dockerfile: Path, work: Path, arguments: dict[str, str], mounts: dict[str, Path]
 ) -> dict[str, Image]:
-    """All stages by name. `arguments` are --build-arg; `mounts` are there while commands run."""
+    """Build all stages; `arguments` are --build-arg, and `mounts` exist while commands run."""
     stages: dict[str, Image] = {}
     variables = dict(arguments)
     image = Image(work)
-    sent = _sent(context)
+    files = _context_files(context)
     for instruction, rest in parse(dockerfile.read_text()):
         if instruction == "ARG":
             name, _, default = rest.partition("=")
             variables.setdefault(name, default)
         elif instruction == "FROM":
             base, _, name = rest.split()
-            image = _begun(work / name, stages.get(base))
+            image = _new_stage(work / name, stages.get(base))
             stages[name] = image
         elif instruction == "ENV":
             image.environment |= dict(pair.split("=", 1) for pair in shlex.split(rest))
@@ -76,7 +76,7 @@ def build(
             image.workdir = rest
             (image.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
         elif instruction == "COPY":
-            _copy(rest, image, stages, sent, context)
+            _copy(rest, image, stages, files, context)
         elif instruction == "RUN":
             _run(rest, image, variables, mounts)
         elif instruction == "USER":
@@ -88,7 +88,7 @@ def build(
     return stages
 
 
-def _begun(root: Path, base: Image | None) -> Image:
+def _new_stage(root: Path, base: Image | None) -> Image:
     if base is None:
         root.mkdir(parents=True)
         return Image(root)
@@ -96,55 +96,55 @@ def _begun(root: Path, base: Image | None) -> Image:
     return Image(root, dict(base.environment), base.workdir)
 
 
-def _sent(context: Path) -> list[str]:
-    """The files of the context that .dockerignore lets through: the last rule that fits a file counts."""
+def _context_files(context: Path) -> list[str]:
+    """List the files that .dockerignore does not exclude; the last matching rule of a file counts."""
     rules = [line for line in (context / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     listed = subprocess.run(
         ["find", ".", "-name", ".git", "-prune", "-o", "-name", ".venv*", "-prune", "-o", "-type", "f", "-print"],
         cwd=context, capture_output=True, text=True, check=True,
     )  # fmt: skip
     files = [name.removeprefix("./") for name in listed.stdout.splitlines()]
-    return [name for name in files if _passes(name, rules)]
+    return [name for name in files if _is_included(name, rules)]
 
 
-def _passes(name: str, rules: list[str]) -> bool:
-    passes = True
+def _is_included(name: str, rules: list[str]) -> bool:
+    included = True
     for rule in rules:
         pattern = rule.removeprefix("!")
         prefixes = [name, *(str(parent) for parent in Path(name).parents if str(parent) != ".")]
         if pattern.startswith("**/"):
-            fits = any(fnmatch(part, pattern[3:]) for part in Path(name).parts)
+            matches = any(fnmatch(part, pattern[3:]) for part in Path(name).parts)
         else:
-            fits = any(fnmatch(prefix, pattern) and prefix.count("/") == pattern.count("/") for prefix in prefixes)
-        if fits:
-            passes = rule.startswith("!")
-    return passes
+            matches = any(fnmatch(prefix, pattern) and prefix.count("/") == pattern.count("/") for prefix in prefixes)
+        if matches:
+            included = rule.startswith("!")
+    return included
 
 
-def _copy(rest: str, image: Image, stages: dict[str, Image], sent: list[str], context: Path) -> None:
+def _copy(rest: str, image: Image, stages: dict[str, Image], files: list[str], context: Path) -> None:
     words = rest.split()
     origin = stages[words.pop(0).removeprefix("--from=")] if words[0].startswith("--from=") else None
     *sources, target = words
-    place = image.root / os.path.join(image.workdir, target).lstrip("/")  # noqa: PTH118 - target may be absolute
+    destination = image.root / os.path.join(image.workdir, target).lstrip("/")  # noqa: PTH118 - target may be absolute
     for source in sources:
         if origin:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["cp", "-al", origin.root / source.lstrip("/"), place], check=True)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["cp", "-al", origin.root / source.lstrip("/"), destination], check=True)
             continue
-        names = [name for name in sent if name == source or name.startswith(f"{source}/")]
-        assert names, f".dockerignore keeps {source} back"
+        names = [name for name in files if name == source or name.startswith(f"{source}/")]
+        assert names, f".dockerignore excludes {source}"
         for name in names:
             inner = Path(name).name if name == source else str(Path(name).relative_to(source))
-            (place / inner).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(context / name, place / inner)
+            (destination / inner).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(context / name, destination / inner)
 
 
 def _run(command: str, image: Image, variables: dict[str, str], mounts: dict[str, Path]) -> None:
-    passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    build_variables = {name: value for name, value in os.environ.items() if name.startswith(BUILD_VARIABLES)}
     path = {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/root"}
-    environment = path | passed_on | variables | image.environment
-    inside = f"cd {image.workdir} && {command}"
-    program = ["env", "-i", *_pairs(environment), "sh", "-ec", inside]
+    environment = path | build_variables | variables | image.environment
+    script_in_image = f"cd {image.workdir} && {command}"
+    program = ["env", "-i", *_pairs(environment), "sh", "-ec", script_in_image]
     cache = Path("~/.cache/pip").expanduser()
     cache.mkdir(parents=True, exist_ok=True)
     script = _mounting(image.root, {"/root/.cache/pip": cache, **mounts}, ["/tmp"], writable=True)
@@ -156,17 +156,16 @@ def _run(command: str, image: Image, variables: dict[str, str], mounts: dict[str
 
 
 def _mounting(root: Path, mounts: dict[str, Path], empty: list[str], *, writable: bool) -> str:
-    """A script that puts a system around the stage's files; its mounts end with the process."""
+    """Return a script that mounts a system around the stage's files; the mounts end with the process."""
     lines = ["mount --make-rprivate /"]
     inside = shlex.quote(str(root))
     lines += [f"mount --bind {inside} {inside}"]
     for name in SYSTEM:
-        place, here = root / name, Path("/") / name
-        if here.is_symlink():
-            lines.append(f"ln -sfn {here.readlink()} {shlex.quote(str(place))}")
-        elif here.exists():
-            lines += [f"mkdir -p {shlex.quote(str(place))}", f"mount --bind {here} {shlex.quote(str(place))}",
-                      f"mount -o remount,bind,ro {shlex.quote(str(place))}"]  # fmt: skip
+        target, source = shlex.quote(str(root / name)), Path("/") / name
+        if source.is_symlink():
+            lines.append(f"ln -sfn {source.readlink()} {target}")
+        elif source.exists():
+            lines += [f"mkdir -p {target}", f"mount --bind {source} {target}", f"mount -o remount,bind,ro {target}"]
     if not sys.base_prefix.startswith("/usr"):
         mounts = {sys.base_prefix: Path(sys.base_prefix), **mounts}
     for name in ("proc", "dev"):

@@ -1,4 +1,4 @@
-"""The files of deploy/, as the tests read them."""
+"""Readers of the files in deploy/."""
 
 import os
 import string
@@ -24,7 +24,7 @@ VARIABLES = {
     "COLLECTOR_IMAGE": "registry.example.com/collector:v0.1.0",
     "HISTORY_SERVER_IMAGE": "registry.example.com/historyserver:v0.1.0",
 }
-"""What the guides have people export before `envsubst`."""
+"""The variables that the guides export before `envsubst`."""
 
 
 def manifest(name: str) -> Path:
@@ -32,13 +32,13 @@ def manifest(name: str) -> Path:
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    """The objects in a file, with the variables in their place as envsubst would put them."""
+    """Return the objects of a manifest, with variables substituted as by envsubst."""
     text = string.Template(manifest(name).read_text()).safe_substitute(VARIABLES)
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 def pod_templates(name: str) -> list[dict[str, Any]]:
-    """The pods inside of Ray's kinds."""
+    """Return the pod templates of RayClusters, RayJobs and RayServices."""
     return [template for document in documents(name) if document["apiVersion"] == "ray.io/v1"
             for template in _templates(document["spec"])]  # fmt: skip
 
@@ -58,19 +58,19 @@ def containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def collectors(name: str) -> list[dict[str, Any]]:
-    """The collectors beside Ray's containers, the head's first."""
+    """Return the collector containers of a manifest, the head's first."""
     return [each["collector"] for pod in pod_templates(name) if "collector" in (each := containers(pod))]
 
 
-def environment_of(container: dict[str, Any], **of_the_pod: str) -> dict[str, str]:
-    """The variables of a container; `of_the_pod` stands for what is read from its metadata."""
+def environment_of(container: dict[str, Any], **pod_fields: str) -> dict[str, str]:
+    """Return the variables of a container; `pod_fields` are the values read from the pod's metadata."""
     return {
-        each["name"]: each["value"] if "value" in each else of_the_pod[each["name"]]
+        each["name"]: each["value"] if "value" in each else pod_fields[each["name"]]
         for each in container.get("env", [])
     }
 
 
 def clean_environment() -> dict[str, str]:
-    """This process' environment without anything that our programs or clouds would take for themselves."""
-    ours = ("RAY", "STORAGE_", "LOCAL_STORAGE_", "AWS_", "S3", "GCS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    """Return the environment without the settings of our programs and of cloud clients."""
+    prefixes = ("RAY", "STORAGE_", "LOCAL_STORAGE_", "AWS_", "S3", "GCS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

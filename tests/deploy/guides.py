@@ -1,4 +1,4 @@
-"""The commands that the guides tell people to type."""
+"""The commands in the guides."""
 
 import re
 import shlex
@@ -11,17 +11,17 @@ GUIDES = [*sorted((DOCS / "kubernetes").glob("*.md")), DOCS / "troubleshooting.m
 
 
 def commands(guide: Path) -> list[str]:
-    """Lines of examples, with those that continue them."""
+    """Return the example lines of a guide, with continued lines joined."""
     text = re.sub(r"^```.*?^```", "", guide.read_text(), flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
     return [line.strip() for line in re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)]
 
 
-def of_program(name: str) -> list[str]:
+def commands_of(name: str) -> list[str]:
     return [line for guide in GUIDES for line in commands(guide) if shlex.split(line)[0] == name]
 
 
 def exports(guide: Path) -> dict[str, str]:
-    """The variables that a guide has people set, but for those that a cloud has to be asked for."""
+    """Return the variables that a guide exports, except those with command substitution."""
     values: dict[str, str] = {}
     for line in commands(guide):
         if line.startswith("export ") and "$(" not in line:

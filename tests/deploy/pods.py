@@ -1,4 +1,4 @@
-"""What stands in for a pod: a directory that Ray left, and our real programs beside it."""
+"""Our programs as processes, beside a double of Ray's session directory, in place of a pod."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from deploy.files import clean_environment
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 BIN = Path(sys.executable).parent
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 EVENT = {
     "eventId": "ZjSGUkhG4vrPjAzWTaFU7wRBL0Q=",
     "sourceType": "GCS",
@@ -29,10 +29,10 @@ EVENT = {
 
 
 @contextlib.contextmanager
-def left_by_ray(root: Path) -> Iterator[socket.socket]:
-    """What a running Ray shows on disk, in the directory that its pod shares with the collector.
+def fake_ray(root: Path) -> Iterator[socket.socket]:
+    """Make the session directory of a running Ray, and yield the socket of its raylet.
 
-    It runs as long as its raylet's socket, which is given, is open.
+    To the collector, Ray runs until the socket is closed.
     """
     session = root / SESSION
     (session / "sockets").mkdir(parents=True)
@@ -40,7 +40,7 @@ def left_by_ray(root: Path) -> Iterator[socket.socket]:
     (session / "logs/raylet.out").write_text("hello from the raylet\n")
     (session / f"metrics_export_port_{NODE}").write_text("1")
     (root / "session_latest").symlink_to(SESSION)
-    (root / "raylet_node_id").write_text(f"{NODE}\n")  # as the hook of KubeRay 1.6 has it
+    (root / "raylet_node_id").write_text(f"{NODE}\n")  # written by the hook of KubeRay 1.6
     with socket.socket(socket.AF_UNIX) as raylet:
         raylet.bind(str(session / "sockets/raylet"))
         raylet.listen()
@@ -48,7 +48,7 @@ def left_by_ray(root: Path) -> Iterator[socket.socket]:
 
 
 class Program:
-    """One of our programs, and the lines that it writes."""
+    """A running program, and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
@@ -58,31 +58,31 @@ class Program:
     def text(self) -> str:
         return self._output.read_text()
 
-    def said(self, event: str) -> dict[str, Any]:
-        """The first line about this, waited for."""
-        deadline = time.monotonic() + PATIENCE
+    def wait_for_log(self, event: str) -> dict[str, Any]:
+        """Wait for a log line, and return its fields."""
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             ended = self.process.poll() is not None
             for line in self.text.splitlines():
-                if line.startswith("{") and (fact := json.loads(line))["event"] == event:
-                    return fact  # type: ignore[no-any-return]
-            assert not ended, f"it ended: {self.text}"
-            assert time.monotonic() < deadline, f"it did not say {event!r}: {self.text}"
+                if line.startswith("{") and (fields := json.loads(line))["event"] == event:
+                    return fields  # type: ignore[no-any-return]
+            assert not ended, f"the program ended: {self.text}"
+            assert time.monotonic() < deadline, f"{event!r} was not logged: {self.text}"
             time.sleep(0.1)
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def program(command: Sequence[str | Path], environment: Mapping[str, str], home: Path) -> Iterator[Program]:
-    """Runs while the block does, with this environment and nothing of ours beside it."""
+    """Run a program with this environment and none of our other settings."""
     home.mkdir(parents=True, exist_ok=True)
     output = home / f"output-{time.time_ns()}"
-    with output.open("wb") as sink:
+    with output.open("wb") as log:
         process = subprocess.Popen(
-            command, env=clean_environment() | {"HOME": str(home)} | environment, stdout=sink, stderr=subprocess.STDOUT
+            command, env=clean_environment() | {"HOME": str(home)} | environment, stdout=log, stderr=subprocess.STDOUT
         )
     try:
         yield Program(process, output)

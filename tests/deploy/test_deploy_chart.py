@@ -1,4 +1,4 @@
-"""The chart: real helm renders it, Kubernetes knows what comes out, and wrong values are refused by their names."""
+"""The Helm chart renders valid Kubernetes objects, and refuses invalid values by name."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ import yaml
 from deploy.files import CHART, CI_VALUES, HELM
 from rayhistory.settings import COLLECTOR, SERVER, resolve
 
-OTHERS = {"monitoring.coreos.com/v1"}
+CUSTOM_APIS = {"monitoring.coreos.com/v1"}
 S3 = ["--set=store.backend=s3", "--set=store.s3.bucket=a-bucket"]
 
 
@@ -30,7 +30,7 @@ def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def environment(objects: list[dict[str, Any]]) -> dict[str, str]:
-    """What the server is given, of the ConfigMap that it shares with collectors and of its own."""
+    """Return the server's environment, with the ConfigMap that it shares with collectors."""
     store = next(each["data"] for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"] == "history-store")
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -39,40 +39,40 @@ def environment(objects: list[dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
-def test_what_comes_out_is_what_kubernetes_and_the_server_know(values: Path) -> None:
+def test_rendered_objects_and_settings_are_valid(values: Path) -> None:
     linted = helm("lint", "--strict", CHART, f"--values={values}")
     assert linted.returncode == 0, linted.stdout
     objects = rendered(f"--values={values}")
     for each in objects:
-        if each["apiVersion"] not in OTHERS:
+        if each["apiVersion"] not in CUSTOM_APIS:
             kubernetes_validate.validate(each, "1.37", strict=True)
-    given = environment(objects)
-    settings, warnings = resolve(SERVER, {}, given)
+    variables = environment(objects)
+    settings, warnings = resolve(SERVER, {}, variables)
     assert warnings == []
-    wished = yaml.safe_load(values.read_text())
-    assert settings.storage_backend == wished["store"]["backend"]
-    assert settings.storage_root_dir == wished["store"].get("rootDir", "")
-    assert settings.auth == wished.get("auth", "none")
-    assert settings.live == wished.get("live", {}).get("enabled", False)
-    assert settings.use_kubernetes_proxy == wished.get("live", {}).get("throughApiServer", False)
-    shared = {name: value for name, value in given.items() if not name.startswith("RAYHISTORY_")}
-    assert resolve(COLLECTOR, {}, shared)[0].storage_backend == wished["store"]["backend"]
+    chosen = yaml.safe_load(values.read_text())
+    assert settings.storage_backend == chosen["store"]["backend"]
+    assert settings.storage_root_dir == chosen["store"].get("rootDir", "")
+    assert settings.auth == chosen.get("auth", "none")
+    assert settings.live == chosen.get("live", {}).get("enabled", False)
+    assert settings.use_kubernetes_proxy == chosen.get("live", {}).get("throughApiServer", False)
+    shared = {name: value for name, value in variables.items() if not name.startswith("RAYHISTORY_")}
+    assert resolve(COLLECTOR, {}, shared)[0].storage_backend == chosen["store"]["backend"]
 
 
-def test_settings_reach_the_server_by_their_names() -> None:
-    given = environment(rendered(*S3, "--set=settings.fold_memory=2Gi", "--set=settings.index_ahead=false"))
-    settings, _ = resolve(SERVER, {}, given)
-    assert (settings.fold_memory, settings.index_ahead) == (2 * 2**30, False)
+def test_chart_settings_reach_the_server() -> None:
+    variables = environment(rendered(*S3, "--set=settings.index_memory=2Gi", "--set=settings.index_ahead=false"))
+    settings, _ = resolve(SERVER, {}, variables)
+    assert (settings.index_memory, settings.index_ahead) == (2 * 2**30, False)
 
 
-def test_the_plain_chart_makes_no_more_than_it_must() -> None:
+def test_default_values_render_only_required_kinds() -> None:
     kinds = sorted(each["kind"] for each in rendered(*S3))
     assert kinds == ["ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "Service", "ServiceAccount"]
     without = {each["kind"] for each in rendered(*S3, "--set=discovery.enabled=false")}
     assert without == {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
 
 
-def test_the_policies_and_the_budget_select_the_server() -> None:
+def test_selectors_match_the_server_pods() -> None:
     objects = rendered(f"--values={CHART / 'ci/everything.yaml'}")
     (deployment,) = of_kind(objects, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
@@ -85,7 +85,7 @@ def test_the_policies_and_the_budget_select_the_server() -> None:
     ):
         assert selector.items() <= labels
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    monitoring = [each["metadata"]["labels"] for each in objects if each["apiVersion"] in OTHERS]
+    monitoring = [each["metadata"]["labels"] for each in objects if each["apiVersion"] in CUSTOM_APIS]
     assert [labels["release"] for labels in monitoring] == ["prometheus"] * 3
     configs = of_kind(objects, "ConfigMap")
     (dashboards,) = [each for each in configs if "grafana_dashboard" in each["metadata"]["labels"]]
@@ -93,7 +93,7 @@ def test_the_policies_and_the_budget_select_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "error"),
     [
         ([], "backend is required"),
         (["--set=store.backend="], "store.backend"),
@@ -111,12 +111,12 @@ def test_the_policies_and_the_budget_select_the_server() -> None:
         ([*S3, "--set=auth=password"], "auth"),
         ([*S3, "--set=auth=token"], "accessSecret"),
         ([*S3, "--set=service.port=0"], "service.port"),
-        ([*S3, "--set=settings.Fold-Memory=1"], "settings"),
+        ([*S3, "--set=settings.Index-Memory=1"], "settings"),
         ([*S3, "--set=image.repository="], "image.repository"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(each.removeprefix("--set=") for each in value),
 )
-def test_a_wrong_value_is_refused_by_its_name(flags: list[str], complaint: str) -> None:
+def test_invalid_value_is_refused_by_name(flags: list[str], error: str) -> None:
     done = helm("template", "history", CHART, *flags)
     assert done.returncode != 0
-    assert complaint in done.stderr
+    assert error in done.stderr

@@ -1,4 +1,4 @@
-"""The files of deploy/manifests are what Kubernetes knows, what the programs understand, and what people were told."""
+"""The manifests are valid for Kubernetes and for our programs, and have the documented names."""
 
 import asyncio
 import itertools
@@ -14,8 +14,8 @@ import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
 
 from deploy.files import (
     CHART,
@@ -30,43 +30,42 @@ from deploy.files import (
     pod_templates,
 )
 from rayhistory.collector.service import Collector
-from rayhistory.rayenv import export_environment
+from rayhistory.ray_env import export_environment
 from rayhistory.server.app import create_app
-from rayhistory.settings import COLLECTOR, SERVER, declared, own_variable, resolve
+from rayhistory.settings import COLLECTOR, SERVER, resolve, setting_specs
 from rayhistory.storage import open_store
-from recorded_sample import settings_for
+from support.recorded_sample import settings_for
 
-OTHERS = {"ray.io/v1", "monitoring.coreos.com/v1"}  # kinds that Kubernetes does not bring
+CUSTOM_APIS = {"ray.io/v1", "monitoring.coreos.com/v1"}
 VERSION = "1.37"
-TOLD = {
+DOCUMENTED = {
     "minio.yaml", "azurite.yaml", "raycluster.yaml", "raycluster-azureblob.yaml", "raycluster-gcs.yaml",
     "historyserver.yaml", "historyserver-gcs.yaml", "rayjob.yaml", "service_account.yaml",
     *(f"samples/aliyuncs/{name}.yaml" for name in ("configmap", "raycluster", "historyserver", "svc")),
 }  # fmt: skip
 WITH_COLLECTOR = [name for name in MANIFESTS if collectors(name)]
-BY_THE_OPERATOR = [name for name in MANIFESTS if "historyServerOptions" in manifest(name).read_text()]
+WITH_OPERATOR_COLLECTOR = [name for name in MANIFESTS if "historyServerOptions" in manifest(name).read_text()]
 SERVERS = [name for name in MANIFESTS if "historyserver" in name]
-OF_THE_POD = {"RAY_CLUSTER_NAME": "a-cluster", "RAY_CLUSTER_NAMESPACE": "a-namespace"}
+POD_FIELDS = {"RAY_CLUSTER_NAME": "a-cluster", "RAY_CLUSTER_NAMESPACE": "a-namespace"}
 
 
-def test_files_that_people_were_told_of_are_there() -> None:
-    assert set(MANIFESTS) >= TOLD
+def test_documented_manifests_exist() -> None:
+    assert set(MANIFESTS) >= DOCUMENTED
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_is_what_kubernetes_knows(name: str) -> None:
-    own = [each for each in documents(name) if each["apiVersion"] not in OTHERS]
+def test_manifest_is_valid(name: str) -> None:
+    builtin = [each for each in documents(name) if each["apiVersion"] not in CUSTOM_APIS]
     pods = [
         {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pod"}, "template": template}
         for template in pod_templates(name)
     ]
-    for each in (*own, *pods):
+    for each in (*builtin, *pods):
         kubernetes_validate.validate(each, VERSION, strict=True)
     assert all(each["metadata"]["name"] for each in documents(name))
 
 
-def test_a_wrong_field_is_found() -> None:
-    """Otherwise the test above could not fail."""
+def test_validation_finds_an_unknown_field() -> None:
     service, *_ = documents("historyserver.yaml")
     service["spec"]["portz"] = []
     with pytest.raises(kubernetes_validate.ValidationError, match="portz"):
@@ -74,38 +73,38 @@ def test_a_wrong_field_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MANIFESTS if "${" in manifest(name).read_text()])
-def test_envsubst_fills_in_all_that_the_file_asks_for(name: str) -> None:
-    """The real one: with the variables that the file's comment names, nothing is left open."""
+def test_envsubst_fills_in_all_variables(name: str) -> None:
+    """The comment at the top of the file names all variables."""
     envsubst = shutil.which("envsubst")
     if envsubst is None:
         pytest.skip("envsubst is not installed")
     text = manifest(name).read_text()
     comment = text.partition("apiVersion")[0]
-    named = {variable: value for variable, value in VARIABLES.items() if variable in comment}
-    done = subprocess.run([envsubst], input=text, env=named, capture_output=True, text=True, check=True)
+    variables = {variable: value for variable, value in VARIABLES.items() if variable in comment}
+    done = subprocess.run([envsubst], input=text, env=variables, capture_output=True, text=True, check=True)
     assert list(yaml.safe_load_all(done.stdout)) == documents(name)
     assert '""' not in done.stdout
 
 
 @pytest.mark.parametrize("name", WITH_COLLECTOR)
-def test_ray_exports_what_a_collector_takes(name: str) -> None:
+def test_ray_exports_events_to_the_collector(name: str) -> None:
     for template in pod_templates(name):
-        if "collector" not in (inside := containers(template)):
+        if "collector" not in (by_name := containers(template)):
             continue
-        ray = next(inside[each] for each in ("ray-head", "ray-worker") if each in inside)
+        ray = next(by_name[each] for each in ("ray-head", "ray-worker") if each in by_name)
         version = ray["image"].partition(":")[2]
         expected = export_environment("http://127.0.0.1:8084/v1/events", version)
         assert environment_of(ray) == expected
-        shared = {mount["name"]: mount["mountPath"] for mount in inside["collector"]["volumeMounts"]}
+        shared = {mount["name"]: mount["mountPath"] for mount in by_name["collector"]["volumeMounts"]}
         assert shared["historyserver"] == "/tmp/ray"
         assert {"name": "historyserver", "mountPath": "/tmp/ray"} in ray["volumeMounts"]
 
 
 @pytest.mark.parametrize("name", WITH_COLLECTOR)
-def test_a_collector_understands_its_settings(name: str) -> None:
+def test_collector_settings_are_valid(name: str) -> None:
     roles = []
     for collector in collectors(name):
-        environment = environment_of(collector, **OF_THE_POD)
+        environment = environment_of(collector, **POD_FIELDS)
         (role,) = collector["args"]
         settings, warnings = resolve(COLLECTOR, {"setting_role": role.removeprefix("--role=")}, environment)
         assert warnings == []
@@ -115,31 +114,31 @@ def test_a_collector_understands_its_settings(name: str) -> None:
     assert roles in (["Head", "Worker"], ["Head"])
 
 
-@pytest.mark.parametrize("name", [*WITH_COLLECTOR, *BY_THE_OPERATOR])
-def test_a_collector_has_as_long_as_its_pod(name: str) -> None:
-    """Also one that is not in the pod's template, because KubeRay's operator puts it in."""
+@pytest.mark.parametrize("name", [*WITH_COLLECTOR, *WITH_OPERATOR_COLLECTOR])
+def test_grace_period_of_the_collector_is_that_of_its_pod(name: str) -> None:
+    """This includes collectors that KubeRay's operator adds to the pods."""
     specs = [each["spec"] for each in documents(name) if "historyServerOptions" in each.get("spec", {})]
-    put_in = specs[0]["historyServerOptions"]["collectorOptions"] if specs else None
+    added = specs[0]["historyServerOptions"]["collectorOptions"] if specs else None
     with_collector = [
         (template, collector)
         for template in pod_templates(name)
-        if (collector := put_in or containers(template).get("collector"))
+        if (collector := added or containers(template).get("collector"))
     ]
     assert with_collector
     for template, collector in with_collector:
-        told = environment_of(collector, **OF_THE_POD)["RAYHISTORY_GRACE_PERIOD"]
-        assert told == f"{template['spec']['terminationGracePeriodSeconds']}s"
+        grace_period = environment_of(collector, **POD_FIELDS)["RAYHISTORY_GRACE_PERIOD"]
+        assert grace_period == f"{template['spec']['terminationGracePeriodSeconds']}s"
 
 
 def our_containers() -> list[Any]:
-    of_servers = [
+    servers = [
         each["spec"]["template"]["spec"]["containers"][0]
         for name in SERVERS for each in documents(name) if each["kind"] == "Deployment"
     ]  # fmt: skip
-    return [*of_servers, *itertools.chain.from_iterable(collectors(name) for name in WITH_COLLECTOR)]
+    return [*servers, *itertools.chain.from_iterable(collectors(name) for name in WITH_COLLECTOR)]
 
 
-def test_our_containers_run_as_nobody_on_a_tree_that_cannot_be_written() -> None:
+def test_our_containers_run_unprivileged_on_a_read_only_root() -> None:
     for container in our_containers():
         context = container["securityContext"]
         assert (context["runAsNonRoot"], context["readOnlyRootFilesystem"]) == (True, True)
@@ -149,7 +148,7 @@ def test_our_containers_run_as_nobody_on_a_tree_that_cannot_be_written() -> None
 
 
 @pytest.mark.parametrize("name", [name for name in SERVERS if "samples" not in name])
-def test_the_service_is_where_people_look_for_it(name: str) -> None:
+def test_service_has_the_name_and_port_of_kuberay(name: str) -> None:
     service, deployment = documents(name)
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("historyserver", 30080)
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
@@ -162,8 +161,8 @@ def test_the_service_is_where_people_look_for_it(name: str) -> None:
     assert settings.port == 8080
 
 
-def test_aliyun_finds_its_bucket_in_the_configmap(tmp_path: Path) -> None:
-    """As mounted: the file is where both programs look when they are not told."""
+def test_configmap_of_aliyun_names_the_bucket(tmp_path: Path) -> None:
+    """It is mounted at the default path of the backend configuration."""
     (config,) = documents("samples/aliyuncs/configmap.yaml")
     path = tmp_path / "data"
     path.write_text(config["data"]["data"])
@@ -175,15 +174,15 @@ def test_aliyun_finds_its_bucket_in_the_configmap(tmp_path: Path) -> None:
         assert "mountPath: /var/collector-config," in manifest(name).read_text()
 
 
-def test_every_setting_of_ours_in_a_file_exists() -> None:
-    known = {own_variable(name) for name, _, _ in declared()}
+def test_settings_in_manifests_exist() -> None:
+    known = {spec.own_variable for spec in setting_specs()}
     for path in DEPLOY.rglob("*"):
         if path.is_file() and path.suffix in (".yaml", ".tpl"):
-            named = set(re.findall(r"\bRAYHISTORY_[A-Z_]+\b", path.read_text()))
-            assert named <= known, path
+            used = set(re.findall(r"\bRAYHISTORY_[A-Z_]+\b", path.read_text()))
+            assert used <= known, path
 
 
-def test_the_programs_that_come_with_jobs_are_python() -> None:
+def test_embedded_programs_compile() -> None:
     (job,) = documents("rayjob.yaml")
     program = re.fullmatch(r'python -c "(.*)"', job["spec"]["entrypoint"])
     assert program
@@ -192,7 +191,7 @@ def test_the_programs_that_come_with_jobs_are_python() -> None:
         compile(documents(name)[1]["data"][key], key, "exec")
 
 
-def test_the_alerts_are_the_same_for_both_ways_of_prometheus() -> None:
+def test_alerts_of_manifest_and_chart_are_equal() -> None:
     (rule,) = documents("alerts.yaml")
     assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
     assert (DEPLOY / "prometheus/alerts.yaml").samefile(CHART / "alerts.yaml")
@@ -201,25 +200,29 @@ def test_the_alerts_are_the_same_for_both_ways_of_prometheus() -> None:
 def expressions() -> dict[str, str]:
     rules = documents("alerts.yaml")[0]["spec"]["groups"][0]["rules"]
     panels = json.loads((CHART / "dashboards/operations.json").read_text())["panels"]
-    shown = {f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel["targets"]}
-    return {rule["alert"]: rule["expr"] for rule in rules} | shown
+    panel_expressions = {
+        f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel["targets"]
+    }
+    return {rule["alert"]: rule["expr"] for rule in rules} | panel_expressions
 
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """All names that our two programs give to Prometheus."""
+    """The names of all metrics of both programs."""
     directory = tmp_path_factory.mktemp("metrics")
     settings = settings_for(directory)
     Path(settings.local_storage_dir).mkdir()
     collected = resolve(COLLECTOR, {}, {"RAY_TMP_ROOT": str(directory), "LOCAL_STORAGE_DIR": str(directory)})[0]
 
-    async def asked() -> str:
-        collector = Collector(collected, "a-cluster", open_store(collected, writable=True))
-        transport = httpx.ASGITransport(collector.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://collector") as client:
+    async def scrape(app: ASGIApp) -> str:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://program") as client:
             return (await client.get("/metrics")).text
 
-    text = asyncio.run(asked()) + generate_latest(create_app(settings).state.registry).decode()
+    async def scrape_both() -> str:
+        collector = Collector(collected, "a-cluster", open_store(collected, writable=True))
+        return await scrape(collector.app) + await scrape(create_app(settings))
+
+    text = asyncio.run(scrape_both())
     names = set()
     for family in text_string_to_metric_families(text):
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}[family.type]
@@ -228,9 +231,9 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 @pytest.mark.parametrize("name", expressions())
-def test_what_prometheus_is_asked_for_exists(name: str, metrics: set[str]) -> None:
+def test_metrics_in_alerts_and_dashboards_exist(name: str, metrics: set[str]) -> None:
     expression = expressions()[name].replace("$namespace", ".*")
     promql_parser.parse(expression)
-    asked = set(re.findall(r"\b(rayhistory_\w+)\b", expression))
-    assert asked
-    assert asked <= metrics
+    used = set(re.findall(r"\b(rayhistory_\w+)\b", expression))
+    assert used
+    assert used <= metrics

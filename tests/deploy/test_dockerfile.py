@@ -1,4 +1,4 @@
-"""What can be said of the images without making them; `make test-kubernetes` makes them."""
+"""Checks of the Dockerfile that need no build; `make test-kubernetes` builds the images."""
 
 import re
 import subprocess
@@ -18,32 +18,32 @@ def requirement_names(lines: list[str]) -> set[str]:
     return {line.partition("~")[0].partition(">")[0].strip() for line in lines if line and line[0] != "#"}
 
 
-def test_a_linter_finds_nothing_wrong() -> None:
+def test_hadolint_finds_no_problem() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_images_are_what_the_makefile_makes() -> None:
-    said = subprocess.run(["make", "-n", "images"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def test_makefile_builds_the_images_of_the_dockerfile() -> None:
+    commands = subprocess.run(["make", "-n", "images"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in ("collector", "historyserver"):
-        assert f"--target {name} " in said
-        assert f"-t {name}:v0.1.0 " in said
+        assert f"--target {name} " in commands
+        assert f"-t {name}:v0.1.0 " in commands
     stages = [rest.split()[-1] for instruction, rest in parse(DOCKERFILE.read_text()) if instruction == "FROM"]
     assert stages[-2:] == ["collector", "historyserver"]
 
 
 @pytest.mark.parametrize("image", ["collector", "historyserver"])
-def test_what_is_locked_is_what_the_constraints_say(image: str) -> None:
+def test_locked_versions_are_those_of_the_constraints(image: str) -> None:
     pinned = re.findall(r"^([^\s=]+==[^\s;]+)", (DEPLOY / f"docker/locked-{image}.txt").read_text(), re.MULTILINE)
-    known = {line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    constraints = {line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
     assert len(pinned) > 20
-    assert {line.lower().replace("_", "-") for line in pinned} <= known, "make lock"
+    assert {line.lower().replace("_", "-") for line in pinned} <= constraints, "make lock"
 
 
-def test_the_collector_gets_a_part_of_what_the_project_depends_on() -> None:
+def test_collector_image_has_a_subset_of_the_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = requirement_names((DEPLOY / "docker/collector.txt").read_text().splitlines())
-    known = requirement_names([*project["dependencies"], *project["optional-dependencies"]["oss"]])
-    assert listed < known
+    dependencies = requirement_names([*project["dependencies"], *project["optional-dependencies"]["oss"]])
+    assert listed < dependencies
     assert "duckdb" not in listed

@@ -1,4 +1,4 @@
-"""KubeRay's images replaced by ours, and nothing else: its environments and arguments start our real programs."""
+"""Our programs start with the environments and arguments of KubeRay's images."""
 
 import shutil
 import socket
@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from deploy.files import collectors, documents, environment_of
-from deploy.pods import BIN, EVENT, NODE, SESSION, left_by_ray, program
-from storeservers.moto import moto
-from storeservers.processes import free_port
+from deploy.pods import BIN, EVENT, NODE, SESSION, fake_ray, program
+from support.store_servers.moto import moto
+from support.store_servers.processes import free_port
 
 BUCKET = "ray-historyserver"
 CLUSTER = "raycluster-historyserver"
@@ -43,7 +43,7 @@ MINIO_1_6 = {
 POD = {"POD_IP": "10.244.0.9", "RAY_CLUSTER_NAME": CLUSTER, "RAY_CLUSTER_NAMESPACE": "default"}
 HEAD_SERVICE = f"{CLUSTER}-head-svc.default.svc.cluster.local"
 
-# What the samples and the operator give to a collector: arguments, environment, and where the session is filed.
+# Collectors of KubeRay's samples and operator: arguments, environment, and prefix of the stored keys.
 COLLECTORS = {
     "1.6 sample": (
         ["collector", "--role=Head", "--runtime-class-name=s3", f"--ray-cluster-name={CLUSTER}", "--ray-root-dir=log",
@@ -76,12 +76,12 @@ COLLECTORS = {
         "",
     ),
 }  # fmt: skip
-OWN = {
+OUR_MANIFESTS = {
     name: (collectors(name)[0]["args"], environment_of(collectors(name)[0], **POD), "")
     for name in ("raycluster.yaml", "rayjob-own-cluster.yaml")
 }
 
-# What Kubernetes puts into a pod for every Service of its namespace.
+# Variables that Kubernetes sets in a pod for every Service of its namespace.
 SERVICE_LINKS = {
     f"{name}_{suffix}": value
     for name in ("HISTORYSERVER", "RAYHISTORY", "COLLECTOR", "EVENTS", "S3")
@@ -100,14 +100,14 @@ SERVICE_LINKS = {
 
 @pytest.fixture(scope="module")
 def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Something that speaks S3, in MinIO's place."""
+    """An S3 server in place of MinIO."""
     with moto(tmp_path_factory.mktemp("moto")) as endpoint:
         yield endpoint
 
 
 @pytest.fixture
 def bucket(minio: str) -> Iterator[Any]:
-    """The bucket as a plain client sees it. Nobody has made it: the collector does."""
+    """A plain client of the bucket, which the collector creates."""
     key = MINIO_1_7["AWS_ACCESS_KEY_ID"]
     client = boto3.client(
         "s3", endpoint_url=minio, aws_access_key_id=key, aws_secret_access_key=key, region_name="us-east-1"
@@ -124,15 +124,15 @@ class Ray(NamedTuple):
 
 @pytest.fixture
 def ray() -> Iterator[Ray]:
-    """In a short place, because it holds a socket."""
+    """A session directory with a short path, because it holds a socket."""
     root = Path(tempfile.mkdtemp(prefix="pod-"))
-    with left_by_ray(root) as raylet:
+    with fake_ray(root) as raylet:
         yield Ray(root, raylet)
     shutil.rmtree(root)
 
 
-def here(environment: dict[str, str], minio: str) -> dict[str, str]:
-    """The one thing that differs on this machine: where things are."""
+def with_local_endpoint(environment: dict[str, str], minio: str) -> dict[str, str]:
+    """Replace the address of MinIO, which is all that differs on this machine."""
     return environment | {"S3_ENDPOINT": minio.removeprefix("http://")}
 
 
@@ -140,18 +140,19 @@ def keys(bucket: Any) -> list[str]:
     return [each["Key"] for each in bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
 
-@pytest.mark.parametrize("name", [*COLLECTORS, *OWN])
-def test_a_collector_starts_with_what_it_is_given_and_keeps_the_session(
-    name: str, minio: str, bucket: Any, ray: Ray, tmp_path: Path
-) -> None:
-    arguments, environment, prefix = (COLLECTORS | OWN)[name]
+@pytest.mark.parametrize("name", [*COLLECTORS, *OUR_MANIFESTS])
+def test_collector_starts_and_stores_the_session(name: str, minio: str, bucket: Any, ray: Ray, tmp_path: Path) -> None:
+    arguments, environment, prefix = (COLLECTORS | OUR_MANIFESTS)[name]
     port = str(free_port())
     command = [BIN / "collector", *(word.replace("8084", port) for word in arguments if word != "collector")]
-    given = here(environment, minio) | {"RAY_TMP_ROOT": str(ray.root), "RAYHISTORY_EVENTS_HOST": "127.0.0.1"}
+    variables = with_local_endpoint(environment, minio) | {
+        "RAY_TMP_ROOT": str(ray.root),
+        "RAYHISTORY_EVENTS_HOST": "127.0.0.1",
+    }
     if not any(word.startswith("--events-port") for word in arguments):
-        given["EVENTS_PORT"] = port
-    with program(command, given, tmp_path) as collector:
-        listening = collector.said("listening")
+        variables["EVENTS_PORT"] = port
+    with program(command, variables, tmp_path) as collector:
+        listening = collector.wait_for_log("listening")
         assert (listening["cluster"], listening["namespace"], listening["role"]) == (CLUSTER, "default", "Head")
         assert (listening["store"], listening["prefix"]) == (f"s3://{BUCKET}", prefix.rstrip("/"))
         address = f"http://127.0.0.1:{port}"
@@ -182,20 +183,18 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_starts_with_what_it_is_given_and_lists_the_session(
-    name: str, minio: str, bucket: Any, tmp_path: Path
-) -> None:
-    """Beside it, what Kubernetes puts into every pod for Services that happen to be called as we are."""
+def test_server_starts_and_lists_the_session(name: str, minio: str, bucket: Any, tmp_path: Path) -> None:
+    """Variables of Services that share our names do no harm."""
     arguments, environment = SERVERS[name]
     prefix = "log/" if "--ray-root-dir=log" in arguments else ""
     bucket.create_bucket(Bucket=BUCKET)
     bucket.put_object(Bucket=BUCKET, Key=f"{prefix}cluster-metadata/raycluster/default_{CLUSTER}/{SESSION}", Body=b"")
     port = free_port()
     command = [BIN / "historyserver", *(word for word in arguments if word != "historyserver")]
-    given = here(environment, minio) | SERVICE_LINKS | {"RAYHISTORY_HOST": "127.0.0.1"}
-    with program([*command, f"--port={port}"], given, tmp_path) as server:
-        assert server.said("serving")["address"] == f"http://127.0.0.1:{port}/"
-        listed = server.said("the store was listed")
+    variables = with_local_endpoint(environment, minio) | SERVICE_LINKS | {"RAYHISTORY_HOST": "127.0.0.1"}
+    with program([*command, f"--port={port}"], variables, tmp_path) as server:
+        assert server.wait_for_log("serving")["address"] == f"http://127.0.0.1:{port}/"
+        listed = server.wait_for_log("store listed")
         assert (listed["backend"], listed["store"].rstrip("/"), listed["prefix"]) == (
             "s3", f"s3://{BUCKET}", prefix.rstrip("/"),
         )  # fmt: skip
@@ -207,19 +206,21 @@ def test_a_server_starts_with_what_it_is_given_and_lists_the_session(
         server.end()
 
 
-def test_a_collector_does_not_take_kubernetes_word_for_a_port(ray: Ray, tmp_path: Path) -> None:
-    """A Service called `events` makes EVENTS_PORT=tcp://…: that is said, and the default holds."""
-    given = SERVICE_LINKS | {"RAY_TMP_ROOT": str(ray.root), "LOCAL_STORAGE_DIR": str(tmp_path / "store")}
+def test_service_variable_is_not_taken_for_a_port(ray: Ray, tmp_path: Path) -> None:
+    """A Service named `events` sets EVENTS_PORT=tcp://…, which is logged and ignored."""
+    variables = SERVICE_LINKS | {"RAY_TMP_ROOT": str(ray.root), "LOCAL_STORAGE_DIR": str(tmp_path / "store")}
     port = free_port()
-    with program([BIN / "collector", f"--events-port={port}", "--events-host=127.0.0.1"], given, tmp_path) as collector:
-        assert collector.said("listening")["port"] == port
+    with program(
+        [BIN / "collector", f"--events-port={port}", "--events-host=127.0.0.1"], variables, tmp_path
+    ) as collector:
+        assert collector.wait_for_log("listening")["port"] == port
         assert "EVENTS_PORT=tcp://10.96.0.7:30080 is ignored" in collector.text
         ray.raylet.close()
         assert collector.end() == 0
 
 
 @pytest.mark.parametrize(
-    ("environment", "complaint"),
+    ("environment", "error"),
     [
         ({"STORAGE_BACKEND": "s4"}, "s4"),
         ({"STORAGE_BACKEND": "gcs"}, "GCS_BUCKET"),
@@ -231,8 +232,10 @@ def test_a_collector_does_not_take_kubernetes_word_for_a_port(ray: Ray, tmp_path
     ids=["unknown", "gcs without bucket", "azure without account", "oss without region", "two stores", "no file"],
 )
 @pytest.mark.parametrize("name", ["collector", "historyserver"])
-def test_a_wrong_store_is_said_by_name(name: str, environment: dict[str, str], complaint: str, tmp_path: Path) -> None:
+def test_invalid_store_is_an_error_that_names_it(
+    name: str, environment: dict[str, str], error: str, tmp_path: Path
+) -> None:
     with program([BIN / name], environment | {"RAY_TMP_ROOT": str(tmp_path)}, tmp_path) as started:
         assert started.process.wait(60) == 2
         (line,) = [line for line in started.text.splitlines() if line.startswith(f"{name}: ")]
-        assert complaint in line
+        assert error in line

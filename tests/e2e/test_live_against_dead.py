@@ -1,4 +1,4 @@
-"""What the live dashboard of a real cluster answered, and what its history answers now, field by field."""
+"""Responses of a live dashboard and of the history server, compared field by field."""
 
 import contextlib
 import re
@@ -12,24 +12,24 @@ import msgspec
 import pytest
 import yaml
 
-from recorded import rays, several, workloads
-from recorded.accepted import explanation
-from recorded.commands import asked, environment
+from recorded import ray_versions, three_nodes, workloads
+from recorded.client_calls import environment, run_calls
+from recorded.client_output import compare_output
 from recorded.compare import Comparison, Difference, compare
-from recorded.printed import compare_printed
-from recorded.questions import everything
-from recorded.rays import HERE, LIBRARIES, PYTHONS
-from recorded.recorder import MIXED, Recorded, on_one_node, recorded_once
-from recorded.served import serving
+from recorded.dashboard_requests import full_list
+from recorded.expected_differences import explanation
+from recorded.ray_versions import LIBRARIES, PYTHONS, THIS_PYTHON
+from recorded.recorder import MIXED, Recording, on_one_node, record_once
 from recorded.workloads import FAILING, RUNNING, SAMPLE
+from support.server_process import running_server
 
-ENOUGH = 0.995
+MIN_EQUAL_SHARE = 0.995
 
 ENDPOINTS = {
     "tasks in detail": r"/api/v0/tasks\?detail=1&limit=10000",
     "tasks": r"/api/v0/tasks($|\?limit)",
     "one task": r"/api/v0/tasks\?detail=1&limit=\d+&filter_keys=task_id",
-    "a filter that is none": r"/api/v0/tasks\?detail=1&filter_keys=color",
+    "unknown filter": r"/api/v0/tasks\?detail=1&filter_keys=color",
     "task summary by function": r"/api/v0/tasks/summarize(?!.*lineage)",
     "task summary by lineage": r"/api/v0/tasks/summarize.*lineage",
     "timeline": r"/api/v0/tasks/timeline",
@@ -46,7 +46,7 @@ ENDPOINTS = {
     "jobs": r"/api/v0/jobs",
     "jobs of the job API": r"/api/jobs/( in a browser)?$",
     "one job": r"/api/jobs/[\w-]+$",
-    "output of a job": r"/api/jobs/[\w-]+/logs$",
+    "job output": r"/api/jobs/[\w-]+/logs$",
     "log listing": r"/api/v0/logs\?",
     "log files": r"/api/v0/logs/file\?node_id",
     "logs of a task": r"/api/v0/logs/file\?task_id",
@@ -55,7 +55,7 @@ ENDPOINTS = {
     "Serve": r"/api/serve/",
     "Data": r"/api/data/",
     "cluster": r"/api/(cluster_status|v0/cluster_metadata|version)|/timezone",
-    "what is switched off": r"/api/(authentication_mode|profiling_enabled|v0/runtime_env_redaction|\w+_health)"
+    "disabled features": r"/api/(authentication_mode|profiling_enabled|v0/runtime_env_redaction|\w+_health)"
     r"|HEAD /api/v0/platform_events",
 }
 
@@ -63,17 +63,17 @@ ENDPOINTS = {
 CASES = [
     *((python, MIXED) for python in PYTHONS),
     *((python, on_one_node(workload)) for python in LIBRARIES for workload in (workloads.data, workloads.serving)),
-    *((HERE, several.nodes) for _ in LIBRARIES),
+    *((THIS_PYTHON, three_nodes.three_nodes) for _ in LIBRARIES),
 ]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A recording, the server that serves it, and how their answers compare."""
+    """A recording, its server, and the comparison of live and dead responses."""
 
     name: str
     python: str
     mixed: bool
-    recorded: Recorded
+    recorded: Recording
     history: str
     comparisons: dict[str, Comparison]
 
@@ -82,27 +82,27 @@ class Case(msgspec.Struct, frozen=True):
         return f"{self.history}{self.recorded.ref.url}"
 
 
-@pytest.fixture(scope="session", params=CASES, ids=lambda case: f"{rays.name(case[0])}-{case[1].__name__}")
+@pytest.fixture(scope="session", params=CASES, ids=lambda case: f"{ray_versions.name(case[0])}-{case[1].__name__}")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     python, recorder = request.param
     with contextlib.ExitStack() as stack:
-        if request.param == (HERE, MIXED):
+        if request.param == (THIS_PYTHON, MIXED):
             recorded, history = request.getfixturevalue("recorded"), request.getfixturevalue("history")
         else:
-            recorded = recorded_once(tmp_path_factory.mktemp("recorded"), python, recorder)
-            history = stack.enter_context(serving(recorded.store, tmp_path_factory.mktemp("server")))
+            recorded = record_once(tmp_path_factory.mktemp("recorded"), python, recorder)
+            history = stack.enter_context(running_server(recorded.store, tmp_path_factory.mktemp("server")))
         name = f"Ray {'.'.join(map(str, recorded.version))}, {recorder.__name__}"
-        yield Case(name, python, recorder is MIXED, recorded, history, compared(recorded, history))
+        yield Case(name, python, recorder is MIXED, recorded, history, compare_all(recorded, history))
 
 
-def compared(recorded: Recorded, history: str) -> dict[str, Comparison]:
-    """Every question once more, to the history."""
+def compare_all(recorded: Recording, history: str) -> dict[str, Comparison]:
+    """Repeat every request on the history server, and compare the responses."""
     found = {}
     with httpx.Client(base_url=history + recorded.ref.url.rstrip("/"), timeout=60, trust_env=False) as http:
-        for name, live in recorded.answers.items():
-            question = live.question
-            dead = http.request(question.method, question.path, headers=question.headers)
-            found[name] = compare(question, (live.status, live.text), (dead.status_code, dead.text))
+        for name, live in recorded.responses.items():
+            request = live.request
+            dead = http.request(request.method, request.path, headers=request.headers)
+            found[name] = compare(request, (live.status, live.text), (dead.status_code, dead.text))
     return found
 
 
@@ -111,56 +111,51 @@ def share(equal: int, unexplained: list[Difference]) -> float:
 
 
 def report(title: str, total: int, equal: int, reasons: Counter[str], unexplained: list[Difference]) -> list[str]:
-    """The share of all fields, and that of those without an accepted difference: only the second is held to a limit."""
+    """Report the share of equal fields, of all fields and without expected differences; only the second has a limit."""
     lines = [
         f"{equal / total:8.2%} of {total:6} fields are equal in {title};"
-        f" {share(equal, unexplained):.2%} without {reasons.total()} accepted differences,"
+        f" {share(equal, unexplained):.2%} without {reasons.total()} expected differences,"
         f" {len(unexplained)} unexplained"
     ]
     return lines + [f"{count:17} {reason}" for reason, count in reasons.most_common()]
 
 
-def judged(case: Case, title: str, compared: list[Comparison], request: pytest.FixtureRequest) -> None:
-    """Every difference is explained, and what is equal is reported."""
-    differences = [difference for each in compared for difference in each.differences]
+def check(case: Case, title: str, comparisons: list[Comparison], request: pytest.FixtureRequest) -> None:
+    """Fail on unexplained differences, and report the share of equal fields."""
+    differences = [difference for each in comparisons for difference in each.differences]
     explained = [(difference, explanation(difference, case.recorded.version)) for difference in differences]
-    unexplained = [difference for difference, accepted in explained if accepted is None]
-    reasons = Counter(accepted.reason for _, accepted in explained if accepted is not None)
-    total, equal = sum(each.total for each in compared), sum(each.equal for each in compared)
+    unexplained = [difference for difference, expected in explained if expected is None]
+    reasons = Counter(expected.reason for _, expected in explained if expected is not None)
+    total, equal = sum(each.total for each in comparisons), sum(each.equal for each in comparisons)
     lines = report(f"{title} ({case.name})", total, equal, reasons, unexplained)
     request.node.user_properties.append(("equal fields", "\n".join(lines)))
     assert not unexplained, "\n".join(map(str, unexplained[:40]))
-    assert share(equal, unexplained) >= ENOUGH
+    assert share(equal, unexplained) >= MIN_EQUAL_SHARE
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_the_history_answers_what_the_live_dashboard_answered(
-    endpoint: str, case: Case, request: pytest.FixtureRequest
-) -> None:
-    """Every field is equal, or differs for a reason that is written down."""
-    about = [each for name, each in case.comparisons.items() if re.match(ENDPOINTS[endpoint], name)]
-    if not about and (endpoint in ("Serve", "Data") or not case.mixed):
+def test_responses_equal_those_of_the_live_dashboard(endpoint: str, case: Case, request: pytest.FixtureRequest) -> None:
+    """Every field is equal, or differs for a documented reason."""
+    comparisons = [each for name, each in case.comparisons.items() if re.match(ENDPOINTS[endpoint], name)]
+    if not comparisons and (endpoint in ("Serve", "Data") or not case.mixed):
         pytest.skip("this workload has none")
     if case.name.endswith("data") and re.search("task|timeline", endpoint):
-        pytest.skip("to ask about Data is itself a task, and a collector asks until the end")
-    assert about
-    judged(case, endpoint, about, request)
+        pytest.skip("requests about Ray Data start tasks, and the collector polls until the end")
+    assert comparisons
+    check(case, endpoint, comparisons, request)
 
 
-def test_rays_own_clients_print_what_they_printed_on_the_live_cluster(
-    case: Case, request: pytest.FixtureRequest
-) -> None:
-    """Every list, get, summary and job command and SDK call of Ray's, with the client of the cluster's version."""
-    printed = case.recorded.printed
-    if not printed:
-        pytest.skip("they were not asked")
-    now = asked(case.python, *((case.address, each.call) for each in printed))
-    compared = [compare_printed(each.call, each.answer, dead) for each, dead in zip(printed, now, strict=True)]
-    judged(case, "what Ray's own clients print", compared, request)
+def test_ray_clients_print_the_same_as_on_the_live_cluster(case: Case, request: pytest.FixtureRequest) -> None:
+    """All list, get, summary and job commands and SDK calls, with the client of the cluster's version."""
+    outputs = case.recorded.outputs
+    if not outputs:
+        pytest.skip("not recorded for this case")
+    results = run_calls(case.python, *((case.address, each.call) for each in outputs))
+    comparisons = [compare_output(each.call, each.result, dead) for each, dead in zip(outputs, results, strict=True)]
+    check(case, "the output of Ray's own clients", comparisons, request)
 
 
-def test_the_command_line_of_serve_tells_what_was_deployed(case: Case) -> None:
-    """It takes the same address as Ray's other clients."""
+def test_serve_status_lists_the_deployments(case: Case) -> None:
     if not case.name.endswith("serving"):
         pytest.skip("this workload has none")
     done = subprocess.run(
@@ -168,36 +163,35 @@ def test_the_command_line_of_serve_tells_what_was_deployed(case: Case) -> None:
         env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = yaml.safe_load(done.stdout)["applications"]
+    printed = yaml.safe_load(done.stdout)["applications"]
     live = case.recorded.live("/api/serve/applications/")["applications"]
     assert live
-    assert {name: application["status"] for name, application in told.items()} == {
+    assert {name: application["status"] for name, application in printed.items()} == {
         name: application["status"] for name, application in live.items()
     }
     for name, application in live.items():
         assert {
             deployment: (each["status"], sum(each["replica_states"].values()))
-            for deployment, each in told[name]["deployments"].items()
+            for deployment, each in printed[name]["deployments"].items()
         } == {
             deployment: (each["status"], len(each["replicas"]))
             for deployment, each in application["deployments"].items()
         }
 
 
-def test_every_answer_is_compared_once(recorded: Recorded) -> None:
-    """No endpoint is forgotten, and none is counted twice."""
-    for name in recorded.answers:
+def test_every_recorded_response_belongs_to_one_endpoint(recorded: Recording) -> None:
+    for name in recorded.responses:
         assert sum(bool(re.match(pattern, name)) for pattern in ENDPOINTS.values()) == 1, name
 
 
 @pytest.mark.parametrize("vanished", [False, True], ids=["ended", "vanished"])
-def test_nothing_is_left_open_when_the_cluster_is_gone(recorded: Recorded, history: str, vanished: bool) -> None:
-    """What was open has an end: a state, a time that is not before its start, and a text that says why."""
+def test_no_state_is_open_after_the_end(recorded: Recording, history: str, vanished: bool) -> None:
+    """Open tasks, actors, nodes and jobs get an end state, an end time after their start, and a reason."""
     ref, how = (recorded.vanished, "vanished") if vanished else (recorded.ref, "ended")
     rows = {
-        kind: httpx.get(f"{history}{ref.url.rstrip('/')}{everything(kind)}", timeout=60, trust_env=False).json()[
-            "data"
-        ]["result"]["result"]
+        kind: httpx.get(f"{history}{ref.url.rstrip('/')}{full_list(kind)}", timeout=60, trust_env=False).json()["data"][
+            "result"
+        ]["result"]
         for kind in ("tasks", "actors", "nodes", "workers", "jobs")
     }
     assert {row["state"] for row in rows["tasks"]} == {"FINISHED", "FAILED"}
@@ -213,49 +207,48 @@ def test_nothing_is_left_open_when_the_cluster_is_gone(recorded: Recorded, histo
 
 
 MISTAKES = {
-    "an end that was none": ("tasks in detail", '"state":"FINISHED"', '"state":"FAILED"'),
-    "a failure that was hidden": ("tasks in detail", '"state":"FAILED"', '"state":"FINISHED"'),
-    "a wrong reason": ("tasks in detail", '"error_type":"TASK_EXECUTION_EXCEPTION"', '"error_type":"NODE_DIED"'),
-    "a wrong count": ("task summary by function", '"FINISHED":8', '"FINISHED":7'),
-    "an actor without its restart": ("actors in detail", '"num_restarts":"1"', '"num_restarts":"0"'),
-    "an actor without a name": ("actors of the dashboard", '"name":"trainer"', '"name":""'),
-    "a field that is missing": ("workers", '"worker_type":', '"workertype":'),
-    "a job that failed otherwise": ("jobs", '"driver_exit_code":5', '"driver_exit_code":null'),
-    "a log that is cut": ("log files", "Started a ray job", "Started"),
+    "wrong end state": ("tasks in detail", '"state":"FINISHED"', '"state":"FAILED"'),
+    "hidden failure": ("tasks in detail", '"state":"FAILED"', '"state":"FINISHED"'),
+    "wrong error type": ("tasks in detail", '"error_type":"TASK_EXECUTION_EXCEPTION"', '"error_type":"NODE_DIED"'),
+    "wrong count": ("task summary by function", '"FINISHED":8', '"FINISHED":7'),
+    "lost actor restart": ("actors in detail", '"num_restarts":"1"', '"num_restarts":"0"'),
+    "lost actor name": ("actors of the dashboard", '"name":"trainer"', '"name":""'),
+    "missing field": ("workers", '"worker_type":', '"workertype":'),
+    "wrong exit code": ("jobs", '"driver_exit_code":5', '"driver_exit_code":null'),
+    "truncated log": ("log files", "Started a ray job", "Started"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_not_explained_away(mistake: str, recorded: Recorded, history: str) -> None:
-    """The list of accepted differences lets no real one through."""
+def test_wrong_value_is_not_an_expected_difference(mistake: str, recorded: Recording, history: str) -> None:
     endpoint, right, wrong = MISTAKES[mistake]
     unexplained = []
     with httpx.Client(base_url=history + recorded.ref.url.rstrip("/"), timeout=60, trust_env=False) as http:
-        for name, live in recorded.answers.items():
-            if re.match(ENDPOINTS[endpoint], name) and not live.question.browser:
-                dead = http.request(live.question.method, live.question.path)
-                compared = compare(
-                    live.question, (live.status, live.text), (dead.status_code, dead.text.replace(right, wrong, 1))
+        for name, live in recorded.responses.items():
+            if re.match(ENDPOINTS[endpoint], name) and not live.request.browser:
+                dead = http.request(live.request.method, live.request.path)
+                comparison = compare(
+                    live.request, (live.status, live.text), (dead.status_code, dead.text.replace(right, wrong, 1))
                 )
-                unexplained += [each for each in compared.differences if explanation(each, recorded.version) is None]
+                unexplained += [each for each in comparison.differences if explanation(each, recorded.version) is None]
     assert unexplained
 
 
-MISPRINTS = {
-    "an end that was none": ("ray list tasks --detail", "state: FINISHED", "state: FAILED"),
-    "a wrong state in a table": ("ray list tasks", "FINISHED", "FAILED  "),
-    "a wrong count": ("ray summary tasks", "FINISHED: 8", "FINISHED: 7"),
-    "another name": ("ray list actors", "experiment-tracker", "experiment"),
-    "a job that failed otherwise": ("ray job status failing-job", "exit code 5", "exit code 1"),
-    "a log that is cut": ("ray job logs sample-job", "model published", ""),
+WRONG_OUTPUT = {
+    "wrong end state": ("ray list tasks --detail", "state: FINISHED", "state: FAILED"),
+    "wrong state in a table": ("ray list tasks", "FINISHED", "FAILED  "),
+    "wrong count": ("ray summary tasks", "FINISHED: 8", "FINISHED: 7"),
+    "wrong name": ("ray list actors", "experiment-tracker", "experiment"),
+    "wrong exit code": ("ray job status failing-job", "exit code 5", "exit code 1"),
+    "truncated log": ("ray job logs sample-job", "model published", ""),
 }
 
 
-@pytest.mark.parametrize("mistake", MISPRINTS)
-def test_a_misprint_is_not_explained_away(mistake: str, recorded: Recorded) -> None:
-    command, right, wrong = MISPRINTS[mistake]
-    (live,) = [each for each in recorded.printed if each.call.name == command]
-    dead = live.answer | {"out": live.answer["out"].replace(right, wrong, 1)}
-    assert dead != live.answer
-    compared = compare_printed(live.call, live.answer, dead)
-    assert [each for each in compared.differences if explanation(each, recorded.version) is None]
+@pytest.mark.parametrize("mistake", WRONG_OUTPUT)
+def test_wrong_output_is_not_an_expected_difference(mistake: str, recorded: Recording) -> None:
+    command, right, wrong = WRONG_OUTPUT[mistake]
+    (live,) = [each for each in recorded.outputs if each.call.name == command]
+    dead = live.result | {"out": live.result["out"].replace(right, wrong, 1)}
+    assert dead != live.result
+    comparison = compare_output(live.call, live.result, dead)
+    assert [each for each in comparison.differences if explanation(each, recorded.version) is None]

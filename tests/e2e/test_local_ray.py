@@ -1,4 +1,4 @@
-"""A private Ray cluster: real Ray, started, used and ended."""
+"""LocalRay: a private Ray cluster is started, used and stopped."""
 
 import asyncio
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.cli import keeper
-from rayhistory.cli.localray import LocalRay
-from rayhistory.cli.ports import ReservedPorts
+from rayhistory.cli.local_ray import subreaper
+from rayhistory.cli.local_ray.local_ray import LocalRay
+from rayhistory.cli.local_ray.ports import ReservedPorts
 from rayhistory.errors import RayHistoryError, UsageError
 
-# Nobody listens there: Ray keeps its events and goes on trying.
+# Nothing listens there: Ray buffers its events and retries.
 EVENTS_URL = "http://127.0.0.1:9/v1/events"
 
 
@@ -58,19 +58,17 @@ async def output_of(ray: LocalRay, submission_id: str) -> str:
     return "".join([chunk async for chunk in ray.follow_output(submission_id)])
 
 
-def test_the_cluster_tells_where_it_is(ray: LocalRay) -> None:
-    """Once ready, its address, version and session are known."""
+def test_ready_cluster_has_address_version_and_session(ray: LocalRay) -> None:
     assert ray.dashboard_url.startswith("http://127.0.0.1:")
     assert ray.version[:2] == "2."
     assert (ray.session_dir / "logs").is_dir()
     assert (ray.temp_dir / "session_latest").resolve() == ray.session_dir.resolve()
 
 
-def test_nothing_of_it_listens_beyond_loopback(ray: LocalRay) -> None:
-    """Every listening socket of its processes is bound to 127.0.0.1."""
+def test_all_listening_sockets_are_bound_to_loopback(ray: LocalRay) -> None:
     assert ray.root_pid is not None
     inodes = set()
-    for pid in keeper.descendants(ray.root_pid):
+    for pid in subreaper.descendants(ray.root_pid):
         for handle in Path(f"/proc/{pid}/fd").glob("*"):
             try:
                 inodes.add(str(handle.readlink()).removeprefix("socket:[").removesuffix("]"))
@@ -86,8 +84,8 @@ def test_nothing_of_it_listens_beyond_loopback(ray: LocalRay) -> None:
     assert set(listening) <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def test_a_job_runs_here_and_its_output_is_seen(ray: LocalRay, runner: asyncio.Runner) -> None:
-    """The command runs in our directory, with the variables and the Python that it was given."""
+def test_job_runs_in_the_current_directory_and_its_output_is_followed(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """The command has the given environment variables and Python."""
 
     async def scenario() -> None:
         script = 'echo "in $(pwd)"; echo "dear $WHO" >&2; python -c "import ray; print(ray.__version__)"'
@@ -103,8 +101,7 @@ def test_a_job_runs_here_and_its_output_is_seen(ray: LocalRay, runner: asyncio.R
     runner.run(scenario())
 
 
-def test_the_exit_code_of_a_failed_job_is_told(ray: LocalRay, runner: asyncio.Runner) -> None:
-    """What the command exits with is in the job's details."""
+def test_details_of_a_failed_job_have_its_exit_code(ray: LocalRay, runner: asyncio.Runner) -> None:
 
     async def scenario() -> None:
         details = await ray.wait(await ray.submit(["sh", "-c", "exit 7"]))
@@ -113,8 +110,7 @@ def test_the_exit_code_of_a_failed_job_is_told(ray: LocalRay, runner: asyncio.Ru
     runner.run(scenario())
 
 
-def test_a_job_can_be_stopped(ray: LocalRay, runner: asyncio.Runner) -> None:
-    """A job that would run for long ends when asked to."""
+def test_running_job_can_be_stopped(ray: LocalRay, runner: asyncio.Runner) -> None:
 
     async def scenario() -> None:
         job = await ray.submit(["sleep", "1000"])
@@ -124,14 +120,13 @@ def test_a_job_can_be_stopped(ray: LocalRay, runner: asyncio.Runner) -> None:
     runner.run(scenario())
 
 
-def test_an_unknown_job_is_an_error_that_names_it(ray: LocalRay, runner: asyncio.Runner) -> None:
-    """Ray's own words are passed on."""
+def test_unknown_job_is_an_error_with_the_text_of_ray(ray: LocalRay, runner: asyncio.Runner) -> None:
     with pytest.raises(RayHistoryError, match="no-such-job does not exist"):
         runner.run(ray.wait("no-such-job"))
 
 
-def test_two_clusters_live_side_by_side_and_leave_nothing_behind() -> None:
-    """Each has its own session; ending one leaves no process of it and does not touch the other."""
+def test_two_clusters_run_side_by_side_and_leave_nothing_behind() -> None:
+    """Stopping one leaves none of its processes and does not affect the other."""
 
     async def scenario() -> None:
         async with LocalRay(EVENTS_URL, num_cpus=1) as one, LocalRay(EVENTS_URL, num_cpus=1) as two:
@@ -144,7 +139,7 @@ def test_two_clusters_live_side_by_side_and_leave_nothing_behind() -> None:
             await one.wait(await one.submit(["sh", "-c", daemon]))
             assert await asyncio.to_thread(eventually, escaped.exists)
             assert one.root_pid is not None
-            tree = [one.root_pid, *keeper.descendants(one.root_pid)]
+            tree = [one.root_pid, *subreaper.descendants(one.root_pid)]
             assert int(escaped.read_text()) in tree
 
             await one.stop()
@@ -163,44 +158,40 @@ def test_two_clusters_live_side_by_side_and_leave_nothing_behind() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failure_to_start_shows_what_ray_said(tmp_path: Path) -> None:
-    """The last output of the command is in the message, and nothing is left."""
+def test_failure_to_start_shows_the_output_of_ray(tmp_path: Path) -> None:
     command = tmp_path / "ray"
     command.write_text("#!/bin/sh\n[ $1 = --version ] && echo ray, version 2.60.0 || echo no luck; exit 1\n")
     command.chmod(0o755)
 
     async def scenario() -> None:
         async with LocalRay(EVENTS_URL, ray_command=command) as ray:
-            with pytest.raises(RayHistoryError, match=r"2\.60\.0 ended while it was starting:\nno luck"):
+            with pytest.raises(RayHistoryError, match=r"2\.60\.0 exited while starting:\nno luck"):
                 await ray.ready()
         assert not ray.temp_dir.exists()
 
     asyncio.run(scenario())
 
 
-def test_a_missing_ray_is_a_usage_error_that_says_how_to_get_it(tmp_path: Path) -> None:
-    """No `ray` command: the message names the package."""
+def test_missing_ray_command_is_a_usage_error_that_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ray\[default\]"):
         asyncio.run(LocalRay(EVENTS_URL, ray_command=tmp_path / "ray").start())
 
 
-def test_a_directory_too_long_for_sockets_is_refused() -> None:
-    """Before Ray is started, and with the limit."""
+def test_directory_too_long_for_sockets_is_refused_before_ray_starts() -> None:
     with pytest.raises(UsageError, match="at most 43 characters"):
         asyncio.run(LocalRay(EVENTS_URL, temp_dir=Path("/tmp") / ("long" * 20)).start())
 
 
-def test_reserved_ports_are_given_to_nobody_else() -> None:
-    """Two reservations never share a port, and a released one is free again."""
+def test_reserved_ports_are_unique_and_free_after_release() -> None:
     first, second = ReservedPorts(["a", "b"]), ReservedPorts(["a", "b"])
     assert len({first["a"], first["b"], second["a"], second["b"]}) == 4
     first.release()
     second.release()
-    assert not first.stolen()
+    assert not first.any_taken()
 
 
-def test_the_tree_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
-    """When ours is killed outright, the keeper still ends everything below it, detached or not."""
+def test_subreaper_ends_the_process_tree_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Detached processes end too."""
     pids = tmp_path / "pids"
     command = f"trap '' TERM; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & echo $$ >> {pids}; wait"
     script = (
@@ -208,7 +199,7 @@ def test_the_tree_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
         "subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, start_new_session=True);"
         "time.sleep(1000)"
     )
-    argv = ["-I", "-S", keeper.__file__, "0.2", "sh", "-c", command]
+    argv = ["-I", "-S", subreaper.__file__, "0.2", "sh", "-c", command]
     parent = subprocess.Popen([sys.executable, "-c", script, *argv])
     assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     started = [int(pid) for pid in pids.read_text().split()]

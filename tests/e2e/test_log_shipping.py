@@ -1,4 +1,4 @@
-"""Logs of nodes that die without a word: what was written a few seconds before is in the store, once."""
+"""Logs of a node that is killed: lines written some seconds earlier are in the store, once."""
 
 import asyncio
 import os
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.cli.localray import LocalRay
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.server.logfiles import AllLogs, PackLogs, plain_logs
+from rayhistory.cli.local_ray.local_ray import LocalRay
+from rayhistory.server.logs.source import CombinedLogs, PackLogs, object_logs
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
@@ -26,7 +26,7 @@ NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: Ray's sockets are below it."""
+    """A directory with a short path, because Ray's sockets are below it."""
     directory = Path(tempfile.mkdtemp(prefix="rh"))
     yield directory
     shutil.rmtree(directory)
@@ -55,12 +55,12 @@ def start(home: Path, root: Path, *flags: str, port: int = 0) -> subprocess.Pope
     )
 
 
-def kept(home: Path, session: str = SESSION) -> dict[str, bytes]:
-    """What a reader sees, of all nodes."""
+def stored_logs(home: Path, session: str = SESSION) -> dict[str, bytes]:
+    """Read all log files of all nodes from the store."""
 
     async def read() -> dict[str, bytes]:
         store, layout, ref = LocalStore(home / "store"), Layout(), SessionRef("default", "test", session)
-        logs = AllLogs(*plain_logs(store, layout, ref), PackLogs(store, layout, ref))
+        logs = CombinedLogs(*object_logs(store, layout, ref), PackLogs(store, layout, ref))
         return {
             file.path: await logs.read(node, file.path, 0, file.size)
             for node in await logs.nodes()
@@ -73,12 +73,12 @@ def kept(home: Path, session: str = SESSION) -> dict[str, bytes]:
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.1)
 
 
-def test_kill_9_again_and_again_loses_and_repeats_no_line(home: Path) -> None:
-    """The log grows and is rotated while collectors come and go; at the end, every line is there once."""
+def test_killed_collectors_lose_and_repeat_no_line(home: Path) -> None:
+    """The log grows and is rotated while collectors are killed and restarted."""
     logs = home / "ray" / SESSION / "logs"
     (logs.parent / "sockets").mkdir(parents=True)
     logs.mkdir()
@@ -105,10 +105,12 @@ def test_kill_9_again_and_again_loses_and_repeats_no_line(home: Path) -> None:
             collector.kill()
             collector.wait()
         collector = start(home, home / "ray", "--log-layout=packs")
-        eventually(lambda: sum(content.count(b"\n") for content in kept(home).values()) >= lines)
+        eventually(lambda: sum(content.count(b"\n") for content in stored_logs(home).values()) >= lines)
         collector.kill()
         collector.wait()
-    numbers = [int(number) for content in kept(home).values() for number in re.findall(rb"line (\d+)\n", content)]
+    numbers = [
+        int(number) for content in stored_logs(home).values() for number in re.findall(rb"line (\d+)\n", content)
+    ]
     assert sorted(numbers) == list(range(1, lines + 1))
 
 
@@ -117,19 +119,19 @@ import ray, time
 ray.init()
 
 @ray.remote
-def say(n):
-    print("saying", n)
+def work(n):
+    print("working on", n)
     return n
 
 for n in range(1000):
-    ray.get(say.remote(n))
-    print("said", n, flush=True)
+    ray.get(work.remote(n))
+    print("finished", n, flush=True)
     time.sleep(0.5)
 """
 
 
-def test_a_node_that_is_killed_hard_has_its_logs_in_the_store(home: Path) -> None:
-    """A real Ray and its collector are killed at once: what was printed ten seconds before is there."""
+def test_logs_of_a_killed_node_are_in_the_store(home: Path) -> None:
+    """A real Ray and its collector are killed together: output of ten seconds earlier is stored."""
 
     async def run() -> tuple[str, str, int]:
         port = free_port()
@@ -143,7 +145,7 @@ def test_a_node_that_is_killed_hard_has_its_logs_in_the_store(home: Path) -> Non
                 submission = await ray.submit([sys.executable, str(script)])
                 driver = ray.session_dir / "logs" / f"job-driver-{submission}.log"
                 async with asyncio.timeout(90):
-                    while not driver.exists() or "said 3" not in driver.read_text():  # noqa: ASYNC110
+                    while not driver.exists() or "finished 3" not in driver.read_text():  # noqa: ASYNC110
                         await asyncio.sleep(0.2)
                 written = driver.stat().st_size
                 await asyncio.sleep(10)
@@ -154,9 +156,9 @@ def test_a_node_that_is_killed_hard_has_its_logs_in_the_store(home: Path) -> Non
             collector.wait()
 
     session, submission, written = asyncio.run(run())
-    found = kept(home, session)
+    found = stored_logs(home, session)
     assert len(found[f"job-driver-{submission}.log"]) >= written
-    assert b"said 3" in found[f"job-driver-{submission}.log"]
-    assert any(b"saying 3" in content for name, content in found.items() if name.startswith("worker-"))
+    assert b"finished 3" in found[f"job-driver-{submission}.log"]
+    assert any(b"working on 3" in content for name, content in found.items() if name.startswith("worker-"))
     assert found["raylet.out"]
     assert not list((home / "store").glob("cluster-history/**/logs/*"))

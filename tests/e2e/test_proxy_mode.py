@@ -1,4 +1,4 @@
-"""Real Ray's own dashboard before the history server: `ray start --head --proxy-server-url=…`, to the last screen."""
+"""Ray's own dashboard as a proxy of the history server: `ray start --head --proxy-server-url=…`."""
 
 import asyncio
 import shutil
@@ -13,34 +13,34 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.watched import Watched, chromium, keep_picture
-from plainray import plain_ray
-from rayhistory.server.frontend import Frontends
-from recorded.rays import HERE, PYTHONS, name, ray_command
-from recorded.recorder import Recorded
-from recorded.served import serving
+from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
+from rayhistory.server.pages.frontend import Frontends
+from recorded.ray_versions import PYTHONS, THIS_PYTHON, name, ray_command
+from recorded.recorder import Recording
 from recorded.workloads import RUNNING, SAMPLE
+from support.ray_without_collector import ray_without_collector
+from support.server_process import running_server
 
 WITHOUT_RAY = "import sys\nsys.modules['ray'] = None\n"
 TASKS = "/api/v0/tasks?detail=1&limit=10000"
 COOKIES = ("cluster_name", "cluster_namespace", "session_name", "owner_kind", "owner_name")
 
 
-def can_stand_before(python: str) -> bool:
-    """Ray can from 2.55 on."""
-    asked = subprocess.run([ray_command(python), "start", "--help"], capture_output=True, text=True, check=True)
-    return "--proxy-server-url" in asked.stdout
+def has_proxy_mode(python: str) -> bool:
+    """Return whether this Ray has proxy mode, as all versions from 2.55 on."""
+    done = subprocess.run([ray_command(python), "start", "--help"], capture_output=True, text=True, check=True)
+    return "--proxy-server-url" in done.stdout
 
 
-RAYS = [python for python in PYTHONS if python == HERE or can_stand_before(python)]
+PYTHONS_WITH_PROXY_MODE = [python for python in PYTHONS if python == THIS_PYTHON or has_proxy_mode(python)]
 
 
 @contextmanager
-def ray_before(address: str, python: str = HERE) -> Iterator[str]:
-    """The address of the dashboard of a Ray that has nothing of its own to show."""
+def proxying_ray(address: str, python: str = THIS_PYTHON) -> Iterator[str]:
+    """Run an empty Ray cluster in proxy mode, and yield the address of its dashboard."""
     temp_dir = Path(tempfile.mkdtemp(prefix="rp"))
     with asyncio.Runner() as runner:
-        ray = plain_ray(temp_dir, f"--proxy-server-url={address}", ray=ray_command(python))
+        ray = ray_without_collector(temp_dir, f"--proxy-server-url={address}", ray=ray_command(python))
         try:
             started = runner.run(ray.__aenter__())
             try:
@@ -57,15 +57,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(recorded: Recorded, work: Path) -> Iterator[str]:
-    """As KubeRay's: it has no frontend of its own."""
-    with serving(recorded.store, work, at_start=WITHOUT_RAY) as address:
+def server(recorded: Recording, work: Path) -> Iterator[str]:
+    """A server without a frontend of its own, like KubeRay's."""
+    with running_server(recorded.store, work, at_start=WITHOUT_RAY) as address:
         yield address
 
 
-@pytest.fixture(scope="module", params=RAYS, ids=name)
+@pytest.fixture(scope="module", params=PYTHONS_WITH_PROXY_MODE, ids=name)
 def dashboard(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    with ray_before(server, request.param) as address:
+    with proxying_ray(server, request.param) as address:
         yield address
 
 
@@ -76,22 +76,21 @@ def http(dashboard: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def entered(http: httpx.Client, recorded: Recorded) -> httpx.Client:
+def entered(http: httpx.Client, recorded: Recording) -> httpx.Client:
     ref = recorded.ref
     http.get(f"/enter_cluster/{ref.namespace}/raycluster/{ref.cluster}/{ref.session}").raise_for_status()
     return http
 
 
-def jobs_of(answer: httpx.Response) -> set[Any]:
-    return {job["submission_id"] for job in answer.raise_for_status().json()}
+def submission_ids(response: httpx.Response) -> set[Any]:
+    return {job["submission_id"] for job in response.raise_for_status().json()}
 
 
-def test_the_sessions_are_listed(http: httpx.Client, recorded: Recorded) -> None:
-    """The first step of the guide."""
+def test_clusters_lists_sessions(http: httpx.Client, recorded: Recording) -> None:
     listed = http.get("/clusters").raise_for_status().json()
-    mine = next(one for one in listed if one["name"] == recorded.ref.cluster)
-    assert mine.keys() >= {"name", "namespace", "sessionName", "createTime", "createTimeStamp"}
-    assert (mine["namespace"], mine["sessionName"]) == (recorded.ref.namespace, recorded.ref.session)
+    entry = next(one for one in listed if one["name"] == recorded.ref.cluster)
+    assert entry.keys() >= {"name", "namespace", "sessionName", "createTime", "createTimeStamp"}
+    assert (entry["namespace"], entry["sessionName"]) == (recorded.ref.namespace, recorded.ref.session)
 
 
 @pytest.mark.parametrize(
@@ -105,35 +104,35 @@ def test_the_sessions_are_listed(http: httpx.Client, recorded: Recorded) -> None
         "{0.namespace}/raycluster/{0.cluster}/live",
     ],
 )
-def test_entering_a_cluster_chooses_its_session(http: httpx.Client, recorded: Recorded, choice: str) -> None:
-    """In KubeRay's words and cookies, of today and before; from then on Ray's dashboard is that session's."""
+def test_enter_cluster_selects_the_session(http: httpx.Client, recorded: Recording, choice: str) -> None:
+    """With the paths and cookies of all KubeRay releases; Ray's dashboard then shows that session."""
     ref = recorded.ref
-    answer = http.get(f"/enter_cluster/{choice.format(ref)}").raise_for_status()
-    chosen = {"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": ref.session}
-    assert answer.json() == chosen
-    told = answer.headers.get_list("set-cookie")
-    assert [line.partition("=")[0] for line in told] == list(COOKIES)
-    assert all(line.endswith("; Path=/; Max-Age=600") for line in told)
-    assert SAMPLE in jobs_of(http.get("/api/jobs/"))
+    response = http.get(f"/enter_cluster/{choice.format(ref)}").raise_for_status()
+    expected = {"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": ref.session}
+    assert response.json() == expected
+    cookies = response.headers.get_list("set-cookie")
+    assert [line.partition("=")[0] for line in cookies] == list(COOKIES)
+    assert all(line.endswith("; Path=/; Max-Age=600") for line in cookies)
+    assert SAMPLE in submission_ids(http.get("/api/jobs/"))
 
 
-def test_every_answer_renews_the_choice(entered: httpx.Client) -> None:
-    told = entered.get("/api/jobs/").headers.get_list("set-cookie")
-    assert [line.partition("=")[0] for line in told] == list(COOKIES)
+def test_every_response_renews_the_cookies(entered: httpx.Client) -> None:
+    cookies = entered.get("/api/jobs/").headers.get_list("set-cookie")
+    assert [line.partition("=")[0] for line in cookies] == list(COOKIES)
 
 
 @pytest.mark.parametrize(
     "choice",
     ["default/raycluster/nobody", "default/rayjob/recorded", "default/recorded/session_2020-01-01_00-00-00_0_1"],
 )
-def test_a_cluster_that_is_not_there_cannot_be_entered(http: httpx.Client, choice: str) -> None:
-    answer = http.get(f"/enter_cluster/{choice}")
-    assert answer.status_code == 404
-    assert not answer.headers.get_list("set-cookie")
+def test_unknown_cluster_cannot_be_entered(http: httpx.Client, choice: str) -> None:
+    response = http.get(f"/enter_cluster/{choice}")
+    assert response.status_code == 404
+    assert not response.headers.get_list("set-cookie")
 
 
-def test_before_anything_is_chosen_nothing_of_the_local_cluster_is_shown(http: httpx.Client) -> None:
-    """Home leads on; the API says that nothing is chosen."""
+def test_without_a_selected_session_the_local_cluster_is_not_shown(http: httpx.Client) -> None:
+    """The root page is the home page, and the API responds with 400."""
     assert "<title>" in http.get("/").text
     assert "recorded" in http.get("/").text
     assert http.get("/").text.partition("<main")[2] == http.get("/select_cluster").text.partition("<main")[2]
@@ -141,8 +140,8 @@ def test_before_anything_is_chosen_nothing_of_the_local_cluster_is_shown(http: h
     assert http.get("/nodes?view=summary").status_code == 400
 
 
-def test_the_answers_are_those_of_the_server(entered: httpx.Client, server: str, recorded: Recorded) -> None:
-    """To the byte, whatever the client reads."""
+def test_proxied_responses_equal_those_of_the_server(entered: httpx.Client, server: str, recorded: Recording) -> None:
+    """The bytes are equal with every content encoding."""
     direct = httpx.get(server + recorded.ref.url[:-1] + TASKS, trust_env=False, timeout=60)
     assert entered.get(TASKS).content == direct.content
     assert entered.get(TASKS, headers={"Accept-Encoding": "identity"}).content == direct.content
@@ -150,53 +149,53 @@ def test_the_answers_are_those_of_the_server(entered: httpx.Client, server: str,
     assert direct.headers["content-encoding"] == "gzip"
 
 
-def test_what_has_not_changed_is_not_sent_again(entered: httpx.Client) -> None:
+def test_unchanged_response_is_not_sent_again(entered: httpx.Client) -> None:
     tag = entered.get(TASKS).headers["etag"]
     again = entered.get(TASKS, headers={"If-None-Match": tag})
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_what_is_not_there_is_never_the_local_clusters(entered: httpx.Client) -> None:
-    """Ray would answer a 404 from its own cluster."""
-    for path in ("/api/jobs/nobodys", "/api/nothing", "/api/v0/logs/file?node_id=none&filename=x"):
+def test_missing_data_is_never_replaced_by_the_local_cluster(entered: httpx.Client) -> None:
+    """Ray falls back to its own cluster after a 404."""
+    for path in ("/api/jobs/unknown", "/api/nothing", "/api/v0/logs/file?node_id=none&filename=x"):
         assert entered.get(path).status_code in (400, 410, 500), path
-    own = entered.get("/nodes?view=summary").json()["data"]["summary"]
-    (node,) = {one["raylet"]["nodeId"] for one in own}
+    summaries = entered.get("/nodes?view=summary").json()["data"]["summary"]
+    (node,) = {one["raylet"]["nodeId"] for one in summaries}
     assert entered.get(f"/nodes/{node}").json()["data"]["detail"]["raylet"]["nodeId"] == node
 
 
-def sees(page: Page, *texts: str) -> None:
+def expect_texts(page: Page, *texts: str) -> None:
     for text in texts:
         expect(page.get_by_text(text).filter(visible=True).first).to_be_visible()
 
 
-def walk(page: Page, picture: str) -> None:
-    """The pages of the dashboard, by its own links."""
-    sees(page, "Recent jobs", SAMPLE, RUNNING)
-    keep_picture(page, f"{picture}-overview")
+def walk(page: Page, screenshot: str) -> None:
+    """Visit the pages of the dashboard by its links."""
+    expect_texts(page, "Recent jobs", SAMPLE, RUNNING)
+    save_screenshot(page, f"{screenshot}-overview")
     page.get_by_role("link", name="Jobs", exact=True).click()
     expect(page.get_by_role("row").filter(has_text=SAMPLE).filter(has_text="SUCCEEDED").first).to_be_visible()
-    keep_picture(page, f"{picture}-jobs")
+    save_screenshot(page, f"{screenshot}-jobs")
     page.get_by_role("link", name="Cluster", exact=True).click()
-    sees(page, "127.0.0.1 (Head)", "ALIVE")
+    expect_texts(page, "127.0.0.1 (Head)", "ALIVE")
     page.get_by_role("link", name="Actors", exact=True).click()
-    sees(page, "Trainer", "experiment-tracker")
+    expect_texts(page, "Trainer", "experiment-tracker")
     page.get_by_role("link", name="Logs", exact=True).click()
-    sees(page, "Select a node to view logs")
-    keep_picture(page, f"{picture}-logs")
+    expect_texts(page, "Select a node to view logs")
+    save_screenshot(page, f"{screenshot}-logs")
 
 
-def test_the_guide_ends_in_rays_own_dashboard_with_the_dead_session(
-    dashboard: str, recorded: Recorded, work: Path, tmp_path: Path
+def test_dashboard_of_ray_shows_the_selected_session(
+    dashboard: str, recorded: Recording, work: Path, tmp_path: Path
 ) -> None:
-    """List, enter, look: without a frontend on the server it is the local Ray's; with one, that takes its place."""
+    """Without a frontend on the server, Ray's local frontend is used; with one, the server's."""
     ref = recorded.ref
     with chromium() as browser:
-        watched = Watched(browser)
-        page = watched.open(f"{dashboard}/clusters")
-        sees(page, ref.session)
+        monitored = MonitoredBrowser(browser)
+        page = monitored.open(f"{dashboard}/clusters")
+        expect_texts(page, ref.session)
         page.goto(f"{dashboard}/enter_cluster/{ref.namespace}/{ref.cluster}/{ref.session}")
-        sees(page, "success")
+        expect_texts(page, "success")
         page.goto(dashboard)
         walk(page, "proxied")
         expect(page.locator("html")).to_have_attribute("lang", "en")
@@ -211,24 +210,24 @@ def test_the_guide_ends_in_rays_own_dashboard_with_the_dead_session(
         walk(page, "proxied-own-frontend")
         expect(page.locator("html")).to_have_attribute("lang", "en-GB")
         shutil.rmtree(added)
-        watched.close()
-    assert watched.troubles == []
+        monitored.close()
+    assert monitored.errors == []
 
 
-def test_a_dashboard_that_was_started_for_one_session_needs_no_choice(history: str, recorded: Recorded) -> None:
+def test_dashboard_started_for_one_session_needs_no_selection(history: str, recorded: Recording) -> None:
     """`--proxy-server-url=http://…/s/namespace/cluster/session`: no cookies, and no bar around Ray's pages."""
-    with ray_before(f"{history}{recorded.ref.url[:-1]}") as dashboard:
+    with proxying_ray(f"{history}{recorded.ref.url[:-1]}") as dashboard:
         with httpx.Client(base_url=dashboard, timeout=60, trust_env=False) as http:
-            assert SAMPLE in jobs_of(http.get("/api/jobs/"))
+            assert SAMPLE in submission_ids(http.get("/api/jobs/"))
             tag = http.get(TASKS).headers["etag"]
             assert http.get(TASKS, headers={"If-None-Match": tag}).status_code == 304
             browsing = {"User-Agent": "Mozilla/5.0"}
-            assert http.get("/api/jobs/nobodys", headers=browsing).status_code == 410
+            assert http.get("/api/jobs/unknown", headers=browsing).status_code == 410
             assert not http.cookies
         with chromium() as browser:
-            watched = Watched(browser)
-            page = watched.open(dashboard)
+            monitored = MonitoredBrowser(browser)
+            page = monitored.open(dashboard)
             walk(page, "proxied-by-path")
             expect(page.locator("iframe")).to_have_count(0)
-            watched.close()
-    assert watched.troubles == []
+            monitored.close()
+    assert monitored.errors == []

@@ -1,4 +1,4 @@
-"""Ray's own command line and SDKs, on sessions whose cluster is gone, by every address that a session has."""
+"""Ray's own command line and SDKs on dead sessions, by every address of a session."""
 
 import asyncio
 import shutil
@@ -12,13 +12,13 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK
 
-from rayhistory.layout import Layout
-from recorded import rays
-from recorded.commands import Call, asked, environment
-from recorded.rays import HERE, PYTHONS
-from recorded.recorder import Recorded
-from recorded.served import serving
+from rayhistory.sessions import Layout
+from recorded import ray_versions
+from recorded.client_calls import Call, environment, run_calls
+from recorded.ray_versions import PYTHONS, THIS_PYTHON
+from recorded.recorder import Recording
 from recorded.workloads import FAILING, RUNNING, SAMPLE
+from support.server_process import running_server
 
 OWNER = "nightly-training"
 KINDS = ("tasks", "actors", "nodes", "workers", "placement_groups", "jobs")
@@ -37,20 +37,20 @@ def call(name: str, address: str, *arguments: Any, **options: Any) -> tuple[str,
 
 
 @pytest.fixture(scope="module")
-def server(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The recorded session, as one that a RayJob had."""
+def server(recorded: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with the recorded session as one of a RayJob."""
     store = tmp_path_factory.mktemp("owned") / "store"
     shutil.copytree(recorded.store, store)
     owned, layout = msgspec.structs.replace(recorded.ref, owner_kind="rayjob", owner_name=OWNER), Layout()
-    for place in (layout.history_prefix, layout.metadata_key):
-        (store / place(owned)).parent.mkdir(parents=True, exist_ok=True)
-        (store / place(recorded.ref)).rename(store / place(owned))
-    with serving(store, tmp_path_factory.mktemp("server-of-owned")) as address:
+    for key in (layout.history_prefix, layout.metadata_key):
+        (store / key(owned)).parent.mkdir(parents=True, exist_ok=True)
+        (store / key(recorded.ref)).rename(store / key(owned))
+    with running_server(store, tmp_path_factory.mktemp("server-of-owned")) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def addresses(server: str, recorded: Recorded) -> dict[str, str]:
+def addresses(server: str, recorded: Recording) -> dict[str, str]:
     cluster = f"{server}/s/{recorded.ref.namespace}/{recorded.ref.cluster}"
     return {
         "the session": f"{cluster}/{recorded.ref.session}",
@@ -62,7 +62,7 @@ def addresses(server: str, recorded: Recorded) -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=PYTHONS, ids=rays.name)
+@pytest.fixture(params=PYTHONS, ids=ray_versions.name)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -71,15 +71,13 @@ def ids(kind: str, rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
     return {tuple(row[key] for key in KEYS[kind]) for row in rows}
 
 
-def live_rows(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
+def live_rows(recorded: Recording, kind: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = recorded.live(f"/api/v0/{kind}?detail=1&limit=10000")["data"]["result"]["result"]
     return rows
 
 
-def test_every_address_leads_every_client_to_the_session(
-    python: str, addresses: dict[str, str], recorded: Recorded
-) -> None:
-    answers = asked(
+def test_every_address_works_with_every_client(python: str, addresses: dict[str, str], recorded: Recording) -> None:
+    results = run_calls(
         python,
         *(
             each
@@ -95,7 +93,7 @@ def test_every_address_leads_every_client_to_the_session(
     )
     log = recorded.live(f"/api/jobs/{SAMPLE}/logs")["logs"]
     for number, name in enumerate(addresses):
-        tasks, jobs, tailed, nodes, status = answers[number * 5 : number * 5 + 5]
+        tasks, jobs, tailed, nodes, status = results[number * 5 : number * 5 + 5]
         assert ids("tasks", tasks) >= ids("tasks", live_rows(recorded, "tasks")), name
         assert jobs["status"] == {SAMPLE: "SUCCEEDED", FAILING: "FAILED", RUNNING: "STOPPED"}, name
         assert jobs["logs"][SAMPLE] == tailed == log, name
@@ -103,12 +101,12 @@ def test_every_address_leads_every_client_to_the_session(
         assert (status["code"], "succeeded" in status["out"]) == (0, True), name
 
 
-def test_an_address_of_our_own_needs_no_server_in_it(server: str, recorded: Recorded) -> None:
-    """Ray's clients ask the module that the address begins with where to go."""
+def test_rayhistory_address_takes_the_server_from_the_environment(server: str, recorded: Recording) -> None:
+    """Ray's clients resolve an address with the module named by its scheme."""
     owner = f"rayhistory://{recorded.ref.namespace}/~rayjob/{OWNER}"
     short = f"rayhistory://{recorded.ref.namespace}/{recorded.ref.cluster}"
-    actors, tailed, listed = asked(
-        HERE,
+    actors, tailed, listed = run_calls(
+        THIS_PYTHON,
         call("listed", short, "actors"),
         call("tailed", short, FAILING),
         call("command", owner, ["job", "list"]),
@@ -119,29 +117,27 @@ def test_an_address_of_our_own_needs_no_server_in_it(server: str, recorded: Reco
     assert SAMPLE in listed["out"]
 
 
-def test_every_list_of_the_sdk_passes_its_validation(
-    python: str, addresses: dict[str, str], recorded: Recorded
-) -> None:
-    """Ray's client checks each row, and that nothing was left out."""
+def test_lists_pass_the_validation_of_the_sdk(python: str, addresses: dict[str, str], recorded: Recording) -> None:
+    """Ray's client validates each row, and that the list is complete."""
     address = addresses["latest"]
-    answers = asked(
+    results = run_calls(
         python,
         *(call("listed", address, kind, detail=detail) for kind in KINDS for detail in (False, True)),
         *(call("listed", address, kind) for kind in ("objects", "runtime_envs", "cluster_events")),
         *(call("summarized", address, kind) for kind in ("tasks", "actors", "objects")),
     )
-    for kind, plain, detailed in zip(KINDS, answers[0:12:2], answers[1:12:2], strict=True):
+    for kind, plain, detailed in zip(KINDS, results[0:12:2], results[1:12:2], strict=True):
         assert ids(kind, plain) == ids(kind, detailed) >= ids(kind, live_rows(recorded, kind))
-    assert answers[15]["cluster"]["total_tasks"] > 0
-    assert answers[16]["cluster"]["total_actors"] == len(live_rows(recorded, "actors"))
+    assert results[15]["cluster"]["total_tasks"] > 0
+    assert results[16]["cluster"]["total_actors"] == len(live_rows(recorded, "actors"))
 
 
-def test_filters_and_single_rows_are_given_as_by_a_live_cluster(
-    python: str, addresses: dict[str, str], recorded: Recorded
+def test_filters_and_single_rows_work_as_on_a_live_cluster(
+    python: str, addresses: dict[str, str], recorded: Recording
 ) -> None:
     address = addresses["latest"]
     task, actor = live_rows(recorded, "tasks")[0], live_rows(recorded, "actors")[0]
-    failed, with_task, with_actor, none = asked(
+    failed, with_task, with_actor, none = run_calls(
         python,
         call("listed", address, "tasks", filters=[("state", "=", "failed"), ("type", "!=", "DRIVER_TASK")]),
         call("got", address, "task", task["task_id"]),
@@ -156,7 +152,7 @@ def test_filters_and_single_rows_are_given_as_by_a_live_cluster(
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "output"),
     [
         (["list", "tasks", "--filter", "state=FINISHED", "--limit", "3"], "Stats:"),
         (["list", "actors", "--detail", "--format", "json"], '"actor_id"'),
@@ -166,17 +162,16 @@ def test_filters_and_single_rows_are_given_as_by_a_live_cluster(
         (["job", "logs", FAILING], "Running entrypoint for job"),
     ],
 )  # fmt: skip
-def test_the_real_command_prints(python: str, addresses: dict[str, str], argv: list[str], said: str) -> None:
-    """As processes, as people call them."""
+def test_ray_command_prints(python: str, addresses: dict[str, str], argv: list[str], output: str) -> None:
     command = [Path(python).with_name("ray"), *argv, "--address", addresses["the owner"]]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert said.lower() in (done.stdout + done.stderr).lower()
+    assert output.lower() in (done.stdout + done.stderr).lower()
 
 
-def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:
+def test_writing_calls_are_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:
     address = addresses["the session"]
-    submitted, stopped, deleted, unknown = asked(
+    submitted, stopped, deleted, unknown = run_calls(
         python,
         call("changed", address),
         call("command", address, ["job", "stop", SAMPLE]),
@@ -184,18 +179,18 @@ def test_what_would_change_a_dead_cluster_is_refused_with_a_reason(python: str, 
         call("command", address, ["job", "logs", "nobody"]),
     )
     assert "405" in submitted
-    assert "this is history, and can only be read" in submitted
+    assert "the history server is read-only" in submitted
     for refused in (stopped, deleted):
         assert refused["code"] != 0
-        assert "this is history" in refused["error"]
+        assert "the history server is read-only" in refused["error"]
     assert "nobody does not exist" in unknown["error"]
 
 
 SLOW_TO_VANISH = "import os; os.environ['RAYHISTORY_VANISHED_AFTER'] = '600s'"
 
 
-def test_the_output_of_a_job_that_runs_is_followed_until_its_session_ends(recorded: Recorded, tmp_path: Path) -> None:
-    """The session that vanished lives again as long as it gives signs of life, and its job writes on."""
+def test_output_of_a_running_job_is_followed_until_the_session_ends(recorded: Recording, tmp_path: Path) -> None:
+    """A fresh heartbeat makes the vanished session a running one, whose job keeps writing."""
     store, ref, layout = tmp_path / "store", recorded.vanished, Layout()
     shutil.copytree(recorded.store, store)
     (store / layout.alive_key(ref)).touch()
@@ -203,16 +198,16 @@ def test_the_output_of_a_job_that_runs_is_followed_until_its_session_ends(record
 
     async def follow(address: str) -> str:
         url = f"{address.replace('http:', 'ws:')}{ref.url}api/jobs/{RUNNING}/logs/tail"
-        text, written = "", log.read_text()
+        text, log_text = "", log.read_text()
         async with asyncio.timeout(120), connect(url, proxy=None) as socket:
-            while text != written:
+            while text != log_text:
                 text += str(await socket.recv())
-            log.write_text(written + "one more line\n")
+            log.write_text(log_text + "one more line\n")
             text += str(await socket.recv())
             (store / layout.end_key(ref)).write_bytes(b'{"ended_ms": 1}')
             with pytest.raises(ConnectionClosedOK):
                 await socket.recv()
-        return text.removeprefix(written)
+        return text.removeprefix(log_text)
 
-    with serving(store, tmp_path / "server", at_start=SLOW_TO_VANISH) as address:
+    with running_server(store, tmp_path / "server", at_start=SLOW_TO_VANISH) as address:
         assert asyncio.run(follow(address)) == "one more line\n"

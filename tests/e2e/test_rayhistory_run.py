@@ -1,4 +1,4 @@
-"""`rayhistory run`: a user's own script, kept whole, with nothing to set up."""
+"""`rayhistory run` records a user's script without any setup."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def run(store: Path, name: str, *argv: str) -> tuple[int, str, str]:
     return process.returncode or 0, output.decode(), errors.decode()
 
 
-async def ask(store: Path, url: str) -> httpx.Response:
+async def get(store: Path, url: str) -> httpx.Response:
     settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": str(store / "cache")})
     app = create_app(settings)
     async with (
@@ -50,21 +50,21 @@ async def ask(store: Path, url: str) -> httpx.Response:
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://history") as http,
     ):
         for _ in range(100):
-            answer = await http.get(url)
-            if answer.status_code != 503:  # it is being indexed
+            response = await http.get(url)
+            if response.status_code != 503:  # being indexed
                 break
             await asyncio.sleep(0.5)
-        return answer
+        return response
 
 
 def link(errors: str) -> str:
-    found = re.search(r"Session kept: http://127\.0\.0\.1:8080(/s/\S+/)", errors)
+    found = re.search(r"Session recorded: http://127\.0\.0\.1:8080(/s/\S+/)", errors)
     assert found, errors
     return found[1]
 
 
-def test_two_runs_at_once_are_both_kept_whole(tmp_path: Path) -> None:
-    """Output on the terminal, the script's exit code, and everything up to its last task in the store."""
+def test_two_concurrent_runs_are_both_recorded_completely(tmp_path: Path) -> None:
+    """Each has its output on the terminal, the exit code of the script, and all tasks in the store."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     store = tmp_path / "store"
@@ -77,14 +77,14 @@ def test_two_runs_at_once_are_both_kept_whole(tmp_path: Path) -> None:
             assert code == expected, errors
             assert "sum 140" in output
             url = link(errors)
-            tasks = (await ask(store, f"{url}api/v0/tasks?limit=100")).json()["data"]["result"]["result"]
+            tasks = (await get(store, f"{url}api/v0/tasks?limit=100")).json()["data"]["result"]["result"]
             assert len(tasks) == 9
             assert {task["state"] for task in tasks} == {"FINISHED"}
             assert "the-very-last" in {task["name"] for task in tasks}
-            (job,) = (await ask(store, f"{url}api/jobs/")).json()
+            (job,) = (await get(store, f"{url}api/jobs/")).json()
             assert job["status"] == ("SUCCEEDED" if expected == 0 else "FAILED")
             assert job["driver_exit_code"] == expected
-            logs = (await ask(store, f"{url}api/jobs/{job['submission_id']}/logs")).json()["logs"]
+            logs = (await get(store, f"{url}api/jobs/{job['submission_id']}/logs")).json()["logs"]
             assert "sum 140" in logs
             assert "squaring 7" in logs
 
@@ -93,30 +93,30 @@ def test_two_runs_at_once_are_both_kept_whole(tmp_path: Path) -> None:
     assert {(row["cluster"], row["state"]) for row in listed} == {("one", "ended"), ("two", "ended")}
 
 
-def test_an_interrupted_run_is_kept_too(tmp_path: Path) -> None:
-    """Ctrl-C ends the job, and what it had done until then is in the store."""
+def test_interrupted_run_is_recorded(tmp_path: Path) -> None:
+    """Ctrl-C stops the job; its data up to then is in the store."""
 
     async def interrupted() -> tuple[int, str]:
-        code = "import time; print('begun', flush=True); time.sleep(600)"
+        code = "import time; print('started', flush=True); time.sleep(600)"
         process = await asyncio.create_subprocess_exec(
             RAYHISTORY, "run", "--name", "cut", "--num-cpus", "1", "--", "python", "-c", code,
             env=os.environ | {"LOCAL_STORAGE_DIR": str(tmp_path)},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout
-        while b"begun" not in (line := await process.stdout.readline()):
-            assert line, "the job ended by itself"
+        while b"started" not in (line := await process.stdout.readline()):
+            assert line, "the job ended early"
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
         return process.returncode or 0, errors.decode()
 
     code, errors = asyncio.run(interrupted())
     assert code == 130, errors
-    (job,) = asyncio.run(ask(tmp_path, f"{link(errors)}api/jobs/")).json()
+    (job,) = asyncio.run(get(tmp_path, f"{link(errors)}api/jobs/")).json()
     assert job["status"] == "STOPPED"
 
 
-def test_a_command_that_cannot_be_run_fails_like_in_a_shell(tmp_path: Path) -> None:
+def test_unknown_command_exits_with_127(tmp_path: Path) -> None:
     code, output, errors = asyncio.run(run(tmp_path, "wrong", "no-such-program"))
     assert code == 127, errors
     assert "no-such" in output

@@ -1,4 +1,4 @@
-"""The README is true: its commands are those that exist, and do what it says."""
+"""The commands of the README exist and work."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from recorded.recorder import Recorded
+from recorded.recorder import Recording
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -20,39 +20,41 @@ def commands() -> list[str]:
     return [line.strip().partition("#")[0].strip() for line in lines if line.startswith("    ") and "──" not in line]
 
 
-def test_every_make_target_in_the_readme_exists() -> None:
+def test_make_targets_in_the_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {command.split()[1] for command in commands() if command.startswith("make ")}
     assert {"run", "test", "check", "help"} <= named <= targets
 
 
-def test_every_program_in_the_readme_exists_and_takes_its_flags() -> None:
+def test_programs_and_flags_in_the_readme_exist() -> None:
     for command in commands():
         words = command.split()
         if words[0].startswith(".venv/bin/"):
             program, rest = words[0].removeprefix(".venv/bin/"), [word for word in words[1:] if word != "Head"]
-            asked = [BIN / program, *rest[:1], "--help"] if program == "rayhistory" else [BIN / program, "--help"]
-            done = subprocess.run(asked, capture_output=True, text=True, check=True)
+            command_line = (
+                [BIN / program, *rest[:1], "--help"] if program == "rayhistory" else [BIN / program, "--help"]
+            )
+            done = subprocess.run(command_line, capture_output=True, text=True, check=True)
             for flag in (word for word in rest if word.startswith("--") and len(word) > 2):
                 assert flag in done.stdout
 
 
-def test_the_second_make_run_serves_at_once_what_is_there(recorded: Recorded) -> None:
-    """`make run` is `rayhistory demo`: with a session in the store it starts no Ray, and says where to look."""
+def test_second_make_run_serves_the_stored_session(recorded: Recording) -> None:
+    """`make run` is `rayhistory demo`: with a session in the store it starts no Ray, and prints the URL."""
     environment = os.environ | {"LOCAL_STORAGE_DIR": str(recorded.store), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [BIN / "rayhistory", "demo", "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout
-        greeting = ""
-        while "Ctrl-C" not in greeting:
+        output = ""
+        while "Ctrl-C" not in output:
             line = process.stdout.readline()
-            assert line, greeting
-            greeting += line
-        address = re.search(r"http://127\.0\.0\.1:\d+", greeting)
+            assert line, output
+            output += line
+        address = re.search(r"http://127\.0\.0\.1:\d+", output)
         assert address
-        assert recorded.ref.url in greeting
+        assert recorded.ref.url in output
         deadline = time.monotonic() + 30
         while True:
             try:

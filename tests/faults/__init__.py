@@ -1,1 +1,1 @@
-"""What may go wrong on a bad day, all at once and in any order; every day can be lived again from its seed."""
+"""Fault injection: seeded fault schedules against real processes, and one test per fault that was found."""

@@ -1,7 +1,7 @@
-"""A collector to be hurt, with a Ray that exists only on disk, and a sender that never sends anything twice.
+"""A collector process under test, with a simulated Ray on disk, and a sender that never resends.
 
-Everything that was answered 200 is remembered. What got no answer is not sent again, under no name: whatever of it
-is in the store must be there once.
+The sender remembers every event that got 200. An event that got no response is not sent again, so each event in the
+store must be there once.
 """
 
 import http.client
@@ -28,7 +28,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-class Victim:
+class CollectorUnderTest:
     def __init__(
         self, *flags: str, spool: Path | None = None, node: str = NODE, cluster: str = "test", **environment: str
     ) -> None:
@@ -44,7 +44,7 @@ class Victim:
         self.begin_session(SESSION)
 
     def begin_session(self, name: str) -> Path:
-        """Ray starts, or starts again: a new directory, and a raylet that listens."""
+        """Simulate a start of Ray: a new session directory, and a raylet socket that listens."""
         if self._raylet:
             self._raylet.close()
         directory = self.home / name
@@ -59,7 +59,7 @@ class Victim:
         latest.symlink_to(directory)
         return directory
 
-    def __enter__(self) -> "Victim":
+    def __enter__(self) -> "CollectorUnderTest":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,7 +68,7 @@ class Victim:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def set(self, **environment: str) -> None:
-        """For the next start."""
+        """Set environment variables for the next start."""
         self._environment |= environment
 
     def start(self) -> None:
@@ -91,22 +91,22 @@ class Victim:
                 },
                 stderr=log,
             )
-        self.until(lambda: self.status("/livez") == 200, 120)
+        self.wait_until(lambda: self.status("/livez") == 200, 120)
 
-    def until(self, condition: Any, seconds: float = 60.0) -> None:
+    def wait_until(self, condition: Any, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.process
-            assert self.process.poll() is None, f"it ended by itself:\n{self.log()[-3000:]}"
-            assert time.monotonic() < deadline, f"it did not happen in time:\n{self.log()[-3000:]}"
+            assert self.process.poll() is None, f"collector exited:\n{self.log()[-3000:]}"
+            assert time.monotonic() < deadline, f"timeout:\n{self.log()[-3000:]}"
             time.sleep(0.02)
 
     def get(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         except OSError:
             return 0, ""
         finally:
@@ -121,14 +121,14 @@ class Victim:
             self.process.wait()
 
     def recover(self) -> None:
-        """The bad day is over: it is started once more, and everything that waits goes to the store."""
+        """Restart without faults, and wait until the spool is empty."""
         self.kill()
         self._environment = {}
         self.start()
-        self.until(lambda: not list(self.spool.rglob("*.wal")), 60)
+        self.wait_until(lambda: not list(self.spool.rglob("*.wal")), 60)
 
-    def stop_and_start(self) -> int:
-        """As when only the collector's container is restarted: Ray goes on, and nobody waits long."""
+    def restart(self) -> int:
+        """Restart only the collector, as for its container. The second SIGTERM ends the wait for Ray."""
         assert self.process
         self.process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
@@ -152,14 +152,14 @@ class Victim:
 
 
 class Sender:
-    """Posts batches from several threads until it is told to stop."""
+    """Posts batches from several threads until stopped."""
 
-    def __init__(self, port: int, seed: int, threads: int = 3, largest: int = 40) -> None:
+    def __init__(self, port: int, seed: int, threads: int = 3, max_batch: int = 40) -> None:
         self.acked: set[str] = set()
         self.statuses: dict[int, int] = {}
-        self._port, self._seed, self._largest = port, seed, largest
+        self._port, self._seed, self._max_batch = port, seed, max_batch
         self._stop = threading.Event()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._send, args=(n,)) for n in range(threads)]
 
     def __enter__(self) -> "Sender":
@@ -173,34 +173,34 @@ class Sender:
             thread.join()
 
     def _send(self, number: int) -> None:
-        dice = random.Random(f"{self._seed} {number}")
+        rng = random.Random(f"{self._seed} {number}")
         count = 0
         connection: http.client.HTTPConnection | None = None
         while not self._stop.is_set():
-            names = [f"{number}-{count + n}" for n in range(dice.randrange(1, self._largest))]
+            names = [f"{number}-{count + n}" for n in range(rng.randrange(1, self._max_batch))]
             count += len(names)
-            body = json.dumps([event(name, dice) for name in names]).encode()
+            body = json.dumps([event(name, rng) for name in names]).encode()
             try:
                 connection = connection or http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
                 connection.request("POST", "/v1/events", body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                answer.read()
+                response = connection.getresponse()
+                response.read()
             except (OSError, http.client.HTTPException):
                 if connection:
                     connection.close()
                 connection = None
                 time.sleep(0.01)
                 continue
-            with self._turn:
-                self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1
-                if answer.status == 200:
+            with self._lock:
+                self.statuses[response.status] = self.statuses.get(response.status, 0) + 1
+                if response.status == 200:
                     self.acked.update(names)
-            if answer.status != 200:
+            if response.status != 200:
                 time.sleep(0.05)
 
 
-def event(name: str, dice: random.Random) -> dict[str, Any]:
-    job = {"jobId": dice.choice(["AQAAAA==", "AgAAAA=="]), "taskId": dice.randbytes(24).hex()}
-    nested = {"taskDefinitionEvent": job} if dice.random() < 0.7 else {"actorLifecycleEvent": {"pad": "x" * 50}}
+def event(name: str, rng: random.Random) -> dict[str, Any]:
+    job = {"jobId": rng.choice(["AQAAAA==", "AgAAAA=="]), "taskId": rng.randbytes(24).hex()}
+    nested = {"taskDefinitionEvent": job} if rng.random() < 0.7 else {"actorLifecycleEvent": {"pad": "x" * 50}}
     kind = "TASK_DEFINITION_EVENT" if "taskDefinitionEvent" in nested else "ACTOR_LIFECYCLE_EVENT"
     return {"eventId": name, "eventType": kind, "sourceType": "CORE_WORKER", "sessionName": SESSION, **nested}

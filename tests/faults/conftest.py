@@ -1,4 +1,4 @@
-"""What several of the tests of faults need."""
+"""Fixtures for fault tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,8 @@ from faults.disks import small_disk
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """As large as the test says."""
-    with small_disk(request.param) as place:
-        if place is None:
-            pytest.skip("no small disk can be mounted here")
-        yield place
+    """A mounted file system of the parametrized size."""
+    with small_disk(request.param) as directory:
+        if directory is None:
+            pytest.skip("cannot mount a small file system here")
+        yield directory

@@ -1,9 +1,9 @@
-/* A disk that fails or is slow, and a clock that is wrong, for one process: loaded before libc (LD_PRELOAD).
+/* A failing or slow disk and a wrong clock for one process, loaded before libc (LD_PRELOAD).
  *
- * BAD_DISK_UNDER    only files below this directory are touched
- * BAD_DISK_CONTROL  a file of the struct below, shared with who hurts: what is to go wrong, and how often it did
+ * DISK_FAULTS_ROOT     faults apply to files below this directory only
+ * DISK_FAULTS_CONTROL  a file with the struct below, shared with the test: fault rates, and counts of injected faults
  *
- * The calls that fail do so as the kernel would let them: nothing is written, or only a part, or nothing is synced.
+ * Failing calls behave as the kernel allows: nothing is written, only a part is written, or nothing is synced.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,16 +19,16 @@
 #include <unistd.h>
 
 struct control {
-    int32_t write_fails, write_short, sync_fails, slow; /* of a thousand calls */
+    int32_t write_fails, write_short, sync_fails, slow; /* rates per thousand calls */
     int32_t slow_ms, unused;
     int64_t clock_seconds;
     int32_t failed_writes, short_writes, failed_syncs, slow_calls;
 };
 
 static struct control *control;
-static const char *under;
-static size_t under_length;
-static unsigned int dice = 1;
+static const char *root;
+static size_t root_length;
+static unsigned int random_state = 1;
 
 static ssize_t (*real_write)(int, const void *, size_t);
 static int (*real_fsync)(int);
@@ -40,58 +40,58 @@ __attribute__((constructor)) static void begin(void) {
     real_fsync = dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
     real_clock = dlsym(RTLD_NEXT, "clock_gettime");
-    const char *path = getenv("BAD_DISK_CONTROL");
-    under = getenv("BAD_DISK_UNDER");
-    int file = path && under ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    const char *path = getenv("DISK_FAULTS_CONTROL");
+    root = getenv("DISK_FAULTS_ROOT");
+    int file = path && root ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (file < 0) return;
-    under_length = strlen(under);
-    dice = (unsigned int)getpid();
+    root_length = strlen(root);
+    random_state = (unsigned int)getpid();
     void *shared = mmap(NULL, sizeof(struct control), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (shared != MAP_FAILED) control = shared;
 }
 
-static int is_ours(int file) {
+static int is_below_root(int file) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    return length > (ssize_t)under_length && memcmp(path, under, under_length) == 0;
+    return length > (ssize_t)root_length && memcmp(path, root, root_length) == 0;
 }
 
-static int happens(int32_t of_a_thousand, int32_t *count) {
-    if (rand_r(&dice) % 1000 >= of_a_thousand) return 0;
+static int happens(int32_t per_thousand, int32_t *count) {
+    if (rand_r(&random_state) % 1000 >= per_thousand) return 0;
     __atomic_add_fetch(count, 1, __ATOMIC_RELAXED);
     return 1;
 }
 
-static int troubled(int file) {
+static int is_affected(int file) {
     if (!control || !(control->write_fails | control->write_short | control->sync_fails | control->slow)) return 0;
-    int kept = errno, ours = is_ours(file);
-    errno = kept;
-    if (ours && happens(control->slow, &control->slow_calls)) usleep((useconds_t)control->slow_ms * 1000);
-    return ours;
+    int saved_errno = errno, affected = is_below_root(file);
+    errno = saved_errno;
+    if (affected && happens(control->slow, &control->slow_calls)) usleep((useconds_t)control->slow_ms * 1000);
+    return affected;
 }
 
-static int bad(void) {
-    errno = rand_r(&dice) % 2 ? EIO : ENOSPC;
+static int fail(void) {
+    errno = rand_r(&random_state) % 2 ? EIO : ENOSPC;
     return -1;
 }
 
 ssize_t write(int file, const void *data, size_t size) {
-    if (troubled(file)) {
-        if (happens(control->write_fails, &control->failed_writes)) return bad();
+    if (is_affected(file)) {
+        if (happens(control->write_fails, &control->failed_writes)) return fail();
         if (size > 1 && happens(control->write_short, &control->short_writes)) size /= 2;
     }
     return real_write(file, data, size);
 }
 
 int fsync(int file) {
-    if (troubled(file) && happens(control->sync_fails, &control->failed_syncs)) return bad();
+    if (is_affected(file) && happens(control->sync_fails, &control->failed_syncs)) return fail();
     return real_fsync(file);
 }
 
 int fdatasync(int file) {
-    if (troubled(file) && happens(control->sync_fails, &control->failed_syncs)) return bad();
+    if (is_affected(file) && happens(control->sync_fails, &control->failed_syncs)) return fail();
     return real_fdatasync(file);
 }
 

@@ -1,4 +1,4 @@
-"""Failing and slow disks and wrong clocks for a process that knows nothing of it: see `bad_disk.c`."""
+"""Failing disks, slow disks and clock jumps, injected into a process through `disk_faults.c`."""
 
 import ctypes
 import functools
@@ -20,35 +20,39 @@ class _Control(ctypes.Structure):
 
 @functools.cache
 def library() -> Path | None:
-    """Compiled once; None where there is no compiler."""
+    """Compile the preload library once; None without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
-    made = Path(tempfile.mkdtemp(prefix="rhl")) / "bad_disk.so"
-    source = Path(__file__).with_name("bad_disk.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
-    return made
+    target = Path(tempfile.mkdtemp(prefix="rhl")) / "disk_faults.so"
+    source = Path(__file__).with_name("disk_faults.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", target, source, "-ldl"], check=True)
+    return target
 
 
-class BadDisk:
-    """One process's trouble; shares are of a thousand calls."""
+class DiskFaults:
+    """Disk and clock faults of one process. Rates are per thousand calls."""
 
-    def __init__(self, control: Path, under: Path) -> None:
+    def __init__(self, control: Path, root: Path) -> None:
         control.write_bytes(bytes(ctypes.sizeof(_Control)))
         with control.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), 0)
         self._control = _Control.from_buffer(self._shared)
         self.environment = {
             "LD_PRELOAD": str(library()),
-            "BAD_DISK_CONTROL": str(control),
-            "BAD_DISK_UNDER": f"{os.path.realpath(under)}/",
+            "DISK_FAULTS_CONTROL": str(control),
+            "DISK_FAULTS_ROOT": f"{os.path.realpath(root)}/",
         }
 
-    def be(self, *, write_fails: int = 0, write_short: int = 0, sync_fails: int = 0, slow: int = 0) -> None:
+    def inject(self, *, write_fails: int = 0, write_short: int = 0, sync_fails: int = 0, slow: int = 0) -> None:
         control = self._control
         control.slow_ms = 60
         control.write_fails, control.write_short = write_fails, write_short
         control.sync_fails, control.slow = sync_fails, slow
+
+    def clear(self) -> None:
+        """Stop all disk faults; the clock keeps its offset."""
+        self.inject()
 
     def set_clock(self, seconds: int) -> None:
         self._control.clock_seconds = seconds

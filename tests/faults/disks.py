@@ -1,4 +1,4 @@
-"""Small disks, full disks, torn files."""
+"""Small file systems, full disks and torn writes."""
 
 import contextlib
 import os
@@ -12,28 +12,29 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def small_disk(size: str) -> Iterator[Path | None]:
-    """A file system of its own in memory; None where none can be mounted."""
-    place = Path(tempfile.mkdtemp(prefix="rhd"))
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
+    """Mount a tmpfs of the given size; None where mounting is not permitted."""
+    directory = Path(tempfile.mkdtemp(prefix="rhd"))
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        place.rmdir()
+        directory.rmdir()
         yield None
         return
     try:
-        yield place
+        yield directory
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=False)
-        shutil.rmtree(place, ignore_errors=True)
+        subprocess.run(["umount", "-l", str(directory)], check=False)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def fill(path: Path) -> None:
-    """Write until no byte more goes in, whoever else writes there at the same time."""
+def fill_disk(path: Path) -> None:
+    """Append until the disk is full."""
     with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
         while file.write(b"x" * 4096):
             pass
 
 
-def used(directory: Path) -> int:
+def used_bytes(directory: Path) -> int:
+    """Total size of the files below a directory."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -45,11 +46,11 @@ def used(directory: Path) -> int:
 _torn: set[Path] = set()
 
 
-def tear(spool: Path, dice: random.Random) -> None:
-    """As after a power failure: the file that was written last has half a record, or zeros, at its end; but once."""
+def write_torn_tail(spool: Path, rng: random.Random) -> None:
+    """Simulate a power failure: half a record, or zeros, at the end of the newest segment. Once per segment."""
     files = sorted(spool.rglob("*.wal"), key=lambda path: path.stat().st_mtime_ns)
-    if files and files[-1] not in _torn and dice.random() < 0.5:
+    if files and files[-1] not in _torn and rng.random() < 0.5:
         _torn.add(files[-1])
         header = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\x1a\0RH"
-        with contextlib.suppress(OSError), files[-1].open("ab") as file:  # the disk may be full as well
-            file.write(dice.choice([header[: dice.randrange(1, len(header))], b"\0" * dice.randrange(1, 5000)]))
+        with contextlib.suppress(OSError), files[-1].open("ab") as file:  # the disk may be full
+            file.write(rng.choice([header[: rng.randrange(1, len(header))], b"\0" * rng.randrange(1, 5000)]))

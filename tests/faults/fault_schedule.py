@@ -1,54 +1,55 @@
-"""What is to go wrong on a day, drawn from its seed; and what came of it."""
+"""The fault schedule of a scenario, drawn from a seed, and the scenario's outcome."""
 
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-SMALL, LARGE = 3, 200
-HURTS = (
-    "kill", "kill", "kill and rotate", "stop and start", "full disk", "failing disk", "slow disk",
-    "store", "store", "store", "clock", "Ray starts again", "node lost", "server killed", "fold killed",
+SMALL_BUDGET_MB, LARGE_BUDGET_MB = 3, 200
+FAULT_KINDS = (
+    "kill", "kill", "kill and rotate", "restart", "full disk", "failing disk", "slow disk",
+    "store", "store", "store", "clock", "Ray restart", "node lost", "server killed", "fold killed",
 )  # fmt: skip
+"""Repeated kinds are drawn more often. The order is part of what a seed means."""
 
 
 @dataclass
-class Plan:
+class FaultSchedule:
     seed: int
     store: str
     nodes: int
     budget_mb: int
     rotation_ms: int
-    hurts: list[tuple[float, str, int]]
-    """When, what, and to which node."""
+    faults: list[tuple[float, str, int]]
+    """Start in seconds, kind, and node number."""
 
     @classmethod
-    def of(cls, seed: int) -> "Plan":
-        dice = random.Random(f"day {seed}")
-        nodes = dice.choice([1, 1, 2, 2, 3])
-        hurts = sorted(
-            (round(dice.uniform(0.2, 3.2), 2), dice.choice(HURTS), dice.randrange(nodes))
-            for _ in range(dice.randrange(2, 6))
+    def from_seed(cls, seed: int) -> "FaultSchedule":
+        rng = random.Random(f"day {seed}")  # changing this string changes the schedule of every seed
+        nodes = rng.choice([1, 1, 2, 2, 3])
+        faults = sorted(
+            (round(rng.uniform(0.2, 3.2), 2), rng.choice(FAULT_KINDS), rng.randrange(nodes))
+            for _ in range(rng.randrange(2, 6))
         )
         return cls(
             seed,
-            dice.choice(["directory", "S3"]),
+            rng.choice(["directory", "S3"]),
             nodes,
-            dice.choice([SMALL, LARGE]),
-            dice.choice([200, 600, 60_000]),
-            hurts,
+            rng.choice([SMALL_BUDGET_MB, LARGE_BUDGET_MB]),
+            rng.choice([200, 600, 60_000]),
+            faults,
         )
 
     def __str__(self) -> str:
-        hurts = ", ".join(f"{at} s {what} ({node})" for at, what, node in self.hurts)
-        return f"{self.nodes} nodes, {self.store}, {self.budget_mb} MB, {self.rotation_ms} ms: {hurts}"
+        faults = ", ".join(f"{at} s {kind} ({node})" for at, kind, node in self.faults)
+        return f"{self.nodes} nodes, {self.store}, {self.budget_mb} MB, {self.rotation_ms} ms: {faults}"
 
-    def has(self, *kinds: str) -> bool:
-        return any(what in kinds for _, what, _ in self.hurts)
+    def includes(self, *kinds: str) -> bool:
+        return any(kind in kinds for _, kind, _ in self.faults)
 
 
 @dataclass
 class Outcome:
-    plan: Plan
+    schedule: FaultSchedule
     problems: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     skipped: set[str] = field(default_factory=set)
@@ -59,8 +60,8 @@ class Outcome:
     seconds: float = 0.0
 
     def line(self) -> str:
-        what = "; ".join(self.problems) or "survived"
+        result = "; ".join(self.problems) or "passed"
         return (
-            f"seed {self.plan.seed}: {what}, in {self.seconds:.1f} s: {self.events} events, {self.log_bytes} log bytes "
-            f"({self.plan})"
+            f"seed {self.schedule.seed}: {result}, in {self.seconds:.1f} s: {self.events} events, "
+            f"{self.log_bytes} log bytes ({self.schedule})"
         )

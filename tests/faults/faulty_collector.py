@@ -1,13 +1,13 @@
-"""The real collector, in a process whose store and disk fail as the environment says. Nothing else is changed.
+"""The real collector in a process with a faulty store, disk or clock, configured by environment variables.
 
-FAULT_SEED   makes the same failures again
-FAULT_STORE  share of writes to the store that fail, each in one of the ways of a real store
-FAULT_DISK   share of disk syncs of the spool that fail with ENOSPC or EIO
-FAULT_AWAY   a file: while it is there, the store is away, and each attempt to reach it is a line in that file
-FAULT_SPEED  how many times faster time passes for everything that asks for it or waits
-FAULT_CLOCK  a file that says by how many seconds the clock is wrong
-FAULT_WEATHER  a file that says what the store does now: a share of its calls, and in which ways they fail
-FAULT_HURT   a file that gets a line for each call that failed so
+FAULT_SEED          seed of the random number generator
+FAULT_STORE         share of store writes that fail, each with a random kind of fault
+FAULT_DISK          share of the spool's fdatasync calls that fail with ENOSPC or EIO
+FAULT_OUTAGE        a file: while it exists, the store is unreachable, and each attempt appends a line to it
+FAULT_SPEED         factor by which time passes faster
+FAULT_CLOCK         a file with the offset of the clock in seconds
+FAULT_STORE_FAULTS  a file with the current store faults: the share of calls that fail, and the kinds of fault
+FAULT_INJECTED      a file that gets a line for each fault from FAULT_STORE_FAULTS
 """
 
 import asyncio
@@ -20,76 +20,77 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import warped_time  # noqa: F401 - before anybody asks what time it is
+import skewed_time  # noqa: F401 - patches `time` before other modules import it
 
 from rayhistory.collector.main import main
-from rayhistory.errors import BucketNotFound, StoreDenied, StoreUnavailable, Throttled
+from rayhistory.errors import BucketNotFound, StoreDenied, StoreThrottled, StoreUnavailable
 from rayhistory.storage.local import LocalStore
-from rayhistory.storage.seam import Listing, ObjectInfo
+from rayhistory.storage.store import Listing, ObjectInfo
 
-dice = random.Random(os.environ.get("FAULT_SEED", "0"))
+rng = random.Random(os.environ.get("FAULT_SEED", "0"))
 store_share = float(os.environ.get("FAULT_STORE", "0"))
 disk_share = float(os.environ.get("FAULT_DISK", "0"))
-away = os.environ.get("FAULT_AWAY", "")
-weather = os.environ.get("FAULT_WEATHER", "")
-hurt = os.environ.get("FAULT_HURT", "")
+outage = os.environ.get("FAULT_OUTAGE", "")
+store_faults = os.environ.get("FAULT_STORE_FAULTS", "")
+injected = os.environ.get("FAULT_INJECTED", "")
 real_put, real_create, real_sync = LocalStore.put, LocalStore.create, os.fdatasync
 real_list_all, real_list_folder = LocalStore.list_all, LocalStore.list_folder
-STALE = 3.0  # seconds by which a listing may be late
+STALE_S = 3.0
+"""A stale listing lacks objects newer than this."""
 
 
-def weather_now() -> str:
-    """In which way this call fails; empty when it does not."""
-    if not weather:
+def next_fault() -> str:
+    """Draw the fault of this call; empty for none."""
+    if not store_faults:
         return ""
-    now = json.loads(Path(weather).read_text())
-    if dice.random() >= now["share"]:
+    current = json.loads(Path(store_faults).read_text())
+    if rng.random() >= current["share"]:
         return ""
-    way = str(dice.choice(now["ways"]))
-    with Path(hurt).open("a") as told:
-        told.write(f"{way}\n")
-    return way
+    kind = str(rng.choice(current["kinds"]))
+    with Path(injected).open("a") as log:
+        log.write(f"{kind}\n")
+    return kind
 
 
-async def misfortune(write: Any, way: str = "") -> None:
-    """One of the ways in which a store does not do what it was asked, or does it and does not say so."""
-    way = way or dice.choice(
+async def inject_fault(write: Any, kind: str = "") -> None:
+    """Fail, delay, or write and report a failure; a random kind if none is given."""
+    kind = kind or rng.choice(
         ["down", "5xx", "denied", "throttled", "slow", "timeout", "acked but timed out", "reset late"]
     )
-    if way in {"down", "reset midway"}:
+    if kind in {"down", "reset midway"}:
         raise StoreUnavailable("connection refused")
-    if way == "5xx":
+    if kind == "5xx":
         raise StoreUnavailable("500 Internal Server Error")
-    if way == "denied":
+    if kind == "denied":
         raise StoreDenied("403 Forbidden")
-    if way == "throttled":
-        raise Throttled("429 Too Many Requests", 0.2)
-    if way == "timeout":
-        await asyncio.sleep(dice.uniform(0.1, 1.0))
-        raise StoreUnavailable("no answer in time")
-    if way == "slow":
-        await asyncio.sleep(dice.uniform(0.1, 1.5))
+    if kind == "throttled":
+        raise StoreThrottled("429 Too Many Requests", 0.2)
+    if kind == "timeout":
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        raise StoreUnavailable("no response in time")
+    if kind == "slow":
+        await asyncio.sleep(rng.uniform(0.1, 1.5))
         await write()
         return
     await write()
-    if way == "acked but timed out":
-        await asyncio.sleep(dice.uniform(0.1, 0.5))
-    raise StoreUnavailable(way)
+    if kind == "acked but timed out":
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
+    raise StoreUnavailable(kind)
 
 
-def reach(key: str) -> None:
-    """Raises while the store is away, each time in another way."""
-    if not away or not Path(away).exists():
+def fail_during_outage(key: str) -> None:
+    """Raise a random store error while the outage lasts."""
+    if not outage or not Path(outage).exists():
         return
-    with Path(away).open("a") as attempts:
+    with Path(outage).open("a") as attempts:
         attempts.write(f"{time.monotonic()} {key}\n")
-    raise dice.choice(
+    raise rng.choice(
         [
             StoreUnavailable("connection refused"),
             StoreUnavailable("503 Service Unavailable"),
-            StoreUnavailable("no answer in time"),
+            StoreUnavailable("no response in time"),
             StoreUnavailable("connection reset"),
-            Throttled("429 Too Many Requests", 7.0),
+            StoreThrottled("429 Too Many Requests", 7.0),
             StoreDenied("403 Forbidden"),
             BucketNotFound("the bucket does not exist"),
         ]
@@ -97,56 +98,56 @@ def reach(key: str) -> None:
 
 
 async def put(self: LocalStore, key: str, data: bytes | Path) -> None:
-    reach(key)
-    if (way := weather_now()) and way != "stale listings":
-        await misfortune(lambda: real_put(self, key, data), way)
-    elif dice.random() < store_share:
-        await misfortune(lambda: real_put(self, key, data))
+    fail_during_outage(key)
+    if (kind := next_fault()) and kind != "stale listings":
+        await inject_fault(lambda: real_put(self, key, data), kind)
+    elif rng.random() < store_share:
+        await inject_fault(lambda: real_put(self, key, data))
     else:
         await real_put(self, key, data)
 
 
 async def create(self: LocalStore, key: str, data: bytes) -> None:
-    reach(key)
-    if dice.random() < store_share / 2:
+    fail_during_outage(key)
+    if rng.random() < store_share / 2:
         raise StoreUnavailable("connection refused")
-    if (way := weather_now()) and way != "stale listings":
-        await misfortune(lambda: real_create(self, key, data), way)
+    if (kind := next_fault()) and kind != "stale listings":
+        await inject_fault(lambda: real_create(self, key, data), kind)
     else:
         await real_create(self, key, data)
 
 
-async def nothing() -> None:
+async def write_nothing() -> None:
     pass
 
 
-def is_old(info: ObjectInfo) -> bool:
-    """By the kernel's clock: ours may be wrong."""
-    return info.modified < Path(hurt).stat().st_mtime - STALE
+def is_listed(info: ObjectInfo) -> bool:
+    """Compare with a file's time: the clock of this process may be wrong."""
+    return info.modified < Path(injected).stat().st_mtime - STALE_S
 
 
 async def list_all(self: LocalStore, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-    way = weather_now()
-    if way and way != "stale listings":
-        await misfortune(nothing, way)
+    kind = next_fault()
+    if kind and kind != "stale listings":
+        await inject_fault(write_nothing, kind)
     async for info in real_list_all(self, prefix, start_after):
-        if way != "stale listings" or is_old(info):
+        if kind != "stale listings" or is_listed(info):
             yield info
 
 
 async def list_folder(self: LocalStore, prefix: str) -> Listing:
-    way = weather_now()
-    if way and way != "stale listings":
-        await misfortune(nothing, way)
+    kind = next_fault()
+    if kind and kind != "stale listings":
+        await inject_fault(write_nothing, kind)
     listing = await real_list_folder(self, prefix)
-    if way != "stale listings":
+    if kind != "stale listings":
         return listing
-    return Listing(listing.folders, [info for info in listing.objects if is_old(info)])
+    return Listing(listing.folders, [info for info in listing.objects if is_listed(info)])
 
 
 def fdatasync(descriptor: int) -> None:
-    if dice.random() < disk_share:
-        raise OSError(dice.choice([errno.ENOSPC, errno.EIO]), "a bad disk")
+    if rng.random() < disk_share:
+        raise OSError(rng.choice([errno.ENOSPC, errno.EIO]), "injected disk fault")
     real_sync(descriptor)
 
 

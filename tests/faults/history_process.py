@@ -1,4 +1,4 @@
-"""The real history server, and the real fold, which may be killed like everybody else."""
+"""A history server process and fold processes, which scenarios may kill."""
 
 import http.client
 import json
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from faults.victim import free_port
+from faults.collector_under_test import free_port
 
 _BIN = Path(sys.executable).parent
-_PATIENCE = 120.0
+_TIMEOUT_S = 120.0
 
 
-class History:
+class HistoryProcess:
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
         self._home = home
         self._environment = {**os.environ, **environment, "RAYHISTORY_CACHE_DIR": str(home / "cache")}
@@ -25,16 +25,18 @@ class History:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fold(self, cluster: str, *, killed: random.Random | None = None) -> None:
-        """All sessions of the cluster; or half of it, when it is killed."""
+    def fold(self, cluster: str, *, kill_rng: random.Random | None = None) -> None:
+        """Index all sessions of the cluster, or kill the fold after a random time."""
         command = [_BIN / "rayhistory", "index", f"default/{cluster}"]
         with (self._home / "fold.log").open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
-            if killed:
-                time.sleep(killed.uniform(0.3, 2.0))
+            if kill_rng:
+                time.sleep(kill_rng.uniform(0.3, 2.0))
                 process.kill()
-            code = process.wait(_PATIENCE * 2)
-        assert killed or code == 0, f"the fold ended with {code}: {(self._home / 'fold.log').read_text()[-2000:]}"
+            code = process.wait(_TIMEOUT_S * 2)
+        assert kill_rng or code == 0, (
+            f"fold failed with exit status {code}: {(self._home / 'fold.log').read_text()[-2000:]}"
+        )
 
     def start(self) -> None:
         with (self._home / "server.log").open("ab") as log:
@@ -48,34 +50,34 @@ class History:
             self._process.kill()
             self._process.wait()
 
-    def glance(self, cluster: str, session: str) -> None:
-        """As somebody who opens the session while all this goes on, and does not wait for the answer."""
-        with_answer = http.client.HTTPConnection("127.0.0.1", self._port, timeout=0.3)
+    def open_and_disconnect(self, cluster: str, session: str) -> None:
+        """Request the session's tasks and disconnect before the response."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=0.3)
         try:
-            with_answer.request("GET", f"/s/default/{cluster}/{session}/api/v0/tasks")
-            with_answer.getresponse().read()
+            connection.request("GET", f"/s/default/{cluster}/{session}/api/v0/tasks")
+            connection.getresponse().read()
         except (OSError, http.client.HTTPException):
             pass
         finally:
-            with_answer.close()
+            connection.close()
 
     def tasks(self, cluster: str, session: str) -> list[dict[str, Any]]:
-        """What a visitor is shown, however long the fold takes."""
-        deadline = time.monotonic() + _PATIENCE
+        """Return the tasks that the server serves; waits until the session is indexed."""
+        deadline = time.monotonic() + _TIMEOUT_S
         path = f"/s/default/{cluster}/{quote(session)}/api/v0/tasks?limit=10000&detail=1"
         while True:
             status, body = self._get(path)
             if status == 200:
                 return list(json.loads(body)["data"]["result"]["result"])
-            assert time.monotonic() < deadline, f"the server says {status}: {body[:500]!r}"
+            assert time.monotonic() < deadline, f"server responded {status}: {body[:500]!r}"
             time.sleep(0.2)
 
     def _get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             return 0, str(error).encode()
         finally:

@@ -1,7 +1,7 @@
-"""What Ray's processes do to their log files: append, rotate by renaming, copy and cut, cut, at any moment.
+"""A log writer that appends, rotates by renaming, copies and truncates, and truncates, as Ray's processes do.
 
-Every byte that was ever written is remembered with the file that it went to: a `Life` is what one file held while it
-only grew, whatever it was called. A file that is cut without a copy takes with it what nobody had read yet.
+It remembers every byte that it wrote, by `LogVersion`. Truncation without a copy loses the bytes that the collector had
+not read yet.
 """
 
 import contextlib
@@ -20,38 +20,40 @@ NAMES = (
     "worker-1-01000000-7.err",
     "old/a.log",
 )
-_MOST_CUTS = 4
+_MAX_TRUNCATIONS = 4
 
 
 @dataclass
-class Life:
+class LogVersion:
+    """The content of one log file from its creation or truncation to the next, under any name."""
+
     name: str
-    """Where it began."""
-    mark: bytes
-    """Its first bytes, which no other has."""
+    """Its first name."""
+    header: bytes
+    """Its first line, which is unique."""
     content: bytearray = field(default_factory=bytearray)
-    settled: int = 0
-    """So many bytes were seen to be in the store."""
-    whole: bool = True
-    """False when it was cut, or its node was lost: only what is settled has to be there."""
+    confirmed_bytes: int = 0
+    """Bytes that were found in the store."""
+    complete: bool = True
+    """False after truncation or loss of the node: only the confirmed bytes are required."""
 
 
 class LogWriter:
-    """Writes into the logs of one node until it is told to stop; `move` begins the logs of another session."""
+    """Writes into the logs of one node until stopped; `move` continues in another session."""
 
     def __init__(self, seed: str, node: str) -> None:
-        self.lives: dict[str, list[Life]] = {}
-        """By session."""
+        self.versions: dict[str, list[LogVersion]] = {}
+        """Log versions by session."""
         self.written = 0
-        self.done: dict[str, int] = {}
-        """How often each kind of rotation was done."""
+        self.rotations: dict[str, int] = {}
+        """Rotations by kind."""
         self._node = node
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._directory: Path | None = None
-        self._open: dict[str, Life] = {}
-        self._cuts: dict[str, int] = {}
+        self._open: dict[str, LogVersion] = {}
+        self._truncations: dict[str, int] = {}
         self._session = ""
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._failure: BaseException | None = None
@@ -66,38 +68,38 @@ class LogWriter:
             raise self._failure
 
     def move(self, directory: Path) -> None:
-        with self._turn:
+        with self._lock:
             self._directory, self._session = directory / "logs", directory.name
-            self._open, self._cuts = {}, {}
-            self.lives.setdefault(self._session, [])
+            self._open, self._truncations = {}, {}
+            self.versions.setdefault(self._session, [])
 
     def sizes(self) -> dict[int, int]:
-        """How much of each life is written now."""
-        with self._turn:
-            return {id(life): len(life.content) for lives in self.lives.values() for life in lives}
+        """Bytes written so far, by the version's `id`."""
+        with self._lock:
+            return {id(version): len(version.content) for versions in self.versions.values() for version in versions}
 
     def rotate_all(self) -> None:
-        """At the worst moment, which the caller knows."""
-        with self._turn:
+        """Rotate every open file."""
+        with self._lock:
             for name in list(self._open):
-                self._dice.choice([self._rename, self._rename, self._copy_and_cut])(name)
+                self._rng.choice([self._rename, self._rename, self._copy_and_truncate])(name)
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._dice.uniform(0.002, 0.03)):
-                with self._turn:
+            while not self._stop.wait(self._rng.uniform(0.002, 0.03)):
+                with self._lock:
                     self._step()
-        except BaseException as failure:  # noqa: BLE001 - told to who waits
+        except BaseException as failure:  # noqa: BLE001 - raised by `stop`
             self._failure = failure
 
     def _step(self) -> None:
-        name, chance = self._dice.choice(NAMES), self._dice.random()
-        if chance < 0.02:
+        name, draw = self._rng.choice(NAMES), self._rng.random()
+        if draw < 0.02:
             self._rename(name)
-        elif chance < 0.03:
-            self._copy_and_cut(name)
-        elif chance < 0.034 and self._cuts.get(name, 0) < _MOST_CUTS:
-            self._cut(name)
+        elif draw < 0.03:
+            self._copy_and_truncate(name)
+        elif draw < 0.034 and self._truncations.get(name, 0) < _MAX_TRUNCATIONS:
+            self._truncate(name)
         else:
             self._append(name)
 
@@ -105,26 +107,26 @@ class LogWriter:
         assert self._directory
         path = self._directory / name
         path.parent.mkdir(exist_ok=True)
-        life = self._open.get(name)
+        version = self._open.get(name)
         data = b""
-        if life is None:
-            mark = b"%s %d %s %s\n" % (
-                self._session.encode(), len(self.lives[self._session]), self._node[:8].encode(), name.encode()
+        if version is None:
+            header = b"%s %d %s %s\n" % (
+                self._session.encode(), len(self.versions[self._session]), self._node[:8].encode(), name.encode()
             )  # fmt: skip
-            life = self._open[name] = Life(name, mark)
-            self.lives[self._session].append(life)
-            data = mark
-        lines = self._dice.choice([1, 1, 1, 5, 50, 1000])
-        data += b"".join(b"%d %s\n" % (n, self._dice.randbytes(20).hex().encode()) for n in range(lines))
-        if self._dice.random() < 0.1:
-            data = data[:-1]  # half a line
-        life.content += data
+            version = self._open[name] = LogVersion(name, header)
+            self.versions[self._session].append(version)
+            data = header
+        lines = self._rng.choice([1, 1, 1, 5, 50, 1000])
+        data += b"".join(b"%d %s\n" % (n, self._rng.randbytes(20).hex().encode()) for n in range(lines))
+        if self._rng.random() < 0.1:
+            data = data[:-1]  # an incomplete line
+        version.content += data
         self.written += len(data)
         with path.open("ab", buffering=0) as file:
             file.write(data)
 
     def _rename(self, name: str) -> None:
-        """As Ray and spdlog do: the numbers of all that were rotated before go up."""
+        """Rotate as Ray and spdlog do: older files get the next number."""
         if self._open.pop(name, None) is None:
             return
         self._shift(name)
@@ -132,24 +134,24 @@ class LogWriter:
         (self._directory / name).rename(self._directory / _numbered(name, 1))
         self._count("rotated")
 
-    def _copy_and_cut(self, name: str) -> None:
+    def _copy_and_truncate(self, name: str) -> None:
         if self._open.pop(name, None) is None:
             return
         self._shift(name)
         assert self._directory
         shutil.copyfile(self._directory / name, self._directory / _numbered(name, 1))
         os.truncate(self._directory / name, 0)
-        self._count("copied and cut")
+        self._count("copied and truncated")
 
-    def _cut(self, name: str) -> None:
-        life = self._open.pop(name, None)
-        if life is None:
+    def _truncate(self, name: str) -> None:
+        version = self._open.pop(name, None)
+        if version is None:
             return
         assert self._directory
-        life.whole = False
+        version.complete = False
         os.truncate(self._directory / name, 0)
-        self._cuts[name] = self._cuts.get(name, 0) + 1
-        self._count("cut")
+        self._truncations[name] = self._truncations.get(name, 0) + 1
+        self._count("truncated")
 
     def _shift(self, name: str) -> None:
         assert self._directory
@@ -160,7 +162,7 @@ class LogWriter:
             (self._directory / _numbered(name, number - 1)).rename(self._directory / _numbered(name, number))
 
     def _count(self, kind: str) -> None:
-        self.done[kind] = self.done.get(kind, 0) + 1
+        self.rotations[kind] = self.rotations.get(kind, 0) + 1
 
 
 def _numbered(name: str, number: int) -> str:
@@ -169,8 +171,8 @@ def _numbered(name: str, number: int) -> str:
     return f"{stem}.{number}{dot}{extension}" if extension != "log" else f"{name}.{number}"
 
 
-def present(directory: Path) -> dict[str, bytes]:
-    """The files of a session's logs as they are now."""
+def read_files(directory: Path) -> dict[str, bytes]:
+    """Return the content of all files below a directory."""
     found: dict[str, bytes] = {}
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Time that passes faster, or a clock that is wrong, for all of this process that is imported after this.
+"""Faster time, or a wrong clock, for every module that this process imports later.
 
-FAULT_SPEED and FAULT_CLOCK: see the collector that is hurt.
+FAULT_SPEED and FAULT_CLOCK are described in `faulty_collector`.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ speed = float(os.environ.get("FAULT_SPEED", "1"))
 clock = os.environ.get("FAULT_CLOCK", "")
 
 
-class Hasty(selectors.DefaultSelector):
+class FastSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> Any:
         return super().select(timeout / speed if timeout else timeout)
 
 
-def hurry() -> None:
-    """Of the loops, only Python's own asks `time` what time it is."""
+def speed_up() -> None:
+    """Make time pass faster. Needs Python's event loop: uvloop does not read the `time` module."""
     for name in ("time", "monotonic", "time_ns", "monotonic_ns"):
         real = getattr(time, name)
-        began = real()
-        setattr(time, name, lambda real=real, began=began: began + type(began)((real() - began) * speed))
-    uvloop.new_event_loop = lambda: asyncio.SelectorEventLoop(Hasty())
+        start = real()
+        setattr(time, name, lambda real=real, start=start: start + type(start)((real() - start) * speed))
+    uvloop.new_event_loop = lambda: asyncio.SelectorEventLoop(FastSelector())
 
 
-def be_wrong() -> None:
-    def error() -> float:
+def skew_clock() -> None:
+    def offset() -> float:
         with suppress(OSError, ValueError):
             return float(Path(clock).read_text())
         return 0.0
 
     real, real_ns = time.time, time.time_ns
-    time.time = lambda: real() + error()
-    time.time_ns = lambda: real_ns() + int(error() * 10**9)
+    time.time = lambda: real() + offset()
+    time.time_ns = lambda: real_ns() + int(offset() * 10**9)
 
 
 if speed != 1:
-    hurry()
+    speed_up()
 if clock:
-    be_wrong()
+    skew_clock()

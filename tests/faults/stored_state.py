@@ -1,4 +1,4 @@
-"""What is in the store, read with nothing but gzip, JSON and DuckDB: shares no code with the project."""
+"""The events and seals in a store, read with gzip, JSON and DuckDB. Shares no code with the project."""
 
 import gzip
 import json
@@ -16,27 +16,28 @@ EVENT_FILE = re.compile(r"/(node_events|job_events/[^/]+)/[^/]+-\d{4}-\d{2}-\d{2
 
 
 @dataclass
-class Verdict:
+class StoredState:
     acked: set[str]
-    stored: Counter[str]
+    event_counts: Counter[str]
+    """Copies of each event, by event id."""
     tasks: set[str]
-    """Tasks of which there is a definition."""
+    """Ids of tasks that have a definition event."""
     dropped: int
     received: int
-    claimed: int
-    """Events that the seals say are stored."""
+    sealed_as_stored: int
+    """Events that the seals report as stored."""
 
     @property
     def missing(self) -> set[str]:
-        return self.acked - set(self.stored)
+        return self.acked - set(self.event_counts)
 
     @property
-    def twice(self) -> set[str]:
-        return {name for name, count in self.stored.items() if count > 1}
+    def duplicates(self) -> set[str]:
+        return {name for name, count in self.event_counts.items() if count > 1}
 
 
-def folded_tasks(store: Path) -> list[str]:
-    """The tasks that a reader is shown, from the index that the project made, read with nothing but DuckDB."""
+def index_and_read_tasks(store: Path) -> list[str]:
+    """Index the store with the project, and read the task ids of the index with DuckDB."""
     environment = {**os.environ, "LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": str(store / "cache")}
     command = [Path(sys.executable).parent / "rayhistory", "index"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -45,23 +46,23 @@ def folded_tasks(store: Path) -> list[str]:
         return [task for (task,) in database.execute(f"SELECT task_id FROM read_parquet('{files}')").fetchall()]
 
 
-def judge(store: Path, acked: set[str]) -> Verdict:
-    stored: Counter[str] = Counter()
+def read_state(store: Path, acked: set[str]) -> StoredState:
+    event_counts: Counter[str] = Counter()
     tasks: set[str] = set()
     for path in store.rglob("*"):
         if path.is_file() and EVENT_FILE.search(str(path)):
             data = path.read_bytes()
             for line in (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines():
                 event = json.loads(line)
-                stored[event["eventId"]] += 1
+                event_counts[event["eventId"]] += 1
                 if task := event.get("taskDefinitionEvent", {}).get("taskId"):
                     tasks.add(task)
     seals = [json.loads(path.read_bytes()) for path in store.glob("ray-history/seals/*/*/*/*.json")]
-    return Verdict(
+    return StoredState(
         acked,
-        stored,
+        event_counts,
         tasks,
         dropped=sum(seal.get("dropped", 0) for seal in seals),
         received=sum(seal.get("received", 0) for seal in seals),
-        claimed=sum(seal.get("stored", 0) for seal in seals),
+        sealed_as_stored=sum(seal.get("stored", 0) for seal in seals),
     )

@@ -1,6 +1,6 @@
-"""A dozen bad days, always the same ones; `make test-faults` lives two hundred.
+"""A dozen scenarios with fixed seeds; `make test-faults` runs two hundred.
 
-RAYHISTORY_SEED=123 python -m pytest tests/faults/test_days.py
+RAYHISTORY_SEED=123 python -m pytest tests/faults/test_scenarios.py
 """
 
 import os
@@ -10,24 +10,23 @@ from concurrent.futures import Future
 import pytest
 
 from faults.campaign import Campaign
-from faults.plan import Outcome
+from faults.fault_schedule import Outcome
 
 SEEDS = [int(seed) for seed in (os.environ.get("RAYHISTORY_SEED") or "11 17 32 36 37 43 45 74 80 150 168 194").split()]
 
 
 @pytest.fixture(scope="module")
-def days(request: pytest.FixtureRequest) -> "Iterator[dict[int, Future[Outcome]]]":
-    """Two are lived at the same time, while the tests wait for one after the other."""
-    here = [item for item in request.session.items if item.path == request.path]
-    wanted = [item.callspec.params["seed"] for item in here if isinstance(item, pytest.Function)]
+def scenarios(request: pytest.FixtureRequest) -> "Iterator[dict[int, Future[Outcome]]]":
+    """The selected scenarios, two of them running at a time."""
+    items = [item for item in request.session.items if item.path == request.path]
+    seeds = [item.callspec.params["seed"] for item in items if isinstance(item, pytest.Function)]
     with Campaign() as campaign:
-        yield {seed: campaign.begin(seed) for seed in wanted}
+        yield {seed: campaign.submit(seed) for seed in seeds}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_lost_and_nothing_is_there_twice(days: "dict[int, Future[Outcome]]", seed: int) -> None:
-    """Whatever the seed does to collectors, disks, clocks, stores, Ray and the server: see `day`."""
-    outcome = days[seed].result()
+def test_nothing_is_lost_or_duplicated(scenarios: "dict[int, Future[Outcome]]", seed: int) -> None:
+    outcome = scenarios[seed].result()
     assert not outcome.problems, outcome.line()
     assert outcome.events
     assert outcome.log_bytes

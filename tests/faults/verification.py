@@ -1,6 +1,6 @@
-"""Whether a day was survived: what was sent and written against what is in the store, and what a reader is shown.
+"""Verification of a scenario: compares what was sent and written with what is stored and indexed.
 
-Shares no code with the project. Objects are read with gzip and JSON, packs by `packfiles`, indexes with DuckDB.
+Shares no code with the project. Objects are read with gzip and JSON, packs by `pack_parser`, indexes with DuckDB.
 """
 
 import base64
@@ -15,53 +15,54 @@ from typing import Any
 
 import duckdb
 
-from faults.logwriters import Life
-from faults.packfiles import EVENTS, LOG, Stored, read_streams
+from faults.log_writer import LogVersion
+from faults.pack_parser import EVENTS, LOG, StoredStream, read_streams
 from faults.workload import STATES
 
-Shown = dict[tuple[str, int], tuple[str, str | None, str | None, bool]]
-"""By task and attempt: state, name, error, and whether history had to close it."""
+TaskStates = dict[tuple[str, int], tuple[str, str | None, str | None, bool]]
+"""State, name, error, and whether the state was inferred at session end, by task id and attempt."""
 EVENT_FILE = re.compile(r"/([^/]+)/(?:node_events|job_events/[^/]+)/[^/]+\.jsonl(\.gz)?$")
 
 
 @dataclass
-class Kept:
-    """What is in the store of one session."""
+class StoredSession:
+    """The stored events, log streams and seals of one session."""
 
     objects: dict[str, Counter[str]] = field(default_factory=dict)
-    """Events by node: how often each is there."""
+    """Copies of each event in event objects, by node and event id."""
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
-    streams: dict[str, list[Stored]] = field(default_factory=dict)
-    """Of packs, by node."""
+    """Events in event objects and packs, by event id."""
+    streams: dict[str, list[StoredStream]] = field(default_factory=dict)
+    """Streams in packs, by node."""
     seals: dict[str, dict[str, Any]] = field(default_factory=dict)
     ended: bool = False
 
     def in_packs(self, node: str) -> set[str]:
-        return {event["eventId"] for stream in self.streams.get(node, ()) for event in _lines_of(stream)}
+        return {event["eventId"] for stream in self.streams.get(node, ()) for event in _events_in(stream)}
 
 
-def read_session(store: Path, cluster: str, session: str) -> Kept:
-    kept = Kept()
-    for path in _below(store / "cluster-history" / "raycluster" / "default" / cluster / session):
+def read_session(store: Path, cluster: str, session: str) -> StoredSession:
+    stored = StoredSession()
+    for path in _files_below(store / "cluster-history" / "raycluster" / "default" / cluster / session):
         if match := EVENT_FILE.search(str(path)):
             data = path.read_bytes()
             for line in (gzip.decompress(data) if match[2] else data).splitlines():
                 event = json.loads(line)
-                kept.objects.setdefault(match[1], Counter())[event["eventId"]] += 1
-                kept.events[event["eventId"]] = event
-    ours = store / "ray-history"
-    for node in _folders(ours / "logs" / "default" / cluster / session):
-        kept.streams[node.name] = read_streams(node)
-        for stream in kept.streams[node.name]:
-            kept.events |= {event["eventId"]: event for event in _lines_of(stream)}
-    for path in (ours / "seals" / "default" / cluster / session).glob("[!.]*.json"):
-        kept.seals[path.stem] = json.loads(path.read_bytes())
-    kept.ended = (ours / "sessions" / "default" / cluster / session / "end.json").exists()
-    return kept
+                stored.objects.setdefault(match[1], Counter())[event["eventId"]] += 1
+                stored.events[event["eventId"]] = event
+    history = store / "ray-history"
+    for node in _folders(history / "logs" / "default" / cluster / session):
+        stored.streams[node.name] = read_streams(node)
+        for stream in stored.streams[node.name]:
+            stored.events |= {event["eventId"]: event for event in _events_in(stream)}
+    for path in (history / "seals" / "default" / cluster / session).glob("[!.]*.json"):
+        stored.seals[path.stem] = json.loads(path.read_bytes())
+    stored.ended = (history / "sessions" / "default" / cluster / session / "end.json").exists()
+    return stored
 
 
-def _lines_of(stream: Stored) -> Iterator[dict[str, Any]]:
-    """Members of a kind that begins with "snapshots" are answers of the dashboard, not events of Ray."""
+def _events_in(stream: StoredStream) -> Iterator[dict[str, Any]]:
+    """Yield Ray's events. Other members of event streams are dashboard responses."""
     if stream.kind == EVENTS and stream.content:
         for line in gzip.decompress(stream.content).splitlines():
             event = json.loads(line)
@@ -69,7 +70,7 @@ def _lines_of(stream: Stored) -> Iterator[dict[str, Any]]:
                 yield event
 
 
-def _below(directory: Path) -> list[Path]:
+def _files_below(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file()] if directory.exists() else []
 
 
@@ -80,74 +81,74 @@ def _folders(directory: Path) -> list[Path]:
 # Events
 
 
-def check_events(kept: Kept, must: set[str], sent: Counter[str]) -> Iterator[str]:
-    if lost := must - kept.events.keys():
-        yield f"{len(lost)} of {len(must)} acknowledged events are lost"
-    if strange := kept.events.keys() - sent.keys():
-        yield f"{len(strange)} events were never sent"
-    total: Counter[str] = sum(kept.objects.values(), Counter())
-    if often := [name for name, count in total.items() if count > sent[name]]:
-        yield f"{len(often)} events are stored more often than they were sent"
+def check_events(stored: StoredSession, required: set[str], sent: Counter[str]) -> Iterator[str]:
+    if lost := required - stored.events.keys():
+        yield f"{len(lost)} of {len(required)} acked events are lost"
+    if unexpected := stored.events.keys() - sent.keys():
+        yield f"{len(unexpected)} events were never sent"
+    total: Counter[str] = sum(stored.objects.values(), Counter())
+    if repeated := [name for name, count in total.items() if count > sent[name]]:
+        yield f"{len(repeated)} events are stored more often than they were sent"
 
 
-def check_seal(kept: Kept, node: str, *, exact: bool) -> Iterator[str]:
-    """What the node's collector says of itself is what is there; `exact` is not to be had from a disk that failed."""
-    seal = kept.seals.get(node)
+def check_seal(stored: StoredSession, node: str, *, exact: bool) -> Iterator[str]:
+    """Compare the counts in a node's seal with the store. Counts are not exact after disk faults."""
+    seal = stored.seals.get(node)
     if seal is None:
         yield f"{node[:8]} has no seal"
         return
-    there = kept.objects.get(node, Counter()).total()
-    received, stored = seal.get("received", 0), seal.get("stored", 0)
-    if received != stored or (received != there if exact else received > there):
-        yield f"{node[:8]} says {received} received and {stored} stored, and {there} are there"
+    found = stored.objects.get(node, Counter()).total()
+    received, reported = seal.get("received", 0), seal.get("stored", 0)
+    if received != reported or (received != found if exact else received > found):
+        yield f"{node[:8]} reports {received} received and {reported} stored, and {found} are in the store"
     for name in ("dropped", "set_aside", "left_behind"):
         if seal.get(name):
-            yield f"{node[:8]} says {name}: {seal[name]}"
-    if open_ones := kept.in_packs(node) - kept.objects.get(node, Counter()).keys():
-        yield f"{len(open_ones)} events of {node[:8]} are in packs only, after a clean end"
+            yield f"{node[:8]} reports {name}: {seal[name]}"
+    if in_packs_only := stored.in_packs(node) - stored.objects.get(node, Counter()).keys():
+        yield f"{len(in_packs_only)} events of {node[:8]} are in packs only, after a clean end"
 
 
 # Logs
 
 
-def check_logs(kept: Kept, node: str, lives: list[Life]) -> Iterator[str]:
-    """Every byte of every file that was not cut, once."""
-    streams = [stream for stream in kept.streams.get(node, ()) if stream.kind == LOG]
-    for life in lives:
-        found = [stream for stream in streams if stream.content.startswith(life.mark)]
+def check_logs(stored: StoredSession, node: str, versions: list[LogVersion]) -> Iterator[str]:
+    """Check that each log version is stored once and completely, or up to its confirmed bytes if truncated."""
+    streams = [stream for stream in stored.streams.get(node, ()) if stream.kind == LOG]
+    for version in versions:
+        found = [stream for stream in streams if stream.content.startswith(version.header)]
         if len(found) > 1:
-            yield f"{life.name} of {node[:8]} is there {len(found)} times: {[stream.name for stream in found]}"
+            yield f"{version.name} of {node[:8]} is stored {len(found)} times: {[stream.name for stream in found]}"
         content = found[0].content if found else b""
-        if not life.content.startswith(content):
-            yield f"{life.name} of {node[:8]} has bytes that were never written"
-        least = len(life.content) if life.whole else life.settled
-        if len(content) < least:
-            yield f"{least - len(content)} of {len(life.content)} bytes of {life.name} of {node[:8]} are lost"
+        if not version.content.startswith(content):
+            yield f"{version.name} of {node[:8]} has bytes that were never written"
+        required = len(version.content) if version.complete else version.confirmed_bytes
+        if len(content) < required:
+            yield f"{required - len(content)} of {len(version.content)} bytes of {version.name} of {node[:8]} are lost"
     for stream in streams:
-        if stream.content and not any(life.content.startswith(stream.content) for life in lives):
-            yield f"{stream.name} of {node[:8]} is no file that there was"
+        if stream.content and not any(version.content.startswith(stream.content) for version in versions):
+            yield f"{stream.name} of {node[:8]} is not a file that was written"
 
 
-def check_plain(store: Path, cluster: str, session: str, node: str, files: dict[str, bytes]) -> Iterator[str]:
-    """After a clean end, each file is also there as a whole."""
-    place = store / "cluster-history" / "raycluster" / "default" / cluster / session / node / "logs"
+def check_whole_files(store: Path, cluster: str, session: str, node: str, files: dict[str, bytes]) -> Iterator[str]:
+    """Check the whole log files, which a clean end writes beside the packs."""
+    directory = store / "cluster-history" / "raycluster" / "default" / cluster / session / node / "logs"
     for name, content in files.items():
-        path = place / name
+        path = directory / name
         if not path.exists():
-            yield f"{name} of {node[:8]} is not there as a whole file"
+            yield f"{name} of {node[:8]} is missing as a whole file"
         elif path.read_bytes() != content:
-            yield f"{name} of {node[:8]} is not as it was at the end"
+            yield f"{name} of {node[:8]} differs from the file on the node"
 
 
-# What is shown
+# Index
 
 
-def folded(kept: Kept) -> Shown:
-    """Every attempt of every task, from events in any order."""
+def expected_tasks(stored: StoredSession) -> TaskStates:
+    """Derive the final state of every task attempt from its events, in any order."""
     reached: dict[tuple[str, int], int] = {}
     names: dict[tuple[str, int], str] = {}
     errors: dict[tuple[str, int], str] = {}
-    for event in kept.events.values():
+    for event in stored.events.values():
         nested = event.get("taskDefinitionEvent") or event["taskLifecycleEvent"]
         key = (base64.b64decode(nested["taskId"]).hex(), nested.get("taskAttempt", 0))
         states = [STATES.index(each["state"]) for each in nested.get("stateTransitions", ())]
@@ -167,36 +168,36 @@ def folded(kept: Kept) -> Shown:
     }
 
 
-def check_index(store: Path, cluster: str, session: str, kept: Kept) -> Iterator[str]:
-    place = store / "ray-history" / "index" / "default" / cluster / session
-    expected = folded(kept)
-    generations = sorted(place.glob("manifest-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+def check_index(store: Path, cluster: str, session: str, stored: StoredSession) -> Iterator[str]:
+    directory = store / "ray-history" / "index" / "default" / cluster / session
+    expected = expected_tasks(stored)
+    generations = sorted(directory.glob("manifest-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
     if not generations:
-        yield "there is no index"
+        yield "the index is missing"
         return
     manifest = json.loads(generations[-1].read_bytes())
-    files = place / manifest["build"] / "tasks.*.parquet"
-    wanted = "task_id, attempt_number, state, name, error_message, closed_by_history"
+    files = directory / manifest["build"] / "tasks.*.parquet"
+    columns = "task_id, attempt_number, state, name, error_message, closed_by_history"
     with duckdb.connect() as database:
-        rows = database.execute(f"SELECT {wanted} FROM read_parquet('{files}')").fetchall()
-    shown = {(row[0], row[1]): tuple(row[2:]) for row in rows}
-    if len(rows) != len(shown):
-        yield f"{len(rows) - len(shown)} attempts are shown twice"
-    if missing := expected.keys() - shown.keys():
-        yield f"{len(missing)} of {len(expected)} attempts are not shown"
-    if strange := shown.keys() - expected.keys():
-        yield f"{len(strange)} attempts are shown that there never were"
-    wrong = [key for key in expected.keys() & shown.keys() if not _agree(expected[key], shown[key])]
+        rows = database.execute(f"SELECT {columns} FROM read_parquet('{files}')").fetchall()
+    indexed = {(row[0], row[1]): tuple(row[2:]) for row in rows}
+    if len(rows) != len(indexed):
+        yield f"{len(rows) - len(indexed)} attempts are indexed twice"
+    if missing := expected.keys() - indexed.keys():
+        yield f"{len(missing)} of {len(expected)} attempts are not indexed"
+    if unexpected := indexed.keys() - expected.keys():
+        yield f"{len(unexpected)} indexed attempts do not exist"
+    wrong = [key for key in expected.keys() & indexed.keys() if not _matches(expected[key], indexed[key])]
     if wrong:
-        yield f"{len(wrong)} attempts are shown wrong, as {shown[wrong[0]]} for {expected[wrong[0]]}"
+        yield f"{len(wrong)} attempts are indexed wrong, as {indexed[wrong[0]]} instead of {expected[wrong[0]]}"
 
 
-def _agree(expected: tuple[Any, ...], shown: tuple[Any, ...]) -> bool:
-    """An attempt that history had to close has an error text of its own."""
-    state, name, error, closed = expected
+def _matches(expected: tuple[Any, ...], indexed: tuple[Any, ...]) -> bool:
+    """Compare two attempts, except the error text of a state that was inferred at session end."""
+    state, name, error, inferred = expected
     return (
-        shown[0] == state
-        and (shown[1] == name or name is None)
-        and bool(shown[3]) == closed
-        and (closed or shown[2] == error)
+        indexed[0] == state
+        and (indexed[1] == name or name is None)
+        and bool(indexed[3]) == inferred
+        and (inferred or indexed[2] == error)
     )

@@ -1,7 +1,7 @@
-"""Tasks of a Ray that exists only here: their events are posted as Ray posts them, and every answer is remembered.
+"""Simulated Ray tasks: posts their events as Ray does and remembers every response.
 
-A batch without a 200 is sent again, later and after others, or not at all; some that had one are sent again as well.
-The owner of a task and the worker that runs it post to the collectors of different nodes.
+A batch that did not get 200 is usually resent later, after other batches. Some acked batches are resent too. A task's
+owner and its worker post to the collectors of different nodes.
 """
 
 import base64
@@ -14,35 +14,36 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-SENT_AGAIN, ACKED_AND_SENT_AGAIN = 0.85, 0.06
-BEGIN = 1_794_770_000
+RESEND_UNACKED, RESEND_ACKED = 0.85, 0.06
+"""Probability that a batch is resent."""
+START_S = 1_794_770_000
 STATES = ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER", "RUNNING", "FINISHED", "FAILED")
-"""Those that happen here, in Ray's order."""
+"""The states that occur here, in Ray's order."""
 
 
 @dataclass
 class Batch:
     session: str
-    names: list[str]
+    event_ids: list[str]
     body: bytes
 
 
 class Poster:
-    """What is sent to one node's collector."""
+    """Posts batches to one node's collector until stopped."""
 
     def __init__(self, seed: str, node: str, port: int) -> None:
-        self.others: list[Poster] = [self]
-        """The posters of all nodes."""
+        self.peers: list[Poster] = [self]
+        """The posters of all nodes, this one included."""
         self.node = node
         self.session = ""
         self.acked: dict[str, set[str]] = {}
-        """By session: what was answered 200 here at least once."""
+        """Event ids that got 200 at least once, by session."""
         self.sent: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
-        self.again = 0
-        self._port, self._dice = port, random.Random(seed)
+        self.resent = 0
+        self._port, self._rng = port, random.Random(seed)
         self._outbox: list[Batch] = []
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._connection: http.client.HTTPConnection | None = None
@@ -54,35 +55,35 @@ class Poster:
         self._stop.set()
         self._thread.join()
 
-    def known(self) -> dict[str, set[str]]:
-        with self._turn:
-            return {session: set(names) for session, names in self.acked.items()}
+    def acked_so_far(self) -> dict[str, set[str]]:
+        with self._lock:
+            return {session: set(event_ids) for session, event_ids in self.acked.items()}
 
     def add(self, batch: Batch) -> None:
-        """Somewhere among what waits, so that the order is not that of the events."""
-        with self._turn:
-            self._outbox.insert(self._dice.randrange(len(self._outbox) + 1), batch)
+        """Queue a batch at a random position, so that batches are reordered."""
+        with self._lock:
+            self._outbox.insert(self._rng.randrange(len(self._outbox) + 1), batch)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._dice.uniform(0.0, 0.04)):
+        while not self._stop.wait(self._rng.uniform(0.0, 0.04)):
             if len(self._outbox) < 20:
-                self._invent()
-            with self._turn:
+                self._add_tasks()
+            with self._lock:
                 batch = self._outbox.pop(0)
             self._send(batch)
 
-    def _invent(self) -> None:
-        """Some tasks: this node is the owner, any node runs them."""
-        for_owner, for_worker = [], []
-        for _ in range(self._dice.randrange(1, 12)):
-            owner, worker = task_events(self._dice, self.session, self.node)
-            for_owner += owner
-            for_worker += worker
-        self._dice.shuffle(for_owner)
-        self.add(self._batch(for_owner, self.node))
-        if for_worker:
-            other = self._dice.choice(self.others)
-            other.add(self._batch(for_worker, other.node))
+    def _add_tasks(self) -> None:
+        """Queue the events of new tasks. This node owns them, a random node runs them."""
+        from_owners, from_workers = [], []
+        for _ in range(self._rng.randrange(1, 12)):
+            owner, worker = task_events(self._rng, self.session, self.node)
+            from_owners += owner
+            from_workers += worker
+        self._rng.shuffle(from_owners)
+        self.add(self._batch(from_owners, self.node))
+        if from_workers:
+            peer = self._rng.choice(self.peers)
+            peer.add(self._batch(from_workers, peer.node))
 
     def _batch(self, events: list[dict[str, Any]], node: str) -> Batch:
         for event in events:
@@ -90,27 +91,27 @@ class Poster:
         return Batch(self.session, [event["eventId"] for event in events], json.dumps(events).encode())
 
     def _send(self, batch: Batch) -> None:
-        with self._turn:
-            self.sent.update(batch.names)
+        with self._lock:
+            self.sent.update(batch.event_ids)
         status = self._post(batch.body)
-        with self._turn:
+        with self._lock:
             self.statuses[status] += 1
             if status == 200:
-                self.acked.setdefault(batch.session, set()).update(batch.names)
+                self.acked.setdefault(batch.session, set()).update(batch.event_ids)
         if status != 200:
             time.sleep(0.02)
-        if self._dice.random() < (ACKED_AND_SENT_AGAIN if status == 200 else SENT_AGAIN):
-            self.again += 1
+        if self._rng.random() < (RESEND_ACKED if status == 200 else RESEND_UNACKED):
+            self.resent += 1
             self.add(batch)
 
     def _post(self, body: bytes) -> int:
-        """0 when there was no answer."""
+        """Return the status, 0 without a response."""
         try:
             self._connection = self._connection or http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
             self._connection.request("POST", "/v1/events", body, {"Content-Type": "application/json"})
-            answer = self._connection.getresponse()
-            answer.read()
-            return answer.status
+            response = self._connection.getresponse()
+            response.read()
+            return response.status
         except (OSError, http.client.HTTPException):
             if self._connection:
                 self._connection.close()
@@ -123,38 +124,38 @@ def b64(raw: bytes) -> str:
 
 
 def at(second: float) -> str:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(BEGIN + int(second)))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(START_S + int(second)))
     return f"{stamp}.{int(second % 1 * 1e9):09d}Z"
 
 
-def task_events(dice: random.Random, session: str, node: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Of one task: what its owner says, and what its worker says."""
-    job = dice.choice(["AQAAAA==", "AgAAAA=="])
-    task, name = dice.randbytes(24), f"stage_{dice.randrange(9)}"
-    begin = dice.uniform(0, 3000)
+def task_events(rng: random.Random, session: str, node: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the events of one task: its owner's, and its worker's."""
+    job = rng.choice(["AQAAAA==", "AgAAAA=="])
+    task, name = rng.randbytes(24), f"stage_{rng.randrange(9)}"
+    begin = rng.uniform(0, 3000)
     owner, worker = [], []
-    for attempt in range(dice.choice([1, 1, 1, 2])):
+    for attempt in range(rng.choice([1, 1, 1, 2])):
         key = {"taskId": b64(task), "taskAttempt": attempt, "jobId": job}
         definition = {
             **key, "taskName": name, "taskType": "NORMAL_TASK", "language": "PYTHON",
             "taskFunc": {"pythonFunctionDescriptor": {"moduleName": "work", "functionName": name}},
         }  # fmt: skip
-        owner.append(_event(dice, session, "TASK_DEFINITION_EVENT", "taskDefinitionEvent", definition))
-        end = dice.choice(["FINISHED", "FINISHED", "FINISHED", "FAILED", ""])
-        reached = [*STATES[: dice.randrange(1, 4)], *([end] if end else [])]
+        owner.append(_event(rng, session, "TASK_DEFINITION_EVENT", "taskDefinitionEvent", definition))
+        end = rng.choice(["FINISHED", "FINISHED", "FINISHED", "FAILED", ""])
+        reached = [*STATES[: rng.randrange(1, 4)], *([end] if end else [])]
         times = [{"state": state, "timestamp": at(begin + n)} for n, state in enumerate(reached)]
         update: dict[str, Any] = {**key, "stateTransitions": times, "nodeId": b64(bytes.fromhex(node))}
         if end == "FAILED":
             update["rayErrorInfo"] = {"errorMessage": f"{task.hex()} failed", "errorType": "TASK_EXECUTION_EXCEPTION"}
-        owner.append(_event(dice, session, "TASK_LIFECYCLE_EVENT", "taskLifecycleEvent", update))
-        if dice.random() < 0.7:
+        owner.append(_event(rng, session, "TASK_LIFECYCLE_EVENT", "taskLifecycleEvent", update))
+        if rng.random() < 0.7:
             running = {**key, "stateTransitions": [{"state": "RUNNING", "timestamp": at(begin + 3)}], "workerPid": 7}
-            worker.append(_event(dice, session, "TASK_LIFECYCLE_EVENT", "taskLifecycleEvent", running))
+            worker.append(_event(rng, session, "TASK_LIFECYCLE_EVENT", "taskLifecycleEvent", running))
     return owner, worker
 
 
-def _event(dice: random.Random, session: str, kind: str, name: str, nested: dict[str, Any]) -> dict[str, Any]:
+def _event(rng: random.Random, session: str, kind: str, name: str, nested: dict[str, Any]) -> dict[str, Any]:
     return {
-        "eventId": b64(dice.randbytes(18)), "sourceType": "CORE_WORKER", "eventType": kind,
-        "timestamp": at(dice.uniform(0, 3000)), "severity": "INFO", "sessionName": session, name: nested, "message": "",
+        "eventId": b64(rng.randbytes(18)), "sourceType": "CORE_WORKER", "eventType": kind,
+        "timestamp": at(rng.uniform(0, 3000)), "severity": "INFO", "sessionName": session, name: nested, "message": "",
     }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads what a cluster, a bucket or a visitor wrote."""
+"""Fuzzing of the parsers that read data of clusters, stores and visitors."""

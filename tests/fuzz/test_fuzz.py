@@ -1,19 +1,19 @@
-"""The seeds of every fuzzing target, what once broke one, and some hundreds of inputs that are nearly right."""
+"""Every fuzz target on its seeds, on inputs that once crashed it, and on hundreds of mutated inputs."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from fuzz.mutate import mutated
+from fuzz.mutate import mutate
 from fuzz.targets import TARGETS
 
-FOUND = Path(__file__).with_name("found")
-GENERATED = 300
+CRASHES = Path(__file__).with_name("crashes")
+MUTATIONS = 300
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_really_there_is_read(name: str) -> None:
+def test_target_accepts_its_seeds(name: str) -> None:
     target = TARGETS[name]
     seeds = target.seeds()
     assert seeds
@@ -21,18 +21,18 @@ def test_what_is_really_there_is_read(name: str) -> None:
         target.run(seed)
 
 
-@pytest.mark.parametrize("path", sorted(FOUND.rglob("*.bin")), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_what_once_broke_a_reader_does_so_no_more(path: Path) -> None:
+@pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.bin")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_earlier_crash_does_not_return(path: Path) -> None:
     TARGETS[path.parent.name].run(path.read_bytes())
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_nearly_right_breaks_nothing(name: str) -> None:
-    """The same inputs each time; `make fuzz` looks for others, guided by what they reach in the code."""
-    target, dice = TARGETS[name], random.Random(name)
+def test_mutated_seeds_do_not_crash(name: str) -> None:
+    """The inputs are the same in every run; `make fuzz` searches for others, guided by coverage."""
+    target, rng = TARGETS[name], random.Random(name)
     seeds = target.seeds()
-    for number in range(GENERATED):
-        data = mutated(dice.choice(seeds), dice)
+    for number in range(MUTATIONS):
+        data = mutate(rng.choice(seeds), rng)
         try:
             target.run(data)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The documents are true: those made from code are up to date, and what they tell to type works."""
+"""Generated documentation is up to date, and documented commands work."""
 
 import json
 import os
@@ -13,45 +13,45 @@ from typing import Any
 import httpx
 import pytest
 
-from called import Command
-from rayhistory.cli import tables_doc
-from recorded.served import serving
-from recorded_sample import REF, keep_sample, settings_for
+from rayhistory.cli.inspect import tables_reference
+from support.cli_call import Command
+from support.recorded_sample import REF, settings_for, store_sample
+from support.server_process import running_server
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = {
     "raylet.out": b"a line\n" * 200 + b"ERROR\n",
-    "job-driver-sub-ok.log": b"said\n",
-    "worker-1e88e9b1f2a340e650ab6346b26e9710901cf3358eebda264c8f8191-01000000-16526.err": b"died\n",
+    "job-driver-sub-ok.log": b"output\n",
+    "worker-1e88e9b1f2a340e650ab6346b26e9710901cf3358eebda264c8f8191-01000000-16526.err": b"error\n",
 }
 
 
 def commands(document: str, program: str) -> list[str]:
-    """The lines of examples that begin so, with those that continue them."""
+    """Return the example commands of a program, with their continuation lines."""
     text = (DOCS / document).read_text().replace("\\\n", "")
     return re.findall(rf"^    ({program} .*)$", text, re.MULTILINE)
 
 
-def test_the_columns_are_those_of_the_declaration() -> None:
-    """docs/tables.md is made by `make docs`."""
-    assert (DOCS / "tables.md").read_text() == tables_doc.document()
+def test_table_reference_is_up_to_date() -> None:
+    """`make docs` generates docs/tables.md."""
+    assert (DOCS / "tables.md").read_text() == tables_reference.document()
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
-    keep_sample(settings_for(directory), FILES)
+    store_sample(settings_for(directory), FILES)
     return directory
 
 
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[str]:
-    with serving(Path(settings_for(directory).local_storage_dir), directory / "server") as address:
+    with running_server(Path(settings_for(directory).local_storage_dir), directory / "server") as address:
         yield address
 
 
 @pytest.mark.parametrize("command", commands("api.md", "curl"))
-def test_what_the_api_tells_to_ask_is_answered(server: str, command: str) -> None:
+def test_documented_requests_succeed(server: str, command: str) -> None:
     here = command.replace("http://localhost:8080", server).replace("/demo/", f"/{REF.cluster}/")
     assert here != command
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
@@ -65,8 +65,7 @@ DASHBOARD = json.loads((DOCS.parent / "deploy/grafana/sessions.json").read_text(
 
 
 @pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
-def test_a_panel_of_the_dashboard_asks_for_what_there_is(server: str, panel: dict[str, Any]) -> None:
-    """Every column that is shown is in the answer."""
+def test_grafana_panel_columns_exist_in_the_response(server: str, panel: dict[str, Any]) -> None:
     (target,) = panel["targets"]
     variables = {"server": server, "namespace": REF.namespace, "cluster": REF.cluster, "session": "latest"}
     url = re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], target["url"])
@@ -76,11 +75,11 @@ def test_a_panel_of_the_dashboard_asks_for_what_there_is(server: str, panel: dic
             first, _, rest = column["selector"].partition(".")
             assert not rest or rest in row[first]
             assert first in row
-    assert rows or panel["title"] == "What is missing"
+    assert rows or panel["title"] == "Gaps"
 
 
 @pytest.mark.parametrize("command", commands("cli.md", "rayhistory"))
-def test_what_the_terminal_tells_to_type_is_understood(
+def test_documented_commands_succeed(
     command: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,18 +89,18 @@ def test_what_the_terminal_tells_to_type_is_understood(
     assert done.out or list(tmp_path.iterdir())
 
 
-def test_every_command_is_in_a_document() -> None:
+def test_every_command_is_documented() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("rayhistory"), "--help"], capture_output=True, text=True, check=True
     )
     listed = re.findall(r"^    ([a-z-]+) ", done.stdout, re.MULTILINE)
     assert {"tasks", "logs", "sql"} <= set(listed)
-    text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "keeping.md", DOCS.parent / "README.md"))
+    text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "archive.md", DOCS.parent / "README.md"))
     assert [name for name in listed if f"{name}`" not in text and f"rayhistory {name}" not in text] == []
 
 
-def test_every_test_that_a_document_names_exists() -> None:
-    """A name may be cut at its beginning: `…_is_there_once`."""
+def test_tests_named_in_documents_exist() -> None:
+    """The beginning of a name may be omitted: `…_is_there_once`."""
     tests = "".join(path.read_text() for path in DOCS.parent.joinpath("tests").rglob("test_*.py"))
     there = set(re.findall(r"^ *(?:async )?def (test_\w+)\(", tests, re.MULTILINE))
     named = [
@@ -109,3 +108,15 @@ def test_every_test_that_a_document_names_exists() -> None:
     ]
     assert len(named) > 10
     assert [name for name in named if not any(each.endswith(name.lstrip("…")) for each in there)] == []
+
+
+def test_source_files_named_in_documents_exist() -> None:
+    """In the architecture page, paths are relative to the package."""
+    roots = (DOCS.parent, DOCS.parent / "src/rayhistory")
+    missing = [
+        f"{path.name}: {name}"
+        for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+        for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|js|c|yaml))`", path.read_text())
+        if not any((root / name).exists() for root in roots)
+    ]
+    assert not missing

@@ -1,4 +1,4 @@
-"""Tests on a real API server. They run by `make test-kubernetes` only: what they need is built from source, once."""
+"""Tests on a real API server, run only by `make test-kubernetes`: the server is built from source once."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubernetes_real import ControlPlane, binaries, control_plane
+from support.kubernetes_real import ControlPlane, binaries, control_plane
 
 collect_ignore_glob = [] if os.environ.get("RAYHISTORY_TEST_KUBERNETES") else ["test_*.py"]
 
@@ -15,7 +15,7 @@ CRDS = Path(__file__).parent / "crds"
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real etcd and API server, with the kinds of KubeRay and Prometheus that our files use."""
+    """A real etcd and API server, with the CRDs of KubeRay and Prometheus that our manifests use."""
     with control_plane(binaries(), tmp_path_factory.mktemp("kubernetes")) as running:
         running.kubectl("apply", "-f", str(CRDS))
         running.kubectl("wait", "--for=condition=established", "--timeout=60s", "crd", "--all")

@@ -1,4 +1,4 @@
-"""Ray's resources on a real API server: found, followed, and found again when the connection was cut."""
+"""Discovery of RayClusters, RayJobs and RayServices on a real API server."""
 
 import contextlib
 import json
@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from guarded import guarded
-from kubernetes_real import ControlPlane
-from rayhistory.live import discovery as watching
+from rayhistory.live import kubernetes_watch
+from support.kubernetes_real import ControlPlane
+from support.two_namespaces import serve_two_namespaces
 
 CRD = "rayclusters.ray.io"
 
 
-class Line:
+class Relay:
     """A connection to the API server that can be cut."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._open: list[socket.socket] = []
-        self.dead = False
+        self.blocked = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,13 +37,13 @@ class Line:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if self.dead:
+            if self.blocked:
                 near.close()
                 continue
             far = socket.create_connection(("127.0.0.1", self._port))
             self._open += [near, far]
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
     def cut(self) -> None:
         for one in self._open:
@@ -57,7 +57,7 @@ class Line:
         self.cut()
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     try:
         while block := source.recv(65536):
             target.sendall(block)
@@ -68,16 +68,16 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextmanager
-def served(kubernetes: ControlPlane, directory: Path) -> Iterator[tuple[TestClient, Line]]:
-    line = Line(int(kubernetes.url.rpartition(":")[2]))
+def serving(kubernetes: ControlPlane, directory: Path) -> Iterator[tuple[TestClient, Relay]]:
+    relay = Relay(int(kubernetes.url.rpartition(":")[2]))
     config = json.loads(kubernetes.kubeconfig.read_text())
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{line.port}"
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
     (directory / "kubeconfig").write_text(json.dumps(config))
     try:
-        with guarded(directory, kubeconfigs=str(directory / "kubeconfig")) as client:
-            yield client, line
+        with serve_two_namespaces(directory, kubeconfigs=str(directory / "kubeconfig")) as client:
+            yield client, relay
     finally:
-        line.close()
+        relay.close()
 
 
 def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def states(client: TestClient) -> dict[str, str]:
     return {row["cluster"]: row["state"] for row in rows}
 
 
-def eventually(test: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not test():
-        assert time.monotonic() < until
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -109,14 +109,14 @@ def set_status(kubernetes: ControlPlane, kind: str, name: str, status: dict[str,
 
 
 @pytest.fixture(autouse=True)
-def tidy(kubernetes: ControlPlane) -> Iterator[None]:
+def remove_resources(kubernetes: ControlPlane) -> Iterator[None]:
     yield
     kubernetes.run("delete", "rayclusters,rayjobs,rayservices", "--all", "-n", "default")
 
 
-def test_clusters_are_found_and_followed(kubernetes: ControlPlane, tmp_path: Path) -> None:
+def test_clusters_are_discovered_and_updated(kubernetes: ControlPlane, tmp_path: Path) -> None:
     kubernetes.apply(cluster("before"))
-    with served(kubernetes, tmp_path) as (client, _):
+    with serving(kubernetes, tmp_path) as (client, _):
         eventually(lambda: states(client).get("before") == "starting")
         set_status(kubernetes, "raycluster", "before", {"head": {"serviceName": "before-head-svc"}})
         eventually(lambda: states(client).get("before") == "running")
@@ -130,22 +130,22 @@ def test_clusters_are_found_and_followed(kubernetes: ControlPlane, tmp_path: Pat
         ]
 
 
-def test_a_watch_is_taken_up_again_after_the_connection_was_cut(kubernetes: ControlPlane, tmp_path: Path) -> None:
+def test_watch_resumes_after_a_lost_connection(kubernetes: ControlPlane, tmp_path: Path) -> None:
     kubernetes.apply(cluster("first"))
-    with served(kubernetes, tmp_path) as (client, line):
+    with serving(kubernetes, tmp_path) as (client, relay):
         eventually(lambda: "first" in states(client))
-        line.dead = True
-        line.cut()
+        relay.blocked = True
+        relay.cut()
         eventually(lambda: client.get("/api/history/clusters").json()["problem"] is not None)
         assert "first" in states(client)
         kubernetes.kubectl("delete", "raycluster", "first")
         kubernetes.apply(cluster("meanwhile"))
-        line.dead = False
+        relay.blocked = False
         eventually(lambda: states(client).get("meanwhile") == "starting" and "first" not in states(client))
         assert client.get("/api/history/clusters").json()["problem"] is None
 
 
-def test_a_service_and_a_job_lead_to_their_clusters(kubernetes: ControlPlane, tmp_path: Path) -> None:
+def test_owners_lead_to_their_clusters(kubernetes: ControlPlane, tmp_path: Path) -> None:
     body = {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": {"containers": []}}}}
     kubernetes.apply(
         cluster("old"), cluster("new"), cluster("of-job"),
@@ -155,11 +155,11 @@ def test_a_service_and_a_job_lead_to_their_clusters(kubernetes: ControlPlane, tm
     active = {"activeServiceStatus": {"rayClusterName": "old"}, "pendingServiceStatus": {"rayClusterName": "new"}}
     set_status(kubernetes, "rayservice", "web", active)
     set_status(kubernetes, "rayjob", "nightly", {"rayClusterName": "of-job"})
-    with served(kubernetes, tmp_path) as (client, _):
-        found = client.app.state.live.discovery  # type: ignore[attr-defined]
+    with serving(kubernetes, tmp_path) as (client, _):
+        discovery = client.app.state.live.discovery  # type: ignore[attr-defined]
 
         def owned(kind: str, name: str) -> str | None:
-            owner = found.owned("default", kind, name)
+            owner = discovery.owned_cluster("default", kind, name)
             return owner.name if owner else None
 
         eventually(lambda: owned("rayservice", "web") == "old" and owned("rayjob", "nightly") == "of-job")
@@ -167,14 +167,14 @@ def test_a_service_and_a_job_lead_to_their_clusters(kubernetes: ControlPlane, tm
         eventually(lambda: owned("rayservice", "web") == "new")
 
 
-def test_without_the_crd_the_server_works_and_finds_clusters_once_it_is_there(
+def test_clusters_are_discovered_once_the_crd_is_installed(
     kubernetes: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_NOT_INSTALLED", 0.5)
+    monkeypatch.setattr(kubernetes_watch, "_NOT_INSTALLED_INTERVAL_S", 0.5)
     crds = Path(__file__).parent / "crds"
     kubernetes.kubectl("delete", "crd", CRD)
     try:
-        with served(kubernetes, tmp_path) as (client, _):
+        with serving(kubernetes, tmp_path) as (client, _):
             eventually(lambda: client.get("/api/history/clusters").json()["problem"] is not None)
             assert len(client.get("/clusters").json()) == 3
             kubernetes.kubectl("apply", "-f", str(crds))

@@ -1,4 +1,4 @@
-"""The guides, followed to the letter on a real API server: all that does not need a node to run pods on."""
+"""The kubectl commands of the guides on a real API server, except those that need running pods."""
 
 import os
 import re
@@ -8,24 +8,24 @@ import pytest
 
 from deploy.files import ROOT, clean_environment
 from deploy.guides import DOCS, commands, exports
-from kubernetes_real import ControlPlane
+from support.kubernetes_real import ControlPlane
 
 NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe) ")
-FOLLOWED = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
+GUIDES = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
-def test_a_guide_can_be_followed(kubernetes: ControlPlane, name: str) -> None:
+@pytest.mark.parametrize("name", GUIDES)
+def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, name: str) -> None:
     guide = DOCS / "kubernetes" / name
-    typed = [line for line in commands(guide) if "kubectl" in line and not NEED_PODS.search(line)]
-    assert typed
+    lines = [line for line in commands(guide) if "kubectl" in line and not NEED_PODS.search(line)]
+    assert lines
     environment = clean_environment() | exports(guide) | {
         "KUBECONFIG": str(kubernetes.kubeconfig),
         "PATH": f"{kubernetes.programs}:{os.environ['PATH']}",
         "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
     }  # fmt: skip
     try:
-        for line in typed:
+        for line in lines:
             done = subprocess.run(
                 ["bash", "-ec", f"set -o pipefail; {line}"], cwd=ROOT, env=environment, capture_output=True, text=True,
                 timeout=60, check=False,

@@ -1,4 +1,4 @@
-"""Every file that we tell people to apply is taken by a real API server, and gives its accounts what they need only."""
+"""A real API server accepts every manifest and the chart, and their accounts have minimal permissions."""
 
 import json
 import subprocess
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from deploy.files import CHART, CI_VALUES, HELM, MANIFESTS, documents, manifest, pod_templates
-from kubernetes_real import ControlPlane
+from support.kubernetes_real import ControlPlane
 
 SERVER = "system:serviceaccount:default:historyserver"
-READING = [
+READ = [
     (verb, f"{kind}.ray.io") for kind in ("rayclusters", "rayjobs", "rayservices") for verb in ("get", "list", "watch")
 ]
 ACCESS = [("create", "tokenreviews.authentication.k8s.io"), ("create", "subjectaccessreviews.authorization.k8s.io")]
@@ -26,20 +26,20 @@ def dry_run(kubernetes: ControlPlane, objects: list[dict[str, Any]]) -> subproce
 
 @pytest.fixture(scope="module", autouse=True)
 def namespaces(kubernetes: ControlPlane) -> None:
-    """A dry run makes no namespace, so those that files bring along are made before."""
+    """Create the namespaces of the manifests, because a dry run does not."""
     for name in ("minio-dev", "azurite-dev", "history"):
         kubernetes.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_is_taken(kubernetes: ControlPlane, name: str) -> None:
+def test_manifest_is_accepted(kubernetes: ControlPlane, name: str) -> None:
     done = dry_run(kubernetes, documents(name))
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_pods_inside_of_rays_kinds_are_taken(kubernetes: ControlPlane, name: str) -> None:
-    """Ray's kinds take any pod; the API server knows better what a pod is."""
+def test_pod_templates_are_accepted(kubernetes: ControlPlane, name: str) -> None:
+    """Ray's CRDs accept any pod template, so the templates are validated separately."""
     templates = [
         {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{n}"}, "template": template}
         for n, template in enumerate(pod_templates(name))
@@ -48,8 +48,7 @@ def test_pods_inside_of_rays_kinds_are_taken(kubernetes: ControlPlane, name: str
     assert done is None or done.returncode == 0, done.stderr
 
 
-def test_a_mistake_in_a_manifest_is_found(kubernetes: ControlPlane) -> None:
-    """Otherwise the tests above could not fail."""
+def test_validation_finds_mistakes(kubernetes: ControlPlane) -> None:
     (cluster,) = documents("raycluster.yaml")
     cluster["spec"]["headGroupSpecs"] = {}
     assert "headGroupSpecs" in dry_run(kubernetes, [cluster]).stderr
@@ -60,7 +59,7 @@ def test_a_mistake_in_a_manifest_is_found(kubernetes: ControlPlane) -> None:
 
 
 def rendered(kubernetes: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The chart as it would be installed: looked at by the API server, too."""
+    """Install the chart as a dry run on the API server."""
     command = [HELM, f"--kubeconfig={kubernetes.kubeconfig}", "install", "history", CHART, "--namespace=history"]
     return subprocess.run(
         [*command, "--dry-run=server", *arguments], capture_output=True, text=True, timeout=120, check=False
@@ -68,7 +67,7 @@ def rendered(kubernetes: ControlPlane, *arguments: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
-def test_the_chart_is_taken(kubernetes: ControlPlane, values: Path) -> None:
+def test_chart_is_accepted(kubernetes: ControlPlane, values: Path) -> None:
     secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "history-credentials", "namespace": "history"}}
     kubernetes.apply(secret)
     assert (done := rendered(kubernetes, f"--values={values}")).returncode == 0, done.stderr
@@ -82,7 +81,7 @@ def test_the_chart_is_taken(kubernetes: ControlPlane, values: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_chart_names_a_secret_that_is_not_there(kubernetes: ControlPlane) -> None:
+def test_chart_names_a_missing_secret(kubernetes: ControlPlane) -> None:
     flags = ("--set=store.backend=gcs,store.gcs.bucket=b", "--set=credentialsSecret=nowhere")
     done = rendered(kubernetes, *flags)
     assert done.returncode != 0
@@ -91,7 +90,7 @@ def test_the_chart_names_a_secret_that_is_not_there(kubernetes: ControlPlane) ->
 
 @pytest.fixture
 def permitted(kubernetes: ControlPlane) -> Iterator[Any]:
-    """Applies files of roles for real, and says what the server's account may do; afterwards they are gone."""
+    """A function that applies roles and returns the permissions of the server's account; removes them afterwards."""
     applied: list[str] = []
 
     def allowed(*files: str) -> set[tuple[str, str]]:
@@ -99,7 +98,7 @@ def permitted(kubernetes: ControlPlane) -> Iterator[Any]:
             path = str(manifest(name))
             kubernetes.kubectl("apply", "-f", path)
             applied.append(path)
-        return {question for question in QUESTIONS if may(kubernetes, SERVER, *question)}
+        return {action for action in ACTIONS if may(kubernetes, SERVER, *action)}
 
     yield allowed
     for path in applied:
@@ -108,56 +107,58 @@ def permitted(kubernetes: ControlPlane) -> Iterator[Any]:
 
 def may(kubernetes: ControlPlane, account: str, verb: str, resource: str) -> bool:
     kind, _, sub = resource.partition("/")
-    more = [f"--subresource={sub}"] if sub else []
-    said = kubernetes.run("auth", "can-i", verb, kind, *more, "--all-namespaces", f"--as={account}").stdout.strip()
-    assert said in ("yes", "no")
-    return said == "yes"
+    subresource = [f"--subresource={sub}"] if sub else []
+    output = kubernetes.run(
+        "auth", "can-i", verb, kind, *subresource, "--all-namespaces", f"--as={account}"
+    ).stdout.strip()
+    assert output in ("yes", "no")
+    return output == "yes"
 
 
-EVERYTHING_ELSE = [
+FORBIDDEN = [
     *((verb, "rayclusters.ray.io") for verb in ("create", "update", "patch", "delete")),
     *((verb, "secrets") for verb in ("get", "list", "create")),
     *((verb, "pods") for verb in ("get", "list", "create")),
     ("create", "pods/exec"), ("get", "pods/log"), ("get", "configmaps"), ("list", "namespaces"), ("get", "services"),
     ("create", "services/proxy"), ("create", "serviceaccounts/token"), ("get", "nodes/proxy"),
 ]  # fmt: skip
-QUESTIONS = {*READING, *ACCESS, *PROXY, *EVERYTHING_ELSE}
+ACTIONS = {*READ, *ACCESS, *PROXY, *FORBIDDEN}
 
 
-def test_the_server_may_see_rays_clusters_and_nothing_else(permitted: Any) -> None:
-    assert permitted("service_account.yaml") == set(READING)
+def test_server_account_can_only_read_ray_resources(permitted: Any) -> None:
+    assert permitted("service_account.yaml") == set(READ)
 
 
-def test_with_access_by_kubernetes_it_may_ask_who_somebody_is(permitted: Any) -> None:
-    assert permitted("service_account.yaml", "service_account_access.yaml") == {*READING, *ACCESS}
+def test_access_account_can_create_reviews(permitted: Any) -> None:
+    assert permitted("service_account.yaml", "service_account_access.yaml") == {*READ, *ACCESS}
 
 
-def test_through_the_api_server_it_may_read_from_dashboards(permitted: Any) -> None:
-    assert permitted("service_account.yaml", "service_account_live_proxy.yaml") == {*READING, *PROXY}
+def test_live_proxy_account_can_read_service_proxies(permitted: Any) -> None:
+    assert permitted("service_account.yaml", "service_account_live_proxy.yaml") == {*READ, *PROXY}
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
         (["--set=discovery.enabled=false"], []),
-        ([], READING),
-        (["--set=auth=kubernetes"], [*READING, *ACCESS]),
-        (["--set=live.enabled=true,live.throughApiServer=true"], [*READING, *PROXY]),
+        ([], READ),
+        (["--set=auth=kubernetes"], [*READ, *ACCESS]),
+        (["--set=live.enabled=true,live.throughApiServer=true"], [*READ, *PROXY]),
         (["--set=discovery.enabled=false", "--set=auth=kubernetes"], ACCESS),
     ],
     ids=["nothing", "discovery", "access", "proxy", "access only"],
 )
-def test_the_chart_gives_what_its_values_need(
+def test_chart_grants_only_permissions_that_its_values_need(
     kubernetes: ControlPlane, flags: list[str], expected: list[tuple[str, str]]
 ) -> None:
-    made = subprocess.run(
+    roles = subprocess.run(
         [HELM, "template", "history", CHART, "--namespace=history", "--set=store.backend=gcs,store.gcs.bucket=b",
          *flags, "--show-only=templates/rbac.yaml"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    kubernetes.kubectl("apply", "-n", "history", "-f", "-", stdin=made)
+    kubernetes.kubectl("apply", "-n", "history", "-f", "-", stdin=roles)
     try:
         account = "system:serviceaccount:history:history"
-        assert {question for question in QUESTIONS if may(kubernetes, account, *question)} == set(expected)
+        assert {action for action in ACTIONS if may(kubernetes, account, *action)} == set(expected)
     finally:
-        kubernetes.kubectl("delete", "-n", "history", "-f", "-", stdin=made)
+        kubernetes.kubectl("delete", "-n", "history", "-f", "-", stdin=roles)

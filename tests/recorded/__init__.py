@@ -1,1 +1,1 @@
-"""One real Ray session, recorded once per test run, for every test that compares a live cluster with a dead one."""
+"""Recordings of real Ray sessions, made once per test run, with the responses of the live dashboard."""

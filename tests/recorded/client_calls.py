@@ -1,4 +1,4 @@
-"""What is asked of Ray's own clients, of a live cluster and later of its history: each command, and each SDK call."""
+"""Calls of Ray's own clients on a live cluster and later on its history: commands and SDK functions."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from recorded.questions import LISTS
+from recorded.dashboard_requests import LISTS
 
-_ASK_RAY = Path(__file__).with_name("ask_ray.py")
+_RUN_CLIENT_CALLS = Path(__file__).with_name("run_client_calls.py")
 _OTHER_LISTS = ("objects", "runtime_envs", "cluster_events")
 _IDS = {
     "tasks": "task_id",
@@ -24,7 +24,7 @@ _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A function of `ask_ray.py`, and what it is given besides the address."""
+    """A function of `run_client_calls.py`, with its arguments after the address."""
 
     function: str
     arguments: list[Any]
@@ -38,18 +38,19 @@ class Call(msgspec.Struct, frozen=True):
         return f"{self.function}({', '.join([*map(str, self.arguments), *options])})"
 
 
-def asked(python: str, *calls: tuple[str, Call], **variables: str) -> list[Any]:
-    """What each call gives of its address, with the Ray of that interpreter."""
+def run_calls(python: str, *calls: tuple[str, Call], **variables: str) -> list[Any]:
+    """Run calls with the Ray of an interpreter, each on its address; return their results."""
     done = subprocess.run(
-        [python, _ASK_RAY], input=msgspec.json.encode(calls).decode(),
+        [python, _RUN_CLIENT_CALLS], input=msgspec.json.encode(calls).decode(),
         env=environment() | variables, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    answers: list[Any] = json.loads(done.stdout.rpartition("\n")[2])
-    return answers
+    results: list[Any] = json.loads(done.stdout.rpartition("\n")[2])
+    return results
 
 
 def environment() -> dict[str, str]:
+    """Return the environment without settings of Ray, of ours, and of proxies."""
     ours = ("RAY_", "RAYHISTORY_", "PYTHONPATH")
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(ours) and "proxy" not in name.lower()
@@ -61,8 +62,8 @@ def command(*argv: str) -> Call:
     return Call("command", [list(argv)])
 
 
-def calls(rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[Call]:
-    """By the rows of each kind that there are."""
+def client_calls(rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[Call]:
+    """Yield the calls that suit a cluster with these rows of each kind."""
     for kind in (*LISTS, *_OTHER_LISTS):
         listing = ("list", kind.replace("_", "-"))
         yield command(*listing)
@@ -80,22 +81,22 @@ def calls(rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[Call]:
     for kind in ("tasks", "actors", "objects"):
         yield command("summary", kind)
         yield Call("summarized", [kind])
-    yield from _about_jobs(rows["jobs"])
+    yield from _job_calls(rows["jobs"])
 
 
 def _one_of_each_state(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tasks of one attempt only: of several, which is given is chance in Ray."""
-    again = {row["task_id"] for row in rows if row.get("attempt_number")}
-    first = {row.get("state"): row for row in reversed(rows) if row.get("task_id") not in again}
+    """Return a row per state, without tasks of several attempts: Ray returns any of their attempts."""
+    retried = {row["task_id"] for row in rows if row.get("attempt_number")}
+    first = {row.get("state"): row for row in reversed(rows) if row.get("task_id") not in retried}
     return list(first.values())
 
 
-def _about_jobs(jobs: list[dict[str, Any]]) -> Iterator[Call]:
+def _job_calls(jobs: list[dict[str, Any]]) -> Iterator[Call]:
     yield Call("jobs", [])
     yield command("job", "list")
     yield command("job", "status", "nobody")
     ended = [job["submission_id"] for job in jobs if job["submission_id"] and job["status"] in _ENDED]
-    # One of them: Ray waits for seconds before it ends this.
+    # Only one job: following a finished job takes Ray seconds.
     yield from (command("job", "logs", job, "--follow") for job in ended[:1])
     for job in jobs:
         if name := job["submission_id"]:

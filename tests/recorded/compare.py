@@ -1,4 +1,4 @@
-"""Two answers to one question, field by field: what is equal, what may differ and why, and what may not."""
+"""Comparison of two responses to one request, field by field."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from recorded.questions import Question
+from recorded.dashboard_requests import DashboardRequest
 
 ABSENT = "<absent>"
 
@@ -23,36 +23,36 @@ _IDENTITIES = (
     ("state", "created_ms"),
     ("pid", "cmdline"),
 )
-_WHOLE = {"state_counts"}
-"""What is one value, though it is written as an object."""
+_SINGLE_VALUES = {"state_counts"}
+"""Objects that are compared as one value."""
 
 Fields = dict[str, Any]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A field that a live cluster and its history do not agree on."""
+    """A field whose value differs between a live cluster and its history."""
 
-    question: str
+    request: str
     path: str
     live: Any
     dead: Any
-    answer: Fields
-    """Everything that the live one said."""
-    history: Fields
-    """Everything that the history says."""
+    live_fields: Fields
+    """All fields of the live response."""
+    dead_fields: Fields
+    """All fields of the response from history."""
 
-    def before(self) -> Any:
-        """What the live answer says of the state of the thing that this field is part of."""
+    def live_state(self) -> Any:
+        """Return the live state of the task, actor, node or job that the field belongs to."""
         path = self.path
         while path:
             path = path.rpartition(".")[0]
             for name in ("state", "status", "is_alive"):
-                if (found := f"{path}.{name}") in self.answer and found != self.path:
-                    return self.answer[found]
+                if (found := f"{path}.{name}") in self.live_fields and found != self.path:
+                    return self.live_fields[found]
         return None
 
     def __repr__(self) -> str:
-        return f"{self.question} {self.path}: live {self.live!r:.120}, dead {self.dead!r:.120}"
+        return f"{self.request} {self.path}: live {self.live!r:.120}, dead {self.dead!r:.120}"
 
 
 class Comparison(msgspec.Struct):
@@ -61,28 +61,28 @@ class Comparison(msgspec.Struct):
     differences: list[Difference]
 
 
-def compare(question: Question, live: tuple[int, str], dead: tuple[int, str]) -> Comparison:
-    said, says = fields(question, *live), fields(question, *dead)
+def compare(request: DashboardRequest, live: tuple[int, str], dead: tuple[int, str]) -> Comparison:
+    live_fields, dead_fields = fields(request, *live), fields(request, *dead)
     differences = [
-        Difference(question.name, path, one, other, said, says)
-        for path in {**said, **says}
-        if not _same(one := said.get(path, ABSENT), other := says.get(path, ABSENT))
+        Difference(request.name, path, one, other, live_fields, dead_fields)
+        for path in {**live_fields, **dead_fields}
+        if not _same(one := live_fields.get(path, ABSENT), other := dead_fields.get(path, ABSENT))
     ]
-    total = len(said.keys() | says.keys())
+    total = len(live_fields.keys() | dead_fields.keys())
     return Comparison(total, total - len(differences), differences)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """JSON knows numbers, and 1 is 1.0; but true is not 1."""
+    """Compare as JSON does: 1 equals 1.0, and true is not 1."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def fields(question: Question, status: int, text: str) -> Fields:
-    """Every value in an answer, by its path; rows by what they are about, not by where they stand."""
+def fields(request: DashboardRequest, status: int, text: str) -> Fields:
+    """Return every value of a response by its path; rows are named by their ids, not by their positions."""
     found: Fields = {".status code": status}
-    if "/logs/file" in question.path or not text.startswith(("{", "[")):
+    if "/logs/file" in request.path or not text.startswith(("{", "[")):
         found[".text"] = text
-    elif "/timeline" in question.path:
+    elif "/timeline" in request.path:
         found.update(_leaves("", _timeline(msgspec.json.decode(text))))
     else:
         found.update(_leaves("", msgspec.json.decode(text)))
@@ -90,7 +90,7 @@ def fields(question: Question, status: int, text: str) -> Fields:
 
 
 def _timeline(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Spans by what they are of; workers have names here, in place of numbers in the order of appearance."""
+    """Return spans by task, attempt and category; workers by name, because Ray numbers them by appearance."""
     workers = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
     seen: Counter[str] = Counter()
     spans: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def _timeline(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value and path.rpartition(".")[2] not in _WHOLE:
+    if isinstance(value, Mapping) and value and path.rpartition(".")[2] not in _SINGLE_VALUES:
         for name, item in value.items():
             yield from _leaves(f"{path}.{name}", item)
     elif isinstance(value, list) and value:
@@ -116,16 +116,16 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _items(path: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
     while len(items) > 8 and items[-1] == items[-8] == "":
-        items = items[:-1]  # of Ray's command lines, which end in thousands of these; a collector leaves them out
-    names = [_name(item, place) for place, item in enumerate(items)]
-    if names != [str(place) for place in range(len(items))]:
+        items = items[:-1]  # Ray's command lines end in thousands of empty strings; the collector removes them
+    names = [_name(item, position) for position, item in enumerate(items)]
+    if names != [str(position) for position in range(len(items))]:
         yield f"{path}.order", tuple(names)
     for name, item in zip(names, items, strict=True):
         yield from _leaves(f"{path}.{re.sub(r'[.]', '·', name)}", item)
 
 
-def _name(item: Any, place: int) -> str:
-    """Rows are told apart by their ids, names by themselves, and everything else by its place."""
+def _name(item: Any, position: int) -> str:
+    """Name rows by their ids, strings by themselves, and everything else by position."""
     if isinstance(item, str) and item:
         return item
     if isinstance(item, Mapping):
@@ -136,4 +136,4 @@ def _name(item: Any, place: int) -> str:
         node = (item.get("raylet") or {}).get("nodeId")
         if node:
             return str(node)
-    return str(place)
+    return str(position)

@@ -1,4 +1,4 @@
-"""What is asked of a live dashboard, and later of its history: all that the frontend and Ray's own clients ask."""
+"""Requests sent to a live dashboard and later to the history server: those of the frontend and of Ray's clients."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,10 +10,10 @@ import msgspec
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64) Chrome/140.0"
 LISTS = ("tasks", "actors", "nodes", "workers", "placement_groups", "jobs")
 SUMMARIES = ("", "&summary_by=func_name", "&summary_by=lineage")
-NOBODY = "ab" * 16
+UNKNOWN_ID = "ab" * 16
 
 
-class Question(msgspec.Struct, frozen=True):
+class DashboardRequest(msgspec.Struct, frozen=True):
     path: str
     method: str = "GET"
     browser: bool = False
@@ -25,7 +25,7 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def uncached(self) -> str:
-        """Ray answers some questions with what it found the last time somebody asked."""
+        """The path that bypasses Ray's response cache, where Ray has one."""
         if not self.path.startswith(("/nodes", "/logical/", "/events")):
             return self.path
         return f"{self.path}{'&' if '?' in self.path else '?'}nocache=1"
@@ -35,15 +35,15 @@ class Question(msgspec.Struct, frozen=True):
         return {"User-Agent": BROWSER} if self.browser else {}
 
 
-def everything(kind: str) -> str:
+def full_list(kind: str) -> str:
     return f"/api/v0/{kind}?detail=1&limit=10000"
 
 
-def first_questions() -> Iterator[Question]:
-    """Those that can be asked of any cluster; their answers say what else there is to ask."""
+def general_requests() -> Iterator[DashboardRequest]:
+    """Yield the requests that suit any cluster; their responses tell which details exist."""
     for kind in LISTS:
-        yield Question(everything(kind))
-        yield Question(f"/api/v0/{kind}")
+        yield DashboardRequest(full_list(kind))
+        yield DashboardRequest(f"/api/v0/{kind}")
     for path in (
         "/api/v0/tasks?detail=1&limit=10000&exclude_driver=false",
         "/api/jobs/",
@@ -64,68 +64,70 @@ def first_questions() -> Iterator[Question]:
         "/api/grafana_health",
         "/api/prometheus_health",
         "/api/jobs/nobody",
-        f"/logical/actors/{NOBODY}",
-        f"/nodes/{NOBODY}",
+        f"/logical/actors/{UNKNOWN_ID}",
+        f"/nodes/{UNKNOWN_ID}",
         "/api/v0/tasks?limit=10001",
         "/api/v0/tasks?detail=1&filter_keys=color&filter_predicates=%3D&filter_values=red",
     ):
-        yield Question(path)
-    yield Question("/api/v0/platform_events", "HEAD")
-    for path in ("/api/jobs/", everything("actors"), everything("tasks"), everything("jobs")):
-        yield Question(path, browser=True)
-    yield from (Question(f"/api/v0/tasks/summarize?{by.lstrip('&')}".rstrip("?")) for by in SUMMARIES)
+        yield DashboardRequest(path)
+    yield DashboardRequest("/api/v0/platform_events", "HEAD")
+    for path in ("/api/jobs/", full_list("actors"), full_list("tasks"), full_list("jobs")):
+        yield DashboardRequest(path, browser=True)
+    yield from (DashboardRequest(f"/api/v0/tasks/summarize?{by.lstrip('&')}".rstrip("?")) for by in SUMMARIES)
 
 
-def later_questions(known: Mapping[str, Any]) -> Iterator[Question]:
-    """Those about what there is: each job, node, actor and task, and the logs."""
-    yield from _about_jobs(known["/api/jobs/"])
-    for node in known["/nodes?view=summary"]["data"]["summary"]:
-        yield from _about_node(node["raylet"]["nodeId"])
-    for actor in known["/logical/actors"]["data"]["actors"]:
-        yield Question(f"/logical/actors/{actor}")
-        yield from (Question(f"/api/v0/logs/file?actor_id={actor}&suffix={end}&lines=50000") for end in ("out", "err"))
-    tasks = known[everything("tasks")]["data"]["result"]["result"]
+def detail_requests(responses: Mapping[str, Any]) -> Iterator[DashboardRequest]:
+    """Yield requests for each job, node, actor, task and log file of the cluster."""
+    yield from _job_requests(responses["/api/jobs/"])
+    for node in responses["/nodes?view=summary"]["data"]["summary"]:
+        yield from _node_requests(node["raylet"]["nodeId"])
+    for actor in responses["/logical/actors"]["data"]["actors"]:
+        yield DashboardRequest(f"/logical/actors/{actor}")
+        yield from (
+            DashboardRequest(f"/api/v0/logs/file?actor_id={actor}&suffix={end}&lines=50000") for end in ("out", "err")
+        )
+    tasks = responses[full_list("tasks")]["data"]["result"]["result"]
     attempts = Counter(task["task_id"] for task in tasks)
     for task in tasks:
-        yield from _about_task(task, attempts[task["task_id"]])
+        yield from _task_requests(task, attempts[task["task_id"]])
 
 
-def library_questions(known: Mapping[str, Any]) -> Iterator[Question]:
-    """What there is of Serve and Data, where they are in use. To ask this is itself a task of Ray's."""
-    classes = {actor["className"] for actor in known["/logical/actors"]["data"]["actors"].values()}
+def library_requests(responses: Mapping[str, Any]) -> Iterator[DashboardRequest]:
+    """Yield requests about Serve and Data where they are in use: each of them starts a task in Ray."""
+    classes = {actor["className"] for actor in responses["/logical/actors"]["data"]["actors"].values()}
     if "ServeController" in classes:
-        yield Question("/api/serve/applications/")
+        yield DashboardRequest("/api/serve/applications/")
     if "_StatsActor" in classes:
-        named = [job["job_id"] for job in known["/api/jobs/"] if job["job_id"]]
-        yield from (Question(f"/api/data/datasets/{job}") for job in named)
+        jobs = [job["job_id"] for job in responses["/api/jobs/"] if job["job_id"]]
+        yield from (DashboardRequest(f"/api/data/datasets/{job}") for job in jobs)
 
 
-def _about_jobs(jobs: list[dict[str, Any]]) -> Iterator[Question]:
+def _job_requests(jobs: list[dict[str, Any]]) -> Iterator[DashboardRequest]:
     for job in jobs:
         for name in filter(None, (job["submission_id"], job["job_id"])):
-            yield Question(f"/api/jobs/{name}")
+            yield DashboardRequest(f"/api/jobs/{name}")
         if job["submission_id"]:
-            yield Question(f"/api/jobs/{job['submission_id']}/logs")
+            yield DashboardRequest(f"/api/jobs/{job['submission_id']}/logs")
         if job["job_id"]:
-            mine = f"filter_keys=job_id&filter_predicates=%3D&filter_values={job['job_id']}"
-            yield from (Question(f"/api/v0/tasks/summarize?{mine}{by}") for by in SUMMARIES)
-            yield Question(f"{everything('tasks')}&{mine}")
-            yield Question(f"{everything('actors')}&{mine}")
-            yield Question(f"/api/v0/tasks/timeline?download=1&job_id={job['job_id']}")
-            yield Question(f"/events?job_id={job['job_id']}")
+            of_job = f"filter_keys=job_id&filter_predicates=%3D&filter_values={job['job_id']}"
+            yield from (DashboardRequest(f"/api/v0/tasks/summarize?{of_job}{by}") for by in SUMMARIES)
+            yield DashboardRequest(f"{full_list('tasks')}&{of_job}")
+            yield DashboardRequest(f"{full_list('actors')}&{of_job}")
+            yield DashboardRequest(f"/api/v0/tasks/timeline?download=1&job_id={job['job_id']}")
+            yield DashboardRequest(f"/events?job_id={job['job_id']}")
 
 
-def _about_node(node: str) -> Iterator[Question]:
-    yield Question(f"/nodes/{node}")
+def _node_requests(node: str) -> Iterator[DashboardRequest]:
+    yield DashboardRequest(f"/nodes/{node}")
     for pattern in ("", "*worker*", "events/*", "*.nothing"):
-        yield Question(f"/api/v0/logs?node_id={node}" + (f"&glob={quote(pattern)}" if pattern else ""))
+        yield DashboardRequest(f"/api/v0/logs?node_id={node}" + (f"&glob={quote(pattern)}" if pattern else ""))
     for file in ("raylet.out", "gcs_server.out", "events/event_JOBS.log", "no-such-file.log"):
-        yield Question(f"/api/v0/logs/file?node_id={node}&filename={quote(file)}&lines=-1")
+        yield DashboardRequest(f"/api/v0/logs/file?node_id={node}&filename={quote(file)}&lines=-1")
 
 
-def _about_task(task: dict[str, Any], attempts: int) -> Iterator[Question]:
-    """All its attempts at once: which one is first when fewer are asked for is chance in Ray."""
-    this = f"filter_keys=task_id&filter_predicates=%3D&filter_values={task['task_id']}"
-    yield Question(f"/api/v0/tasks?detail=1&limit={attempts}&{this}")
+def _task_requests(task: dict[str, Any], attempts: int) -> Iterator[DashboardRequest]:
+    """Yield requests for all attempts of a task: with a smaller limit, Ray returns any of them."""
+    of_task = f"filter_keys=task_id&filter_predicates=%3D&filter_values={task['task_id']}"
+    yield DashboardRequest(f"/api/v0/tasks?detail=1&limit={attempts}&{of_task}")
     logs = f"/api/v0/logs/file?task_id={task['task_id']}&attempt_number={task['attempt_number']}"
-    yield from (Question(f"{logs}&suffix={end}&lines=50000&filter_ansi_code=true") for end in ("out", "err"))
+    yield from (DashboardRequest(f"{logs}&suffix={end}&lines=50000&filter_ansi_code=true") for end in ("out", "err"))

@@ -1,14 +1,14 @@
-"""Which versions of Ray there are to test with: each is an interpreter that has it."""
+"""The Python interpreters to test with, each with its own version of Ray."""
 
 import os
 import sys
 from pathlib import Path
 
-HERE = sys.executable
-PYTHONS = [HERE, *filter(None, os.environ.get("RAYHISTORY_TEST_RAYS", "").split(":"))]
-"""Ours, and those that the environment names (`make test-matrix`)."""
+THIS_PYTHON = sys.executable
+PYTHONS = [THIS_PYTHON, *filter(None, os.environ.get("RAYHISTORY_TEST_RAYS", "").split(":"))]
+"""This interpreter, and those named by the environment (`make test-matrix`)."""
 LIBRARIES = list(filter(None, [os.environ.get("RAYHISTORY_TEST_LIBRARIES")]))
-"""One that has Ray's libraries too, if the environment names it."""
+"""An interpreter with Ray Data and Ray Serve, if the environment names one."""
 
 
 def name(python: str) -> str:

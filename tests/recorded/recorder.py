@@ -1,11 +1,10 @@
-"""Runs real Ray with a workload, keeps what its live dashboard answered, and ends it.
+"""Record a real Ray session: run a workload, store the live dashboard's responses, and end the cluster.
 
-The recording is a directory: `store` is what the collector kept, `live.json` what the dashboard said when the workload
-had settled, shortly before the end.
+A recording is a directory: `store` is what the collector stored, `live.json` holds the responses of the dashboard after
+the workload had settled, shortly before the end.
 """
 
 import asyncio
-import fcntl
 import functools
 import os
 import shutil
@@ -16,25 +15,33 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from rayhistory.cli.record import Wish, recording
-from rayhistory.layout import SessionRef
-from rayhistory.rayenv import Version, parse_version
-from rayhistory.settings import STORE_COMMANDS, resolve
-from recorded import rays
-from recorded.commands import Call, asked, calls
-from recorded.questions import LISTS, Question, everything, first_questions, later_questions, library_questions
-from recorded.rays import HERE
+from rayhistory.cli.local_ray.recording import RecordingOptions, start_recording
+from rayhistory.ray_env import Version, parse_version
+from rayhistory.sessions import SessionRef
+from rayhistory.settings import CLI, resolve
+from recorded import ray_versions
+from recorded.client_calls import Call, client_calls, run_calls
+from recorded.dashboard_requests import (
+    LISTS,
+    DashboardRequest,
+    detail_requests,
+    full_list,
+    general_requests,
+    library_requests,
+)
+from recorded.ray_versions import THIS_PYTHON
+from recorded.shared import record_if_missing
 from recorded.workloads import Workload, mixed
 
 CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
-_UNTIL_TOLD = 5.0
-"""Seconds after which Ray lists a task that has just run."""
+_TASK_LISTING_DELAY_S = 5.0
+"""Ray lists a task some seconds after it has run."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the live dashboard said to one question."""
+class LiveResponse(msgspec.Struct, frozen=True):
+    """The response of the live dashboard to one request."""
 
-    question: Question
+    request: DashboardRequest
     status: int
     text: str
 
@@ -43,36 +50,36 @@ class Answer(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.text)
 
 
-class Printed(msgspec.Struct, frozen=True):
-    """What one of Ray's own clients gave."""
+class ClientOutput(msgspec.Struct, frozen=True):
+    """The result of one call of Ray's own clients."""
 
     call: Call
-    answer: Any
+    result: Any
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """A recording, and the session in it."""
+class Recording(msgspec.Struct, frozen=True):
+    """A recording on disk, and the session in it."""
 
     directory: Path
     ref: SessionRef
-    answers: dict[str, Answer]
-    printed: list[Printed]
+    responses: dict[str, LiveResponse]
+    outputs: list[ClientOutput]
 
     def __repr__(self) -> str:
-        return f"Recorded({self.directory})"  # and not all that is in it, as pytest would have it
+        return f"Recorded({self.directory})"  # short, because pytest prints it
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        kept = tuple[SessionRef, list[Answer], list[Printed]]
-        ref, answers, printed = msgspec.json.decode((directory / "live.json").read_bytes(), type=kept)
-        return cls(directory, ref, {answer.question.name: answer for answer in answers}, printed)
+        stored = tuple[SessionRef, list[LiveResponse], list[ClientOutput]]
+        ref, responses, outputs = msgspec.json.decode((directory / "live.json").read_bytes(), type=stored)
+        return cls(directory, ref, {response.request.name: response for response in responses}, outputs)
 
     @property
     def store(self) -> Path:
         return self.directory / "store"
 
     def live(self, path: str) -> Any:
-        return self.answers[path].json
+        return self.responses[path].json
 
     @property
     def version(self) -> Version:
@@ -84,7 +91,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 Recorder = Callable[[Path, str], None]
-"""Fills a directory with a recording of the Ray of an interpreter."""
+"""Fills a directory with a recording, using the Ray of an interpreter."""
 
 
 def on_one_node(workload: Workload) -> Recorder:
@@ -98,25 +105,21 @@ def on_one_node(workload: Workload) -> Recorder:
 MIXED = on_one_node(mixed)
 
 
-def recorded_once(
-    directory: Path, python: str = HERE, recorder: Recorder = MIXED, kept: Path | None = None
-) -> Recorded:
-    """A copy of a recording, which is made when it is not where they are kept: RAYHISTORY_TEST_RECORDING names a
-    directory that keeps them for the next run."""
-    kept = Path(os.environ.get("RAYHISTORY_TEST_RECORDING") or kept or directory / "original")
-    source = kept / f"{rays.name(python)}-{recorder.__name__}"
-    source.mkdir(parents=True, exist_ok=True)
-    with (source / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be at it: what it makes is taken
-        original = Recorded.load(source) if (source / "live.json").exists() else record(source, python, recorder)
-    # Servers write indexes into the store: each run begins without.
-    shutil.copytree(original.store, directory / "store")
+def record_once(
+    directory: Path, python: str = THIS_PYTHON, recorder: Recorder = MIXED, recordings: Path | None = None
+) -> Recording:
+    """Copy a recording from `recordings` into the directory; record it first if it is missing."""
+    recordings = Path(os.environ.get("RAYHISTORY_TEST_RECORDING") or recordings or directory / "original")
+    source = recordings / f"{ray_versions.name(python)}-{recorder.__name__}"
+    record_if_missing(source, "live.json", lambda missing: record(missing, python, recorder))
+    # Copied, because servers write indexes into the store.
+    shutil.copytree(source / "store", directory / "store")
     shutil.copy2(source / "live.json", directory)
-    return Recorded.load(directory)
+    return Recording.load(directory)
 
 
-def record(directory: Path, python: str, recorder: Recorder) -> Recorded:
-    """Fills the directory; what is there is complete, or was removed."""
+def record(directory: Path, python: str, recorder: Recorder) -> None:
+    """Fill the directory with a complete recording, or leave nothing in it."""
     work = directory / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -127,58 +130,58 @@ def record(directory: Path, python: str, recorder: Recorder) -> Recorded:
             (work / name).rename(directory / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Recorded.load(directory)
 
 
 async def _record(directory: Path, python: str, workload: Workload) -> None:
     arguments = {"setting_local_storage_dir": str(directory / "store")}
-    settings, _ = resolve(STORE_COMMANDS, arguments, {})
-    wish = Wish([], settings, CLUSTER, num_cpus=4, ray_command=rays.ray_command(python))
-    async with recording(wish) as session:
+    settings, _ = resolve(CLI, arguments, {})
+    options = RecordingOptions([], settings, CLUSTER, num_cpus=4, ray_command=ray_versions.ray_command(python))
+    async with start_recording(options) as session:
         await workload(session.ray, python)
         await session.settle()
         _check_export(session.ray.session_dir)
-        answers = await _asked(session.ray.dashboard_url)
-        printed = await asyncio.to_thread(_print, session.ray.dashboard_url, python, answers)
-        (directory / "live.json").write_bytes(msgspec.json.encode((session.ref, answers, printed)))
+        responses = await _responses(session.ray.dashboard_url)
+        outputs = await asyncio.to_thread(_client_outputs, session.ray.dashboard_url, python, responses)
+        (directory / "live.json").write_bytes(msgspec.json.encode((session.ref, responses, outputs)))
 
 
 def _check_export(session: Path) -> None:
-    """Ray waits for half a minute for its own agent, and then does without: no history can be had of that."""
-    said = session / "logs" / "gcs_server.err"
-    assert not said.exists() or "will not be exported" not in said.read_text(), "the machine is too busy for Ray"
+    """Check that Ray exports events: it gives up when its agent does not start within half a minute."""
+    log = session / "logs" / "gcs_server.err"
+    assert not log.exists() or "will not be exported" not in log.read_text(), "the machine is too busy for Ray"
 
 
-async def ask(dashboard: str) -> bytes:
-    """All answers, for somebody who asks from elsewhere."""
-    return msgspec.json.encode(await _asked(dashboard))
+async def encoded_responses(dashboard: str) -> bytes:
+    """Return all responses as JSON, for a process in another network namespace."""
+    return msgspec.json.encode(await _responses(dashboard))
 
 
-async def _asked(dashboard: str) -> list[Answer]:
+async def _responses(dashboard: str) -> list[LiveResponse]:
     async with httpx.AsyncClient(base_url=dashboard, trust_env=False, timeout=60) as http:
 
-        async def answer(question: Question) -> Answer:
-            response = await http.request(question.method, question.uncached, headers=question.headers)
-            return Answer(question, response.status_code, response.text)
+        async def send(request: DashboardRequest) -> LiveResponse:
+            response = await http.request(request.method, request.uncached, headers=request.headers)
+            return LiveResponse(request, response.status_code, response.text)
 
-        there = {path: (await answer(Question(path))).json for path in ("/logical/actors", "/api/jobs/")}
-        answers = [await answer(question) for question in library_questions(there)]
-        if answers:
-            await asyncio.sleep(_UNTIL_TOLD)
-        answers += [await answer(question) for question in first_questions()]
-        known = {each.question.name: each.json for each in answers if each.status == 200}
-        return answers + [await answer(question) for question in later_questions(known)]
+        lists = {path: (await send(DashboardRequest(path))).json for path in ("/logical/actors", "/api/jobs/")}
+        responses = [await send(request) for request in library_requests(lists)]
+        if responses:
+            await asyncio.sleep(_TASK_LISTING_DELAY_S)
+        responses += [await send(request) for request in general_requests()]
+        bodies = {each.request.name: each.json for each in responses if each.status == 200}
+        return responses + [await send(request) for request in detail_requests(bodies)]
 
 
-def _print(dashboard: str, python: str, answers: list[Answer]) -> list[Printed]:
-    given = {answer.question.name: answer for answer in answers}
-    asking = list(calls({kind: given[everything(kind)].json["data"]["result"]["result"] for kind in LISTS}))
-    printed = asked(python, *((dashboard, call) for call in asking))
-    return [Printed(call, answer) for call, answer in zip(asking, printed, strict=True)]
+def _client_outputs(dashboard: str, python: str, responses: list[LiveResponse]) -> list[ClientOutput]:
+    by_name = {response.request.name: response for response in responses}
+    rows = {kind: by_name[full_list(kind)].json["data"]["result"]["result"] for kind in LISTS}
+    calls = list(client_calls(rows))
+    results = run_calls(python, *((dashboard, call) for call in calls))
+    return [ClientOutput(call, result) for call, result in zip(calls, results, strict=True)]
 
 
 def _add_vanished(store: Path) -> None:
-    """The same session once more, under another cluster's name, as if its node had been lost: nothing says its end."""
+    """Copy the session to another cluster's name without its end, as if its node had been lost."""
     names = {CLUSTER: VANISHED_CLUSTER, f"default_{CLUSTER}": f"default_{VANISHED_CLUSTER}"}
     for path in sorted(store.rglob("*")):
         parts = path.relative_to(store).parts
@@ -188,7 +191,7 @@ def _add_vanished(store: Path) -> None:
             continue
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.name == "end.json":  # the last sign of life is all that there is of it
+        if path.name == "end.json":  # the heartbeat stays, with the time of the end
             copy = copy.with_name("alive")
             copy.touch()
             shutil.copystat(path, copy)

@@ -1,7 +1,7 @@
-"""Ray's own clients, asked about sessions: a JSON list of addresses and calls comes in, and what each gave goes out.
+"""Run calls of Ray's own clients: a JSON list of (address, call) on standard input, their results on standard output.
 
-A call is a function of this file and what it is given besides the address: a command line of `ray`, or what its SDKs
-take. One process for many calls, because importing Ray takes seconds.
+A call names a function of this file and its arguments after the address: a command line of `ray`, or the arguments of
+an SDK function. One process runs many calls, because importing Ray takes seconds.
 """
 
 import asyncio
@@ -62,16 +62,16 @@ def changed(address: str) -> str:
 CALLS = {each.__name__: each for each in (command, listed, got, summarized, jobs, tailed, changed)}
 
 
-def answer(address: str, call: dict[str, Any]) -> Any:
+def run_call(address: str, call: dict[str, Any]) -> Any:
     try:
         return CALLS[call["function"]](address, *call["arguments"], **call.get("options", {}))
-    except Exception as error:  # noqa: BLE001 - what it raises is its answer
+    except Exception as error:  # noqa: BLE001 - an exception is a result
         return {"raised": repr(error)}
 
 
 def main() -> None:
-    answers = [answer(address, call) for address, call in json.load(sys.stdin)]
-    sys.stdout.write("\n" + json.dumps(answers, default=str))
+    results = [run_call(address, call) for address, call in json.load(sys.stdin)]
+    sys.stdout.write("\n" + json.dumps(results, default=str))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is run on the clusters that are recorded, each by jobs of its own."""
+"""Workloads for recorded clusters, each with jobs of its own."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.cli import sample_job
-from rayhistory.cli.localray import LocalRay
+from rayhistory.cli.local_ray import sample_job
+from rayhistory.cli.local_ray.local_ray import LocalRay
 
 SAMPLE, FAILING, RUNNING = "sample-job", "failing-job", "running-job"
 HOSTILE_ARGUMENT = "<script>document.title='owned'</script>"
@@ -15,39 +15,39 @@ SECRET = "s3cret-value"
 HOSTILE_EVENT = "node <b onmouseover=\"document.title='owned'\">lost</b><script>document.title='owned'</script>"
 
 _JOBS = Path(__file__).parent / "jobs"
-_UNDER_WAY = "everything is under way"
+_STARTED_MESSAGE = "everything is under way"
 
 Workload = Callable[[LocalRay, str], Awaitable[None]]
-"""Given a cluster that is up, and the interpreter that has its Ray."""
+"""Runs on a started cluster; the second argument is the interpreter that has its Ray."""
 
 
 async def mixed(ray: LocalRay, python: str) -> None:
-    """Tasks and actors of every fate: a job that succeeds, one that fails, and one that does not end."""
-    # Ray's dashboard, like ours, reads all files of this name.
+    """Run a job that succeeds, one that fails, and one that does not end, with tasks and actors in every state."""
+    # Ray's dashboard and the history server read every file named event_*.log.
     (ray.session_dir / "logs" / "events" / "event_JOBS_hostile.log").write_bytes(_hostile_event() + b"\n")
     await ray.submit([python, str(_JOBS / "running.py")], RUNNING, metadata={"team": "watch"})
     await ray.submit([python, sample_job.__file__], SAMPLE, {"API_TOKEN": SECRET}, {"team": "training"})
     await ray.submit([python, str(_JOBS / "failing.py"), HOSTILE_ARGUMENT], FAILING)
-    await _under_way(ray, RUNNING)
+    await _started(ray, RUNNING)
     statuses = [(await ray.wait(job))["status"] for job in (SAMPLE, FAILING)]
     assert statuses == ["SUCCEEDED", "FAILED"]
 
 
 async def data(ray: LocalRay, python: str) -> None:
-    """Ray Data."""
+    """Run a job of Ray Data."""
     await ray.submit([python, str(_JOBS / "data.py")], "data-job")
     assert (await ray.wait("data-job"))["status"] == "SUCCEEDED"
 
 
 async def serving(ray: LocalRay, python: str) -> None:
-    """Ray Serve."""
+    """Run an application of Ray Serve."""
     await ray.submit([python, str(_JOBS / "serving.py")], "serving-job")
-    await _under_way(ray, "serving-job")
+    await _started(ray, "serving-job")
 
 
-async def _under_way(ray: LocalRay, job: str) -> None:
+async def _started(ray: LocalRay, job: str) -> None:
     async for text in ray.follow_output(job):
-        if _UNDER_WAY in text:
+        if _STARTED_MESSAGE in text:
             return
 
 

@@ -1,4 +1,4 @@
-"""Sessions in real stores for the commands that keep, copy and remove them, and the commands as processes."""
+"""Sessions in real stores, and `rayhistory` as a process, for tests of the archive commands."""
 
 import asyncio
 import os
@@ -12,21 +12,21 @@ from typing import TypeVar
 
 import msgspec
 
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
-from rayhistory.settings import STORE_COMMANDS, Settings, resolve
+from rayhistory.sessions import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.settings import CLI, Settings, resolve
 from rayhistory.storage import Store
 from rayhistory.storage.local import LocalStore
 from rayhistory.storage.s3 import open_s3
-from storeservers import seaweed as weed
+from support.store_servers import seaweed as weed
 
 T = TypeVar("T")
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 OLD = "session_2025-01-02_03-04-05_000006_1"
-_FOREIGN = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "S3", "AWS_", "PYTHONPATH")
+_REMOVED_VARIABLE_PREFIXES = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "S3", "AWS_", "PYTHONPATH")
 
 
-class Place:
-    """A store: as a URL and an environment for programs, and opened for tests."""
+class StoreLocation:
+    """A store, as a URL and environment variables for programs, and opened for tests."""
 
     def __init__(self, url: str, root: str = "", **environment: str) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class Place:
         self.layout = Layout(root)
 
     def settings(self) -> Settings:
-        return resolve(STORE_COMMANDS, {"setting_store": self.url}, {})[0]
+        return resolve(CLI, {"setting_store": self.url}, {})[0]
 
     def open(self) -> Store:
         if self.url.startswith("file://"):
@@ -42,14 +42,14 @@ class Place:
         return open_s3(self.settings(), writable=True, environ=self.environment)
 
     def run(self, work: Callable[[Store], Awaitable[T]]) -> T:
-        async def whole() -> T:
+        async def with_store() -> T:
             store = self.open()
             try:
                 return await work(store)
             finally:
                 await store.close()
 
-        return asyncio.run(whole())
+        return asyncio.run(with_store())
 
     def put(self, objects: dict[str, bytes]) -> None:
         async def work(store: Store) -> None:
@@ -64,33 +64,38 @@ class Place:
         return self.run(work)
 
 
-def directory(path: Path) -> Place:
+def directory(path: Path) -> StoreLocation:
     path.mkdir(parents=True, exist_ok=True)
-    return Place(path.as_uri())
+    return StoreLocation(path.as_uri())
 
 
-def bucket(endpoint: str, root: str = "") -> Place:
-    name = f"kept-{secrets.token_hex(6)}"
-    return Place(
+def bucket(endpoint: str, root: str = "") -> StoreLocation:
+    name = f"archive-{secrets.token_hex(6)}"
+    return StoreLocation(
         f"s3://{name}/{root}".rstrip("/"), root,
         S3_ENDPOINT=endpoint, S3_REGION="us-east-1", AWS_ACCESS_KEY_ID=weed.KEY, AWS_SECRET_ACCESS_KEY=weed.SECRET,
     )  # fmt: skip
 
 
 def rayhistory(
-    place: Place, *argv: str, at_start: Path | None = None, **environment: str
+    location: StoreLocation, *argv: str, at_start: Path | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    process = begin(place, *argv, at_start=at_start, **environment)
+    process = start_rayhistory(location, *argv, at_start=at_start, **environment)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def begin(place: Place, *argv: str, at_start: Path | None = None, **environment: str) -> "subprocess.Popen[str]":
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    clean |= place.environment | environment
+def start_rayhistory(
+    location: StoreLocation, *argv: str, at_start: Path | None = None, **environment: str
+) -> "subprocess.Popen[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_REMOVED_VARIABLE_PREFIXES)}
+    clean |= location.environment | environment
     if at_start:
-        clean |= {"PYTHONPATH": str(at_start), "TMPDIR": str(at_start)}  # what is killed leaves its files there
-    command = [Path(sys.executable).with_name("rayhistory"), argv[0], "--store", place.url, *argv[1:]]
+        clean |= {
+            "PYTHONPATH": str(at_start),
+            "TMPDIR": str(at_start),
+        }  # a killed process leaves its temporary files there
+    command = [Path(sys.executable).with_name("rayhistory"), argv[0], "--store", location.url, *argv[1:]]
     return subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -99,28 +104,28 @@ import os, signal
 from rayhistory.storage.cloud import CloudStore
 from rayhistory.storage.local import LocalStore
 
-left = {calls}
-def dying(work, late):
+remaining = {calls}
+def killing(work, after):
     async def call(self, *arguments):
-        global left
-        left -= 1
-        if left == 0 and late:
+        global remaining
+        remaining -= 1
+        if remaining == 0 and after:
             await work(self, *arguments)
-        if left <= 0:
+        if remaining <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return await work(self, *arguments)
     return call
 
 for kind in (CloudStore, LocalStore):
     for name in ("put", "create", "delete"):
-        setattr(kind, name, dying(getattr(kind, name), {late}))
+        setattr(kind, name, killing(getattr(kind, name), {after}))
 """
 
 
 def killed_at(directory: Path, calls: int) -> Path:
-    """What a process has to run at its start to be killed at its n-th change of a store, before or after the change."""
+    """Return a PYTHONPATH directory whose sitecustomize kills the process before or after its n-th write to a store."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "sitecustomize.py").write_text(_KILL.format(calls=calls, late=calls % 2 == 0))
+    (directory / "sitecustomize.py").write_text(_KILL.format(calls=calls, after=calls % 2 == 0))
     return directory
 
 
@@ -131,18 +136,18 @@ def was_killed(done: "subprocess.CompletedProcess[str]") -> bool:
 def session_objects(
     layout: Layout, ref: SessionRef, *, ended_ms: int | None = 1_735_800_000_000, ours: bool = True
 ) -> dict[str, bytes]:
-    """Objects in every place that a session has: KubeRay's of all generations, and those of ours."""
+    """Return objects under every prefix of a session: all of KubeRay's layouts and, with `ours`, our own trees."""
     history = layout.history_prefix(ref)
     keys = {
         layout.metadata_key(ref): b"",
-        layout.old_metadata_key(ref): b"",
+        layout.v1_6_metadata_key(ref): b"",
         f"{history}/{NODE}/node_events/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
         f"{history}/{NODE}/job_events/01000000/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
         f"{history}/{NODE}/logs/raylet.out": b"hello\n" * 1000,
         f"{history}/fetched_endpoints/restful__timezone": b"{}",
-        layout.noted_events_key(ref): b"{}\n",
-        f"{layout.old_history_prefix(ref)}/logs/{NODE}/raylet.err": b"old\n",
-        f"{layout.old_history_prefix(ref)}/job_events/AQAAAA==/{NODE}-2025-01-02-03": b"[]",
+        layout.legacy_events_key(ref): b"{}\n",
+        f"{layout.v1_6_history_prefix(ref)}/logs/{NODE}/raylet.err": b"old\n",
+        f"{layout.v1_6_history_prefix(ref)}/job_events/AQAAAA==/{NODE}-2025-01-02-03": b"[]",
     }
     if not ours:
         return keys
@@ -151,8 +156,8 @@ def session_objects(
         layout.start_key(ref): msgspec.json.encode(start),
         layout.alive_key(ref): b"",
         layout.node_seal_key(ref, NODE): b'{"node_id": "x", "sealed_ms": 1}',
-        f"{layout.snapshots_prefix(ref)}/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
-        f"{layout.own_tree_prefix('tree-of-tomorrow', ref)}/x": b"later",
+        f"{layout.dashboard_responses_prefix(ref)}/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
+        f"{layout.own_tree_prefix('future-tree', ref)}/x": b"later",
         f"{layout.index_prefix(ref)}/1-abcd/tasks.parquet": b"no index",
     }
     if ended_ms is not None:

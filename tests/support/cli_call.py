@@ -1,4 +1,4 @@
-"""The `rayhistory` command, called inside the test's process: what it printed, and how it ended."""
+"""Call of the `rayhistory` command inside the test's process."""
 
 import os
 import sys
@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from rayhistory.cli.main import main
-from recorded_sample import settings_for
+from support.recorded_sample import settings_for
 
 
-class Done(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
 
 
 class Command:
-    """On the store and the cache of one directory."""
+    """`rayhistory` with the store and the cache of one directory."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         settings = settings_for(directory)
@@ -29,14 +29,14 @@ class Command:
         self._monkeypatch = monkeypatch
         self._capfd = capfd
 
-    def __call__(self, *argv: str) -> Done:
+    def __call__(self, *argv: str) -> CommandResult:
         self._monkeypatch.setattr(sys, "argv", ["rayhistory", *argv])
         self._capfd.readouterr()
         with pytest.raises(SystemExit) as end:
             main()
         sys.stdout.flush()
         out, err = self._capfd.readouterr()
-        return Done(int(end.value.code or 0), out, err)
+        return CommandResult(int(end.value.code or 0), out, err)
 
     def good(self, *argv: str) -> str:
         done = self(*argv)
@@ -44,7 +44,7 @@ class Command:
         return done.out
 
     def bad(self, *argv: str) -> str:
-        """The one line that is said when something cannot be done."""
+        """Return the one-line error of a call that fails."""
         done = self(*argv)
         assert done.code in (1, 2), done.out
         (line,) = done.err.splitlines()

@@ -1,4 +1,4 @@
-"""Folding in tests: events into a store, and the tables that come out."""
+"""Helpers of fold tests: write events to a store, fold them, and read the tables."""
 
 import asyncio
 import json
@@ -10,28 +10,28 @@ from typing import Any
 import duckdb
 import msgspec
 
-from rayhistory.events.tables import TABLES
-from rayhistory.index.asof import AsOfJob, serve_as_of
-from rayhistory.index.derive import merged_file
-from rayhistory.index.fold import FoldJob, fold
-from rayhistory.index.manifest import MERGED, Closing, Manifest
-from rayhistory.index.merge import parquet
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.events.merged_tables import TABLES
+from rayhistory.index.fold.as_of import AsOfJob, serve_as_of
+from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.process import FoldJob, fold
+from rayhistory.index.fold.served_tables import merged_table_name
+from rayhistory.index.manifest import MERGED_PREFIX, Manifest
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings, resolve
 from rayhistory.storage import open_store
+from support.paths import DATA
 
 REF = SessionRef.checked("default", "folded", "session_2026-11-15_19-18-08_055078_15551")
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 END = Closing(1_794_770_600_000_000_000, clean=True)
-RECORDED = [
-    json.loads(line) for line in (Path(__file__).parent / "data/ray-2.60/events.jsonl").read_text().splitlines()
-]
+RECORDED = [json.loads(line) for line in (DATA / "ray-2.60/events.jsonl").read_text().splitlines()]
 
 Tables = dict[str, list[tuple[Any, ...]]]
 
 
 def same_spans(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Profile rows whose spans are compared by value, not by how their JSON is spaced."""
+    """Normalize profile rows, so that spans are compared by value and not by the formatting of their JSON."""
     return sorted(
         json.dumps([*row[:-1], sorted(json.loads(row[-1]), key=lambda span: json.dumps(span, sort_keys=True))],
                    sort_keys=True)
@@ -42,7 +42,7 @@ def same_spans(rows: list[tuple[Any, ...]]) -> list[str]:
 def settings_for(directory: Path, memory: str = "1Gi", cache: Path | None = None) -> Settings:
     given = {
         "LOCAL_STORAGE_DIR": str(directory),
-        "RAYHISTORY_FOLD_MEMORY": memory,
+        "RAYHISTORY_INDEX_MEMORY": memory,
         "RAYHISTORY_CACHE_DIR": str(cache or directory / "cache"),
     }
     return resolve("historyserver", {}, given)[0]
@@ -53,7 +53,7 @@ def as_lines(events: list[dict[str, Any]]) -> bytes:
 
 
 def put(directory: Path, number: int, data: bytes, category: str = "node_events", suffix: str = ".jsonl") -> str:
-    """An event object with this content; the number tells it from others."""
+    """Write an event object; return its key, which contains the number."""
     directory.mkdir(parents=True, exist_ok=True)
     key = Layout().events_key(REF, NODE, category, 1_794_770_300_000_000_000 + number, compressed=False)
     key = key.removesuffix(".jsonl") + suffix
@@ -79,21 +79,21 @@ def fold_session(
 
 
 def files_of(directory: Path, manifest: Manifest, table: str) -> list[Path]:
-    parts = range(len(manifest.files[table]))
-    return [directory / Layout().index_file_key(REF, manifest.build, table, part) for part in parts]
+    numbers = range(len(manifest.files[table]))
+    return [directory / Layout().index_file_key(REF, manifest.build, table, number) for number in numbers]
 
 
-def read(paths: list[Path], columns: str = "*") -> list[tuple[Any, ...]]:
+def read_files(paths: list[Path], columns: str = "*") -> list[tuple[Any, ...]]:
     with duckdb.connect() as database:
         return sorted(database.execute(f"SELECT {columns} FROM {parquet(paths)}").fetchall(), key=repr)
 
 
 def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tables:
-    """The served tables; of the gaps, only what does not tell in which object something was."""
+    """Read the served tables, without gaps in single objects."""
     found = {
-        name: read(files_of(directory, manifest, name), task_columns if name == "tasks" else "*")
+        name: read_files(files_of(directory, manifest, name), task_columns if name == "tasks" else "*")
         for name in manifest.files
-        if not name.startswith(MERGED)
+        if not name.startswith(MERGED_PREFIX)
     }
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
     return found
@@ -101,12 +101,12 @@ def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tabl
 
 def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
     with tempfile.TemporaryDirectory() as folder:
-        files = {table.name: files_of(directory, manifest, merged_file(table.name)) for table in TABLES}
+        files = {table.name: files_of(directory, manifest, merged_table_name(table.name)) for table in TABLES}
         merged = {name: list(map(str, paths)) for name, paths in files.items()}
-        parts = {name: len(sizes) for name, sizes in manifest.files.items()}
-        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, parts)
+        file_counts = {name: len(sizes) for name, sizes in manifest.files.items()}
+        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts)
         found = {
-            name: read(list(map(Path, paths)), task_columns if name == "tasks" else "*")
+            name: read_files(list(map(Path, paths)), task_columns if name == "tasks" else "*")
             for name, paths in serve_as_of(job).items()
         }
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
@@ -114,10 +114,10 @@ def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str
 
 
 def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...]]:
-    """A query in which table names stand for the files of the index."""
+    """Run a query on the served tables."""
     with duckdb.connect() as database:
         for name in manifest.files:
-            if not name.startswith(MERGED):
+            if not name.startswith(MERGED_PREFIX):
                 source = parquet(files_of(directory, manifest, name))
                 database.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
         return database.execute(query).fetchall()

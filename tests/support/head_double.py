@@ -1,4 +1,4 @@
-"""A double of a head's dashboard that does what a real one does not: it hangs, never ends, and sends scripts."""
+"""A double of a head's dashboard that can hang, send endless responses, redirect and send scripts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -18,36 +18,38 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 BLOCK = b"x" * (1 << 20)
-SLOW, ENDLESS, ELSEWHERE, SCRIPT, ECHO = "/nodes", "/api/v0/logs/file", "/timezone", "/api/cluster_status", "/events"
-FOLLOWED, AUTHENTICATE = "/api/v0/logs/stream", "/api/authenticate"
+SLOW, ENDLESS, REDIRECT, SCRIPT, ECHO = "/nodes", "/api/v0/logs/file", "/timezone", "/api/cluster_status", "/events"
+LOG_STREAM, AUTHENTICATE = "/api/v0/logs/stream", "/api/authenticate"
 COOKIE = "ray-authentication-token"
 
 
 class HeadDouble:
-    """`instead` are routes that take the place of its own."""
+    """A head; `overrides` are routes that replace its own."""
 
-    def __init__(self, session: str, token: str = "", instead: Iterable[BaseRoute] = ()) -> None:
+    def __init__(self, session: str, token: str = "", overrides: Iterable[BaseRoute] = ()) -> None:
         self.session = session
         self.token = token
-        self.instead = instead
-        self.asked: list[str] = []
-        self.given_up = 0
+        self.overrides = overrides
+        self.requests: list[str] = []
+        self.disconnects = 0
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"ray_version": "2.60.0", "session_name": self.session})
 
     async def authenticate(self, request: Request) -> Response:
-        """As Ray does it: the token stays in a cookie."""
+        """Store the token in a cookie, as Ray does."""
         if not self.token:
             return PlainTextResponse("Unauthorized: Token authentication is not enabled", 401)
-        if refusal := self._judged(request.headers.get("authorization")):
-            return refusal
-        answer = JSONResponse({"status": "authenticated", "message": "Token is valid"})
-        answer.set_cookie(COOKIE, self.token, max_age=2592000, httponly=True, samesite="strict")
-        return answer
+        if denied := self._check(request.headers.get("authorization")):
+            return denied
+        response = JSONResponse({"status": "authenticated", "message": "Token is valid"})
+        response.set_cookie(COOKIE, self.token, max_age=2592000, httponly=True, samesite="strict")
+        return response
 
     async def tasks(self, request: Request) -> Response:
-        return JSONResponse({"live": True, "query": request.url.query}, headers={"Set-Cookie": "evil=1", "X-Odd": "1"})
+        return JSONResponse(
+            {"live": True, "query": request.url.query}, headers={"Set-Cookie": "evil=1", "X-Unexpected": "1"}
+        )
 
     async def echo(self, request: Request) -> Response:
         return JSONResponse(dict(request.headers))
@@ -55,7 +57,7 @@ class HeadDouble:
     async def hang(self, request: Request) -> Response:
         while not await request.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        self.given_up += 1
+        self.disconnects += 1
         return PlainTextResponse("too late")
 
     async def endless(self, request: Request) -> Response:
@@ -71,11 +73,11 @@ class HeadDouble:
                 yield b"first\n"
                 await asyncio.sleep(600)
             finally:
-                self.given_up += 1
+                self.disconnects += 1
 
         return StreamingResponse(lines(), media_type="text/plain")
 
-    async def elsewhere(self, request: Request) -> Response:
+    async def redirect(self, request: Request) -> Response:
         return RedirectResponse("http://169.254.169.254/latest/meta-data/", 302)
 
     async def script(self, request: Request) -> Response:
@@ -97,42 +99,43 @@ class HeadDouble:
                     pass
             except WebSocketDisconnect:
                 pass
-            self.given_up += 1
+            self.disconnects += 1
             return
         await socket.close()
 
     def app(self, prefix: str = "") -> ASGIApp:
         routes = [
-            *self.instead, Route("/api/version", self.version), Route("/api/v0/tasks", self.tasks),
-            Route(ECHO, self.echo), Route(SLOW, self.hang), Route(ENDLESS, self.endless), Route(FOLLOWED, self.follow),
-            Route(ELSEWHERE, self.elsewhere), Route(SCRIPT, self.script), Route("/api/actors/kill", self.kill),
+            *self.overrides, Route("/api/version", self.version), Route("/api/v0/tasks", self.tasks),
+            Route(ECHO, self.echo), Route(SLOW, self.hang), Route(ENDLESS, self.endless),
+            Route(LOG_STREAM, self.follow), Route(REDIRECT, self.redirect), Route(SCRIPT, self.script),
+            Route("/api/actors/kill", self.kill),
             Route("/api/authentication_mode", self.mode),
             Route(AUTHENTICATE, self.authenticate, methods=["POST"]),
             WebSocketRoute("/api/jobs/{job}/logs/tail", self.tail),
         ]  # fmt: skip
         inner = Starlette(routes=[Mount(prefix, routes=routes)] if prefix else routes)
 
-        async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                self.asked.append(f"{scope['method']} {scope['path'].removeprefix(prefix)}")
-                if refusal := self._refusal(Request(scope)):
-                    await refusal(scope, receive, send)
+                self.requests.append(f"{scope['method']} {scope['path'].removeprefix(prefix)}")
+                if denied := self._check_request(Request(scope)):
+                    await denied(scope, receive, send)
                     return
             await inner(scope, receive, send)
 
-        return checked
+        return authenticated
 
-    def _refusal(self, request: Request) -> Response | None:
-        """As Ray does it."""
+    def _check_request(self, request: Request) -> Response | None:
+        """Look for the token where Ray does."""
         if not self.token or request.url.path.endswith(("/api/authentication_mode", AUTHENTICATE)):
             return None
-        kept = request.cookies.get(COOKIE)
-        said = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
-        return self._judged(said or (f"Bearer {kept}" if kept else None))
+        cookie = request.cookies.get(COOKIE)
+        header = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
+        return self._check(header or (f"Bearer {cookie}" if cookie else None))
 
-    def _judged(self, said: str | None) -> Response | None:
-        if not said:
+    def _check(self, authorization: str | None) -> Response | None:
+        if not authorization:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        if said != f"Bearer {self.token}":
+        if authorization != f"Bearer {self.token}":
             return PlainTextResponse("Forbidden: Invalid authentication token", 403)
         return None

@@ -1,4 +1,4 @@
-"""What hostile clusters and visitors send: names that want out of their place, and requests that want to be two."""
+"""Hostile input: path traversal, header injection and malformed requests, and clients that send them unchanged."""
 
 import http.client
 import re
@@ -10,9 +10,9 @@ import msgspec
 
 import rayhistory.server
 
-CANARY = "canary-7f3a-that-nobody-may-read"
+CANARY = "canary-7f3a-secret"
 INJECTED = "X-Injected"
-_SILENCE = 1.0
+_IDLE_TIMEOUT_S = 1.0
 
 UP = "../" * 12
 NAMES = {
@@ -73,64 +73,64 @@ NAMES = {
     "many stars": "*a" * 60,
     "brackets": "[[[!a",
 }
-"""As they are written in a request."""
+"""Names as they are written in a request."""
 
 
-class Heard(msgspec.Struct):
+class RawResponse(msgspec.Struct):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
 
-    def is_safe(self, why: str) -> None:
-        """An answer that was meant: nothing secret, no header of the asker's own, and no crash."""
-        assert CANARY.encode() not in self.body, why
-        assert b"root:x:0:0" not in self.body, why
-        assert b"Traceback" not in self.body, why
-        assert self.body != b"Internal Server Error", why
-        assert not [name for name, _ in self.headers if name.lower() == INJECTED.lower()], why
+    def assert_safe(self, request: str) -> None:
+        """Check that the response has no secret, no injected header and no stack trace."""
+        assert CANARY.encode() not in self.body, request
+        assert b"root:x:0:0" not in self.body, request
+        assert b"Traceback" not in self.body, request
+        assert self.body != b"Internal Server Error", request
+        assert not [name for name, _ in self.headers if name.lower() == INJECTED.lower()], request
 
 
-class Asker:
-    """Asks a real server over one connection, and writes paths as they are given."""
+class RawClient:
+    """Send requests to a real server over one connection, without normalizing paths."""
 
     def __init__(self, address: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
 
-    def get(self, path: str, **headers: str) -> Heard:
+    def get(self, path: str, **headers: str) -> RawResponse:
         connection = self._connection
         connection.putrequest("GET", path, skip_accept_encoding=True)
         for name, value in headers.items():
             connection.putheader(name.replace("_", "-"), value)
         connection.endheaders()
-        answer = connection.getresponse()
-        return Heard(answer.status, answer.getheaders(), answer.read())
+        response = connection.getresponse()
+        return RawResponse(response.status, response.getheaders(), response.read())
 
     def close(self) -> None:
         self._connection.close()
 
 
-def exchange(address: str, request: bytes) -> bytes:
-    """All that a server says to these very bytes until it closes, or has said nothing for a while."""
-    found = urlsplit(address)
-    with socket.create_connection((found.hostname or "", found.port or 0), timeout=10) as connection:
-        heard = b""
+def send_raw(address: str, request: bytes) -> bytes:
+    """Send these bytes and return everything received until the server closes or is idle."""
+    url = urlsplit(address)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as connection:
+        received = b""
         try:
             connection.sendall(request)
-            connection.settimeout(_SILENCE)
-            while some := connection.recv(1 << 16):
-                heard += some
-                connection.settimeout(_SILENCE / 3)
+            connection.settimeout(_IDLE_TIMEOUT_S)
+            while block := connection.recv(1 << 16):
+                received += block
+                connection.settimeout(_IDLE_TIMEOUT_S / 3)
         except (TimeoutError, ConnectionResetError, BrokenPipeError):
             pass
-        return heard
+        return received
 
 
-def statuses(heard: bytes) -> list[int]:
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", heard)]
+def statuses(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", received)]
 
 
-def asked_parameters(module: Path | None = None) -> list[str]:
-    """Every parameter of a query that the server, or one of its modules, looks at."""
+def query_parameters(module: Path | None = None) -> list[str]:
+    """List the query parameters that the server, or one of its modules, reads."""
     files = [module] if module else Path(rayhistory.server.__file__).parent.rglob("*.py")
-    found = {name for file in files for name in re.findall(r'(?:query|params)\S*\(?"([a-z_]+)"', file.read_text())}
-    return sorted(found)
+    names = {name for file in files for name in re.findall(r'(?:query|params)\S*\(?"([a-z_]+)"', file.read_text())}
+    return sorted(names)

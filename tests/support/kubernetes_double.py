@@ -1,5 +1,6 @@
-"""A double of the Kubernetes API, not the real one: it knows only the few calls that we make, and can be told to be
-slow, broken or forgetful. `tests/kubernetes` asks the same of a real one.
+"""A double of the Kubernetes API with the few calls that the server makes; it can be slow, broken or expire watches.
+
+`tests/kubernetes` runs the same against a real API server.
 """
 
 import asyncio
@@ -22,35 +23,33 @@ KINDS = {"rayclusters": "RayCluster", "rayjobs": "RayJob", "rayservices": "RaySe
 
 
 class KubernetesDouble:
-    """`tokens` are those that are valid, `rights` the namespaces of each user; "" is all of them."""
+    """`tokens` are the valid tokens, `rights` the namespaces of each user; "" means all namespaces."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, dict[str, Any]] = {}
         self.rights: dict[str, set[str]] = {}
         self.objects: dict[str, dict[tuple[str, str], dict[str, Any]]] = {name: {} for name in RESOURCES}
-        self.knows_audiences = True
+        self.supports_audiences = True
         self.without_crds = False
         self.broken = False
         self.delay = 0.0
         self.reviews: list[tuple[str, str]] = []
         self.watches = 0
         self.lists = 0
-        self.forgotten = False
-        """The next watch is told that its version is too old."""
+        self.expire_next_watch = False
+        """The next watch fails with 410, as if its resource version were too old."""
         self._version = 1
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._generation = 0
 
-    # What tests do to it
-
-    def let(self, token: str, user: str, *namespaces: str, audiences: tuple[str, ...] = ("api",)) -> None:
+    def grant(self, token: str, user: str, *namespaces: str, audiences: tuple[str, ...] = ("api",)) -> None:
         self.tokens[token] = {"username": user, "groups": ["system:authenticated"], "audiences": list(audiences)}
         self.rights[user] = set(namespaces)
 
     def put(self, resource: str, namespace: str, name: str, **content: Any) -> None:
-        known = self.objects[resource].get((namespace, name))
+        exists = (namespace, name) in self.objects[resource]
         self._version += 1
-        made = {
+        created = {
             "apiVersion": "ray.io/v1",
             "kind": KINDS[resource],
             "metadata": {"namespace": namespace, "name": name, "creationTimestamp": "2026-11-15T19:18:08Z"}
@@ -58,51 +57,51 @@ class KubernetesDouble:
             | {"resourceVersion": str(self._version)},
             **content,
         }
-        self.objects[resource][namespace, name] = made
-        self._events.append((self._version, "MODIFIED" if known else "ADDED", made))
+        self.objects[resource][namespace, name] = created
+        self._events.append((self._version, "MODIFIED" if exists else "ADDED", created))
 
     def delete(self, resource: str, namespace: str, name: str) -> None:
-        gone = self.objects[resource].pop((namespace, name))
+        deleted = self.objects[resource].pop((namespace, name))
         self._version += 1
-        gone["metadata"]["resourceVersion"] = str(self._version)
-        self._events.append((self._version, "DELETED", gone))
+        deleted["metadata"]["resourceVersion"] = str(self._version)
+        self._events.append((self._version, "DELETED", deleted))
 
     def cut_watches(self) -> None:
-        """Every connection that watches breaks off."""
+        """Abort the connections of all watches."""
         self._generation += 1
 
-    # What it answers
-
     async def review_token(self, request: Request) -> Response:
-        if answer := await self._trouble():
-            return answer
+        if failure := await self._failure():
+            return failure
         spec = (await request.json())["spec"]
         self.reviews.append(("token", spec["token"]))
         user = self.tokens.get(spec["token"])
-        wanted = spec.get("audiences") or ["api"]
-        meant = sorted(set(wanted) & set(user["audiences"])) if user else []
-        if not user or not meant:
+        requested = spec.get("audiences") or ["api"]
+        audiences = sorted(set(requested) & set(user["audiences"])) if user else []
+        if not user or not audiences:
             status = {"user": {}, "error": "[invalid bearer token, token audiences do not match]"}
         else:
-            who = {"username": user["username"], "uid": "u-1", "groups": user["groups"]}
-            status = {"authenticated": True, "user": who} | ({"audiences": meant} if self.knows_audiences else {})
+            identity = {"username": user["username"], "uid": "u-1", "groups": user["groups"]}
+            status = {"authenticated": True, "user": identity} | (
+                {"audiences": audiences} if self.supports_audiences else {}
+            )
         return JSONResponse({"kind": "TokenReview", "spec": spec, "status": status}, 201)
 
     async def review_access(self, request: Request) -> Response:
-        if answer := await self._trouble():
-            return answer
+        if failure := await self._failure():
+            return failure
         spec = (await request.json())["spec"]
-        asked = spec["resourceAttributes"]
-        assert (asked["group"], asked["resource"], asked["verb"]) == ("ray.io", "rayclusters", "get")
-        self.reviews.append((spec["user"], asked["namespace"]))
+        attributes = spec["resourceAttributes"]
+        assert (attributes["group"], attributes["resource"], attributes["verb"]) == ("ray.io", "rayclusters", "get")
+        self.reviews.append((spec["user"], attributes["namespace"]))
         granted = self.rights.get(spec["user"], set())
-        status: dict[str, Any] = {"allowed": bool({"", asked["namespace"]} & granted)}
+        status: dict[str, Any] = {"allowed": bool({"", attributes["namespace"]} & granted)}
         return JSONResponse({"kind": "SubjectAccessReview", "spec": spec, "status": status}, 201)
 
     async def resources(self, request: Request) -> Response:
         resource, namespace = request.path_params["resource"], request.path_params.get("namespace")
-        if answer := await self._trouble():
-            return answer
+        if failure := await self._failure():
+            return failure
         if self.without_crds or resource not in RESOURCES:
             return Response("404 page not found\n", 404, media_type="text/plain")
         if request.query_params.get("watch") == "true":
@@ -116,24 +115,24 @@ class KubernetesDouble:
 
     async def _changes(self, resource: str, namespace: str | None, since: int) -> AsyncIterator[str]:
         generation = self._generation
-        if self.forgotten:
-            self.forgotten = False
-            gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-            yield json.dumps({"type": "ERROR", "object": gone}) + "\n"
+        if self.expire_next_watch:
+            self.expire_next_watch = False
+            expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+            yield json.dumps({"type": "ERROR", "object": expired}) + "\n"
             return
         while generation == self._generation:
-            for version, kind, made in self._events:
-                fits = made["kind"] == KINDS[resource] and namespace in (None, made["metadata"]["namespace"])
-                if version > since and fits:
-                    yield json.dumps({"type": kind, "object": made}) + "\n"
+            for version, kind, changed in self._events:
+                in_scope = changed["kind"] == KINDS[resource] and namespace in (None, changed["metadata"]["namespace"])
+                if version > since and in_scope:
+                    yield json.dumps({"type": kind, "object": changed}) + "\n"
             since = self._version
             await asyncio.sleep(0.02)
-        raise ConnectionError("the connection is cut, as the test wanted")
+        raise ConnectionError("aborted by the test")
 
-    async def _trouble(self) -> Response | None:
+    async def _failure(self) -> Response | None:
         await asyncio.sleep(self.delay)
         if self.broken:
-            return JSONResponse({"kind": "Status", "code": 500, "message": "etcd is away"}, 500)
+            return JSONResponse({"kind": "Status", "code": 500, "message": "etcd is unavailable"}, 500)
         return None
 
     def app(self) -> Starlette:
@@ -148,14 +147,14 @@ class KubernetesDouble:
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
-    """An application on a port that was free, in a thread of its own; its address."""
+def run_app(app: Any) -> Iterator[str]:
+    """Run an application on a free port in a thread, and yield its address."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
         while not server.started:
-            assert thread.is_alive(), "it did not start"
+            assert thread.is_alive(), "server did not start"
             time.sleep(0.01)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
@@ -164,7 +163,7 @@ def running(app: Any) -> Iterator[str]:
 
 
 def kubeconfig(path: Path, server: str) -> Path:
-    """As JSON, which every kubeconfig may be."""
+    """Write a kubeconfig, as JSON, which is valid YAML."""
     config = {
         "clusters": [{"name": "double", "cluster": {"server": server}}],
         "users": [{"name": "us", "user": {"token": "of-the-server"}}],

@@ -1,4 +1,4 @@
-"""A real Kubernetes API server for the tests, with its etcd and kubectl: built once from source, into a cache."""
+"""A real Kubernetes API server with etcd and kubectl, built from source once and cached."""
 
 import fcntl
 import json
@@ -17,10 +17,11 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from storeservers.processes import answers, free_port, started
+from support.paths import ROOT
+from support.store_servers.processes import free_port, is_listening, server_process
 
 VERSION = "1.36.4"
-MODULE = Path(__file__).parent / "kubernetes/apiserver"
+MODULE = ROOT / "tests/kubernetes/apiserver"
 PROGRAMS = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -30,35 +31,35 @@ _ADMIN = "admin-of-the-tests"
 
 
 def binaries() -> Path:
-    """The directory with the three programs; the first time takes ten minutes or so."""
+    """Return the directory with the three programs; the first build takes about ten minutes."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    place = cache / f"rayhistory-tests/kubernetes-{VERSION}"
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / "lock").open("w") as lock:  # two runs of the tests may want it at once
+    directory = cache / f"rayhistory-tests/kubernetes-{VERSION}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:  # for concurrent test runs
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name, package in PROGRAMS.items():
-            if not (place / name).exists():
-                _build(package, place / name)
-    return place
+            if not (directory / name).exists():
+                _build(package, directory / name)
+    return directory
 
 
 def _build(package: str, target: Path) -> None:
     if shutil.which("go") is None:
         raise RuntimeError(f"{target.name} is built from source, and Go is not installed: see https://go.dev/dl")
-    half = target.with_suffix(".half")
-    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"  # else it would not know its own version
-    command = ["go", "build", "-trimpath", "-buildvcs=false", f"-ldflags=-s -w {said}", "-o", str(half), package]
+    partial = target.with_suffix(".partial")
+    version = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    command = ["go", "build", "-trimpath", "-buildvcs=false", f"-ldflags=-s -w {version}", "-o", str(partial), package]
     done = subprocess.run(
         command, cwd=MODULE, env=os.environ | {"CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{target.name} {VERSION} could not be built:\n{done.stderr[-2000:]}")
-    half.rename(target)
+    partial.rename(target)
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The API server, as its administrator sees it."""
+    """A running API server, with administrator access."""
 
     url: str
     certificate: Path
@@ -66,12 +67,12 @@ class ControlPlane:
     programs: Path
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """kubectl, whatever comes of it."""
+        """Run kubectl, and return its result, also of a failure."""
         command = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl printed; it must succeed."""
+        """Run kubectl, which must succeed, and return its output."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
@@ -80,7 +81,7 @@ class ControlPlane:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def token(self, service_account: str, namespace: str = "default", *arguments: str) -> str:
-        """A fresh token of a service account that exists."""
+        """Create a token of an existing service account."""
         return self.kubectl("create", "token", service_account, "-n", namespace, *arguments).strip()
 
 
@@ -101,7 +102,7 @@ def _etcd(programs: Path, directory: Path) -> Iterator[str]:
         f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
         f"--initial-cluster=default=http://127.0.0.1:{peer}",
     ]  # fmt: skip
-    with started(command, directory, lambda: answers(port)):
+    with server_process(command, directory, lambda: is_listening(port)):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -121,7 +122,7 @@ def _api_server(programs: Path, directory: Path, etcd: str) -> Iterator[ControlP
     ]  # fmt: skip
     certificate = directory / "certificates/apiserver.crt"
     url = f"https://127.0.0.1:{port}"
-    with started(command, directory, lambda: answers(port) and certificate.exists() and _ready(url)):
+    with server_process(command, directory, lambda: is_listening(port) and certificate.exists() and _ready(url)):
         kubeconfig = directory / "kubeconfig.json"
         kubeconfig.write_text(json.dumps(_kubeconfig(url, certificate)))
         yield ControlPlane(url, certificate, kubeconfig, programs)
@@ -135,14 +136,14 @@ def _write_key(path: Path) -> None:
 
 
 def _ready(url: str) -> bool:
-    unverified = ssl._create_unverified_context()  # noqa: S323 - it made its certificate a moment ago
+    unverified = ssl._create_unverified_context()  # noqa: S323 - its certificate is self-signed
     request = urllib.request.Request(f"{url}/readyz", headers={"Authorization": f"Bearer {_ADMIN}"})
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=unverified)
     )
     try:
-        with opener.open(request, timeout=5) as answer:
-            return bool(answer.status == 200)
+        with opener.open(request, timeout=5) as response:
+            return bool(response.status == 200)
     except (OSError, urllib.error.URLError):
         return False
 

@@ -1,24 +1,24 @@
-"""The tree of calls in plain Python, as Ray makes it: what the SQL of `rayhistory.index.lineage` is compared with."""
+"""The lineage tree in plain Python, as Ray builds it: the reference for `rayhistory.index.query.lineage`."""
 
 from rayhistory import ids
-from rayhistory.index.query import Row
-from rayhistory.server.lineage import Link, Node
+from rayhistory.index.query.query import Row
+from rayhistory.server.ray_api.nested_summary import NestedTaskSummary, SummaryLink
 
 _RUNNING = ("RUNNING", "RUNNING_IN_RAY_GET", "RUNNING_IN_RAY_WAIT")
 _PENDING = (
     "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "PENDING_OBJ_STORE_MEM_AVAIL", "PENDING_ARGS_FETCH",
 )  # fmt: skip
-_FOREVER = 2**63
-_DEEPEST = 200
-"""What is called from further down is counted, but not shown: neither JSON nor a browser could follow."""
+_MAX_TIMESTAMP = 2**63
+_MAX_DEPTH = 200
+"""Deeper calls are counted but not listed."""
 
 
-def lineage(tasks: list[Row], actors: list[Row]) -> list[Node]:
-    """The top of the tree; each node with the counts of everything below it."""
-    top = Node("", "", "", children=_Tree(tasks, actors).roots())
-    for node in reversed(_downwards(top)):
+def lineage(tasks: list[Row], actors: list[Row]) -> list[NestedTaskSummary]:
+    """Return the top-level nodes, with the counts of all their descendants."""
+    top = NestedTaskSummary("", "", "", children=_Tree(tasks, actors).roots())
+    for node in reversed(_top_down(top)):
         _finish(node)
-    _cut_below(top, _DEEPEST)
+    _cut_below(top, _MAX_DEPTH)
     return top.children
 
 
@@ -28,43 +28,43 @@ class _Tree:
         self._actors = {row["actor_id"]: row for row in actors}
         self._tasks = {row["task_id"]: row for row in tasks}
         self._creations = {_actor_key(row): row for row in tasks if row["type"] == "ACTOR_CREATION_TASK"}
-        self._nodes: dict[str, Node] = {}
-        self._roots: list[Node] = []
+        self._nodes: dict[str, NestedTaskSummary] = {}
+        self._roots: list[NestedTaskSummary] = []
 
-    def roots(self) -> list[Node]:
+    def roots(self) -> list[NestedTaskSummary]:
         for row in self._rows:
-            self._place(row["task_id"])
+            self._add(row["task_id"])
             counts = self._nodes[row["task_id"]].state_counts
             counts[row["state"]] = counts.get(row["state"], 0) + 1
         return self._roots
 
-    def _place(self, key: str) -> None:
-        """Makes the node and those above it, up to one that is there, to the top, or to one that is not known."""
-        below: Node | None = None
+    def _add(self, key: str) -> None:
+        """Create the node and its ancestors, up to an existing node, the top, or an unknown task."""
+        below: NestedTaskSummary | None = None
         while True:
-            node = known = self._nodes.get(key)
+            node = existing = self._nodes.get(key)
             if node is None:
-                node = self._made(key)
+                node = self._create(key)
             if node is None:
                 return
             self._nodes[key] = node
             if below is not None:
                 node.children.append(below)
-            if known is not None:
+            if existing is not None:
                 return
-            above = self._above(key)
-            if above is None:
+            parent_key = self._parent(key)
+            if parent_key is None:
                 self._roots.append(node)
                 return
-            below, key = node, above
+            below, key = node, parent_key
 
-    def _made(self, key: str) -> Node | None:
+    def _create(self, key: str) -> NestedTaskSummary | None:
         if task := self._tasks.get(key):
             name = task["name"] or task["func_or_class_name"]
-            return Node(name, key, task["type"], task["creation_time_ms"], link=Link("task", key))
+            return NestedTaskSummary(name, key, task["type"], task["creation_time_ms"], link=SummaryLink("task", key))
         if creation := self._creations.get(key):
             actor_id = creation["actor_id"]
-            return Node(self._actor_name(creation), key, "ACTOR", link=Link("actor", actor_id))
+            return NestedTaskSummary(self._actor_name(creation), key, "ACTOR", link=SummaryLink("actor", actor_id))
         return None
 
     def _actor_name(self, creation: Row) -> str:
@@ -73,8 +73,8 @@ class _Tree:
             return str(creation["func_or_class_name"].partition(".")[0])
         return str(actor["repr_name"] or actor["class_name"] or "")
 
-    def _above(self, key: str) -> str | None:
-        """What the node hangs below; None at the top."""
+    def _parent(self, key: str) -> str | None:
+        """Return the key of the parent; None at the top."""
         task = self._tasks.get(key)
         if task and task["type"] in ("ACTOR_TASK", "ACTOR_CREATION_TASK"):
             return _actor_key(task)
@@ -86,8 +86,8 @@ def _actor_key(task: Row) -> str:
     return f"actor:{task['actor_id']}"
 
 
-def _downwards(top: Node) -> list[Node]:
-    """Every node after the one that it hangs below; a chain of calls may be longer than Python's stack."""
+def _top_down(top: NestedTaskSummary) -> list[NestedTaskSummary]:
+    """Return all nodes, parents first. Iterative, because a chain of calls may be longer than Python's stack."""
     nodes, waiting = [], [top]
     while waiting:
         node = waiting.pop()
@@ -96,7 +96,7 @@ def _downwards(top: Node) -> list[Node]:
     return nodes
 
 
-def _cut_below(top: Node, depth: int) -> None:
+def _cut_below(top: NestedTaskSummary, depth: int) -> None:
     level = [top]
     for _ in range(depth):
         level = [child for node in level for child in node.children]
@@ -104,35 +104,35 @@ def _cut_below(top: Node, depth: int) -> None:
         node.children = []
 
 
-def _finish(node: Node) -> None:
-    named: dict[str, list[Node]] = {}
+def _finish(node: NestedTaskSummary) -> None:
+    by_name: dict[str, list[NestedTaskSummary]] = {}
     for child in node.children:
-        named.setdefault(child.name, []).append(child)
-    node.children = [same[0] if len(same) == 1 else _group(name, same) for name, same in named.items()]
+        by_name.setdefault(child.name, []).append(child)
+    node.children = [same[0] if len(same) == 1 else _group(name, same) for name, same in by_name.items()]
     _sum_up(node)
 
 
-def _group(name: str, children: list[Node]) -> Node:
-    group = Node(name, name, "GROUP", children=children)
+def _group(name: str, children: list[NestedTaskSummary]) -> NestedTaskSummary:
+    group = NestedTaskSummary(name, name, "GROUP", children=children)
     _sum_up(group)
     return group
 
 
-def _sum_up(node: Node) -> None:
+def _sum_up(node: NestedTaskSummary) -> None:
     for child in node.children:
         for state, count in child.state_counts.items():
             node.state_counts[state] = node.state_counts.get(state, 0) + count
-        if child.timestamp and child.timestamp < (node.timestamp or _FOREVER):
+        if child.timestamp and child.timestamp < (node.timestamp or _MAX_TIMESTAMP):
             node.timestamp = child.timestamp
-    node.children.sort(key=_place_among_siblings)
+    node.children.sort(key=_sibling_order)
 
 
-def _place_among_siblings(node: Node) -> tuple[int, int, int, int, bool]:
+def _sibling_order(node: NestedTaskSummary) -> tuple[int, int, int, int, bool]:
     counts = node.state_counts
     return (
         -sum(counts.get(state, 0) for state in _RUNNING),
         -sum(counts.get(state, 0) for state in _PENDING),
         -counts.get("FAILED", 0),
-        node.timestamp or _FOREVER,
+        node.timestamp or _MAX_TIMESTAMP,
         node.type != "ACTOR_CREATION_TASK",
     )

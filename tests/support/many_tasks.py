@@ -1,5 +1,4 @@
-"""A session of many tasks, of which there were never any events: the tables of its index are those of the recorded
-session, with one of its tasks many times."""
+"""A session with many tasks, made by repeating one task of the recorded session in the tables of its index."""
 
 import dataclasses
 import json
@@ -8,24 +7,24 @@ from pathlib import Path
 import duckdb
 from starlette.testclient import TestClient
 
-from rayhistory.layout import Layout
 from rayhistory.server.app import create_app
-from recorded_sample import REF, keep_sample, settings_for
+from rayhistory.sessions import Layout
+from support.recorded_sample import REF, settings_for, store_sample
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 SMALL_JOB = "02000000"
 _LAYOUT = Layout()
-_ORDERS = {"tasks": "task_id", "task_list": "state, start_time_ms, task_id", "profile_events": "task_id, attempt"}
+_SORT_ORDERS = {"tasks": "task_id", "task_list": "state, start_time_ms, task_id", "profile_events": "task_id, attempt"}
 
 
-def keep_many(directory: Path, tasks: int, *, small_job: int = 0) -> None:
-    """Puts the session into the store of the directory; so many of its tasks are of another job than the rest."""
-    keep_sample(settings_for(directory))
+def store_many_tasks(directory: Path, tasks: int, *, small_job: int = 0) -> None:
+    """Write the session to the store of the directory; `small_job` of its tasks belong to another job."""
+    store_sample(settings_for(directory))
     with TestClient(create_app(dataclasses.replace(settings_for(directory), index_ahead=False))) as client:
         assert client.get(f"{REF.url}api/v0/tasks?limit=1").status_code == 200
     (path,) = (directory / "store" / _LAYOUT.index_prefix(REF)).glob("manifest-*.json")
     manifest = json.loads(path.read_bytes())
-    for table, order in _ORDERS.items():
+    for table, order in _SORT_ORDERS.items():
         file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
         manifest["files"][table] = [_repeat(file, order, tasks, small_job)]
     manifest["counts"]["tasks"] = tasks
@@ -35,14 +34,14 @@ def keep_many(directory: Path, tasks: int, *, small_job: int = 0) -> None:
 
 
 def _repeat(file: Path, order: str, times: int, small_job: int) -> int:
-    """The size of the table's file, which has everything about the one task this many times."""
-    more = file.with_suffix(".more")
+    """Rewrite a table with the rows of the one task repeated; return the size of the file."""
+    repeated = file.with_suffix(".more")
     job = f"CASE WHEN i < {small_job} THEN '{SMALL_JOB}' ELSE '01000000' END"
     ids = f"left(md5(i::VARCHAR), 16) || repeat('f', 24) || {job}"
     with duckdb.connect() as database:
         database.execute(
             f"COPY (SELECT * EXCLUDE (i) REPLACE ({ids} AS task_id, {job} AS job_id) "
             f"FROM read_parquet('{file}'), range({times}) AS numbers(i) WHERE task_id = '{TASK}' ORDER BY {order}) "
-            f"TO '{more}' (FORMAT parquet, ROW_GROUP_SIZE 10240)"
+            f"TO '{repeated}' (FORMAT parquet, ROW_GROUP_SIZE 10240)"
         )
-    return more.replace(file).stat().st_size
+    return repeated.replace(file).stat().st_size

@@ -1,8 +1,8 @@
-"""The merge once more, from the same declaration, in a few lines of plain Python: what the SQL is tested against."""
+"""A reference implementation of the merge in plain Python, to test the generated SQL."""
 
 from collections.abc import Iterable
 
-from rayhistory.events.tables import Rule, Table
+from rayhistory.events.merged_tables import Rule, Table
 
 Row = tuple[object, ...]
 
@@ -40,7 +40,7 @@ def _pick(choose: object, left: object, right: object) -> object:
 
 
 def _latest_order(group: list[object]) -> tuple[object, ...]:
-    """A group without a time loses; inside a group, as in DuckDB, nothing is greater than something."""
+    """Order groups like DuckDB: a group without a time is the lowest; inside a group, NULL is the highest."""
     if group[0] is None:
         return (0,)
     return (1, *((value is None, value if value is not None else "") for value in group))

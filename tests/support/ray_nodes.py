@@ -1,4 +1,4 @@
-"""A real cluster of three nodes on one machine: a network namespace stands for a pod."""
+"""A real Ray cluster of three nodes on one machine, each in a network namespace in place of a pod."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory import rayenv
+from rayhistory import ray_env
 
 NODES = {"head": 1, "lost": 2, "kept": 3}
 CLUSTER = "three"
@@ -23,7 +23,7 @@ DASHBOARD = "http://127.0.0.1:8265"
 
 
 class Node:
-    """A network namespace stands for a pod: Ray and its collector share loopback and a disk, and nothing else."""
+    """A node: Ray and its collector share the loopback device and the disk of a network namespace."""
 
     def __init__(self, home: Path, name: str, cluster: str) -> None:
         self.name = name
@@ -43,15 +43,15 @@ class Node:
                 start_new_session=True,
             )
 
-    def ask(self, url: str) -> str:
-        """What a web server inside the namespace answers; nothing when it does not."""
+    def get(self, url: str) -> str:
+        """Return the response of a server inside the namespace; empty if there is none."""
         code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=10).read().decode())"
         command = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", code]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
-    def counted(self, metric: str) -> float:
-        found = re.search(rf"^rayhistory_collector_{metric} (\S+)$", self.ask(f"{COLLECTOR}/metrics"), re.MULTILINE)
-        assert found, metric
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^rayhistory_collector_{name} (\S+)$", self.get(f"{COLLECTOR}/metrics"), re.MULTILINE)
+        assert found, name
         return float(found[1])
 
     def pids(self) -> list[int]:
@@ -73,11 +73,11 @@ class Node:
     def session(self) -> str:
         return (self.temp / "session_latest").resolve().name
 
-    def printed_before(self, moment: float) -> set[str]:
-        """Which tasks and actors of this node have printed their name until then, by what is on its disk."""
+    def printed_before(self, timestamp: float) -> set[str]:
+        """Return the tasks that have printed their name by then, from the log files on the node's disk."""
         text = "".join(path.read_text() for path in self.temp.glob("session_latest/logs/worker-*.out"))
-        found = re.findall(r"(?:ran|told) (\S+) ([0-9.]+)\n", text)
-        return {name for name, at in found if float(at) < moment}
+        found = re.findall(r"(?:ran|called) (\S+) ([0-9.]+)\n", text)
+        return {name for name, at in found if float(at) < timestamp}
 
     def log(self) -> str:
         return self._log.read_text()[-3000:]
@@ -89,7 +89,7 @@ def ip(*arguments: str) -> None:
 
 @contextlib.contextmanager
 def pods(home: Path) -> Iterator[dict[str, Node]]:
-    """The head's namespace has the bridge: the machine's own network stays as it is."""
+    """Make the namespaces; the bridge is in the head's, so that the network of the machine does not change."""
     cluster = f"rh{secrets.token_hex(2)}"
     nodes = {name: Node(home, name, cluster) for name in NODES}
     head = nodes["head"].namespace
@@ -109,7 +109,7 @@ def pods(home: Path) -> Iterator[dict[str, Node]]:
                 ip("-n", node.namespace, "link", "set", "eth0", "up")
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, "stderr", b"") or str(error).encode()
-            pytest.skip(f"no network namespaces can be made here: {reason.decode().strip()}")
+            pytest.skip(f"network namespaces cannot be created here: {reason.decode().strip()}")
         yield nodes
     finally:
         for node in nodes.values():
@@ -132,22 +132,22 @@ def start_collector(node: Node, store: Path) -> subprocess.Popen[bytes]:
 def start_ray(node: Node, head: Node) -> None:
     role = [f"--address={head.address}:6379"]
     if node is head:
-        config = json.dumps(rayenv.system_config("2.60.0"))
+        config = json.dumps(ray_env.system_config("2.60.0"))
         role = ["--head", "--port=6379", "--dashboard-host=127.0.0.1", f"--system-config={config}"]
     node.run(
         *("ray", "start", "--block", *role, "--disable-usage-stats", f"--node-ip-address={node.address}"),
         *(f"--temp-dir={node.temp}", "--num-cpus=1", "--object-store-memory=80000000"),
         f"--resources={json.dumps({node.name: 1000})}",
-        **rayenv.export_environment(f"{COLLECTOR}/v1/events", "2.60.0"),
+        **ray_env.export_environment(f"{COLLECTOR}/v1/events", "2.60.0"),
         RAY_AUTH_MODE="disabled",
         RAY_health_check_period_ms="1000",
         RAY_health_check_failure_threshold="3",
     )
 
 
-def until(condition: Callable[[], object], nodes: dict[str, Node], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], nodes: dict[str, Node], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         logs = "\n".join(f"{node.name}:\n{node.log()}" for node in nodes.values())
-        assert time.monotonic() < deadline, f"it did not happen in time\n{logs}"
+        assert time.monotonic() < deadline, f"timed out\n{logs}"
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A real Ray as somebody runs it who has never heard of a collector: nothing is exported to anybody."""
+"""A real Ray without a collector and without event export."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,18 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from rayhistory.cli import keeper, sample_job
-from rayhistory.cli.jobs import JobClient
-from rayhistory.cli.ports import ReservedPorts
-from rayhistory.cli.rayhead import find_ray
+from rayhistory.cli.local_ray import sample_job, subreaper
+from rayhistory.cli.local_ray.job_client import JobClient
+from rayhistory.cli.local_ray.ports import ReservedPorts
+from rayhistory.cli.local_ray.ray_head import find_ray
 
-EXPORTING = {"RAY_enable_export_api_write": "1"}
-"""What makes such a Ray write export files."""
+EXPORT_FILES = {"RAY_enable_export_api_write": "1"}
+"""Makes Ray write export files."""
 
-_PATIENCE = 180.0
+_START_TIMEOUT_S = 180.0
 
 
-class PlainRay(msgspec.Struct):
+class RunningRay(msgspec.Struct):
     address: str
     dashboard: str
     session: Path
@@ -30,10 +30,10 @@ class PlainRay(msgspec.Struct):
 
 
 @contextlib.asynccontextmanager
-async def plain_ray(
+async def ray_without_collector(
     temp_dir: Path, *arguments: str, ray: Path | None = None, **environment: str
-) -> AsyncIterator[PlainRay]:
-    """`temp_dir` is there, and short: Ray's sockets are below it. `arguments` are more of `ray start`."""
+) -> AsyncIterator[RunningRay]:
+    """Run Ray. `temp_dir` exists and has a short path, for Ray's sockets. `arguments` are added to `ray start`."""
     ray = ray or find_ray()
     ports = ReservedPorts(("gcs", "dashboard", "agent", "client", "autoscaler", "metrics"))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -46,24 +46,24 @@ async def plain_ray(
     ]  # fmt: skip
     with (temp_dir / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", keeper.__file__, "10", *command),
+            *(sys.executable, "-I", "-S", subreaper.__file__, "10", *command),
             stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
             env={
                 **inherited,
                 "AUTOSCALER_METRIC_PORT": str(ports["autoscaler"]), "DASHBOARD_METRIC_PORT": str(ports["metrics"]),
                 "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
                 "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "TMPDIR": str(temp_dir),
-                "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",  # on a busy machine 30 s are few
+                "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",  # 30 s is too short on a busy machine
                 "PATH": os.pathsep.join([str(ray.parent), inherited.get("PATH", os.defpath)]), **environment,
             },
         )  # fmt: skip
     jobs: JobClient | None = None
     try:
         dashboard = f"http://127.0.0.1:{ports['dashboard']}"
-        await _ready(dashboard, f"http://127.0.0.1:{ports['agent']}")
+        await _wait_until_ready(dashboard, f"http://127.0.0.1:{ports['agent']}")
         jobs = JobClient(dashboard)
         session = temp_dir / (temp_dir / "session_latest").resolve().name
-        yield PlainRay(f"127.0.0.1:{ports['gcs']}", dashboard, session, jobs)
+        yield RunningRay(f"127.0.0.1:{ports['gcs']}", dashboard, session, jobs)
     finally:
         if jobs:
             await jobs.close()
@@ -73,14 +73,14 @@ async def plain_ray(
         await process.wait()
 
 
-async def run_sample(ray: PlainRay, submission: str = "sample-job") -> None:
+async def run_sample_job(ray: RunningRay, submission: str = "sample-job") -> None:
     await ray.jobs.submit([sys.executable, sample_job.__file__], submission, {}, {"team": "training"})
     assert (await ray.jobs.wait(submission))["status"] == "SUCCEEDED"
 
 
-async def _ready(dashboard: str, agent: str) -> None:
-    """By what a dashboard answers itself also when it stands before another server."""
-    deadline = time.monotonic() + _PATIENCE
+async def _wait_until_ready(dashboard: str, agent: str) -> None:
+    """Poll endpoints that work even if the dashboard proxies a history server."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         while True:
             try:

@@ -1,11 +1,15 @@
-"""A session recorded from real Ray 2.60: its events, and what the live dashboard said.
+"""A session recorded from Ray 2.60: its events, and the responses of its live dashboard.
 
-The workload had tasks of every fate, nested and retried ones, actors that restarted and died, submitted jobs and
-placement groups. The answers in `data/ray-2.60/endpoints` are from about half a minute before its end.
+The workload had finished, failed, nested and retried tasks, actors that restarted and died, submitted jobs and
+placement groups. The responses in `data/ray-2.60/endpoints` were recorded about half a minute before the end.
 """
 
 import asyncio
+import atexit
+import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +17,19 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from rayhistory.layout import Layout, SessionRef
 from rayhistory.server.app import create_app
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings, resolve
 from rayhistory.storage import open_store
+from support import paths
 
-DATA = Path(__file__).parent / "data" / "ray-2.60"
+DATA = paths.DATA / "ray-2.60"
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 REF = SessionRef.checked("default", "sample", "session_2026-11-15_19-18-08_055078_15551")
 
 _WRITTEN_NS = 1786526102000000001
-_SEEN = "2026-11-15T19:19:50.5Z"
-_SNAPSHOTS = {
+_RESPONSE_TIME = "2026-11-15T19:19:50.5Z"
+_DASHBOARD_RESPONSES = {
     "/api/jobs/": "jobs_after_snap",
     "/api/v0/placement_groups?detail=1&limit=10000": "v0_placement_groups_detail",
     "/api/v0/workers?detail=1&limit=10000": "v0_workers_detail",
@@ -35,7 +40,7 @@ _SNAPSHOTS = {
 
 
 def live(name: str) -> Any:
-    """What the live dashboard answered."""
+    """Return a response of the live dashboard."""
     return json.loads((DATA / "endpoints" / f"{name}.json").read_text())
 
 
@@ -52,47 +57,74 @@ def settings_for(directory: Path) -> Settings:
     )[0]
 
 
-def keep_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, ref: SessionRef = REF) -> None:
-    """Puts the session into the store, as a collector would have; logs are files of its one node."""
-    asyncio.run(_keep(settings, logs or {}, ref))
+def store_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, ref: SessionRef = REF) -> None:
+    """Store the session as a collector does. `logs` are files of its one node."""
+    asyncio.run(_store(settings, logs or {}, ref))
 
 
-def keep_only_node(settings: Settings) -> None:
-    """Puts as much of the session into the store that nothing of it is lost: its node, of which Ray reports no end."""
-    keep_sample(settings)
+def store_indexed_sample(settings: Settings, logs: Mapping[str, bytes] | None = None) -> None:
+    """Store the session with its index, which is built once per process."""
+    shutil.copytree(_indexed_store(), settings.local_storage_dir, dirs_exist_ok=True)
+    asyncio.run(_put(settings, _log_objects(settings, logs or {}, REF)))
+
+
+@functools.cache
+def _indexed_store() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="rh-sample-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    settings = settings_for(directory)
+    store_sample(settings)
+    with TestClient(create_app(settings)) as client:
+        client.get(f"{REF.url}api/v0/tasks?limit=1").raise_for_status()
+    return Path(settings.local_storage_dir)
+
+
+def store_only_node(settings: Settings) -> None:
+    """Store only the events of the node, so that the session has no loss: Ray reports no end of a node."""
+    store_sample(settings)
     (events,) = Path(settings.local_storage_dir).rglob("node_events/*")
     lines = [line for line in events.read_text().splitlines() if json.loads(line)["eventType"].startswith("NODE_")]
     events.write_text("\n".join(lines))
 
 
-async def _keep(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> None:
-    layout, store = Layout(settings.storage_root_dir), open_store(settings, writable=True)
-    snapshots = [json.dumps(_snapshot(uri, name)) for uri, name in _SNAPSHOTS.items()]
+async def _store(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> None:
+    layout = Layout(settings.storage_root_dir)
+    responses = [json.dumps(_dashboard_response(uri, name)) for uri, name in _DASHBOARD_RESPONSES.items()]
     objects = {
         layout.metadata_key(ref): b"",
         layout.events_key(ref, NODE, "node_events", _WRITTEN_NS, compressed=False): (
             DATA / "events.jsonl"
         ).read_bytes(),
-        layout.events_key(ref, NODE, "snapshots", _WRITTEN_NS, compressed=False): "\n".join(snapshots).encode(),
-        **{layout.log_key(ref, NODE, path): content for path, content in logs.items()},
+        layout.events_key(ref, NODE, "snapshots", _WRITTEN_NS, compressed=False): "\n".join(responses).encode(),
+        **_log_objects(settings, logs, ref),
     }
+    await _put(settings, objects)
+
+
+def _log_objects(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> dict[str, bytes]:
+    layout = Layout(settings.storage_root_dir)
+    return {layout.log_key(ref, NODE, path): content for path, content in logs.items()}
+
+
+async def _put(settings: Settings, objects: Mapping[str, bytes]) -> None:
+    store = open_store(settings, writable=True)
     for key, content in objects.items():
         await store.put(key, content)
     await store.close()
 
 
-def _snapshot(uri: str, name: str) -> dict[str, Any]:
+def _dashboard_response(uri: str, name: str) -> dict[str, Any]:
     return {
         "eventType": "DASHBOARD_SNAPSHOT",
-        "timestamp": _SEEN,
+        "timestamp": _RESPONSE_TIME,
         "dashboardSnapshot": {"uri": uri, "body": live(name)},
     }
 
 
 @contextmanager
 def serving(directory: Path, logs: Mapping[str, bytes] | None = None) -> Iterator[TestClient]:
-    """A client of the whole server; its addresses are relative to the session's."""
+    """Yield a client of the server. Its base URL is the path of the session."""
     settings = settings_for(directory)
-    keep_sample(settings, logs)
+    store_indexed_sample(settings, logs)
     with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
         yield client

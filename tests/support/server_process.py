@@ -1,4 +1,4 @@
-"""The real history server, as a process of its own, on a port that was free."""
+"""A real history server process on a free port."""
 
 import os
 import queue
@@ -12,18 +12,18 @@ from typing import IO
 
 import msgspec
 
-_PATIENCE = 60.0
+_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def serving(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
-    """The server's address. `at_start` is Python that it, and all that it starts, run before anything else."""
+def running_server(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
+    """Run a server and yield its address; the server and its children run the Python code `at_start` first."""
     work.mkdir(parents=True, exist_ok=True)
     (work / "sitecustomize.py").write_text(at_start)
-    foreign = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "PYTHONPATH")
+    removed = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "PYTHONPATH")
     process = subprocess.Popen(
         [Path(sys.executable).with_name("historyserver"), "--host", "127.0.0.1", "--port", "0"],
-        env={name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        env={name: value for name, value in os.environ.items() if not name.startswith(removed)}
         | {
             "LOCAL_STORAGE_DIR": str(store),
             "RAYHISTORY_CACHE_DIR": str(work / "cache"),
@@ -35,36 +35,36 @@ def serving(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
         text=True,
     )
     assert process.stdout is not None
-    said: queue.SimpleQueue[str] = queue.SimpleQueue()
-    listening = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
-    listening.start()
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+    reader.start()
     try:
-        yield _address(said)
+        yield _address(lines)
     finally:
         process.terminate()
         try:
-            process.wait(_PATIENCE)
+            process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        listening.join()
+        reader.join()
         process.stdout.close()
 
 
-def _listen(output: IO[str], said: "queue.SimpleQueue[str]") -> None:
+def _read(output: IO[str], lines: "queue.SimpleQueue[str]") -> None:
     for line in output:
-        said.put(line)
-    said.put("")
+        lines.put(line)
+    lines.put("")
 
 
-def _address(said: "queue.SimpleQueue[str]") -> str:
-    heard = []
-    while line := said.get(timeout=_PATIENCE):
-        heard.append(line)
+def _address(lines: "queue.SimpleQueue[str]") -> str:
+    output = []
+    while line := lines.get(timeout=_TIMEOUT_S):
+        output.append(line)
         try:
-            fact = msgspec.json.decode(line)
+            entry = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
-        if isinstance(fact, dict) and "address" in fact:
-            return str(fact["address"]).rstrip("/")
-    raise AssertionError(f"the server did not start: {''.join(heard)}")
+        if isinstance(entry, dict) and "address" in entry:
+            return str(entry["address"]).rstrip("/")
+    raise AssertionError(f"the server did not start: {''.join(output)}")

@@ -1,4 +1,4 @@
-"""A server with sessions of two namespaces, one of which a visitor may see and the other not."""
+"""A server with sessions in two namespaces: the test's visitor may see `default` and not `team-x`."""
 
 import asyncio
 import dataclasses
@@ -16,33 +16,36 @@ import msgspec
 from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.testclient import TestClient
 
-from rayhistory.layout import Layout, SessionRef, StartRecord
 from rayhistory.server.app import create_app
+from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
-from recorded_sample import REF, keep_sample, settings_for
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 
-OURS = "token-of-ada-with-rights"
-NOBODYS = "token-that-is-not-known"
+ALLOWED_TOKEN = "token-of-ada-with-rights"
+UNKNOWN_TOKEN = "token-that-is-not-known"
 HIDDEN = SessionRef.checked("team-x", "vault", "session_2026-11-15_20-00-00_000000_1", "rayjob", "nightly-of-x")
 DOTTED = SessionRef.checked("default", "a.cluster.with.dots", "session_2026-11-15_20-00-01_000000_1")
+HISTORYSERVER = Path(sys.executable).with_name("historyserver")
+STDERR = "stderr.log"
+_OWN_VARIABLES = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_")
 
 
-def keep_sessions(settings: Settings) -> None:
-    """The recorded one in `default`, an empty one beside it, and one in `team-x`."""
-    keep_sample(settings)
+def store_sessions(settings: Settings) -> None:
+    """Store the recorded session and an empty one in `default`, and one in `team-x`."""
+    store_indexed_sample(settings)
 
-    async def more() -> None:
+    async def store_empty_sessions() -> None:
         store, layout = open_store(settings, writable=True), Layout(settings.storage_root_dir)
         for ref in (HIDDEN, DOTTED):
             await store.put(layout.metadata_key(ref), b"")
         await store.close()
 
-    asyncio.run(more())
+    asyncio.run(store_empty_sessions())
 
 
-def keep_live(directory: Path, dashboard: str, ref: SessionRef) -> None:
-    """What a head's collector writes: that the session is alive, and where its dashboard is."""
+def store_live_session(directory: Path, dashboard: str, ref: SessionRef) -> None:
+    """Store what a head's collector writes for a running session: its start record and its heartbeat."""
 
     async def write() -> None:
         store, layout = open_store(settings_for(directory), writable=True), Layout("")
@@ -55,19 +58,19 @@ def keep_live(directory: Path, dashboard: str, ref: SessionRef) -> None:
     asyncio.run(write())
 
 
-def rules(directory: Path, text: str = f"token ada {OURS} default\n") -> str:
+def write_access_file(directory: Path, text: str = f"token ada {ALLOWED_TOKEN} default\n") -> str:
     path = directory / "access"
     path.write_text(text)
     return str(path)
 
 
 @contextmanager
-def guarded(
-    directory: Path, *, address: str = "127.0.0.1", base_url: str = "http://testserver", **settings: Any
+def serve_two_namespaces(
+    directory: Path, *, address: str = "127.0.0.1", base_url: str = "http://testserver", **overrides: Any
 ) -> Iterator[TestClient]:
-    chosen = dataclasses.replace(settings_for(directory), index_ahead=False, **settings)
-    keep_sessions(chosen)
-    with TestClient(create_app(chosen), base_url=base_url, follow_redirects=False, client=(address, 50000)) as client:
+    settings = dataclasses.replace(settings_for(directory), index_ahead=False, **overrides)
+    store_sessions(settings)
+    with TestClient(create_app(settings), base_url=base_url, follow_redirects=False, client=(address, 50000)) as client:
         yield client
 
 
@@ -75,8 +78,8 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def below_a_session(app: Any) -> list[Route | WebSocketRoute]:
-    """Every route below the address of a session."""
+def session_routes(app: Any) -> list[Route | WebSocketRoute]:
+    """List every route below a session."""
     (mounted,) = (route for route in app.routes if isinstance(route, Mount) and route.path == "/s")
     router: Router = mounted.app._routes.app  # type: ignore[attr-defined]
     routes = [route for route in router.routes if isinstance(route, Route | WebSocketRoute)]
@@ -84,18 +87,19 @@ def below_a_session(app: Any) -> list[Route | WebSocketRoute]:
     return routes
 
 
-def own_routes(app: Any) -> list[Route]:
+def server_routes(app: Any) -> list[Route]:
+    """List every route that is not below a session."""
     return [route for route in app.routes if isinstance(route, Route)]
 
 
-def filled(path: str) -> str:
-    """A path of a route, with something in the place of its parameters."""
+def fill_path(path: str) -> str:
+    """Replace the parameters of a route's path by a value."""
     parts = [("x" if part.startswith("{") else part) for part in path.split("/")]
     return "/".join(parts)
 
 
-def chosen(ref: SessionRef = REF) -> dict[str, str]:
-    """KubeRay's cookies for a session, which anybody can write."""
+def kuberay_cookies(ref: SessionRef = REF) -> dict[str, str]:
+    """Return KubeRay's cookies for a session, which any client can forge."""
     return {
         "cluster_name": ref.cluster,
         "cluster_namespace": ref.namespace,
@@ -105,32 +109,32 @@ def chosen(ref: SessionRef = REF) -> dict[str, str]:
     }
 
 
-def as_cookies(values: dict[str, str]) -> dict[str, str]:
+def cookie_header_for(values: dict[str, str]) -> dict[str, str]:
     return {"Cookie": "; ".join(f"{name}={value}" for name, value in values.items())}
 
 
-PROGRAM = Path(sys.executable).with_name("historyserver")
-
-
-def environment(directory: Path) -> dict[str, str]:
-    foreign = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return clean | {"LOCAL_STORAGE_DIR": str(directory / "store"), "RAYHISTORY_CACHE_DIR": str(directory / "cache")}
+def server_environment(directory: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
+    return inherited | {
+        "LOCAL_STORAGE_DIR": str(directory / "store"),
+        "RAYHISTORY_CACHE_DIR": str(directory / "cache"),
+    }
 
 
 @contextmanager
-def program(directory: Path, *flags: str) -> Iterator[str]:
+def run_historyserver(directory: Path, *flags: str) -> Iterator[str]:
+    """Run the `historyserver` program on a free port and yield its address."""
     (directory / "store").mkdir(exist_ok=True)
-    command = [PROGRAM, "--host=127.0.0.1", "--port=0", *flags]
-    with (directory / "said").open("w") as said:
-        process = subprocess.Popen(command, env=environment(directory), stderr=said)
+    command = [HISTORYSERVER, "--host=127.0.0.1", "--port=0", *flags]
+    with (directory / STDERR).open("w") as stderr:
+        process = subprocess.Popen(command, env=server_environment(directory), stderr=stderr)
     (directory / "pid").write_text(str(process.pid))
     try:
-        until = time.monotonic() + 60
-        while not (found := re.search(r"https?://127\.0\.0\.1:\d+", (directory / "said").read_text())):
-            assert process.poll() is None and time.monotonic() < until, (directory / "said").read_text()
+        deadline = time.monotonic() + 60
+        while not (address := re.search(r"https?://127\.0\.0\.1:\d+", (directory / STDERR).read_text())):
+            assert process.poll() is None and time.monotonic() < deadline, (directory / STDERR).read_text()
             time.sleep(0.05)
-        yield found[0]
+        yield address[0]
     finally:
         process.terminate()
         process.wait(30)

@@ -1,31 +1,60 @@
-"""Imports point one way, and the collector stays small."""
+"""The import graph points one way, folders stay small, names are unique, and the collector stays light."""
 
 import ast
+import functools
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src/rayhistory"
+from support.paths import ROOT
 
-ALLOWED = {
-    "storage": set(),
-    "layout": set(),
+SOURCE = ROOT / "src/rayhistory"
+MAX_MODULES_PER_FOLDER = 22
+
+ALLOWED_IMPORTS: dict[str, set[str]] = {
+    "settings": set(),
+    "storage": {"settings"},
+    "packs": set(),
     "events": set(),
-    "web": set(),
-    "access": set(),
+    "sessions": {"packs", "settings", "storage"},
+    "metrics": {"packs", "sessions", "storage"},
+    "collector": {"events", "metrics", "packs", "sessions", "settings", "storage"},
+    "index": {"events", "packs", "sessions", "settings", "storage"},
+    "access": {"settings"},
     "live": set(),
-    "index": {"events", "layout", "storage"},
-    "collector": {"events", "layout", "storage"},
-    "server": {"access", "live", "index", "events", "layout", "storage", "web"},
-    "keeping": {"server", "collector", "index", "events", "layout", "storage"},
-    "cli": {"keeping", "server", "index", "collector", "events", "layout", "storage", "web"},
+    "web": set(),
+    "server": {"access", "events", "index", "live", "metrics", "packs", "sessions", "settings", "storage", "web"},
+    "archive": {"collector", "events", "index", "packs", "sessions", "settings", "storage"},
+    "cli": {"archive", "events", "index", "server", "sessions", "settings", "storage", "web"},
 }
-"""Which rooms a room may use. What lies beside the rooms (errors, ids, settings, …) is open to all, and uses none."""
+"""The packages that each package may import. Modules beside the packages (errors, ids, names, …) are open to all."""
+
+REPEATED_MODULE_NAMES = {
+    "__init__",
+    "app",  # the ASGI application of a program
+    "main",  # the entry point of a program
+    # A command's file is named after the command, and so is the module that does its work.
+    "copy",
+    "gaps",
+    "import_dir",
+    "retention",
+    "snapshot",
+}
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@functools.cache
+def syntax_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -33,22 +62,83 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-def test_rooms_use_only_the_rooms_below_them() -> None:
+def assigned_names(path: Path) -> Iterator[str]:
+    for node in syntax_tree(path).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_every_package_is_in_the_graph() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages == set(ALLOWED_IMPORTS)
+
+
+def test_packages_import_only_packages_below_them() -> None:
     wrong = []
-    for path in SOURCE.rglob("*.py"):
-        room = path.relative_to(SOURCE).parts[0]
-        allowed = ALLOWED[room] | {room} if room in ALLOWED else set()
-        for name in imports(path):
+    for path in modules():
+        package = path.relative_to(SOURCE).parts[0]
+        allowed = ALLOWED_IMPORTS.get(package, {"settings"}) | {package}
+        for name in imported_modules(path):
             parts = name.split(".")
-            if parts[0] == "rayhistory" and len(parts) > 1 and parts[1] in ALLOWED and parts[1] not in allowed:
+            if parts[0] == "rayhistory" and len(parts) > 1 and parts[1] in ALLOWED_IMPORTS and parts[1] not in allowed:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
     assert not wrong
 
 
-def test_the_collector_loads_nothing_that_is_the_servers() -> None:
-    """It runs beside other people's training jobs."""
+def test_the_graph_has_no_cycles() -> None:
+    order: list[str] = []
+    while len(order) < len(ALLOWED_IMPORTS):
+        free = [name for name, uses in ALLOWED_IMPORTS.items() if name not in order and uses <= set(order)]
+        assert free, set(ALLOWED_IMPORTS) - set(order)
+        order.extend(free)
+
+
+def test_folders_have_at_most_22_modules() -> None:
+    sizes = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert not {str(folder): size for folder, size in sizes.items() if size > MAX_MODULES_PER_FOLDER}
+
+
+def test_module_names_do_not_repeat() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        places[path.stem].append(str(path.relative_to(SOURCE)))
+    assert not {name: found for name, found in places.items() if len(found) > 1 and name not in REPEATED_MODULE_NAMES}
+
+
+def test_public_class_names_do_not_repeat() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        for node in syntax_tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_route_modules_do_not_import_each_other() -> None:
+    """Code that several route modules need belongs in a module without ROUTES."""
+    route_modules = {
+        f"rayhistory.{path.relative_to(SOURCE).with_suffix('')}".replace("/", "."): path
+        for path in modules()
+        if "ROUTES" in assigned_names(path)
+    }
+    assert len(route_modules) > 10
+    wrong = [
+        f"{name} imports {imported}"
+        for name, path in route_modules.items()
+        for imported in imported_modules(path)
+        if imported in route_modules and imported != name
+    ]
+    assert not wrong
+
+
+def test_the_collector_loads_nothing_of_the_server() -> None:
+    """The collector runs beside other people's training jobs."""
     code = "import sys, rayhistory.collector.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"duckdb", "arro3", "jinja2", "rich", "ray", "rayhistory.index", "rayhistory.server", "rayhistory.keeping",
-             "rayhistory.cli", "rayhistory.access", "rayhistory.live"}  # fmt: skip
+    heavy = {
+        "duckdb", "arro3", "jinja2", "rich", "ray",
+        *(f"rayhistory.{name}" for name in ("index", "server", "archive", "cli", "access", "live", "web")),
+    }  # fmt: skip
     assert not heavy & set(loaded)

@@ -1,3 +1,5 @@
+"""Ids of Ray are converted to lower-case hex."""
+
 import pytest
 
 from rayhistory import ids
@@ -17,26 +19,26 @@ from rayhistory import ids
         ("cbEzoR4cRhz///////////////8BAAAA", ids.TASK, "71b133a11e1c461cffffffffffffffffffffffff01000000"),
     ],
 )
-def test_an_id_has_one_spelling(value: object, size: int, expected: str | None) -> None:
-    """base64 and hex become hex; nil, empty and anything of another size become nothing."""
+def test_base64_and_hex_ids_are_converted_to_lower_case_hex(value: object, size: int, expected: str | None) -> None:
+    """Nil, empty and malformed ids, and ids of another size, become None."""
     assert ids.to_hex(value, size) == expected
 
 
-def test_a_task_id_names_its_actor_if_it_has_one() -> None:
-    """The last 16 bytes, unless they are filler and a job."""
+def test_actor_id_is_the_end_of_the_task_id() -> None:
+    """None if these 16 bytes are only filler and a job id."""
     assert ids.actor_of_task("27" * 8 + "28" * 12 + "01000000") == "28" * 12 + "01000000"
     assert ids.actor_of_task("27" * 8 + "ff" * 12 + "01000000") is None
 
 
-GOOD = "cbEzoR4cRhz///////////////8BAAAA"
+TASK_ID = "cbEzoR4cRhz///////////////8BAAAA"
 
 
 @pytest.mark.parametrize(
-    "odd", [GOOD, "", None, 7, "/" * 32, "71" * 24, "é" + GOOD[1:], "=" + GOOD[1:], GOOD[:28] + "AA=="]
+    "value", [TASK_ID, "", None, 7, "/" * 32, "71" * 24, "é" + TASK_ID[1:], "=" + TASK_ID[1:], TASK_ID[:28] + "AA=="]
 )
 @pytest.mark.parametrize("size", [ids.TASK, ids.JOB])
-def test_many_ids_are_what_each_of_them_is(odd: object, size: int) -> None:
-    """Those of tasks are decoded all at once, unless one of them is not as usual."""
-    many = [GOOD, odd, GOOD[::-1]]
-    assert ids.hexes(many, size) == [ids.to_hex(one, size) for one in many]
-    assert ids.hexes([], size) == []
+def test_converting_many_ids_gives_the_same_as_one_by_one(value: object, size: int) -> None:
+    """Task ids are decoded in one call, unless one of them is unusual."""
+    many = [TASK_ID, value, TASK_ID[::-1]]
+    assert ids.all_to_hex(many, size) == [ids.to_hex(one, size) for one in many]
+    assert ids.all_to_hex([], size) == []

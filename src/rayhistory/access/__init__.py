@@ -1,6 +1,9 @@
-"""Who a visitor is, and which namespaces they may see. Nothing here knows sessions, stores or routes."""
+"""Authentication and authorization of visitors: who they are and which namespaces they may see.
 
-from rayhistory.access.modes import open_access
+Nothing here knows sessions, stores or routes.
+"""
+
+from rayhistory.access.factory import open_access
 from rayhistory.access.visitor import Access, Visitor
 
 __all__ = ["Access", "Visitor", "open_access"]

@@ -1,4 +1,4 @@
-"""Which names this server goes by, and from whose pages it is called: against rebound names and foreign pages."""
+"""Host and Origin checks, against DNS rebinding and cross-site requests."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -7,17 +7,19 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rayhistory.errors import ERROR_HEADER, AccessError, HostNotAllowed, OriginNotAllowed
+
 LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 
 
-def names_of(allowed: tuple[str, ...], listening: str) -> tuple[str, ...]:
-    """What is accepted as Host. A server on loopback goes by loopback's names, unless it is told others.
+def default_allowed_hosts(allowed: tuple[str, ...], listen_host: str) -> tuple[str, ...]:
+    """Accept only loopback names on loopback, unless `--allowed-hosts` says otherwise.
 
-    Other names can be made to point at loopback by anybody whose page the visitor looks at.
+    Any site that the visitor opens can make its own name resolve to loopback.
     """
-    if allowed or not _is_loopback(listening):
+    if allowed or not _is_loopback(listen_host):
         return allowed
-    return (*LOOPBACK, listening)
+    return (*LOOPBACK, listen_host)
 
 
 def _is_loopback(address: str) -> bool:
@@ -27,51 +29,53 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def host_of(authority: str) -> str:
-    """The name in front of the port."""
+def host_name(authority: str) -> str:
+    """Strip the port of a Host header."""
     end = authority.rfind("]")
     colon = authority.find(":", max(end, 0))
     return (authority if colon < 0 else authority[:colon]).lower()
 
 
-def goes_by(host: str, names: Iterable[str]) -> bool:
+def host_matches(host: str, patterns: Iterable[str]) -> bool:
     return any(
-        name == "*" or host == name.lower() or (name.startswith("*.") and host.endswith(name[1:].lower()))
-        for name in names
+        pattern == "*" or host == pattern.lower() or (pattern.startswith("*.") and host.endswith(pattern[1:].lower()))
+        for pattern in patterns
     )
 
 
-def is_own_page(connection: HTTPConnection, others: Iterable[str] = ()) -> bool:
-    """Whether a request was made by a page of ours or of the other origins, or by no page at all."""
+def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()) -> bool:
+    """Return True for requests of our own pages, of the other origins, or of no page at all."""
     origin = connection.headers.get("origin")
     if origin is None:
         return connection.headers.get("sec-fetch-site") not in ("cross-site", "same-site")
-    return origin.partition("://")[2].lower() == connection.headers.get("host", "").lower() or origin in others
+    own_host = connection.headers.get("host", "").lower()
+    return origin.partition("://")[2].lower() == own_host or origin in other_origins
 
 
-class Hosts:
-    """Refuses requests for names that are not ours, and what other sites' pages may not do: sending, and sockets."""
+class HostMiddleware:
+    """Reject unknown Host headers, and everything but reading from pages of other sites."""
 
-    def __init__(self, app: ASGIApp, names: tuple[str, ...], origins: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         self._app = app
-        self._names = names
+        self._allowed_hosts = allowed_hosts
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(HTTPConnection(scope))
-        if refusal:
-            await PlainTextResponse(*refusal)(scope, receive, send)
+        try:
+            self._check(HTTPConnection(scope))
+        except AccessError as error:
+            response = PlainTextResponse(str(error), error.http_status, {ERROR_HEADER: error.code})
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _refusal(self, connection: HTTPConnection) -> tuple[str, int] | None:
-        host = host_of(connection.headers.get("host", ""))
-        if self._names and not goes_by(host, self._names):
-            return "This server does not go by that name: add it to --allowed-hosts", 400
-        only_read = connection.scope["type"] == "http" and connection.scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if not only_read and "*" not in self._origins and not is_own_page(connection, self._origins):
-            return "Pages of other sites may not do this", 403
-        return None
+    def _check(self, connection: HTTPConnection) -> None:
+        host = host_name(connection.headers.get("host", ""))
+        if self._allowed_hosts and not host_matches(host, self._allowed_hosts):
+            raise HostNotAllowed("Host not allowed: add it to --allowed-hosts")
+        reads = connection.scope["type"] == "http" and connection.scope["method"] in ("GET", "HEAD", "OPTIONS")
+        if not reads and "*" not in self._origins and not is_same_origin(connection, self._origins):
+            raise OriginNotAllowed("Cross-site request not allowed")

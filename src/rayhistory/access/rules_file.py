@@ -1,6 +1,6 @@
-"""The file that says who may see which namespaces. It is read again when it changes.
+"""The access file (`--access-file`): visitors and their namespaces. Reloaded when it changes.
 
-# kind   who        (token)                          namespaces
+# kind   name       (token)                          namespaces
 token    ci         sha256:6a5f…                     team-a,team-b
 user     ada@example.com                             team-*
 group    "data engineers"                            *
@@ -15,18 +15,18 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.access.visitor import Visitor
-from rayhistory.errors import Misconfigured
-from rayhistory.settings import parse_name
+from rayhistory.errors import InvalidSetting
+from rayhistory.names import parse_dns_name
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN_CHARS = 16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Rules(msgspec.Struct, frozen=True):
     tokens: dict[str, Visitor]
-    """By the digest of the token: comparing tells nothing about the tokens that there are."""
+    """Keyed by the token's digest, so that lookups leak nothing about valid tokens by timing."""
     users: dict[str, tuple[str, ...]]
     groups: dict[str, tuple[str, ...]]
 
@@ -34,10 +34,10 @@ class Rules(msgspec.Struct, frozen=True):
         return self.tokens.get(digest(token))
 
     def of_user(self, name: str, groups: tuple[str, ...]) -> Visitor:
-        given = list(self.users.get(name, ()))
+        namespaces = list(self.users.get(name, ()))
         for group in groups:
-            given += self.groups.get(group, ())
-        return Visitor(name, groups=groups, namespaces=tuple(given))
+            namespaces += self.groups.get(group, ())
+        return Visitor(name, groups=groups, namespaces=tuple(namespaces))
 
 
 def digest(token: str) -> str:
@@ -45,37 +45,39 @@ def digest(token: str) -> str:
 
 
 class RulesFile:
-    """A file that cannot be read at the start is a mistake; later, what was read before stays in force."""
+    """Rules that follow the file. An invalid file stops the start; later, the previous rules stay in force."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = self._look()
+        self._fingerprint = self._read_fingerprint()
         self._rules = read_rules(path)
 
     def rules(self) -> Rules:
-        stamp = self._look()
-        if stamp is not None and stamp != self._stamp:
-            self._stamp = stamp
+        fingerprint = self._read_fingerprint()
+        if fingerprint is not None and fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
             try:
                 self._rules = read_rules(self._path)
-                log.info("the rules of access were read again", extra={"file": str(self._path)})
-            except Misconfigured as error:
-                log.error("the rules of access stay as they were", extra={"reason": str(error)})  # noqa: TRY400
+                log.info("access file reloaded", extra={"file": str(self._path)})
+            except InvalidSetting as error:
+                log.error(  # noqa: TRY400
+                    "access file is invalid, keeping the previous rules", extra={"reason": str(error)}
+                )
         return self._rules
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _read_fingerprint(self) -> tuple[int, int, int] | None:
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def read_rules(path: Path) -> Rules:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"--access-file={path}: {getattr(error, 'strerror', None) or 'not a text'}") from None
+        raise InvalidSetting(f"--access-file={path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     rules = Rules({}, {}, {})
     for number, line in enumerate(lines, 1):
         try:
@@ -83,27 +85,27 @@ def read_rules(path: Path) -> Rules:
             if words:
                 _add(rules, *words)
         except (ValueError, TypeError) as error:
-            said = error if isinstance(error, ValueError) else "use: token NAME TOKEN NAMESPACES, or user|group …"
-            raise Misconfigured(f"--access-file={path}, line {number}: {said}") from None
+            reason = error if isinstance(error, ValueError) else "use: token NAME TOKEN NAMESPACES, or user|group …"
+            raise InvalidSetting(f"--access-file={path}, line {number}: {reason}") from None
     return rules
 
 
-def _add(rules: Rules, kind: str, who: str, *rest: str) -> None:
+def _add(rules: Rules, kind: str, name: str, *rest: str) -> None:
     if kind == "token":
         token, namespaces = _pair(rest, "token NAME TOKEN NAMESPACES")
         if token.startswith("sha256:") and not _DIGEST.fullmatch(token):
-            raise ValueError("sha256: is followed by 64 hexadecimal digits in lower case")
-        if len(token) < _SHORTEST_TOKEN:
-            raise ValueError(f"a token has at least {_SHORTEST_TOKEN} characters")
+            raise ValueError("sha256: must be followed by 64 hexadecimal digits in lower case")
+        if len(token) < _MIN_TOKEN_CHARS:
+            raise ValueError(f"a token needs at least {_MIN_TOKEN_CHARS} characters")
         key = token if token.startswith("sha256:") else digest(token)
         if key in rules.tokens:
-            raise ValueError("this token is there already")
-        rules.tokens[key] = Visitor(who, namespaces=_namespaces(namespaces))
+            raise ValueError("duplicate token")
+        rules.tokens[key] = Visitor(name, namespaces=_namespaces(namespaces))
     elif kind in ("user", "group"):
         if len(rest) != 1:
             raise ValueError(f"use: {kind} NAME NAMESPACES")
-        known = rules.users if kind == "user" else rules.groups
-        known[who] = (*known.get(who, ()), *_namespaces(rest[0]))
+        table = rules.users if kind == "user" else rules.groups
+        table[name] = (*table.get(name, ()), *_namespaces(rest[0]))
     else:
         raise ValueError(f"{kind!r} is not token, user or group")
 
@@ -117,9 +119,9 @@ def _pair(words: tuple[str, ...], usage: str) -> tuple[str, str]:
 def _namespaces(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        begin = name.removesuffix("*")
-        if name != "*" and begin.rstrip("-.") != "":
-            parse_name(begin.rstrip("-."))
+        prefix = name.removesuffix("*").rstrip("-.")
+        if name != "*" and prefix:
+            parse_dns_name(prefix)
         elif name != "*":
             raise ValueError(f"not a namespace: {name!r}")
     return names

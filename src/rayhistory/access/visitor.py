@@ -1,4 +1,4 @@
-"""Visitors, the one question that is asked about them, and the token that they bring."""
+"""Visitors, the protocol of access modes, and the token of a request."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,16 +7,16 @@ from urllib.parse import quote, unquote
 import msgspec
 from starlette.requests import HTTPConnection
 
-from rayhistory.errors import NotSignedIn
+from rayhistory.errors import InvalidToken, NotSignedIn
 
 COOKIE = "rayhistory-token"
-_LIFETIME = 12 * 3600
-_LONGEST_TOKEN = 16 << 10
-_AS_IT_IS = "!#$&'()*+/:<=>?@[]^`{|}~"
+_COOKIE_MAX_AGE_S = 12 * 3600
+_MAX_TOKEN_CHARS = 16 << 10
+_UNQUOTED_IN_COOKIES = "!#$&'()*+/:<=>?@[]^`{|}~"
 
 MISSING = "Unauthorized: Missing authentication token"
 INVALID = "Forbidden: Invalid authentication token"
-"""Ray's own words, which its clients print."""
+"""Ray's own messages, which its clients print."""
 
 
 class Visitor(msgspec.Struct, frozen=True):
@@ -25,24 +25,24 @@ class Visitor(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     namespaces: tuple[str, ...] = ()
-    """Where rules of ours decide: what they give to this visitor."""
+    """Patterns from the access file; empty where Kubernetes decides."""
 
 
 class Access(Protocol):
-    """How visitors are known. Both questions raise AccessUnknown when they cannot be answered."""
+    """An access mode. Both methods raise AccessCheckFailed if the check itself fails."""
 
     takes_tokens: bool
-    """Whether visitors sign in here, with a token."""
+    """True if visitors sign in here with a token."""
 
     async def visitor(self, connection: HTTPConnection) -> Visitor:
-        """Whose request this is; raises NotSignedIn."""
+        """Identify the visitor; raise NotSignedIn if that is not possible."""
         ...
 
     async def may_see(self, visitor: Visitor, namespace: str) -> bool: ...
 
 
 def token_of(connection: HTTPConnection) -> str:
-    """The token of a request, from where Ray looks for it, in its order; only the cookie is our own."""
+    """Return a request's token, from the headers that Ray reads in Ray's order, then from our own cookie."""
     for header in ("authorization", "x-ray-authorization"):
         token = bearer(connection.headers.get(header, ""))
         if token:
@@ -60,12 +60,12 @@ def token_of_cookie(connection: HTTPConnection) -> str:
 
 
 def _checked(token: str) -> str:
-    if len(token) > _LONGEST_TOKEN or not token.isprintable() or not token.isascii():
-        raise NotSignedIn(INVALID, wrong=True)
+    if len(token) > _MAX_TOKEN_CHARS or not token.isprintable() or not token.isascii():
+        raise InvalidToken(INVALID)
     return token
 
 
-def needed_token(connection: HTTPConnection) -> str:
+def required_token(connection: HTTPConnection) -> str:
     token = token_of(connection)
     if not token:
         raise NotSignedIn(MISSING)
@@ -73,14 +73,15 @@ def needed_token(connection: HTTPConnection) -> str:
 
 
 def cookie_header(token: str, *, secure: bool, path: str = "/", name: str = COOKIE) -> tuple[bytes, bytes]:
-    """Keeps a token where no script can read it, and no other site can use it; without a token, forgets it."""
-    lifetime = _LIFETIME if token else 0
-    value = f"{name}={quote(token, safe=_AS_IT_IS)}; Path={path}; Max-Age={lifetime}; HttpOnly; SameSite=Strict"
-    return b"set-cookie", (value + ("; Secure" if secure else "")).encode()
+    """Build a Set-Cookie header that scripts cannot read and other sites cannot use; an empty token deletes it."""
+    max_age = _COOKIE_MAX_AGE_S if token else 0
+    value = quote(token, safe=_UNQUOTED_IN_COOKIES)
+    header = f"{name}={value}; Path={path}; Max-Age={max_age}; HttpOnly; SameSite=Strict"
+    return b"set-cookie", (header + ("; Secure" if secure else "")).encode()
 
 
-def matches(namespace: str, patterns: Iterable[str]) -> bool:
-    """Patterns are names, or beginnings of names that end with a star."""
+def namespace_matches(namespace: str, patterns: Iterable[str]) -> bool:
+    """Match a namespace against names and prefixes; a prefix ends with a star."""
     return any(
         namespace.startswith(pattern[:-1]) if pattern.endswith("*") else namespace == pattern for pattern in patterns
     )

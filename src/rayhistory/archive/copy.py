@@ -1,7 +1,7 @@
-"""A session from one store to another.
+"""Copy of a session to another store.
 
-Data comes first; what makes a session exist, our record and KubeRay's key, comes last, so that half a session is seen
-by nobody. What is there already is not sent again: a copy that was interrupted goes on when it is asked for again.
+Data is copied first; the records and KubeRay's metadata keys, which make a session visible, are copied last. Objects
+that the target already has are skipped, so an interrupted copy resumes when it is repeated.
 """
 
 import asyncio
@@ -13,40 +13,39 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.collector.segment import Segment
-from rayhistory.collector.split import split
+from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
+from rayhistory.archive.transfer import CHUNK_BYTES, Transfer
+from rayhistory.collector.spool.segment import Segment
+from rayhistory.collector.spool.segment_objects import split_segment
 from rayhistory.errors import ObjectNotFound, StoreError, UsageError
-from rayhistory.keeping.objects import each, objects_below, trees
-from rayhistory.keeping.transfer import PIECE, Transfer
-from rayhistory.layout import Layout, Owner, SessionRef, VanishedRecord
-from rayhistory.layout.keys import is_node_folder
-from rayhistory.layout.packread import PackReader
-from rayhistory.layout.packs import Stream
+from rayhistory.packs.pack_format import Stream
+from rayhistory.packs.pack_reader import PackReader
+from rayhistory.sessions import Layout, Owner, SessionRef, VanishedRecord
+from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD, is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
-_AT_ONCE = 8
-_MOST_FILLED = 256 << 20
-"""Of a file that is mostly in no pack."""
-_RECORDS = ("end.json", "vanished.json", "alive", "start.json")
-"""The last ones of a session, in this order."""
+_CONCURRENT_OBJECTS = 8
+_MAX_MISSING_BYTES = 256 << 20
+"""A file with more missing than stored bytes is unpacked only if fewer bytes than this are missing."""
+_RECORDS = (END_RECORD, VANISHED_RECORD, ALIVE_RECORD, START_RECORD)
+"""Records that are copied last, in this order."""
 
 Progress = Callable[[int, int], None]
 
 
-class Copied(msgspec.Struct):
-    """What was done."""
-
+class CopyResult(msgspec.Struct):
     objects: int = 0
     size: int = 0
-    already: int = 0
+    skipped: int = 0
+    """Objects that the target already had."""
     damaged: int = 0
-    """Places in packs that could not be read, and are filled in the plain files."""
+    """Unreadable ranges in packs, filled in the plain files."""
     left_out: int = 0
-    """Files that packs speak of, and do not hold."""
+    """Files whose bytes the packs mostly do not have."""
 
 
 class SessionCopy:
-    """`progress` is told how many bytes are done, and of how many."""
+    """Copies one session. `progress` is called with the copied and the total number of bytes."""
 
     def __init__(
         self,
@@ -62,84 +61,89 @@ class SessionCopy:
         self._scratch = scratch
         self._transfer = Transfer(self._source, self._target, scratch)
         self._progress = progress
-        self._there: dict[str, ObjectInfo] = {}
+        self._existing: dict[str, ObjectInfo] = {}
         self._total = self._done = 0
-        self._copied = Copied()
+        self._result = CopyResult()
 
-    async def run(self, owners: list[Owner], *, vanished_ms: int | None = None, plain: bool = False) -> Copied:
-        """Of a session that has vanished, `vanished_ms` is its last sign of life: the copy's own times are later."""
-        await self._refuse_if_going()
-        found = await trees(self._source, self._from, self._ref, owners)
-        left_out = [self._from.index_prefix(self._ref)] if plain or self._from.root != self._to.root else []
-        left_out += [self._from.packs_prefix(self._ref)] if plain else []
+    async def run(self, owners: list[Owner], *, vanished_ms: int | None = None, plain: bool = False) -> CopyResult:
+        """Copy the session.
+
+        `vanished_ms` is the last heartbeat of a vanished session, because modification times do not survive a copy.
+        With `plain`, packs become whole files.
+        """
+        await self._refuse_if_removed()
+        prefixes = await session_prefixes(self._source, self._from, self._ref, owners)
+        excluded = [self._from.index_prefix(self._ref)] if plain or self._from.root != self._to.root else []
+        excluded += [self._from.packs_prefix(self._ref)] if plain else []
         data = [
             info
-            for info in await objects_below(self._source, [prefix for prefix in found.data if prefix not in left_out])
-            if info.key != self._from.claim_key(self._ref)  # who folds here does not fold there
+            for info in await list_objects(self._source, [prefix for prefix in prefixes.data if prefix not in excluded])
+            if info.key != self._from.lease_key(self._ref)  # a lease is valid for one store
         ]
-        records = await objects_below(self._source, found.records)
-        there = [*found.records, *found.data]
-        self._there = {
-            info.key: info
-            for info in await objects_below(self._target, [self._from.moved(prefix, self._to) for prefix in there])
-        }
+        records = await list_objects(self._source, prefixes.records)
+        targets = [self._from.moved(prefix, self._to) for prefix in (*prefixes.records, *prefixes.data)]
+        self._existing = {info.key: info for info in await list_objects(self._target, targets)}
         self._total = sum(info.size for info in (*data, *records))
         manifests = [info for info in data if self._from.parse_manifest_key(info.key) is not None]
-        await each(set(data).difference(manifests), self._copy, _AT_ONCE)
+        await for_each(set(data).difference(manifests), self._copy, _CONCURRENT_OBJECTS)
         if plain:
             await self._unpack({info.key: info.size for info in data})
-        await each(manifests, self._copy, _AT_ONCE)
+        await for_each(manifests, self._copy, _CONCURRENT_OBJECTS)
         if vanished_ms is not None:
             record = msgspec.json.encode(VanishedRecord(vanished_ms))
             await self._transfer.put(self._to.vanished_key(self._ref), record)
         else:
-            await self._take_back(self._to.vanished_key(self._ref), records)
-        await self._take_back(self._to.end_key(self._ref), records)
-        self._there.pop(self._to.alive_key(self._ref), None)  # it is put again: its time is what it says
+            await self._delete_outdated(self._to.vanished_key(self._ref), records)
+        await self._delete_outdated(self._to.end_key(self._ref), records)
+        # Always written again, because its modification time is the heartbeat.
+        self._existing.pop(self._to.alive_key(self._ref), None)
         for info in sorted(records, key=_record_order):
             await self._copy(info)
-        for key in found.metadata:
-            await self._copy_if_there(key)
-        return self._copied
+        for key in prefixes.metadata:
+            await self._copy_if_present(key)
+        return self._result
 
-    async def _refuse_if_going(self) -> None:
+    async def _refuse_if_removed(self) -> None:
         try:
             await self._target.head(self._to.tombstone_key(self._ref))
         except ObjectNotFound:
             return
-        raise UsageError(f"{self._ref.path} is being removed from {self._target.url}: finish that with retention first")
+        raise UsageError(
+            f"{self._ref.path} is being removed from {self._target.url}: "
+            "complete the removal with `rayhistory retention`"
+        )
 
-    async def _take_back(self, key: str, records: list[ObjectInfo]) -> None:
-        """A word on the end that was true when the session was copied before; it has gone on since."""
-        if key in self._there and key not in {self._from.moved(info.key, self._to) for info in records}:
+    async def _delete_outdated(self, key: str, records: list[ObjectInfo]) -> None:
+        """Delete an end or vanished record of an earlier copy if the source no longer has it."""
+        if key in self._existing and key not in {self._from.moved(info.key, self._to) for info in records}:
             await self._target.delete(key)
 
     async def _copy(self, info: ObjectInfo) -> None:
         key = self._from.moved(info.key, self._to)
         try:
-            news = await self._transfer.copy(info, key, self._there.get(key))
+            is_new = await self._transfer.copy(info, key, self._existing.get(key))
         except ObjectNotFound:
             if not info.key.startswith(self._from.index_prefix(self._ref) + "/"):
                 raise
-            return  # a newer index has taken its place
-        self._count(info.size, news=news)
+            return  # a newer generation of the index replaced it
+        self._count(info.size, is_new=is_new)
 
-    async def _copy_if_there(self, key: str) -> None:
+    async def _copy_if_present(self, key: str) -> None:
         try:
             info = await self._source.head(key)
         except ObjectNotFound:
             return
         await self._copy(info)
 
-    def _count(self, size: int, *, news: bool) -> None:
-        self._copied.objects += 1
-        self._copied.size += size
-        self._copied.already += not news
+    def _count(self, size: int, *, is_new: bool) -> None:
+        self._result.objects += 1
+        self._result.size += size
+        self._result.skipped += not is_new
         self._done += size
         self._progress(self._done, self._total)
 
-    async def _unpack(self, whole: dict[str, int]) -> None:
-        """Logs in packs become whole files, where there are none yet, or less of them."""
+    async def _unpack(self, object_sizes: dict[str, int]) -> None:
+        """Write each packed log as a whole file, unless a plain file of at least that size exists."""
         for node in (await self._source.list_folder(self._from.packs_prefix(self._ref))).folders:
             if not is_node_folder(node):
                 continue
@@ -147,55 +151,57 @@ class SessionCopy:
             await reader.refresh()
             names = [
                 name
-                for name, stream in reader.names.items()
-                if whole.get(self._from.log_key(self._ref, node, name), -1) < stream.size
-                and await self._is_held(reader, stream)
+                for name, stream in reader.files.items()
+                if object_sizes.get(self._from.log_key(self._ref, node, name), -1) < stream.size
+                and await self._is_mostly_stored(reader, stream)
             ]
-            self._total += sum(reader.names[name].size for name in names)
+            self._total += sum(reader.files[name].size for name in names)
             for name in names:
-                await self._unpack_one(reader, node, name)
-            for stream in reader.events.values():
-                if await self._is_held(reader, stream):
-                    await self._unpack_events(reader, node, stream, whole)
-            self._copied.damaged += reader.damaged
+                await self._unpack_log(reader, node, name)
+            for stream in reader.event_streams.values():
+                if await self._is_mostly_stored(reader, stream):
+                    await self._unpack_events(reader, node, stream, object_sizes)
+            self._result.damaged += reader.damaged
 
-    async def _is_held(self, reader: PackReader, stream: Stream) -> bool:
-        """A pack may claim any size for a stream; what it does not hold would be filled."""
-        missing = await reader.missing(stream)
-        held = missing <= max(_MOST_FILLED, stream.size - missing)
-        self._copied.left_out += not held
-        return held
+    async def _is_mostly_stored(self, reader: PackReader, stream: Stream) -> bool:
+        """Check that packs hold enough of a stream: a pack may claim any size, and missing bytes are filled."""
+        missing = await reader.missing_bytes(stream)
+        mostly_stored = missing <= max(_MAX_MISSING_BYTES, stream.size - missing)
+        self._result.left_out += not mostly_stored
+        return mostly_stored
 
-    async def _unpack_one(self, reader: PackReader, node: str, name: str) -> None:
-        stream = reader.names[name]
+    async def _unpack_log(self, reader: PackReader, node: str, name: str) -> None:
+        stream = reader.files[name]
         key = self._to.log_key(self._ref, node, name)
 
         async def read(start: int, end: int) -> bytes:
             return await reader.read_stream(stream, start, end)
 
-        news = await self._transfer.put_stream(key, stream.size, read, self._there.get(key))
-        self._count(stream.size, news=news)
+        is_new = await self._transfer.put_ranges(key, stream.size, read, self._existing.get(key))
+        self._count(stream.size, is_new=is_new)
 
-    async def _unpack_events(self, reader: PackReader, node: str, stream: Stream, whole: dict[str, int]) -> None:
-        """Events of a node that vanished before they had objects of their own get those that they were to have; of an
-        object that is there, packs may have no more than the beginning."""
+    async def _unpack_events(self, reader: PackReader, node: str, stream: Stream, object_sizes: dict[str, int]) -> None:
+        """Write the packed events of a node that vanished as the objects that its collector would have written.
+
+        Existing objects are complete, while packs may only have their beginning: they are not overwritten.
+        """
         created_ns = stream.name.partition(".")[0]
         if not (created_ns.isdecimal() and len(created_ns) <= 20):
-            raise StoreError(f"{self._ref.path}: packs with events of unknown kind: {stream.name!r}")
+            raise StoreError(f"{self._ref.path}: unexpected event stream {stream.name!r} in a pack")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             segment = Segment(Path(folder) / f"{created_ns}.wal", self._ref.session, int(created_ns), node)
             with segment.path.open("wb") as file:
-                for start in range(0, stream.size, PIECE):
-                    piece = await reader.read_stream(stream, start, start + PIECE)
-                    await asyncio.to_thread(file.write, piece)
-            parts, _ = await asyncio.to_thread(split, segment, Path(folder), compressed=True)
+                for start in range(0, stream.size, CHUNK_BYTES):
+                    chunk = await reader.read_stream(stream, start, start + CHUNK_BYTES)
+                    await asyncio.to_thread(file.write, chunk)
+            parts, _ = await asyncio.to_thread(split_segment, segment, Path(folder), compressed=True)
             for part in parts:
-                key_in = partial(self._from.events_key, self._ref, node, part.category, segment.created_ns)
-                if key_in(compressed=True) in whole or key_in(compressed=False) in whole:
+                source_key = partial(self._from.events_key, self._ref, node, part.category, segment.created_ns)
+                if source_key(compressed=True) in object_sizes or source_key(compressed=False) in object_sizes:
                     continue
                 key = self._to.events_key(self._ref, node, part.category, segment.created_ns, compressed=True)
                 await self._transfer.put(key, await asyncio.to_thread(part.path.read_bytes))
-                self._count(part.path.stat().st_size, news=True)
+                self._count(part.path.stat().st_size, is_new=True)
 
 
 def _record_order(info: ObjectInfo) -> int:
@@ -203,9 +209,11 @@ def _record_order(info: ObjectInfo) -> int:
     return _RECORDS.index(name) if name in _RECORDS else -1
 
 
-async def same_place(source: tuple[Store, Layout], target: tuple[Store, Layout]) -> bool:
-    """Whether two stores are one, whatever they are called: what is written to the one is found in the other. A target
-    that cannot be written to is found out here, and a bucket that is not there is made."""
+async def is_same_store(source: tuple[Store, Layout], target: tuple[Store, Layout]) -> bool:
+    """Write a probe object to the target and look for it in the source.
+
+    This also fails early if the target cannot be written to, and creates a missing bucket.
+    """
     key = f"{target[1].scratch_prefix()}/{secrets.token_hex(8)}"
     await target[0].put(key, b"")
     try:

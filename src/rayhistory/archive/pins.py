@@ -1,16 +1,17 @@
-"""Pins: sessions that retention leaves alone for ever."""
+"""Pins, which exclude sessions from retention."""
 
+from rayhistory.archive.session_objects import SessionIdentity
 from rayhistory.errors import ObjectNotFound, UsageError
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 
 async def pin(store: Store, layout: Layout, ref: SessionRef) -> None:
-    """Looks for a tombstone on both sides of the write, as a removal looks for the pin after its own."""
-    await _refuse_if_going(store, layout, ref)
+    """Pin a session. Check for a tombstone before and after, because a removal checks for the pin after its own."""
+    await _refuse_if_removed(store, layout, ref)
     await store.put(layout.pin_key(ref), b"")
     try:
-        await _refuse_if_going(store, layout, ref)
+        await _refuse_if_removed(store, layout, ref)
     except UsageError:
         await unpin(store, layout, ref)
         raise
@@ -20,12 +21,12 @@ async def unpin(store: Store, layout: Layout, ref: SessionRef) -> None:
     await store.delete(layout.pin_key(ref))
 
 
-async def pinned(store: Store, layout: Layout) -> set[tuple[str, str, str]]:
-    found = [layout.parse_mark_key(info.key) async for info in store.list_all(layout.pins_prefix())]
-    return {ref.identity for ref in found if ref}
+async def list_pins(store: Store, layout: Layout) -> set[SessionIdentity]:
+    refs = [layout.parse_pin_or_tombstone_key(info.key) async for info in store.list_all(layout.pins_prefix())]
+    return {ref.identity for ref in refs if ref}
 
 
-async def _refuse_if_going(store: Store, layout: Layout, ref: SessionRef) -> None:
+async def _refuse_if_removed(store: Store, layout: Layout, ref: SessionRef) -> None:
     try:
         await store.head(layout.tombstone_key(ref))
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""The last step of bringing a session in: what makes it exist."""
+"""Registration of sessions that no collector recorded: writing the records that make them visible."""
 
 from typing import TypeVar
 
@@ -6,34 +6,34 @@ import msgspec
 
 from rayhistory import __version__
 from rayhistory.errors import BucketNotFound, ObjectNotFound, UsageError
-from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
-from rayhistory.server.catalogue import RUNNING, Catalogue
+from rayhistory.sessions import MAX_RECORD_BYTES, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
+from rayhistory.sessions.catalog import RUNNING, SessionCatalog
 from rayhistory.storage import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 IMPORTED, SNAPSHOT = "imported", "snapshot"
-"""Reasons of an end that are ours; of sessions with others a collector has spoken, whose records stay as they are."""
+"""End reasons that only registration writes. Any other reason is a collector's, and its records stay unchanged."""
 
 
-async def refuse_if_busy(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> None:
-    """A session that a collector records, or that is being removed, is not to be written to."""
-    catalogue = Catalogue(store, layout, vanished_after)
+async def require_writable(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> None:
+    """Raise UsageError if a collector is recording the session, or if it is being removed."""
+    catalog = SessionCatalog(store, layout, vanished_after)
     try:
-        entries = await catalogue.entries()
+        entries = await catalog.entries()
     except BucketNotFound:
-        return  # it is made at the first write
+        return  # the first write creates the bucket
     for entry in entries:
-        if entry.ref.identity == ref.identity and catalogue.state(entry) == RUNNING:
-            raise UsageError(f"{ref.path} is being recorded by a collector: nothing can be brought in now")
+        if entry.ref.identity == ref.identity and catalog.state(entry) == RUNNING:
+            raise UsageError(f"{ref.path} is being recorded by a collector: try again when the session has ended")
     try:
         await store.head(layout.tombstone_key(ref))
     except ObjectNotFound:
         return
-    raise UsageError(f"{ref.path} is being removed from the store: finish that with retention first")
+    raise UsageError(f"{ref.path} is being removed from the store: complete the removal with `rayhistory retention`")
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """What is known of the session when all else is in the store."""
+class SessionOrigin(msgspec.Struct, frozen=True):
+    """Start, end and source of a session to register."""
 
     started_ms: int
     ended_ms: int
@@ -43,8 +43,13 @@ class Origin(msgspec.Struct, frozen=True):
     dashboard_address: str | None = None
 
 
-async def make_known(store: Store, layout: Layout, ref: SessionRef, origin: Origin, seals: list[NodeSeal]) -> None:
-    """Several nodes may bring in parts of one session: the first word about its start stays, the last about its end."""
+async def register_session(
+    store: Store, layout: Layout, ref: SessionRef, origin: SessionOrigin, seals: list[NodeSeal]
+) -> None:
+    """Write the records of a session, after its data.
+
+    Several nodes may import parts of one session: the first start record and the latest end stay.
+    """
     for seal in seals:
         await store.put(layout.node_seal_key(ref, seal.node_id), msgspec.json.encode(seal))
     start = await _read(store, layout.start_key(ref), StartRecord)
@@ -71,6 +76,6 @@ async def make_known(store: Store, layout: Layout, ref: SessionRef, origin: Orig
 
 async def _read(store: Store, key: str, kind: type[T]) -> T | None:
     try:
-        return read_record(await store.get_range(key, 0, LARGEST_RECORD), kind)
+        return read_record(await store.get_range(key, 0, MAX_RECORD_BYTES), kind)
     except ObjectNotFound:
         return None

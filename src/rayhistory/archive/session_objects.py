@@ -1,4 +1,4 @@
-"""Everything in a store that belongs to one session, whichever releases wrote it."""
+"""The keys and prefixes of one session, in every layout that it may be stored in."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -6,28 +6,28 @@ from typing import TypeVar
 
 import msgspec
 
-from rayhistory.layout import Layout, Owner, SessionRef
+from rayhistory.sessions import Layout, Owner, SessionRef
 from rayhistory.storage import ObjectInfo, Store
 
 T = TypeVar("T")
-Identity = tuple[str, str, str]
+SessionIdentity = tuple[str, str, str]
 
 
-class Trees(msgspec.Struct, frozen=True):
-    """Where a session's objects are."""
+class SessionPrefixes(msgspec.Struct, frozen=True):
+    """Keys and prefixes of all objects of a session."""
 
     ref: SessionRef
     metadata: list[str]
-    """KubeRay's keys that make the session exist."""
+    """KubeRay's metadata keys. They and the records make a session visible."""
     records: list[str]
-    """Prefixes of other things that do."""
+    """Prefixes of records."""
     data: list[str]
-    """Prefixes of all the rest."""
+    """Prefixes of everything else."""
 
 
-async def owners_of_all(store: Store, layout: Layout) -> dict[Identity, list[Owner]]:
-    """By session, what created its cluster, as far as KubeRay's keys say that something did."""
-    owners: dict[Identity, list[Owner]] = {}
+async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, list[Owner]]:
+    """Return the owners of every session that KubeRay's metadata keys name."""
+    owners: dict[SessionIdentity, list[Owner]] = {}
     async for info in store.list_all(layout.metadata_prefix()):
         ref = layout.parse_metadata_key(info.key)
         if ref and ref.owner_kind and ref.owner_name:
@@ -35,38 +35,39 @@ async def owners_of_all(store: Store, layout: Layout) -> dict[Identity, list[Own
     return owners
 
 
-async def trees(store: Store, layout: Layout, ref: SessionRef, owners: Iterable[Owner]) -> Trees:
-    """With and without an owner, of KubeRay's layouts before and after v1.7, and in all our trees."""
-    named = [SessionRef(*ref.identity), *(SessionRef(*ref.identity, owner.kind, owner.name) for owner in owners)]
-    own = [tree for tree in (await store.list_folder(layout.own_prefix())).folders if layout.is_tree_of_sessions(tree)]
-    records = [layout.own_tree_prefix("sessions", ref), layout.noted_prefix(*ref.identity)]
+async def session_prefixes(store: Store, layout: Layout, ref: SessionRef, owners: Iterable[Owner]) -> SessionPrefixes:
+    """Return the prefixes with and without owners, of KubeRay v1.6 and v1.7, and of our own trees."""
+    refs = [SessionRef(*ref.identity), *(SessionRef(*ref.identity, owner.kind, owner.name) for owner in owners)]
+    folders = (await store.list_folder(layout.own_prefix())).folders
+    own_trees = [tree for tree in folders if layout.is_tree_of_sessions(tree)]
+    records = [layout.records_prefix(ref), layout.legacy_prefix(*ref.identity)]
     prefixes = [
-        *(layout.history_prefix(each) for each in named),
-        layout.old_history_prefix(ref),
-        *layout.old_endpoints_prefixes(ref)[1:],
-        *(layout.own_tree_prefix(tree, ref) for tree in own),
+        *map(layout.history_prefix, refs),
+        layout.v1_6_history_prefix(ref),
+        *layout.v1_6_endpoints_prefixes(ref)[1:],
+        *(layout.own_tree_prefix(tree, ref) for tree in own_trees),
     ]
-    return Trees(
+    return SessionPrefixes(
         ref=ref,
-        metadata=[layout.old_metadata_key(ref), *(layout.metadata_key(each) for each in named)],
+        metadata=[layout.v1_6_metadata_key(ref), *map(layout.metadata_key, refs)],
         records=records,
         data=[prefix for prefix in dict.fromkeys(prefixes) if prefix not in records],
     )
 
 
-async def objects_below(store: Store, prefixes: Iterable[str]) -> list[ObjectInfo]:
+async def list_objects(store: Store, prefixes: Iterable[str]) -> list[ObjectInfo]:
     return [info for prefix in prefixes async for info in store.list_all(prefix)]
 
 
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = 32) -> None:
-    """Work on many things, some at a time; the first failure ends it."""
-    waiting = iter(list(items))
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int = 32) -> None:
+    """Await `work` for each item, some at a time. The first failure cancels the rest."""
+    remaining = iter(list(items))
 
     async def worker() -> None:
-        for item in waiting:
+        for item in remaining:
             await work(item)
 
-    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
     try:
         await asyncio.gather(*workers)
     finally:

@@ -1,1 +1,1 @@
-"""The `rayhistory` command, for people."""
+"""The `rayhistory` command."""

@@ -1,181 +1,158 @@
-"""Where the commands that read get their answers: from a server, or from the same server inside this process."""
+"""HTTP client of the inspect commands, for a history server or for the same application inside this process."""
 
 import argparse
 import asyncio
 import dataclasses
-import os
-import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import httpx
 import msgspec
 from starlette.applications import Starlette
 from starlette.types import Message
 
-from rayhistory.cli.choice import path_of
-from rayhistory.errors import RayHistoryError, UsageError
-from rayhistory.rayaddress import SERVER_VARIABLE
+from rayhistory.cli.session_args import server_and_session, session_path
+from rayhistory.errors import ERROR_HEADER, RayHistoryError, SessionNotIndexed, UsageError
 from rayhistory.server.app import create_app
 from rayhistory.settings import Settings
 
-_HERE = "http://here"
-_CONNECT, _READ = 10.0, 120.0
-_BEING_INDEXED = "This session is being indexed"
-_AGAIN = 2.0
-_ONLY_FOR_US: dict[str, Any] = {"allowed_hosts": (), "auth": "none", "discover": False, "live": False}
-"""Whoever can read the store needs no permission of a server."""
+_IN_PROCESS_URL = "http://in-process"
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
+_RETRY_INTERVAL_S = 2.0
+_IN_PROCESS_SETTINGS: dict[str, Any] = {
+    "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
+}  # fmt: skip
+"""A user who can read the store needs no further permission."""
 
 T = TypeVar("T")
 Params = dict[str, Any]
 
 
-class RayAnswer(msgspec.Struct):
-    """Whatever Ray's API says."""
+class RayResponse(msgspec.Struct):
+    """The envelope of Ray's API."""
 
     data: dict[str, Any]
 
 
-class _Named(msgspec.Struct):
+class _SessionRow(msgspec.Struct):
     session: str
     url: str
 
 
-class _Listed(msgspec.Struct):
-    sessions: list[_Named]
+class _SessionList(msgspec.Struct):
+    sessions: list[_SessionRow]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "session", nargs="?", metavar="SESSION",
-        help="session, namespace/cluster, namespace/~rayjob/name, or an address of a server (default: the newest)",
-    )  # fmt: skip
-    text = f"ask this server (default: read the store) [{SERVER_VARIABLE}]"
-    parser.add_argument("--server", metavar="URL", help=text)
-
-
-class Asking:
-    """One session, and whoever answers for it."""
+class HistoryClient:
+    """Sends requests about one session."""
 
     def __init__(self, http: httpx.AsyncClient, path: str) -> None:
         self.path = path
         self._http = http
 
     async def json(self, uri: str, kind: type[T], params: Params | None = None) -> T:
-        return _read(self._http, b"".join([block async for block in self.stream(uri, params)]), kind)
+        return _decode(self._http, b"".join([chunk async for chunk in self.stream(uri, params)]), kind)
 
     async def stream(self, uri: str, params: Params | None = None, *, endless: bool = False) -> AsyncIterator[bytes]:
-        """The answer as it comes. A session that is being indexed is waited for."""
+        """Yield the response body. Wait while the session is being indexed."""
         while True:
-            async with answers(self._http, self.path + uri, params, endless=endless) as answer:
-                if answer.status_code == 200:
-                    async for block in answer.aiter_bytes():
-                        yield block
+            async with _get(self._http, self.path + uri, params, endless=endless) as response:
+                if response.status_code == 200:
+                    async for chunk in response.aiter_bytes():
+                        yield chunk
                     return
-                await answer.aread()
-                complaint = message_of(answer)
-                if not complaint.startswith(_BEING_INDEXED):
-                    raise failure(answer.status_code, complaint)
-            sys.stderr.write(f"rayhistory: {complaint}\n")
-            await asyncio.sleep(_AGAIN)
+                await response.aread()
+                if response.headers.get(ERROR_HEADER) != SessionNotIndexed.code:
+                    raise _error_from(response)
+            sys.stderr.write(f"rayhistory: {_error_message(response)}\n")
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
 @asynccontextmanager
-async def asking(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[Asking]:
-    server, name = address_of(arguments)
-    async with _client(server, settings) as http:
-        yield Asking(http, quote(await path_of(name, partial(_listed, http)), safe="/~@:+"))
-
-
-def address_of(arguments: argparse.Namespace) -> tuple[str | None, str]:
-    """The server, if one is to be asked, and what names the session."""
-    server, name = arguments.server, arguments.session or ""
-    named_store = any(name.startswith("setting_") for name in vars(arguments))
-    if name.startswith(("http://", "https://")):
-        if server:
-            raise UsageError("SESSION is an address of a server already: leave out --server")
-        server, slash, name = re.split("[?#]", name, maxsplit=1)[0].partition("/s/")
-        name = unquote(name)
-        if not slash:
-            raise UsageError(f"not an address of a session: {server} (as http://host:8080/s/namespace/cluster/session)")
-    if not server and not named_store:
-        server = os.environ.get(SERVER_VARIABLE)
-    if server and not server.startswith(("http://", "https://")):
-        raise UsageError(f"--server={server}: use an address such as http://host:8080")
-    return (server.rstrip("/") if server else None), name.strip("/")
+async def open_client(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[HistoryClient]:
+    """Open a client for the session and the server that the arguments name."""
+    server, name = server_and_session(arguments)
+    async with _open_http(server, settings) as http:
+        path = await session_path(name, partial(_list_sessions, http))
+        yield HistoryClient(http, quote(path, safe="/~@:+"))
 
 
 @asynccontextmanager
-async def _client(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     if server:
         token = settings.ray_auth_token.strip()
         headers = {"Authorization": f"Bearer {token}"} if token else None
         async with httpx.AsyncClient(base_url=server, headers=headers) as http:
             yield http
         return
-    app = create_app(dataclasses.replace(settings, index_ahead=False, expensive_calls=0, **_ONLY_FOR_US))
-    async with app.router.lifespan_context(app), httpx.AsyncClient(base_url=_HERE, transport=InProcess(app)) as http:
+    app = create_app(dataclasses.replace(settings, **_IN_PROCESS_SETTINGS))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(base_url=_IN_PROCESS_URL, transport=_InProcessTransport(app)) as http,
+    ):
         yield http
 
 
-async def _listed(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
-    async with answers(http, "/home.json", {"q": name, "sort": "-started"}) as answer:
-        await answer.aread()
-        if answer.status_code != 200:
-            raise failure(answer.status_code, message_of(answer))
-        return [(row.session, row.url) for row in _read(http, answer.content, _Listed).sessions]
+async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
+    async with _get(http, "/home.json", {"q": name, "sort": "-started"}) as response:
+        await response.aread()
+        if response.status_code != 200:
+            raise _error_from(response)
+        return [(row.session, row.url) for row in _decode(http, response.content, _SessionList).sessions]
 
 
-def _read(http: httpx.AsyncClient, body: bytes, kind: type[T]) -> T:
+def _decode(http: httpx.AsyncClient, body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise RayHistoryError(f"{http.base_url} answers, but not as a history server does: {error}") from None
+        raise RayHistoryError(f"{http.base_url} is not a history server: unexpected response ({error})") from None
 
 
 @asynccontextmanager
-async def answers(
+async def _get(
     http: httpx.AsyncClient, path: str, params: Params | None, *, endless: bool = False
 ) -> AsyncIterator[httpx.Response]:
-    """`endless` when a long silence is nothing unusual. Nothing that commands ask for is a page."""
-    timeout = httpx.Timeout(_CONNECT, read=None if endless else _READ)
+    """Send a GET request. `endless` disables the read timeout, for responses that may pause."""
+    timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=None if endless else _READ_TIMEOUT_S)
     try:
-        async with http.stream("GET", path, params=params, timeout=timeout) as answer:
-            if answer.headers.get("content-type", "").startswith("text/html"):
+        async with http.stream("GET", path, params=params, timeout=timeout) as response:
+            # No request of a command returns a page.
+            if response.headers.get("content-type", "").startswith("text/html"):
                 raise RayHistoryError(
-                    f"{http.base_url} is no history server, or a sign-in stands before it: "
-                    f"it answers with a page ({answer.status_code})"
+                    f"{http.base_url} is not a history server, or it requires sign-in: "
+                    f"it returned an HTML page (status {response.status_code})"
                 )
-            yield answer
+            yield response
     except httpx.HTTPError as error:
-        raise RayHistoryError(f"{http.base_url} does not answer: {error or type(error).__name__}") from None
+        raise RayHistoryError(f"{http.base_url} does not respond: {error or type(error).__name__}") from None
 
 
-def message_of(answer: httpx.Response) -> str:
-    """What an error says, in whichever of the shapes that Ray and we have for it."""
+def _error_from(response: httpx.Response) -> RayHistoryError:
+    message = _error_message(response)
+    return UsageError(message) if response.status_code in (400, 404) else RayHistoryError(message)
+
+
+def _error_message(response: httpx.Response) -> str:
+    """Return the message of an error response, in any of the shapes of Ray and of this project."""
     try:
-        body = answer.json()
+        body = response.json()
     except ValueError:
         body = None
-    text = answer.text
+    text = response.text
     if isinstance(body, str):
         text = body
     elif isinstance(body, dict):
-        own = body.get("error")
-        text = own.get("message", text) if isinstance(own, dict) else body.get("msg", text)
-    return " ".join(str(text).split()) or f"the server says {answer.status_code}"
+        error = body.get("error")
+        text = error.get("message", text) if isinstance(error, dict) else body.get("msg", text)
+    return " ".join(str(text).split()) or f"the server returned status {response.status_code}"
 
 
-def failure(status: int, message: str) -> RayHistoryError:
-    return UsageError(message) if status in (400, 404) else RayHistoryError(message)
-
-
-class InProcess(httpx.AsyncBaseTransport):
-    """Calls an application without any socket, and gives its answers as they come."""
+class _InProcessTransport(httpx.AsyncBaseTransport):
+    """Calls an ASGI application without a socket. Unlike httpx's own transport, it streams responses."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
@@ -188,31 +165,31 @@ class InProcess(httpx.AsyncBaseTransport):
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
         }  # fmt: skip
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
-        working = asyncio.create_task(self._app(scope, _nothing_more, messages.put))
-        answer = _Answer(working, messages)
-        start = await answer.next()
-        return httpx.Response(start["status"], headers=start["headers"], stream=answer)
+        app_task = asyncio.create_task(self._app(scope, _receive_nothing, messages.put))
+        body = _ResponseBody(app_task, messages)
+        start = await body.next()
+        return httpx.Response(start["status"], headers=start["headers"], stream=body)
 
 
-async def _nothing_more() -> Message:
+async def _receive_nothing() -> Message:
     return await asyncio.Future()
 
 
-class _Answer(httpx.AsyncByteStream):
-    def __init__(self, working: "asyncio.Task[None]", messages: "asyncio.Queue[Message]") -> None:
-        self._working = working
+class _ResponseBody(httpx.AsyncByteStream):
+    def __init__(self, app_task: "asyncio.Task[None]", messages: "asyncio.Queue[Message]") -> None:
+        self._app_task = app_task
         self._messages = messages
 
     async def next(self) -> Message:
-        getting = asyncio.ensure_future(self._messages.get())
-        await asyncio.wait({getting, self._working}, return_when=asyncio.FIRST_COMPLETED)
-        if getting.done():
-            return getting.result()
+        next_message = asyncio.ensure_future(self._messages.get())
+        await asyncio.wait({next_message, self._app_task}, return_when=asyncio.FIRST_COMPLETED)
+        if next_message.done():
+            return next_message.result()
         if self._messages.empty():
-            getting.cancel()
-            await self._working
-            raise httpx.ReadError("the answer breaks off")
-        return await getting
+            next_message.cancel()
+            await self._app_task
+            raise httpx.ReadError("the response is incomplete")
+        return await next_message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         more = True
@@ -222,5 +199,5 @@ class _Answer(httpx.AsyncByteStream):
             yield message.get("body", b"")
 
     async def aclose(self) -> None:
-        self._working.cancel()
-        await asyncio.gather(self._working, return_exceptions=True)
+        self._app_task.cancel()
+        await asyncio.gather(self._app_task, return_exceptions=True)

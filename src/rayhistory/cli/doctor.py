@@ -1,4 +1,4 @@
-"""`rayhistory doctor`: one line per thing that must be right, and what to do about those that are not."""
+"""`rayhistory doctor`: checks of the store, Ray and ports, with hints for those that fail."""
 
 import argparse
 import asyncio
@@ -10,81 +10,98 @@ from contextlib import suppress
 
 import msgspec
 
-from rayhistory.cli.env import installed_ray
+from rayhistory.cli.env import DEFAULT_RAY_VERSION, installed_ray_version
 from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError
-from rayhistory.layout import Layout
-from rayhistory.rayenv import export_environment
-from rayhistory.server import frontend
-from rayhistory.server.catalogue import Catalogue
+from rayhistory.ray_env import export_environment
+from rayhistory.server.pages import frontend
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.catalog import SessionCatalog
+from rayhistory.sessions.legacy_layout import probe_legacy_sessions
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 from rayhistory.storage.permissions import Permissions, permissions_of
 
+_COLLECTOR_PORT = 8084
 
-class Finding(msgspec.Struct):
-    good: bool
-    what: str
-    advice: str = ""
+
+class CheckResult(msgspec.Struct):
+    passed: bool
+    text: str
+    hint: str = ""
     required: bool = True
+    """A failure makes the command fail; otherwise it is a note."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: all arguments are settings."""
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    findings = asyncio.run(examine(settings))
-    for finding in findings:
-        mark = "ok  " if finding.good else "FAIL" if finding.required else "note"
-        print(f"{mark}  {finding.what}")
-        if not finding.good and finding.advice:
-            print(f"      {finding.advice}")
-    return 0 if all(finding.good or not finding.required for finding in findings) else 1
+    results = asyncio.run(run_checks(settings))
+    for result in results:
+        label = "ok  " if result.passed else "FAIL" if result.required else "note"
+        print(f"{label}  {result.text}")
+        if not result.passed and result.hint:
+            print(f"      {result.hint}")
+    return 0 if all(result.passed or not result.required for result in results) else 1
 
 
-async def examine(settings: Settings) -> list[Finding]:
-    findings = [finding async for finding in _store(settings)]
-    findings += _ray(settings)
-    findings += [_port(settings.port, "historyserver"), _port(8084, "collector")]
-    return findings
+async def run_checks(settings: Settings) -> list[CheckResult]:
+    results = [result async for result in _store_checks(settings)]
+    results += _ray_checks(settings)
+    results += [_port_check(settings.port, "historyserver"), _port_check(_COLLECTOR_PORT, "collector")]
+    return results
 
 
-async def _store(settings: Settings) -> AsyncIterator[Finding]:
+async def _store_checks(settings: Settings) -> AsyncIterator[CheckResult]:
     try:
         store = open_store(settings, writable=True)
     except RayHistoryError as error:
-        yield Finding(False, f"store: {error}", "Correct the setting that is named, or give another store.")
+        yield CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")
         return
-    yield Finding(True, f"store: {store.url}")
-    layout = Layout(settings.storage_root_dir)
-    names = permissions_of(settings.storage_backend)
     try:
-        entries = await Catalogue(store, layout, settings.vanished_after).entries()
-        yield Finding(True, f"store can be listed: {len(entries)} sessions")
-    except BucketNotFound as error:
-        makes = f"The collector makes it at its first write; it needs {names.make_bucket} for that."
-        yield Finding(False, f"store: {error}", makes if names.make_bucket else "Create it, or name another.")
+        yield CheckResult(True, f"store: {store.url}")
+        layout = Layout(settings.storage_root_dir)
+        permissions = permissions_of(settings.storage_backend)
+        try:
+            entries = await SessionCatalog.from_settings(store, layout, settings).entries()
+            yield CheckResult(True, f"store: list sessions ({len(entries)} found)")
+            if not settings.read_legacy_layout and (legacy := await probe_legacy_sessions(store, layout)):
+                yield _legacy_layout_note(legacy)
+        except BucketNotFound as error:
+            action = permissions.create_bucket
+            hint = f"The collector creates it at its first write, if it has {action}." if action else "Create it."
+            yield CheckResult(False, f"store: {error}", hint)
+            return
+        except StoreError as error:
+            yield CheckResult(False, f"store: list sessions: {error}", f"Collector and server need {permissions.list}.")
+        async for result in _object_checks(store, f"{layout.scratch_prefix()}/{secrets.token_hex(8)}", permissions):
+            yield result
+    finally:
         await store.close()
-        return
-    except StoreError as error:
-        yield Finding(False, f"store cannot be listed: {error}", f"Collector and server need {names.list}.")
-    async for finding in _object_checks(store, f"{layout.scratch_prefix()}/{secrets.token_hex(8)}", names):
-        yield finding
-    await store.close()
 
 
-async def _object_checks(store: Store, key: str, names: Permissions) -> AsyncIterator[Finding]:
-    """Each thing that is done with an object, on one that is gone afterwards."""
+def _legacy_layout_note(sessions: list[SessionRef]) -> CheckResult:
+    text = f"store: has sessions in the legacy layout, such as {sessions[0].path}, which are not read"
+    return CheckResult(False, text, "Set --read-legacy-layout to read them.", required=False)
 
-    async def check(what: str, work: Callable[[], Awaitable[str]], needs: str) -> Finding:
+
+async def _object_checks(store: Store, key: str, permissions: Permissions) -> AsyncIterator[CheckResult]:
+    """Check every operation on objects, with temporary ones."""
+
+    async def check(operation: str, work: Callable[[], Awaitable[str]], hint: str) -> CheckResult:
         try:
             problem = await work()
         except StoreError as error:
             problem = str(error)
-        return Finding(not problem, f"store: {what}" + (f" failed: {problem}" if problem else ""), needs)
+        return CheckResult(not problem, f"store: {operation}" + (f": {problem}" if problem else ""), hint)
 
     async def write() -> str:
         await store.put(key, b"doctor")
         return ""
 
     async def read() -> str:
-        return "" if await store.get_range(key, 1, 4) == b"oct" else "other bytes came back"
+        return "" if await store.get_range(key, 1, 4) == b"oct" else "the store returned other bytes"
 
     async def create() -> str:
         await store.create(f"{key}-once", b"doctor")
@@ -98,35 +115,46 @@ async def _object_checks(store: Store, key: str, names: Permissions) -> AsyncIte
         await store.delete(f"{key}-once")
         return ""
 
-    role = f" (or the role {names.role!r})" if names.role else ""
-    writers = f"The collector needs {names.write}{role}; the server can do without."
-    yield await check("objects can be written", write, writers)
-    yield await check("objects can be read by range", read, f"Collector and server need {names.read}{role}.")
+    role = f" (or the role {permissions.role!r})" if permissions.role else ""
+    write_hint = f"The collector needs {permissions.write}{role}; the server works without."
+    yield await check("write objects", write, write_hint)
+    yield await check("read ranges of objects", read, f"Collector and server need {permissions.read}{role}.")
     yield await check(
-        "objects can be created, and only once",
-        create,
-        "A store without it may show a session's index twice. " + writers,
+        "create objects only once", create, f"Without it, two servers may index the same session. {write_hint}"
     )
-    yield await check("objects can be deleted", delete, f"Retention needs {names.delete}{role}; nothing else does.")
+    yield await check("delete objects", delete, f"Only retention needs {permissions.delete}{role}.")
 
 
-def _ray(settings: Settings) -> Iterator[Finding]:
-    version = installed_ray()
-    yield Finding(version is not None, f"Ray {version} is installed" if version else "Ray is not installed here",
-                  "Only `rayhistory run` needs it: pip install 'ray[default]'", required=False)  # fmt: skip
-    found = ", ".join(each.version for each in frontend.Frontends(settings.dashboard_dir).installed())
-    yield Finding(bool(found), f"dashboard frontends: {found}" if found else frontend.ABSENT, frontend.ADVICE)
-    wanted = export_environment("", version or "2.60.0")
-    missing = [name for name in wanted if not os.environ.get(name)]
-    yield Finding(not missing, "Ray's export settings are in this environment" if not missing
-                  else f"Ray's export settings are not in this environment ({len(missing)} missing)",
-                  "`rayhistory run` sets them by itself; for your own cluster: eval \"$(rayhistory env)\"",
-                  required=False)  # fmt: skip
+def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
+    version = installed_ray_version()
+    yield CheckResult(
+        version is not None,
+        f"Ray {version} is installed" if version else "Ray is not installed",
+        "Only `rayhistory run` needs it: pip install 'ray[default]'",
+        required=False,
+    )
+    versions = ", ".join(each.version for each in frontend.Frontends(settings.dashboard_dir).installed())
+    yield CheckResult(
+        bool(versions),
+        f"dashboard frontends: {versions}" if versions else frontend.NOT_INSTALLED,
+        frontend.INSTALL_HINT,
+    )
+    variables = export_environment("", version or DEFAULT_RAY_VERSION)
+    missing = [name for name in variables if not os.environ.get(name)]
+    yield CheckResult(
+        not missing,
+        f"Ray's export variables: {f'{len(missing)} are not set' if missing else 'all are set'} in this environment",
+        '`rayhistory run` sets them; for your own cluster: eval "$(rayhistory env)"',
+        required=False,
+    )
 
 
-def _port(port: int, program: str) -> Finding:
+def _port_check(port: int, program: str) -> CheckResult:
     with socket.socket() as probe:
-        free = probe.connect_ex(("127.0.0.1", port)) != 0
-    advice = f"Something listens there already: fine if it is {program}, else choose another port."
-    return Finding(free, f"port {port} ({program}) is free" if free else f"port {port} ({program}) is in use",
-                   advice, required=False)  # fmt: skip
+        is_free = probe.connect_ex(("127.0.0.1", port)) != 0
+    return CheckResult(
+        is_free,
+        f"port {port} ({program}) is {'free' if is_free else 'in use'}",
+        f"This is fine if {program} is running; otherwise choose another port.",
+        required=False,
+    )

@@ -1,4 +1,4 @@
-"""`rayhistory env`: the settings that a Ray cluster needs, right for its version."""
+"""`rayhistory env`: the environment variables that make a Ray cluster export events, for its version."""
 
 import argparse
 import shlex
@@ -6,26 +6,40 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from rayhistory.rayenv import export_environment, system_config
+from rayhistory.cli.arguments import add_json_argument
+from rayhistory.ray_env import export_environment, system_config
 from rayhistory.settings import Settings
+
+DEFAULT_RAY_VERSION = "2.60.0"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ray-version", default="", metavar="VERSION", help="Ray version of the cluster (default: the installed one)"
+    )
+    parser.add_argument(
+        "--events-url", default="http://127.0.0.1:8084/v1/events", metavar="URL",
+        help="URL of the collector (default: %(default)s)",
+    )  # fmt: skip
+    add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    ray_version = arguments.ray_version or installed_ray() or "2.60.0"
+    ray_version = arguments.ray_version or installed_ray_version() or DEFAULT_RAY_VERSION
     variables = export_environment(arguments.events_url, ray_version)
-    config = msgspec.json.encode(system_config(ray_version)).decode()
+    config = system_config(ray_version)
     if arguments.json:
-        print(msgspec.json.encode({"environment": variables, "system_config": system_config(ray_version)}).decode())
+        print(msgspec.json.encode({"environment": variables, "system_config": config}).decode())
         return 0
-    print(f"# For Ray {ray_version}: set these where `ray start` runs, on every node, and where drivers run.")
+    print(f"# Ray {ray_version}: set these variables for `ray start` on every node, and for every driver.")
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
-    print("# A driver that lacks them exports nothing. This on the head makes it unnecessary to set them for drivers:")
-    print(f"# ray start --head --system-config={shlex.quote(config)}")
+    print("# A driver without them exports nothing. To set them for all drivers, start the head with:")
+    print(f"# ray start --head --system-config={shlex.quote(msgspec.json.encode(config).decode())}")
     return 0
 
 
-def installed_ray() -> str | None:
+def installed_ray_version() -> str | None:
     try:
         return version("ray")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Rows for people, aligned; and for programs, as JSON, CSV or Parquet."""
+"""Output of rows: aligned text, JSON, CSV or Parquet."""
 
 import argparse
 import csv
@@ -13,47 +13,48 @@ from typing import Any, Protocol
 import duckdb
 import msgspec
 
-from rayhistory.cli.schema import moments
+from rayhistory.cli.table_schema import timestamp_columns
 from rayhistory.errors import UsageError
 
-_WIDEST = 60
-_MOST_ROWS = 1_000
-_FIRST_MOMENT, _LAST_MOMENT = 10**12, 10**14
-_ROW_GROUP = 20_480
+_MAX_CELL_WIDTH = 60
+_MAX_TEXT_ROWS = 1_000
+_MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
+"""Other numbers in a timestamp column, such as sums, are not shown as dates."""
+_ROW_GROUP_ROWS = 20_480
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 Rows = Iterable[Iterable[Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="as JSON, for programs")
-    forms.add_argument("--csv", action="store_true", help="as CSV, for spreadsheets")
-    forms.add_argument("--parquet", metavar="FILE", help="into a Parquet file")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print JSON")
+    formats.add_argument("--csv", action="store_true", help="print CSV")
+    formats.add_argument("--parquet", metavar="FILE", help="write a Parquet file")
 
 
 @contextmanager
-def writer(
+def row_writer(
     arguments: argparse.Namespace, names: Sequence[str], types: Mapping[str, str]
 ) -> Iterator[Callable[[Rows], None]]:
-    """To be called with portions of rows, in the order of the names. Columns without a type are text."""
+    """Yield a function that writes batches of rows, with cells in the order of `names`. The default type is text."""
     if arguments.parquet:
-        with whole_file(arguments.parquet) as file, _waiting(file, names, types) as add:
+        with atomic_file(arguments.parquet) as file, _parquet_writer(file, names, types) as add:
             yield add
         return
-    form: _Form = _Json(names) if arguments.json else _Csv(names) if arguments.csv else _Aligned(names)
-    yield form.add
-    form.close()
+    writer: _RowWriter = _Json(names) if arguments.json else _Csv(names) if arguments.csv else _Text(names)
+    yield writer.add
+    writer.close()
 
 
-class _Form(Protocol):
+class _RowWriter(Protocol):
     def add(self, rows: Rows) -> None: ...
 
     def close(self) -> None: ...
 
 
-def distinct(names: Iterable[str]) -> list[str]:
-    """What is called like another column, in any case, gets a number: as DuckDB does it."""
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Number repeated column names, ignoring case, as DuckDB does."""
     found: dict[str, str] = {}
     for name in names:
         other, number = name, 0
@@ -66,23 +67,23 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 class _Json:
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = distinct(names)
-        self._begin = b"["
+        self._names = unique_names(names)
+        self._separator = b"["
 
     def add(self, rows: Rows) -> None:
         for row in rows:
             text = _ENCODER.encode(dict(zip(self._names, row, strict=True)))
-            sys.stdout.buffer.write(self._begin + b"\n" + text)
-            self._begin = b","
+            sys.stdout.buffer.write(self._separator + b"\n" + text)
+            self._separator = b","
 
     def close(self) -> None:
-        sys.stdout.buffer.write(b"[]\n" if self._begin == b"[" else b"\n]\n")
+        sys.stdout.buffer.write(b"[]\n" if self._separator == b"[" else b"\n]\n")
 
 
 class _Csv:
     def __init__(self, names: Sequence[str]) -> None:
         self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._writer.writerow(distinct(names))
+        self._writer.writerow(unique_names(names))
 
     def add(self, rows: Rows) -> None:
         for row in rows:
@@ -92,39 +93,45 @@ class _Csv:
         sys.stdout.flush()
 
 
-class _Aligned:
+class _Text:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._rows: list[list[str]] = []
-        self._more = 0
+        self._omitted = 0
 
     def add(self, rows: Rows) -> None:
         for row in rows:
-            if len(self._rows) < _MOST_ROWS:
+            if len(self._rows) < _MAX_TEXT_ROWS:
                 self._rows.append([_cell(name, value) for name, value in zip(self._names, row, strict=True)])
             else:
-                self._more += 1
+                self._omitted += 1
 
     def close(self) -> None:
-        print(table([[name.upper() for name in distinct(self._names)], *self._rows]))
-        if self._more:
-            sys.stderr.write(f"{self._more:,} more rows are not shown; --json, --csv and --parquet give all.\n")
+        print(align([[name.upper() for name in unique_names(self._names)], *self._rows]))
+        if self._omitted:
+            sys.stderr.write(f"{self._omitted:,} more rows not shown: use --json, --csv or --parquet for all rows\n")
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _cell(name: str, value: Any) -> str:
-    """One line of bounded width. What a cluster was told to call things can steer a terminal, so nothing of that."""
+    """Return one line of bounded width."""
     if value is None:
         return "-"
-    if name in moments() and isinstance(value, int) and _FIRST_MOMENT < value < _LAST_MOMENT:
+    if name in timestamp_columns() and isinstance(value, int) and _MIN_TIMESTAMP_MS < value < _MAX_TIMESTAMP_MS:
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
-    text = "".join(mark if mark.isprintable() else " " for mark in _text(value)[: _WIDEST * 4]).strip()
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+    text = printable(_text(value)[: _MAX_CELL_WIDTH * 4]).strip()
+    return text if len(text) <= _MAX_CELL_WIDTH else text[: _MAX_CELL_WIDTH - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which names from a cluster may contain, by spaces."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _text(value: Any) -> str:
@@ -132,26 +139,26 @@ def _text(value: Any) -> str:
 
 
 @contextmanager
-def whole_file(name: str) -> Iterator[Path]:
-    """A place beside the file: what was written there becomes the file in the end, whole or not at all."""
+def atomic_file(name: str) -> Iterator[Path]:
+    """Yield a temporary path that replaces the file when the block succeeds."""
     path = Path(name).absolute()
-    half = path.parent / f".{path.name}.half"
+    temporary = path.parent / f".{path.name}.half"
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{name} cannot be written: it is no file")
+            raise UsageError(f"cannot write {name}: not a regular file")
         try:
-            half.touch()
-            yield half
-            half.replace(path)
+            temporary.touch()
+            yield temporary
+            temporary.replace(path)
         finally:
-            half.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{name} cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"cannot write {name}: {error.strerror or error}") from None
 
 
 @contextmanager
-def _waiting(file: Path, names: Sequence[str], types: Mapping[str, str]) -> Iterator[Callable[[Rows], None]]:
-    """Rows that become a Parquet file wait on its disk until all are there: they may be more than fit into memory."""
+def _parquet_writer(file: Path, names: Sequence[str], types: Mapping[str, str]) -> Iterator[Callable[[Rows], None]]:
+    """Buffer rows beside the Parquet file until all are there: they may not fit into memory."""
     with NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as lines, duckdb.connect() as database:
 
         def add(rows: Rows) -> None:
@@ -164,27 +171,29 @@ def _waiting(file: Path, names: Sequence[str], types: Mapping[str, str]) -> Iter
         try:
             write_parquet(file, database.read_json(lines.name, columns=columns, format="newline_delimited"))
         except duckdb.Error as error:
-            raise UsageError(f"no Parquet file can be made of this: {line_of(error)}") from None
+            raise UsageError(f"cannot convert the rows to Parquet: {one_line(error)}") from None
 
 
 def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
     try:
-        _exact(rows).write_parquet(str(file), compression="zstd", row_group_size=_ROW_GROUP, use_tmp_file=False)
+        _with_exact_integers(rows).write_parquet(
+            str(file), compression="zstd", row_group_size=_ROW_GROUP_ROWS, use_tmp_file=False
+        )
     except duckdb.IOException as error:
         if str(file) not in str(error):
             raise
-        raise UsageError(f"the Parquet file cannot be written: {line_of(error)}") from None
+        raise UsageError(f"cannot write the Parquet file: {one_line(error)}") from None
 
 
-def _exact(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Parquet has no integers of more than 64 bits, and DuckDB would round them: decimals are exact."""
+def _with_exact_integers(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Convert integers of more than 64 bits to decimals: Parquet has none, and DuckDB would round them."""
     columns = []
-    for place, (name, kind) in enumerate(zip(distinct(rows.columns), rows.types, strict=True), 1):
+    for number, (name, kind) in enumerate(zip(unique_names(rows.columns), rows.types, strict=True), 1):
         exact = "::DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else ""
         quoted = name.replace('"', '""')
-        columns.append(f'#{place}{exact} AS "{quoted}"')
+        columns.append(f'#{number}{exact} AS "{quoted}"')
     return rows.project(", ".join(columns))
 
 
-def line_of(error: duckdb.Error) -> str:
+def one_line(error: duckdb.Error) -> str:
     return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()

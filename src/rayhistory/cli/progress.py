@@ -1,4 +1,4 @@
-"""A bar on a terminal, and nothing in a log."""
+"""A progress bar, shown only on a terminal."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """To be called with the bytes that are done, and those that there are."""
+    """Yield a function to call with the completed and the total number of bytes."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2)) as bar:
         task = bar.add_task(text)

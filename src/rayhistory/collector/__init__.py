@@ -1,1 +1,1 @@
-"""One process beside each Ray node: takes its events, its logs and its dashboard's answers to the store."""
+"""Collector: the process beside each Ray node that stores its events, logs, metrics and dashboard responses."""

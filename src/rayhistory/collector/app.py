@@ -7,32 +7,34 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from rayhistory.collector.ingest import Ingest
-from rayhistory.collector.metrics import CONTENT_TYPE, Metrics
+from rayhistory.collector.ingest.endpoint import IngestEndpoint
+from rayhistory.collector.telemetry import CONTENT_TYPE, Telemetry
 
 
-def make_app(ingest: Ingest | None, metrics: Metrics, why_not_ready: Callable[[], str | None]) -> Starlette:
-    """`ingest` is None when events are switched off."""
+def make_app(
+    ingest: IngestEndpoint | None, telemetry: Telemetry, not_ready_reason: Callable[[], str | None]
+) -> Starlette:
+    """Build the ASGI application; `ingest` is None when event collection is disabled."""
 
-    async def no_events(_: Request) -> Response:
-        return PlainTextResponse("events are switched off (ENABLE_EVENT_COLLECTOR)\n", 404)
+    async def events_disabled(_: Request) -> Response:
+        return PlainTextResponse("event collection is disabled (ENABLE_EVENT_COLLECTOR)\n", 404)
 
-    async def alive(_: Request) -> Response:
+    async def livez(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def ready(_: Request) -> Response:
-        reason = why_not_ready()
+    async def readyz(_: Request) -> Response:
+        reason = not_ready_reason()
         return PlainTextResponse(f"{reason}\n", 503) if reason else PlainTextResponse("ok\n")
 
-    async def figures(_: Request) -> Response:
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+    async def metrics(_: Request) -> Response:
+        return Response(telemetry.exposition(), media_type=CONTENT_TYPE)
 
     return Starlette(
         routes=[
-            Route("/v1/events", ingest or no_events, methods=["POST"]),
-            Route("/livez", alive),
-            Route("/readyz", ready),
-            Route("/readz", ready),
-            Route("/metrics", figures),
+            Route("/v1/events", ingest or events_disabled, methods=["POST"]),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/readz", readyz),
+            Route("/metrics", metrics),
         ]
     )

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import re
 import signal
 import socket
 import sys
@@ -14,26 +13,27 @@ import uvicorn
 import uvloop
 
 from rayhistory import jsonlog
-from rayhistory.collector.connections import KEEP_ALIVE, Connection
+from rayhistory.collector.ingest.connections import KEEP_ALIVE_S, BoundedConnection
 from rayhistory.collector.service import Collector
-from rayhistory.collector.supervise import step_back
+from rayhistory.collector.supervise import lower_thread_priority
 from rayhistory.errors import UsageError
+from rayhistory.names import cluster_name_for_host
 from rayhistory.settings import COLLECTOR, Settings, parse_command_line
 from rayhistory.storage import Store, open_store
 
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = """\
-Runs beside a Ray node and keeps what it knows: takes the events that Ray posts to /v1/events, and uploads its
-logs and, on the head, the answers of its dashboard. Can be started before Ray, and waits for it."""
+Runs beside a Ray node and stores its history: receives the events that Ray posts to /v1/events, and uploads
+logs, metrics and, on the head, dashboard responses. May be started before Ray."""
 
-_LAST_REQUESTS = 3
-_THREADS = 16
+_GRACEFUL_SHUTDOWN_S = 3
+_WORKER_THREADS = 16
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     settings, warnings = parse_command_line(COLLECTOR, sys.argv[1:] if argv is None else argv, _DESCRIPTION)
-    jsonlog.set_up(settings.log_level)
+    jsonlog.configure_logging(settings.log_level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     for warning in warnings:
         log.warning(warning)
@@ -49,24 +49,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 async def _run(settings: Settings, store: Store, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="work", initializer=step_back))
-    cluster = settings.ray_cluster_name or host_cluster_name(socket.gethostname())
+    loop.set_default_executor(
+        ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="worker", initializer=lower_thread_priority)
+    )
+    cluster = settings.ray_cluster_name or cluster_name_for_host(socket.gethostname())
     collector = Collector(settings, cluster, store)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _told_to_end, collector)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, _on_signal, collector)
     await collector.start()
-    server = _Server(
+    server = _CollectorServer(
         uvicorn.Config(
             collector.app,
-            http=Connection,
+            http=BoundedConnection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # whether a peer is on this machine is not for the peer to say
+            proxy_headers=False,  # X-Forwarded-For must not turn a remote peer into a local one
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=_LAST_REQUESTS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_S,
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -90,16 +92,16 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
         await serving
 
     await collector.stop.wait()
-    await collector.end(stop_listening)
+    await collector.shut_down(stop_listening)
 
 
-def _told_to_end(collector: Collector) -> None:
-    """The second time, it hurries."""
-    (collector.hurry if collector.stop.is_set() else collector.stop).set()
+def _on_signal(collector: Collector) -> None:
+    """Shut down gracefully on the first signal, and fast on the second."""
+    (collector.fast_shutdown if collector.stop.is_set() else collector.stop).set()
 
 
-class _Server(uvicorn.Server):
-    """Signals are ours: the server goes on for a while after the first one."""
+class _CollectorServer(uvicorn.Server):
+    """A uvicorn server without signal handlers: it keeps serving after SIGTERM until the collector stops it."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,7 +109,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bound here, so that a port in use is a line and not a stack trace."""
+    """Bind here and not in uvicorn, so that a port in use is a one-line error."""
     host, port = settings.events_host, settings.events_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -115,14 +117,8 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}:{port} ({error.strerror or error}); "
-            "choose another with --events-port or --events-host"
+            "choose another one with --events-port or --events-host"
         ) from None
-
-
-def host_cluster_name(host: str) -> str:
-    """A host's name as the name of a cluster: what DNS-1123 does not allow becomes a dash."""
-    labels = (re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") for label in host.split("."))
-    return ".".join(label for label in labels if label)[:63].strip("-.") or "local"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The collector of one node: takes events all the time, and keeps one session after the other.
+"""The collector of one node: receives events all the time, and collects one session after the other.
 
-Ray may be started again in the same pod: then the old session is closed while the new one begins. On SIGTERM,
-Ray and the collector are told at the same time, so the collector goes on taking events until Ray is gone.
+If Ray restarts in the same pod, the old session is closed while the new one starts. SIGTERM reaches Ray and the
+collector at the same time, so the collector keeps accepting events until Ray has exited.
 """
 
 import asyncio
@@ -13,106 +13,114 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from rayhistory.collector.app import make_app
-from rayhistory.collector.discovery import Raylet, Sighting, find_node, look, nameless, raylet
-from rayhistory.collector.eventstreams import EventStreams
-from rayhistory.collector.ingest import Ingest
-from rayhistory.collector.keeper import NOBODY_NAMES, SessionKeeper, Shared
-from rayhistory.collector.leftovers import Leftovers, is_unfinished
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.record import node_seal, seal_node
-from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.spool import Spool
-from rayhistory.collector.supervise import keep_going, pause, unless
-from rayhistory.collector.upload import Uploader
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.collector.ingest.endpoint import IngestEndpoint
+from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
+from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.session.node_id import NodeIdFinder
+from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper, has_unshipped_logs
+from rayhistory.collector.session.ray_discovery import (
+    LatestSession,
+    RayletState,
+    find_latest_session,
+    raylet_state,
+)
+from rayhistory.collector.session.session_collector import CollectorContext, SessionCollector
+from rayhistory.collector.session.session_record import build_node_seal, write_node_seal
+from rayhistory.collector.spool.spool import Spool
+from rayhistory.collector.spool.upload import Uploader
+from rayhistory.collector.supervise import restart_on_error, run_unless, wait_for_event
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
-_LOOK = 1.0
-_LOOK_FOR_END = 0.25
-_KEPT_FOR_FLUSH = 10.0
-_KEPT_FOR_SEAL = 2.0
-_KEPT_FOR_EXIT = 1.0
-_HURRY = 5.0
-_EVENTS_ALONE = 5.0  # a session that has events but no directory for so long has none that we can see
+_WATCH_INTERVAL_S = 1.0
+_RAY_EXIT_POLL_INTERVAL_S = 0.25
+_FLUSH_RESERVE_S = 10.0
+"""Part of the grace period that is reserved for the last uploads."""
+_SEAL_RESERVE_S = 2.0
+_EXIT_RESERVE_S = 1.0
+_FAST_SHUTDOWN_S = 5.0
+_NO_DIRECTORY_AFTER_S = 5.0  # a session with events and still no directory runs where its files are not visible
 _MB = 10**6
-_SET_ASIDE_SHARE = 8
+_QUARANTINE_SHARE_DIVISOR = 8
 
 
 class Collector:
-    """`cluster` is the name in force: that of the settings, or the host's."""
+    """Collects all sessions of one node; `cluster` is the configured name or one made from the host name."""
 
     def __init__(self, settings: Settings, cluster: str, store: Store) -> None:
         self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.fast_shutdown = asyncio.Event()
+        """Set by a second signal: do not wait for Ray, and give up uploads soon."""
         self._settings = settings
         self._cluster = cluster
         self._root = Path(settings.ray_tmp_root)
-        self._nameless = nameless(self._root)
-        metrics = Metrics()
+        telemetry = Telemetry()
         layout = Layout(settings.storage_root_dir, settings.storage_layout)
-        compressed = settings.event_compression_enabled and not layout.old
+        compressed = settings.event_compression_enabled and not layout.writes_v1_6
         budget = settings.event_max_disk_mb * _MB
         spool = Spool(
             Path(settings.event_data_dir) / f"{cluster}_{settings.ray_cluster_namespace}",
-            budget=budget - budget // _SET_ASIDE_SHARE,
+            budget=budget - budget // _QUARANTINE_SHARE_DIVISOR,
             segment_size=settings.event_max_file_size_mb * _MB,
             segment_age=settings.event_rotation_interval,
-            unpacked=not compressed,
+            uncompressed=not compressed,
         )
-        aside = SetAside(spool.directory / "set-aside", metrics, budget // _SET_ASIDE_SHARE)
+        quarantine = Quarantine(spool.directory / QUARANTINE_DIR, telemetry, budget // _QUARANTINE_SHARE_DIVISOR)
         uploader = Uploader(
             spool=spool,
             store=store,
             layout=layout,
             ref_of=self._ref,
-            aside=aside,
-            metrics=metrics,
+            quarantine=quarantine,
+            telemetry=telemetry,
             compressed=compressed,
         )
-        ingest = Ingest(
+        ingest = IngestEndpoint(
             spool,
-            aside,
-            metrics,
-            largest_body=min(settings.events_max_body, spool.largest),
+            quarantine,
+            telemetry,
+            max_body_bytes=min(settings.events_max_body, spool.max_body_bytes),
             allow_remote=settings.events_allow_remote,
             token=settings.events_token,
         )
-        self._shared = Shared(settings, store, layout, spool, uploader, ingest, metrics)
-        self._leftovers = Leftovers(
+        node_ids = NodeIdFinder(settings, ingest.reported_node)
+        self._context = CollectorContext(settings, store, layout, spool, uploader, ingest, telemetry, node_ids)
+        self._orphans = OrphanedSessionShipper(
             settings,
             store,
             layout,
-            metrics,
+            telemetry,
             spool=spool.directory,
             ref_of=self._ref,
-            kept=self._kept,
+            active_sessions=self._active_sessions,
             events_of=lambda session: EventStreams(spool, session),
         )
-        self._keeper: SessionKeeper | None = None
+        self._current: SessionCollector | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
-        self._last_answers_taken = False
+        self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
-        metrics.watch("log_lag_seconds", "how long new log bytes have been on their way to the store", self._log_lag)
-        metrics.watch("spool_bytes", "bytes on the local disk that are not yet in the store", lambda: spool.bytes)
-        metrics.watch("segments_waiting", "closed spool files that are not yet in the store", lambda: len(spool.closed))
-        metrics.watch("spool_age_seconds", "age of the oldest thing that is not yet in the store", spool.oldest)
-        metrics.watch(
-            "last_answers_taken",
-            "1 when the dashboard was asked a last time after SIGTERM: Ray may be stopped",
-            lambda: self._last_answers_taken,
+        telemetry.add_gauge("log_lag_seconds", "Age of the oldest log bytes that are not uploaded", self._log_lag)
+        telemetry.add_gauge("spool_bytes", "Bytes in the spool", lambda: spool.bytes)
+        telemetry.add_gauge("segments_waiting", "Closed segments that are not uploaded", lambda: len(spool.closed))
+        telemetry.add_gauge("spool_age_seconds", "Age of the oldest segment in the spool", spool.oldest_age)
+        telemetry.add_gauge(
+            "last_dashboard_responses_stored",
+            "1 after the last poll of the dashboard, following SIGTERM: Ray may be stopped now",
+            lambda: self._last_responses_stored,
         )
 
     @property
     def app(self) -> Starlette:
-        ingest = self._shared.ingest if self._settings.enable_event_collector else None
-        return make_app(ingest, self._shared.metrics, self._why_not_ready)
+        ingest = self._context.ingest if self._settings.enable_event_collector else None
+        return make_app(ingest, self._context.telemetry, self._not_ready_reason)
 
-    def _why_not_ready(self) -> str | None:
-        return None if self._shared.spool.writable else f"the spool {self._shared.spool.directory} cannot be written"
+    def _not_ready_reason(self) -> str | None:
+        return None if self._context.spool.writable else f"cannot write to the spool {self._context.spool.directory}"
 
     def _ref(self, session: str) -> SessionRef:
         return SessionRef(
@@ -126,197 +134,201 @@ class Collector:
     # While Ray runs
 
     async def start(self) -> None:
-        """Raises UsageError when another collector uses the same spool."""
+        """Start the background tasks; raise UsageError if another collector uses the same spool."""
         try:
-            await self._shared.spool.open()
+            await self._context.spool.open()
         except OSError as error:
-            log.error("the spool cannot be used yet, and is tried again", extra={"reason": str(error)})  # noqa: TRY400
-        self._go("upload", self._shared.uploader.run)
-        self._go("watch", self._watch)
-        self._go("seal", self._seal)
+            log.error("cannot open spool, retrying", extra={"reason": str(error)})  # noqa: TRY400
+        self._run_in_background("upload", self._context.uploader.run)
+        self._run_in_background("watch", self._watch)
+        self._run_in_background("seal", self._seal_periodically)
         if self._settings.enable_log_collector:
-            self._go("leftovers", self._leftovers.run)
+            self._run_in_background("orphaned_sessions", self._orphans.run)
 
     async def _watch(self) -> None:
         while True:
-            await self._notice(await asyncio.to_thread(look, self._root))
-            await self._shared.spool.rotate_due(self._settings.log_interval, but=self._kept())  # nobody packs the rest
-            await self._name_strays()
-            await asyncio.sleep(_LOOK)
+            await self._update_session(await asyncio.to_thread(find_latest_session, self._root))
+            # Open segments of collected sessions are in packs; those of all others must be uploaded soon.
+            await self._context.spool.rotate_due(self._settings.log_interval, exclude=self._active_sessions())
+            await self._assign_nodes()
+            await asyncio.sleep(_WATCH_INTERVAL_S)
 
-    async def _seal(self) -> None:
-        """Apart from `_watch`, because it waits for the store."""
+    async def _seal_periodically(self) -> None:
+        """Seal ended sessions in a task of their own, because `_watch` must not wait for the store."""
         while True:
-            await self._seal_what_was_left()
-            await asyncio.sleep(_LOOK)
+            await self._seal_ended_sessions()
+            await asyncio.sleep(_WATCH_INTERVAL_S)
 
-    async def _notice(self, sighting: Sighting | None, *, last: bool = False) -> None:
-        keeper = self._keeper
-        if sighting and (keeper is None or keeper.ref.session != sighting.session):
-            if sighting.session not in self._closing and await self._is_to_be_kept(sighting, last=last):
-                if self._keeper is keeper:  # `_watch` and `end` may both be here
-                    self._change(sighting.session, sighting.directory)
+    async def _update_session(self, latest: LatestSession | None, *, at_shutdown: bool = False) -> None:
+        """Switch to the latest session if it must be collected, and set the directory and node of the current one."""
+        current = self._current
+        if latest and (current is None or current.ref.session != latest.session):
+            if latest.session not in self._closing and await self._must_collect(latest, at_shutdown=at_shutdown):
+                if self._current is current:  # `_watch` and `shut_down` may run this concurrently
+                    self._switch_session(latest.session, latest.directory)
             else:
-                self._notice_events()
-        elif sighting and keeper and keeper.directory is None:
-            keeper.attach(sighting.directory)
+                self._follow_events()
+        elif latest and current and current.directory is None:
+            current.attach(latest.directory)
         else:
-            self._notice_events()
-        if self._keeper:
-            session = self._keeper.ref.session
-            seen = sighting.node if sighting and sighting.session == session else None
-            known = self._keeper.node if self._keeper.node != self._nameless else None
-            if node := seen or known or self._shared.ingest.sender_of(session):
-                await self._keeper.set_node(node)
+            self._follow_events()
+        if self._current:
+            session = self._current.ref.session
+            found = latest.node if latest and latest.session == session else None
+            if node := self._context.node_ids.current(session, found, self._current.node):
+                await self._current.set_node(node)
 
-    def _notice_events(self) -> None:
-        """A session that we only hear of, also after another such one, and whatever `session_latest` leads to."""
-        keeper, session = self._keeper, self._shared.ingest.latest_session(_EVENTS_ALONE)
-        unseen = keeper is None or (keeper.directory is None and keeper.ref.session != session)
-        if unseen and session and session not in self._closing:
-            self._change(session, None)
+    def _follow_events(self) -> None:
+        """Switch to a session that is known only from its events, unless the current one has a directory."""
+        current, session = self._current, self._context.ingest.latest_session(_NO_DIRECTORY_AFTER_S)
+        may_switch = current is None or (current.directory is None and current.ref.session != session)
+        if may_switch and session and session not in self._closing:
+            self._switch_session(session, None)
 
-    async def _is_to_be_kept(self, sighting: Sighting, *, last: bool) -> bool:
-        """`session_latest` may lead to a session that ended long ago, while the next is about to start."""
-        if self._shared.ingest.has_heard_of(sighting.session):
+    async def _must_collect(self, latest: LatestSession, *, at_shutdown: bool) -> bool:
+        """Return whether the session is running or, at shutdown, not finished.
+
+        `session_latest` may still point to a session that ended long ago.
+        """
+        if self._context.ingest.has_events_of(latest.session):
             return True
-        if await asyncio.to_thread(raylet, sighting.directory) is Raylet.ALIVE:
+        if await asyncio.to_thread(raylet_state, latest.directory) is RayletState.ALIVE:
             return True
-        return last and await asyncio.to_thread(self._was_left, sighting)
+        return at_shutdown and await asyncio.to_thread(self._has_unfinished_logs, latest)
 
-    def _was_left(self, sighting: Sighting) -> bool:
-        """An earlier process kept it, and nobody has brought it to its end: there is no later to do so."""
-        spool = self._shared.spool
-        return spool.knows(sighting.session) and is_unfinished(spool.directory, sighting.directory)
+    def _has_unfinished_logs(self, latest: LatestSession) -> bool:
+        """Return whether an earlier process collected the session and has not finished it."""
+        spool = self._context.spool
+        return spool.has_seen(latest.session) and has_unshipped_logs(spool.directory, latest.directory)
 
     def _log_lag(self) -> float:
-        return self._keeper.log_lag() if self._keeper else 0.0
+        return self._current.log_lag() if self._current else 0.0
 
-    def _kept(self) -> dict[str, str | None]:
-        kept: dict[str, str | None] = {session: None for session, task in self._closing.items() if not task.done()}
-        if self._keeper:
-            kept[self._keeper.ref.session] = self._keeper.node
-        return kept
+    def _active_sessions(self) -> dict[str, str | None]:
+        """Return the sessions that are being collected or closed, with the node where known."""
+        sessions: dict[str, str | None] = {name: None for name, task in self._closing.items() if not task.done()}
+        if self._current:
+            sessions[self._current.ref.session] = self._current.node
+        return sessions
 
-    def _change(self, session: str, directory: Path | None) -> None:
-        self._leftovers.release(session)
-        if before := self._keeper:
-            close = keep_going(
-                "close", lambda: before.close("Ray began a new session", self._give_up), self._shared.metrics
+    def _switch_session(self, session: str, directory: Path | None) -> None:
+        self._orphans.release(session)
+        if before := self._current:
+            close = restart_on_error(
+                "close", lambda: before.close("Ray started a new session", self._give_up), self._context.telemetry
             )
             self._closing[before.ref.session] = asyncio.create_task(close)
-        self._keeper = SessionKeeper(self._shared, self._ref(session), directory)
-        self._keeper.start()
+        self._current = SessionCollector(self._context, self._ref(session), directory)
+        self._current.start()
 
-    async def _name_strays(self) -> None:
-        """Segments of sessions that are not kept: left from before, or of a Ray that we cannot see."""
-        kept = self._keeper.ref.session if self._keeper else None
-        for session in self._shared.spool.waiting_for_node() - {kept}:
-            found = await asyncio.to_thread(find_node, self._root / session)
-            node = found or self._shared.ingest.sender_of(session)
-            if node is None and self._shared.spool.oldest(session) > NOBODY_NAMES:
-                node = self._nameless
-            if node:
-                await self._shared.spool.name_node(session, node)
+    async def _assign_nodes(self) -> None:
+        """Assign nodes to segments of sessions other than the current one, such as those of earlier processes."""
+        current = self._current.ref.session if self._current else None
+        spool, node_ids = self._context.spool, self._context.node_ids
+        for session in spool.sessions_without_node() - {current}:
+            if node := await node_ids.for_unassigned(session, spool.oldest_age(session)):
+                await spool.assign_node(session, node)
 
-    async def _seal_what_was_left(self) -> None:
-        """Sessions that are over: their seals tell of what an earlier process left behind, and of what came late."""
-        spool = self._shared.spool
+    async def _seal_ended_sessions(self) -> None:
+        """Seal ended sessions whose events an earlier process left in the spool, or that were stored late."""
+        spool = self._context.spool
         for session, node in list(spool.to_seal.items()):
-            if session in self._kept():
-                del spool.to_seal[session]  # sealed at its own end
-            elif not spool.segments(session) and await self._is_over(session):
-                del spool.to_seal[session]  # what comes late meanwhile is another reason to seal it
-                seal = node_seal(spool.node_of(session) or node or self._nameless, spool.counts(session), [])
+            if session in self._active_sessions():
+                del spool.to_seal[session]  # its session collector seals it
+            elif not spool.segments(session) and await self._has_ended(session):
+                del spool.to_seal[session]  # before the await: events that are stored meanwhile add it again
+                node_id = spool.node_of(session) or node or self._context.node_ids.placeholder
+                seal = build_node_seal(node_id, spool.counts(session), [])
                 try:
-                    await seal_node(
-                        self._shared.store, self._shared.layout, self._ref(session), seal, self._shared.metrics
+                    await write_node_seal(
+                        self._context.store, self._context.layout, self._ref(session), seal, self._context.telemetry
                     )
                 except asyncio.CancelledError:
                     spool.to_seal.setdefault(session, node)
                     raise
-                await spool.seal(session)
-                log.info("what was left of a session is in the store", extra={"session": session})
+                await spool.mark_sealed(session)
+                log.info("ended session uploaded and sealed", extra={"session": session})
 
-    async def _is_over(self, session: str) -> bool:
-        return await asyncio.to_thread(raylet, self._root / session) is Raylet.GONE
+    async def _has_ended(self, session: str) -> bool:
+        return await asyncio.to_thread(raylet_state, self._root / session) is RayletState.GONE
 
-    # The end
+    # Shutdown
 
-    async def end(self, stop_listening: Callable[[], Awaitable[None]]) -> None:
+    async def shut_down(self, stop_listening: Callable[[], Awaitable[None]]) -> None:
+        """Accept events until Ray has exited, then upload and seal everything within the grace period."""
         began = time.monotonic()
         grace = self._settings.grace_period
-        if self._keeper is None:  # a session so short that it has not been noticed yet, or whose collector died with it
-            await self._notice(await asyncio.to_thread(look, self._root), last=True)
-        await self._until_ray_is_gone(began + grace - _KEPT_FOR_FLUSH)
+        if self._current is None:  # a very short session, or one whose earlier collector was killed
+            await self._update_session(await asyncio.to_thread(find_latest_session, self._root), at_shutdown=True)
+        await self._wait_for_ray_to_exit(began + grace - _FLUSH_RESERVE_S)
         await stop_listening()
-        await _cancelled(self._tasks)
-        deadline = began + grace - _KEPT_FOR_EXIT
-        if self.hurry.is_set():
-            deadline = min(deadline, time.monotonic() + _HURRY)
-        timer = asyncio.create_task(self._give_up_at(deadline - _KEPT_FOR_SEAL))
+        await _cancel(self._tasks)
+        deadline = began + grace - _EXIT_RESERVE_S
+        if self.fast_shutdown.is_set():
+            deadline = min(deadline, time.monotonic() + _FAST_SHUTDOWN_S)
+        timer = asyncio.create_task(self._give_up_at(deadline - _SEAL_RESERVE_S))
         try:
-            async with asyncio.timeout(max(_KEPT_FOR_SEAL, deadline - time.monotonic())):
+            async with asyncio.timeout(max(_SEAL_RESERVE_S, deadline - time.monotonic())):
                 await self._close_all()
         except TimeoutError:
-            log.error("the time is up")  # noqa: TRY400
+            log.error("grace period expired, shutting down with data left in the spool")  # noqa: TRY400
         timer.cancel()
-        await self._shared.uploader.stop()
-        await self._shared.spool.shut()
-        await self._shared.store.close()
-        left = self._shared.spool.segments()
+        await self._context.uploader.stop()
+        await self._context.spool.close()
+        await self._context.store.close()
+        left = self._context.spool.segments()
         log.info(
-            "the collector ends",
+            "collector stopped",
             extra={"segments_left": len(left), "bytes_left": sum(each.size for each in left)},
         )
 
-    async def _until_ray_is_gone(self, latest: float) -> None:
-        """Ray's last events come while it ends, and its dashboard answers only as long as it is there."""
-        keeper = self._keeper
-        if keeper is None:
-            self._last_answers_taken = True
+    async def _wait_for_ray_to_exit(self, deadline: float) -> None:
+        """Poll the dashboard a last time and wait for Ray, which sends its last events while it exits."""
+        current = self._current
+        if current is None:
+            self._last_responses_stored = True
             return
-        log.info("the end has come: events are taken until Ray is gone", extra={"session": keeper.ref.session})
-        questions = asyncio.create_task(self._ask_a_last_time(keeper))
-        while time.monotonic() < latest and not self.hurry.is_set():
-            if await keeper.raylet() is Raylet.GONE:
+        log.info("SIGTERM received, accepting events until Ray exits", extra={"session": current.ref.session})
+        last_poll = asyncio.create_task(self._poll_dashboard_last(current))
+        while time.monotonic() < deadline and not self.fast_shutdown.is_set():
+            if await current.raylet_state() is RayletState.GONE:
                 break
-            await pause(self.hurry, _LOOK_FOR_END)
-        await unless(self.hurry, questions)
+            await wait_for_event(self.fast_shutdown, _RAY_EXIT_POLL_INTERVAL_S)
+        await run_unless(self.fast_shutdown, last_poll)
 
-    async def _ask_a_last_time(self, keeper: SessionKeeper) -> None:
+    async def _poll_dashboard_last(self, current: SessionCollector) -> None:
         try:
-            await keeper.ask_a_last_time()
+            await current.poll_final()
         finally:
-            self._last_answers_taken = True
+            self._last_responses_stored = True
 
     async def _give_up_at(self, when: float) -> None:
-        await pause(self.hurry, when - time.monotonic())
-        await asyncio.sleep(max(0.0, min(when, time.monotonic() + _HURRY) - time.monotonic()))
+        await wait_for_event(self.fast_shutdown, when - time.monotonic())
+        await asyncio.sleep(max(0.0, min(when, time.monotonic() + _FAST_SHUTDOWN_S) - time.monotonic()))
         self._give_up.set()
 
     async def _close_all(self) -> None:
-        shared = self._shared
-        shared.uploader.hurry.set()
-        keepers = [*self._closing.values()]
-        if self._keeper:
-            keepers.append(asyncio.create_task(self._keeper.close("the collector was told to end", self._give_up)))
-        await shared.spool.rotate()
-        await self._name_strays()
-        kept = {self._keeper.ref.session} if self._keeper else set()
-        for session in shared.spool.waiting_for_node() - kept:
-            await shared.spool.name_node(session, self._nameless)
-        await unless(self._give_up, shared.uploader.drain())
-        await unless(self._give_up, self._seal_what_was_left())
-        for failure in await asyncio.gather(*keepers, return_exceptions=True):
+        context = self._context
+        context.uploader.shutting_down.set()
+        closing = [*self._closing.values()]
+        if self._current:
+            closing.append(asyncio.create_task(self._current.close("collector received SIGTERM", self._give_up)))
+        await context.spool.rotate()
+        await self._assign_nodes()
+        current = {self._current.ref.session} if self._current else set()
+        for session in context.spool.sessions_without_node() - current:
+            await context.spool.assign_node(session, self._context.node_ids.placeholder)
+        await run_unless(self._give_up, context.uploader.drain())
+        await run_unless(self._give_up, self._seal_ended_sessions())
+        for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, BaseException):
-                log.error("a session could not be closed", exc_info=failure)
+                log.error("cannot close session", exc_info=failure)
 
-    def _go(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(keep_going(name, work, self._shared.metrics)))
+    def _run_in_background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(restart_on_error(name, work, self._context.telemetry)))
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

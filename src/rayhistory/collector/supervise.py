@@ -1,4 +1,4 @@
-"""Work that must go on: what fails is logged, counted, and begun again after a pause; and what can wait, waits."""
+"""Retry, cancellation and priority helpers for background work."""
 
 import asyncio
 import logging
@@ -9,39 +9,39 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _random = random.SystemRandom()
-_NICE = 10  # a tenth of the share of a thread that does not step back
+_BACKGROUND_NICE = 10  # a tenth of the CPU share of a thread at normal priority
 
 
-def delays(first: float = 0.5, longest: float = 60.0) -> Iterator[float]:
-    """Pauses between attempts, doubling, and spread so that not all collectors come back at once."""
-    pause = first
+def backoff_delays(first: float = 0.5, max_delay: float = 60.0) -> Iterator[float]:
+    """Yield exponential backoff delays, with jitter so that collectors do not retry in step."""
+    delay = first
     while True:
-        yield _random.uniform(pause / 2, pause)
-        pause = min(longest, pause * 2)
+        yield _random.uniform(delay / 2, delay)
+        delay = min(max_delay, delay * 2)
 
 
-async def keep_going(name: str, work: Callable[[], Awaitable[None]], metrics: Metrics) -> None:
-    """Runs `work` until it returns; whatever it raises only delays it."""
-    pauses = delays(1.0)
+async def restart_on_error(name: str, work: Callable[[], Awaitable[None]], telemetry: Telemetry) -> None:
+    """Run `work` until it returns; log and count exceptions and start it again with backoff."""
+    delays = backoff_delays(1.0)
     while True:
         try:
             await work()
         except Exception:
-            log.exception("background work failed and is begun again", extra={"task": name})
-            metrics.task_failures.labels(name).inc()
-            await asyncio.sleep(next(pauses))
+            log.exception("background task failed, restarting", extra={"task": name})
+            telemetry.task_failures.labels(name).inc()
+            await asyncio.sleep(next(delays))
         else:
             return
 
 
-async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """The result of `work`, or None when the event came first: the work is then cancelled."""
+async def run_unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Return the result of `work`, or cancel it and return None when the event is set first."""
     task = asyncio.ensure_future(work)
     stop = asyncio.ensure_future(event.wait())
     try:
@@ -53,16 +53,16 @@ async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
         await asyncio.gather(task, stop, return_exceptions=True)
 
 
-def step_back() -> None:
-    """For a thread whose work nobody waits for: Ray does wait for the others."""
+def lower_thread_priority() -> None:
+    """Lower the CPU priority of the current thread, so that answering Ray comes first."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _BACKGROUND_NICE)
 
 
-async def pause(event: asyncio.Event, seconds: float) -> bool:
-    """Sleeps, but not longer than until the event; True when it came."""
+async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for the event for at most `timeout_s` seconds; return whether it is set."""
     try:
-        async with asyncio.timeout(max(0.0, seconds)):
+        async with asyncio.timeout(max(0.0, timeout_s)):
             return await event.wait()
     except TimeoutError:
         return event.is_set()

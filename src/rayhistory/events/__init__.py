@@ -1,1 +1,1 @@
-"""Events to rows: all tolerance and counting is here, in pure Python, without files or clocks."""
+"""Events to rows, in pure Python: no files, no network, no clock."""

@@ -1,12 +1,7 @@
-"""The shape of what Ray posts, for every version from 2.49 on.
+"""The events that Ray posts, as types, for every version from 2.49 on.
 
-Decoding to these is the fast path. An event that does not fit (a field from the future, snake_case, a number for a
-string) is mended by `tolerant` and goes through the same types.
+Decoding to these types is the fast path. `lenient` converts an event that does not fit them.
 """
-
-import re
-import types
-from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -15,7 +10,7 @@ NOTHING = Raw(b"")
 
 
 class Wire(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """Every field may be missing."""
+    """Base of all types: camelCase, and every field is optional."""
 
 
 class PythonFunction(Wire):
@@ -293,17 +288,17 @@ class SubmissionJobLifecycle(Wire):
     state_transitions: list[SubmissionJobTransition] = []
 
 
-class DashboardSnapshot(Wire):
-    """Our own: an answer of the dashboard, kept by the head's collector."""
+class DashboardResponse(Wire):
+    """A dashboard response, stored by the collector of the head node. Not one of Ray's events."""
 
     uri: str = ""
     body: Raw = NOTHING
     only: bool = False
-    """There were no events beside it: nobody but the dashboard has told of the session."""
+    """The session has no events, so that the dashboard's lists are all that is known of it."""
 
 
 class ExportRecord(Wire):
-    """Our own: a line of one of Ray's export files."""
+    """A line of one of Ray's export files, stored by the collector. Not one of Ray's events."""
 
     file: str = ""
     line: Raw = NOTHING
@@ -337,67 +332,8 @@ class Event(Wire):
     submission_job_definition_event: SubmissionJobDefinition | None = None
     submission_job_lifecycle_event: SubmissionJobLifecycle | None = None
     platform_event: Raw = NOTHING
-    dashboard_snapshot: DashboardSnapshot | None = None
+    dashboard_snapshot: DashboardResponse | None = None
     export_record: ExportRecord | None = None
 
 
 DECODER = msgspec.json.Decoder(Event, strict=False)
-
-
-def tolerant(document: object, unknown: set[str]) -> Event:
-    """An event from a decoded JSON object of any shape; names of fields that are not known are added to `unknown`."""
-    return _mend(document, Event, "", unknown)  # type: ignore[no-any-return]
-
-
-_hints: dict[type, dict[str, Any]] = {}
-_SNAKE = re.compile(r"_([a-z0-9])")
-
-
-def camel(name: str) -> str:
-    return _SNAKE.sub(lambda match: match[1].upper(), name)
-
-
-def _mend(value: object, kind: Any, path: str, unknown: set[str]) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
-        inner = next(arg for arg in get_args(kind) if arg is not type(None))
-        return None if value is None else _mend(value, inner, path, unknown)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _mend_struct(value, kind, path, unknown)
-    if get_origin(kind) is list:
-        inner = get_args(kind)[0]
-        return [_mend(item, inner, path, unknown) for item in value] if isinstance(value, list) else []
-    if get_origin(kind) is dict:
-        inner = get_args(kind)[1]
-        items = value.items() if isinstance(value, dict) else ()
-        return {str(key): _mend(item, inner, path, unknown) for key, item in items}
-    if kind is Raw:
-        return Raw(msgspec.json.encode(value))
-    return _mend_scalar(value, kind)
-
-
-def _mend_struct(value: object, kind: type[msgspec.Struct], path: str, unknown: set[str]) -> Any:
-    if not isinstance(value, dict):
-        return kind()
-    hints = _hints.setdefault(kind, get_type_hints(kind))
-    names = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
-    fields = {}
-    for key, item in value.items():
-        name = names.get(key) or names.get(camel(str(key)))
-        if name is None:
-            unknown.add(f"{path}{key}"[:200])
-        elif item is not None:
-            fields[name] = _mend(item, hints[name], f"{path}{camel(str(key))}.", unknown)
-    return kind(**fields)
-
-
-def _mend_scalar(value: object, kind: type) -> object:
-    if kind is bool:
-        return value if isinstance(value, bool) else str(value).lower() in {"true", "1"}
-    if kind is str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
-    try:
-        return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        return kind()

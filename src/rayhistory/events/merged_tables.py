@@ -1,8 +1,7 @@
-"""The tables that events are turned into, and how two rows about the same thing become one.
+"""The declaration of the tables that events are folded into, with the merge rule of each column.
 
-Each column merges by a rule that does not care about order, grouping or repetition, so that any split of the events
-over files, nodes and time gives the same table. The SQL of the merge, the reference used by tests and the schema's
-documentation are made from this declaration.
+The rules are commutative, associative and idempotent, so that any split of the events over files, nodes and time gives
+the same table. The merge's SQL, the reference used by tests and the documentation of the schema are generated from it.
 """
 
 from collections.abc import Iterable
@@ -24,18 +23,18 @@ TASK_STATES = (
     "FINISHED",
     "FAILED",
 )
-"""In Ray's order: the state of an attempt is the last of these that it has reached, whatever the clocks say."""
+"""In Ray's order: an attempt is in the last of these states that it has reached, whatever the clocks say."""
 
 
 JOB_RANKS = {"PENDING": 0, "RUNNING": 1, "STOPPED": 2, "SUCCEEDED": 2, "FAILED": 2}
-"""A job that has ended does not run again, whichever clock says so."""
+"""A higher rank wins over a later time: a job that has ended does not run again, whatever the clocks say."""
 
 
 class Rule(Enum):
     KEY = "identifies the row"
-    HIGHEST = "the highest value; for what never changes, simply the value"
+    HIGHEST = "the highest value; for values that never change, that value"
     LOWEST = "the lowest value; for times, the earliest"
-    LATEST = "together with the other columns of its group, from the row whose group is the latest"
+    LATEST = "the value from the row with the latest group; all columns of a group come from the same row"
 
 
 class Type(Enum):
@@ -58,7 +57,7 @@ class Column(msgspec.Struct, frozen=True):
 
 class Table(msgspec.Struct, frozen=True):
     name: str
-    text: str
+    description: str
     columns: tuple[Column, ...]
 
     @property
@@ -74,12 +73,12 @@ def state_column(state: str) -> str:
     return f"{state.lower()}_ns"
 
 
-def _columns(rule: Rule, kind: Type, names: str, group: str = "") -> Iterable[Column]:
-    return (Column(name, kind, rule, group) for name in names.split())
+def _columns(rule: Rule, column_type: Type, names: str, group: str = "") -> Iterable[Column]:
+    return (Column(name, column_type, rule, group) for name in names.split())
 
 
-def _key(names: str, kind: Type = Type.TEXT) -> Iterable[Column]:
-    return _columns(Rule.KEY, kind, names)
+def _key(names: str, column_type: Type = Type.TEXT) -> Iterable[Column]:
+    return _columns(Rule.KEY, column_type, names)
 
 
 def _text(names: str) -> Iterable[Column]:
@@ -103,21 +102,21 @@ def _earliest(names: str) -> Iterable[Column]:
 
 
 def _latest(group: str, order: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
-    """`order` is what makes a group later than another: a time, or a rank and a time."""
+    """Declare a group; `order` names the columns that decide which group is later: a time, or a rank and a time."""
     yield from _columns(Rule.LATEST, Type.INT, order, group)
     yield from _columns(Rule.LATEST, Type.TEXT, text, group)
     yield from _columns(Rule.LATEST, Type.JSON, json, group)
     yield from _columns(Rule.LATEST, Type.INT, number, group)
 
 
-def _table(name: str, text: str, *columns: Iterable[Column]) -> Table:
-    return Table(name, text, tuple(column for part in columns for column in part))
+def _table(name: str, description: str, *columns: Iterable[Column]) -> Table:
+    return Table(name, description, tuple(column for group in columns for column in group))
 
 
 TABLES: tuple[Table, ...] = (
     _table(
         "task_definitions",
-        "What the owner said an attempt of a task is.",
+        "The definition of an attempt of a task, as its owner reported it.",
         _key("task_id"),
         _key("attempt", Type.INT),
         _text("job_id type name func_or_class_name language parent_task_id actor_id placement_group_id"),
@@ -127,7 +126,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "task_updates",
-        "What happened to an attempt: the time at which it reached each state, where it ran, how it failed.",
+        "State transitions of an attempt: when it reached each state, where it ran, and how it failed.",
         _key("task_id"),
         _key("attempt", Type.INT),
         _text("job_id node_id worker_id"),
@@ -141,7 +140,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "profile_events",
-        "Spans inside a task, for the timeline: those that were sent together are one row, as Ray wrote them.",
+        "Profile spans of a task, for the timeline. Spans that were sent together are one row, as Ray wrote them.",
         _key("task_id"),
         _key("attempt", Type.INT),
         _key("job_id component_type component_id node_ip"),
@@ -149,7 +148,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "actor_definitions",
-        "What an actor is.",
+        "The definition of an actor.",
         _key("actor_id"),
         _text("job_id name ray_namespace class_name placement_group_id runtime_env call_site parent_id"),
         _bool("is_detached"),
@@ -158,7 +157,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "actor_transitions",
-        "Each state that an actor was in, and where.",
+        "Every state transition of an actor, with its node and worker.",
         _key("actor_id"),
         _key("ns", Type.INT),
         _key("state node_id worker_id"),
@@ -176,7 +175,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "submission_jobs",
-        "Jobs that were submitted, whether or not they ever had a driver.",
+        "Submitted jobs, with or without a driver.",
         _key("submission_id"),
         _text("entrypoint runtime_env driver_agent_http_address driver_node_id job_id"),
         _json("metadata"),
@@ -185,7 +184,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "node_definitions",
-        "What a node is.",
+        "The definition of a node.",
         _key("node_id"),
         _text("node_ip hostname node_name instance_id instance_type_name"),
         _json("labels resources"),
@@ -194,14 +193,14 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "node_transitions",
-        "When a node was alive, and how it died.",
+        "Every state transition of a node, with the reason of its death.",
         _key("node_id"),
         _key("ns", Type.INT),
         _key("state sub_state death_reason death_message"),
     ),
     _table(
         "workers",
-        "Worker processes; drivers among them.",
+        "Worker processes, including drivers.",
         _key("worker_id"),
         _text("node_id worker_type job_id ip exit_type exit_detail"),
         _int("pid launch_ms launched_ms start_ms end_ms"),
@@ -209,7 +208,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "placement_groups",
-        "Placement groups, from the dashboard's answers (Ray does not export them yet).",
+        "Placement groups, mostly from dashboard responses (few versions of Ray export them).",
         _key("placement_group_id"),
         _text("name creator_job_id"),
         _bool("is_detached"),
@@ -226,7 +225,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "cluster_events",
-        "Lines of Ray's own event log files.",
+        "Lines of Ray's event log files.",
         _key("event_id"),
         _text("source_type hostname pid severity label message job_id node_id"),
         _earliest("timestamp_s"),
@@ -234,30 +233,27 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "snapshots",
-        "The dashboard's answers, with the time at which each was seen.",
+        "Dashboard responses, each with the time at which it was stored.",
         _key("uri"),
         _key("ns", Type.INT),
         _json("body"),
     ),
     _table(
         "gaps",
-        "What could not be read, was unknown or is missing, per object.",
+        "Gaps: what could not be read, was unknown or is missing, per object. `kind` is the code of the gap.",
         _key("source kind detail"),
         _int("count"),
     ),
     _table(
         "life_signs",
-        "The first and the last time that anything is known of.",
+        "The times of the first and the last event of each object.",
         _key("source"),
         _earliest("first_ns"),
         _int("last_ns"),
     ),
 )
 
-BY_NAME = {table.name: table for table in TABLES}
+TABLES_BY_NAME = {table.name: table for table in TABLES}
 
-BY_TASK = ("task_definitions", "task_updates", "profile_events")
-"""Tables that can have millions of rows; each belongs to a task, whose id comes first, and is folded with that."""
-
-REPEATED = "event that came more than once"
-"""A gap that is none: it is told because it is known, and takes nothing away."""
+TASK_TABLES = ("task_definitions", "task_updates", "profile_events")
+"""Tables that can have millions of rows. Their first column is the task's id, by which they are partitioned."""

@@ -1,27 +1,27 @@
-"""The spans of a task's profile: kept as the text that Ray sent, and read when somebody looks at a timeline."""
+"""The spans of a task's profile, stored as the text that Ray sent and parsed when a timeline is requested."""
 
 from typing import Any
 
 import msgspec
 
-_SNAKE = {"event_name": "eventName", "start_time": "startTime", "end_time": "endTime", "extra_data": "extraData"}
+_CAMEL_CASE = {"event_name": "eventName", "start_time": "startTime", "end_time": "endTime", "extra_data": "extraData"}
 
 
 def camel_spans(text: str) -> str:
-    """The usual spelling of field names; inside a string a quote is escaped, so only names are met."""
-    for snake, camel in _SNAKE.items():
+    """Convert field names to camelCase. Quotes inside strings are escaped, so only names are replaced."""
+    for snake, camel in _CAMEL_CASE.items():
         text = text.replace(f'"{snake}"', f'"{camel}"')
     return text
 
 
 def read_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row of profile_events as one row per span, in the order of their ends; what is no span is left out."""
+    """Convert a row of profile_events to one row per span, ordered by their ends; malformed spans are left out."""
     try:
         spans = msgspec.json.decode(row["spans"])
     except (msgspec.DecodeError, RecursionError):
         return []
-    found = [span for each in (spans if isinstance(spans, list) else []) if (span := _span(row, each))]
-    return sorted(found, key=lambda span: (span["end_ns"], span["start_ns"]))
+    parsed = [span for each in (spans if isinstance(spans, list) else []) if (span := _span(row, each))]
+    return sorted(parsed, key=lambda span: (span["end_ns"], span["start_ns"]))
 
 
 def _span(row: dict[str, Any], span: Any) -> dict[str, Any] | None:

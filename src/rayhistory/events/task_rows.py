@@ -1,4 +1,4 @@
-"""Rows of the events of tasks, many at a time and column by column: a session can have millions of them."""
+"""Rows of task events, made many at a time and column by column, because a session can have millions of them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
@@ -6,14 +6,21 @@ from operator import attrgetter
 from typing import cast
 
 from rayhistory import ids
-from rayhistory.events import wire
-from rayhistory.events.columns import NO_KEY, Problem, Rows, json_texts, odd_change
-from rayhistory.events.spans import camel_spans
-from rayhistory.events.tables import TASK_STATES
+from rayhistory.events import event_types
+from rayhistory.events.merged_tables import TASK_STATES, state_column
+from rayhistory.events.profile_spans import camel_spans
+from rayhistory.events.row_buffer import Anomaly, RowBuffer, invalid_transition, to_json_texts
 from rayhistory.events.times import parse_all, parse_ns
+from rayhistory.gaps import GapCode
 
-_NUMBERS = [str(number) for number in range(1, len(TASK_STATES) + 1)]
+Columns = dict[str, Sequence[object]]
+
+_STATE_NUMBERS = [str(number) for number in range(1, len(TASK_STATES) + 1)]
 _METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
+"""States that Ray has for its metrics and does not list."""
+_LOG_COLUMNS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+_ERROR_COLUMNS = ("error_ns", "error_type", "error_message")
+_STATE_COLUMNS = tuple(map(state_column, TASK_STATES))
 _LIFECYCLE = attrgetter(
     "task_id", "task_attempt", "job_id", "node_id", "worker_id", "worker_pid", "actor_repr_name", "is_debugger_paused",
     "task_log_info", "ray_error_info",
@@ -24,84 +31,93 @@ _DEFINITION = attrgetter(
 )  # fmt: skip
 _PROFILE = attrgetter("task_id", "attempt_number", "job_id")
 _COMPONENT = attrgetter("component_type", "component_id", "node_ip_address")
-_BITS = 64
-_NO_LOG = (None,) * 6
-_NO_ERROR = (None,) * 3
+_INT_BITS = 64
+_NO_LOG = (None,) * len(_LOG_COLUMNS)
+_NO_ERROR = (None,) * len(_ERROR_COLUMNS)
 
 
-def add_lifecycles(out: Rows, events: Sequence[wire.TaskLifecycle], sent: Sequence[int]) -> list[Problem]:
-    """`sent` holds the time at which each event was made."""
+def add_lifecycles(rows: RowBuffer, events: Sequence[event_types.TaskLifecycle], sent: Sequence[int]) -> list[Anomaly]:
+    """Add state transitions; `sent` holds the time of each event."""
     if not events:
         return []
     task, attempt, job, node, worker, pid, repr_name, paused, logs, errors = zip(*map(_LIFECYCLE, events), strict=True)
-    times, problems = _times_of_states(events)
-    columns = (
-        ids.hexes(task, ids.TASK),
-        attempt,
-        ids.hexes(job, ids.JOB),
-        ids.hexes(node, ids.NODE),
-        ids.hexes(worker, ids.WORKER),
-        _or_none(pid),
-        _or_none(repr_name),
-        *_pause_columns(paused, sent),
-        *zip(*[_log_columns(log) if log else _NO_LOG for log in logs], strict=True),
-        *_error_columns(errors, times[-1], sent),
-        *times,
-    )
-    return problems + _extend(out, "task_updates", columns, task)
+    times, anomalies = _state_times(events)
+    columns: Columns = {
+        "task_id": ids.all_to_hex(task, ids.TASK),
+        "attempt": attempt,
+        "job_id": ids.all_to_hex(job, ids.JOB),
+        "node_id": ids.all_to_hex(node, ids.NODE),
+        "worker_id": ids.all_to_hex(worker, ids.WORKER),
+        "worker_pid": _or_none(pid),
+        "actor_repr_name": _or_none(repr_name),
+        **_pause_columns(paused, sent),
+        **_named(_LOG_COLUMNS, zip(*[_log_values(log) if log else _NO_LOG for log in logs], strict=True)),
+        **_named(_ERROR_COLUMNS, _error_values(errors, times[-1], sent)),
+        **_named(_STATE_COLUMNS, times),
+    }
+    return anomalies + _extend(rows, "task_updates", columns, task)
 
 
-def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
-    """When the debugger held each task, and when it let it go."""
-    if not any(said is not None for said in paused):
-        return [None] * len(paused), [None] * len(paused)
-    held = [ns if said else None for said, ns in zip(paused, sent, strict=True)]
-    return held, [ns if said is False else None for said, ns in zip(paused, sent, strict=True)]
+def _named(names: Sequence[str], columns: Iterable[Sequence[object]]) -> Columns:
+    return dict(zip(names, columns, strict=True))
 
 
-def _error_columns(
-    errors: Sequence[wire.ErrorInfo | None], failed: Sequence[int | None], sent: Sequence[int]
+def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> Columns:
+    """Return when the debugger paused each task, and when it resumed it."""
+    if all(value is None for value in paused):
+        return {"paused_ns": [None] * len(paused), "resumed_ns": [None] * len(paused)}
+    return {
+        "paused_ns": [ns if value else None for value, ns in zip(paused, sent, strict=True)],
+        "resumed_ns": [ns if value is False else None for value, ns in zip(paused, sent, strict=True)],
+    }
+
+
+def _error_values(
+    errors: Sequence[event_types.ErrorInfo | None], failed: Sequence[int | None], sent: Sequence[int]
 ) -> Iterable[Sequence[object]]:
     if not any(errors):
-        return [[None] * len(errors)] * 3
-    told = [
+        return [[None] * len(errors)] * len(_ERROR_COLUMNS)
+    values = [
         (at or ns, error.error_type or None, error.error_message or None) if error else _NO_ERROR
         for error, at, ns in zip(errors, failed, sent, strict=True)
     ]
-    return zip(*told, strict=True)
+    return zip(*values, strict=True)
 
 
-def _times_of_states(events: Sequence[wire.TaskLifecycle]) -> tuple[list[list[int | None]], list[Problem]]:
-    """For each state, when each event says that it was reached."""
+def _state_times(events: Sequence[event_types.TaskLifecycle]) -> tuple[list[list[int | None]], list[Anomaly]]:
+    """Return, for each state, when the task of each event reached it."""
     times: list[list[int | None]] = [[None] * len(events) for _ in TASK_STATES]
     by_state = dict(zip(TASK_STATES, times, strict=True))
-    by_number = by_state | dict(zip(_NUMBERS, times, strict=True))
-    problems = []
-    rows = [row for row, event in enumerate(events) for _ in event.state_transitions]
+    by_number = by_state | dict(zip(_STATE_NUMBERS, times, strict=True))
+    anomalies = []
+    positions = [position for position, event in enumerate(events) for _ in event.state_transitions]
     changes = [change for event in events for change in event.state_transitions]
     stamps = parse_all([change.timestamp for change in changes])
-    for row, change, at in zip(rows, changes, stamps, strict=True):
+    for position, change, at in zip(positions, changes, stamps, strict=True):
         column = by_state.get(change.state)
         if column is None or at is None:
             if change.state not in _METRICS_ONLY_STATES:
-                problems.append(odd_change("task", change.state, change.timestamp, at))
+                anomalies.append(invalid_transition("task", change.state, change.timestamp, at))
             continue
-        before = column[row]
+        before = column[position]
         if before is None or at < before:
-            column[row] = at
-    for row, states in enumerate([event.task_state for event in events]):
-        if states:  # Ray 2.49 and 2.50: a map from the state's number
+            column[position] = at
+    for position, states in enumerate([event.task_state for event in events]):
+        if states:  # Ray 2.49 and 2.50 send a map from the state's number to its time
             for number, text in states.items():
                 at = parse_ns(text)
                 if at is not None and number in by_number:
-                    by_number[number][row] = at
+                    by_number[number][position] = at
                 elif number not in _METRICS_ONLY_STATES:
-                    problems.append(odd_change("task", number, text, at))
-    return times, problems
+                    anomalies.append(invalid_transition("task", number, text, at))
+    return times, anomalies
 
 
-def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
-    """Before 2.58 every field was always printed: 0 and "" mean unset, but for a start of 0 beside a file."""
+def _log_values(log: event_types.TaskLogInfo) -> tuple[object, ...]:
+    """Return the values of _LOG_COLUMNS.
+
+    Before 2.58 Ray printed every field: 0 and "" mean unset, except a start of 0 beside a file.
+    """
     return (
         log.stdout_file or None,
         log.stderr_file or None,
@@ -112,49 +128,52 @@ def _log_columns(log: wire.TaskLogInfo) -> tuple[object, ...]:
     )
 
 
-def add_definitions(out: Rows, events: Sequence[wire.TaskDefinition], sent: Sequence[int]) -> list[Problem]:
+def add_definitions(
+    rows: RowBuffer, events: Sequence[event_types.TaskDefinition], sent: Sequence[int]
+) -> list[Anomaly]:
+    """Add definitions; `sent` holds the time of each event."""
     if not events:
         return []
-    task, attempt, job, kind, language, parent, group, resources, labels, fallback, call_site = zip(
+    task, attempt, job, task_type, language, parent, group, resources, labels, fallback, call_site = zip(
         *map(_DEFINITION, events), strict=True
     )
-    task_ids = ids.hexes(task, ids.TASK)
-    columns = (
-        task_ids,
-        attempt,
-        ids.hexes(job, ids.JOB),
-        _or_none(kind),
-        [event.task_name or event.actor_task_name or None for event in events],
-        [function_name(event.task_func or event.actor_func) for event in events],
-        _or_none(language),
-        ids.hexes(parent, ids.TASK),
-        [_actor(event, task_id) for event, task_id in zip(events, task_ids, strict=True)],
-        ids.hexes(group, ids.PLACEMENT_GROUP),
-        json_texts(resources),
-        json_texts(labels),
-        json_texts(fallback),
-        list(map(_runtime_env, events)),
-        _or_none(call_site),
-        sent,
-    )
-    return _extend(out, "task_definitions", columns, task)
+    task_ids = ids.all_to_hex(task, ids.TASK)
+    columns: Columns = {
+        "task_id": task_ids,
+        "attempt": attempt,
+        "job_id": ids.all_to_hex(job, ids.JOB),
+        "type": _or_none(task_type),
+        "name": [event.task_name or event.actor_task_name or None for event in events],
+        "func_or_class_name": [function_name(event.task_func or event.actor_func) for event in events],
+        "language": _or_none(language),
+        "parent_task_id": ids.all_to_hex(parent, ids.TASK),
+        "actor_id": [_actor_id(event, task_id) for event, task_id in zip(events, task_ids, strict=True)],
+        "placement_group_id": ids.all_to_hex(group, ids.PLACEMENT_GROUP),
+        "required_resources": to_json_texts(resources),
+        "label_selector": to_json_texts(labels),
+        "fallback_strategy": to_json_texts(fallback),
+        "runtime_env": list(map(_runtime_env, events)),
+        "call_site": _or_none(call_site),
+        "defined_ns": sent,
+    }
+    return _extend(rows, "task_definitions", columns, task)
 
 
-def _actor(event: wire.TaskDefinition, task_id: str | None) -> str | None:
-    actor = ids.to_hex(event.actor_id, ids.ACTOR) if event.actor_id else None
-    if actor is None and task_id and event.task_type == "ACTOR_CREATION_TASK":
+def _actor_id(event: event_types.TaskDefinition, task_id: str | None) -> str | None:
+    actor_id = ids.to_hex(event.actor_id, ids.ACTOR) if event.actor_id else None
+    if actor_id is None and task_id and event.task_type == "ACTOR_CREATION_TASK":
         return ids.actor_of_task(task_id)
-    return actor
+    return actor_id
 
 
-def _runtime_env(event: wire.TaskDefinition) -> str | None:
+def _runtime_env(event: event_types.TaskDefinition) -> str | None:
     if event.serialized_runtime_env or event.runtime_env_info is None:
         return event.serialized_runtime_env or None
     return event.runtime_env_info.serialized_runtime_env or None
 
 
-def function_name(function: wire.Function | None) -> str | None:
-    """`Class.method` or the function's name, as Ray shortens them."""
+def function_name(function: event_types.Function | None) -> str | None:
+    """Return `Class.method` or the function's name, shortened as Ray does."""
     if function is None:
         return None
     if python := function.python_function_descriptor:
@@ -171,42 +190,42 @@ def _last_part(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def add_profiles(out: Rows, events: Sequence[wire.TaskProfile]) -> list[Problem]:
-    """Those without spans say nothing."""
-    told = [event for event in events if event.profile_events]
-    profiles = [event.profile_events or wire.ProfileSpans() for event in told]
-    texts = json_texts([profile.events for profile in profiles])
-    told, profiles = list(compress(told, texts)), list(compress(profiles, texts))
-    if not told:
+def add_profiles(rows: RowBuffer, events: Sequence[event_types.TaskProfile]) -> list[Anomaly]:
+    """Add profile spans; events without spans have no rows."""
+    candidates = [event for event in events if event.profile_events]
+    profiles = [event.profile_events or event_types.ProfileSpans() for event in candidates]
+    texts = to_json_texts([profile.events for profile in profiles])
+    with_spans, profiles = list(compress(candidates, texts)), list(compress(profiles, texts))
+    if not with_spans:
         return []
-    task, attempt, job = zip(*map(_PROFILE, told), strict=True)
+    task, attempt, job = zip(*map(_PROFILE, with_spans), strict=True)
     component, component_id, ip = zip(*map(_COMPONENT, profiles), strict=True)
-    columns = (
-        ids.hexes(task, ids.TASK),
-        attempt,
-        ids.hexes(job, ids.JOB),
-        _or_none(component),
-        [ids.any_to_hex(each) or None for each in component_id],
-        _or_none(ip),
-        [camel_spans(text) if '"event_name"' in text else text for text in texts if text],
-    )
-    return _extend(out, "profile_events", columns, task)
+    columns: Columns = {
+        "task_id": ids.all_to_hex(task, ids.TASK),
+        "attempt": attempt,
+        "job_id": ids.all_to_hex(job, ids.JOB),
+        "component_type": _or_none(component),
+        "component_id": [ids.any_to_hex(each) or None for each in component_id],
+        "node_ip": _or_none(ip),
+        "spans": [camel_spans(text) if '"event_name"' in text else text for text in texts if text],
+    }
+    return _extend(rows, "profile_events", columns, task)
 
 
 def _or_none(values: Iterable[object]) -> list[object]:
     return [value or None for value in values]
 
 
-def _extend(out: Rows, table: str, columns: Sequence[Sequence[object]], given: Sequence[str]) -> list[Problem]:
-    """Adds the rows; one whose task or attempt is none, whatever was given as one, is left out and told."""
-    known, attempts = columns[0], cast("Sequence[int]", columns[1])
-    if None not in known and max(map(int.bit_length, attempts)) < _BITS:
-        out.extend(table, columns)
+def _extend(rows: RowBuffer, table: str, columns: Columns, given_ids: Sequence[str]) -> list[Anomaly]:
+    """Add the rows; leave out and return those whose task id or attempt is invalid."""
+    task_ids, attempts = columns["task_id"], cast("Sequence[int]", columns["attempt"])
+    if None not in task_ids and max(map(int.bit_length, attempts)) < _INT_BITS:
+        rows.extend(table, columns)
         return []
-    good = [task_id and attempt.bit_length() < _BITS for task_id, attempt in zip(known, attempts, strict=True)]
-    out.extend(table, [list(compress(column, good)) for column in columns])
+    is_valid = [task_id and n.bit_length() < _INT_BITS for task_id, n in zip(task_ids, attempts, strict=True)]
+    rows.extend(table, {name: list(compress(column, is_valid)) for name, column in columns.items()})
     return [
-        (NO_KEY, table) if task_id else ("not a task id", text)
-        for text, task_id, fine in zip(given, known, good, strict=True)
-        if not fine
+        (GapCode.ROW_WITHOUT_KEY, table) if task_id else (GapCode.ID_INVALID, f"task {given}")
+        for given, task_id, valid in zip(given_ids, task_ids, is_valid, strict=True)
+        if not valid
     ]

@@ -1,4 +1,4 @@
-"""Times as Ray writes them, as nanoseconds since the epoch."""
+"""Conversion of Ray's times to nanoseconds since the epoch."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,23 +6,23 @@ from datetime import UTC, datetime
 from arro3.core import Array, DataType
 
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
-_FULL = len("2026-11-15T19:13:29.421050000Z")
+_FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
+_MAX_CACHED_SECONDS = 50_000
 _DIGITS = b"0123456789"
-_BETWEEN = b"--T::.Z"
+_SEPARATORS = b"--T::.Z"
 _LEAP_SECOND = ":60."
-"""Which Arrow can read, and Python cannot."""
-_TEXT, _TIME, _NUMBER = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
-_LAST = 2**63 - 366 * 86_400 * 10**9
-"""What is further away from 1970, in nanoseconds, is no readable time: 64 bits end a year later, in 2262, and the last
-of them mean infinity to some."""
+"""Arrow accepts leap seconds, Python does not: times that contain one are parsed by Python, and rejected."""
+_UTF8, _TIMESTAMP, _INT64 = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
+_MAX_NS = 2**63 - 366 * 86_400 * 10**9
+"""The largest accepted distance from 1970. 64 bits end a year later, in 2262; DuckDB reads the last as infinity."""
 
 
 class _Seconds(dict[bytes, int]):
-    """Events of one second share the expensive part, so it is remembered."""
+    """A cache of whole seconds: events of the same second share the expensive part of parsing."""
 
     def __missing__(self, text: bytes) -> int:
         second = int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
-        if len(self) > 50_000:
+        if len(self) > _MAX_CACHED_SECONDS:
             self.clear()
         self[text] = second
         return second
@@ -32,7 +32,7 @@ _seconds = _Seconds()
 
 
 def parse_ns(text: object) -> int | None:
-    """RFC 3339 in UTC with 0, 3, 6 or 9 digits of fraction; None for anything else."""
+    """Parse RFC 3339 with up to 9 digits of fraction; return None for anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -46,42 +46,42 @@ def parse_ns(text: object) -> int | None:
 
 
 def _bounded(ns: int) -> int | None:
-    return ns if -_LAST <= ns <= _LAST else None
+    return ns if -_MAX_NS <= ns <= _MAX_NS else None
 
 
 def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
-    """`parse_ns` of each, at a fraction of the cost when all are written with a fraction: they are taken as one."""
+    """Return `parse_ns` of each, much faster if all are in UTC: then Arrow parses them at once."""
     try:
         joined = "".join(texts)
-        if len(joined) != _FULL * len(texts):
+        if len(joined) != _FULL_LENGTH * len(texts):
             texts = list(map(_padded, texts))
             joined = "".join(texts)
-        if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _BETWEEN * len(texts):
-            times = Array(texts, _TEXT).cast(_TIME)
-            numbers: list[int] = times.cast(_NUMBER).to_pylist() if not times.null_count else []
-            if numbers and min(numbers) >= -_LAST and max(numbers) <= _LAST:
+        if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _SEPARATORS * len(texts):
+            times = Array(texts, _UTF8).cast(_TIMESTAMP)
+            numbers: list[int] = times.cast(_INT64).to_pylist() if not times.null_count else []
+            if numbers and min(numbers) >= -_MAX_NS and max(numbers) <= _MAX_NS:
                 return numbers
     except ValueError:
         pass
     return list(map(parse_ns, texts))
 
 
-def milliseconds(value: object) -> int | None:
-    """Ray writes 0 or -1 (as an unsigned number) for a time that is not known; a cluster may write anything."""
-    return int(value) if isinstance(value, int | float) and 0 < value <= _LAST // 1_000_000 else None
+def valid_ms(value: object) -> int | None:
+    """Return milliseconds as an integer, None if out of range. Ray writes 0 or an unsigned -1 for an unknown time."""
+    return int(value) if isinstance(value, int | float) and 0 < value <= _MAX_NS // 1_000_000 else None
 
 
-def ns_of_ms(value: object) -> int | None:
-    ms = milliseconds(value)
+def ms_to_ns(value: object) -> int | None:
+    ms = valid_ms(value)
     return ms * 1_000_000 if ms else None
 
 
-def seconds(value: float | str) -> int:
-    """Whole ones; raises ValueError when they are none that a clock shows."""
-    found = float(value)
-    if not 0 <= found <= _LAST // 1_000_000_000:
+def valid_seconds(value: float | str) -> int:
+    """Return whole seconds; raise ValueError if they are out of range."""
+    seconds = float(value)
+    if not 0 <= seconds <= _MAX_NS // 1_000_000_000:
         raise ValueError(value)
-    return int(found)
+    return int(seconds)
 
 
 def _padded(text: str) -> str:
@@ -93,9 +93,9 @@ def _padded(text: str) -> str:
 
 def _with_offset(text: str) -> int | None:
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         return None
-    if moment.tzinfo is None:
+    if parsed.tzinfo is None:
         return None
-    return _bounded(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)
+    return _bounded(int(parsed.timestamp()) * 1_000_000_000 + parsed.microsecond * 1000)

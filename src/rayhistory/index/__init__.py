@@ -1,1 +1,1 @@
-"""A session folded once into a few Parquet tables beside it, and opened from there by everyone."""
+"""The index of a session: its objects folded into Parquet tables, stored beside it."""

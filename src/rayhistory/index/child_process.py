@@ -1,4 +1,4 @@
-"""Heavy work in a process of its own, which does not outlive whoever asked for it."""
+"""Child processes for heavy work, which do not outlive their parent."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.asynccontextmanager
 async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m module` with pipes. It leads a group of its own, so that the processes that it starts end with it."""
+    """Run `python -m module` with pipes, as the leader of a process group, so that its own children end with it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -29,8 +29,8 @@ async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process
 
 
 def end_with_parent(parent: int) -> None:
-    """Called in a child: it is killed when that process ends, even when that was killed. Only Linux can do that."""
+    """Have the kernel kill this process when its parent ends, even if the parent is killed. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # too late
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)

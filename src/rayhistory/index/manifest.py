@@ -1,38 +1,28 @@
-"""The manifest: what makes one generation of an index exist. It is written last, and only if nobody else was first."""
+"""The manifest, which makes one generation of an index visible. It is written last, and never overwritten."""
 
 from typing import Annotated
 
 import msgspec
 
-from rayhistory.errors import DamagedIndex, ObjectExists, ObjectNotFound
-from rayhistory.index.parts import MOST_PARTS
-from rayhistory.layout import LARGEST_RECORD, Layout, SessionRef, read_record
-from rayhistory.layout.records import Count
-from rayhistory.layout.session import is_safe_component
+from rayhistory.errors import IndexDamaged, ObjectExists, ObjectNotFound
+from rayhistory.index.fold.partitions import MAX_PARTITIONS
+from rayhistory.sessions import MAX_RECORD_BYTES, Layout, SessionRef, read_record
+from rayhistory.sessions.records import Closing, Count
+from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA = 10
-"""Counted up whenever the tables change: an index of another schema is built again, never guessed at."""
-
+SCHEMA_VERSION = 11
+"""Incremented whenever the tables change. An index with another version is rebuilt."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_MOST_TABLES = 1000
+_MAX_TABLES = 1000
 
-MERGED = "merged."
-"""The tables whose names begin so are for the next fold; the others are served."""
-
-
-class Closing(msgspec.Struct, frozen=True):
-    """How the session ended, as far as known when the index was built."""
-
-    ns: int
-    clean: bool
-    open: bool = False
-    """It went on, and nothing more is known of it: what was open stays open."""
+MERGED_PREFIX = "merged."
+"""The prefix of tables that only the next fold reads. All others are served."""
 
 
-class Counts(msgspec.Struct, omit_defaults=True):
-    """What lists of sessions show, without opening the index."""
+class SessionCounts(msgspec.Struct, omit_defaults=True):
+    """Counts that lists of sessions show without opening the index."""
 
     jobs: dict[str, Count] = {}
     tasks: Count = 0
@@ -49,48 +39,51 @@ class Manifest(msgspec.Struct):
     build: str
     """The folder with the tables of this generation."""
     files: dict[str, list[Count]]
-    """Sizes of the files of each table: one, or as many as the session was folded in parts."""
+    """The sizes of the files of each table."""
     covered: str
-    """A digest of the names and sizes of everything that was folded."""
+    """A digest of the names and versions of all sources."""
     closing: Closing | None
-    counts: Counts
+    counts: SessionCounts
     first_ns: Nanoseconds | None
     last_ns: Nanoseconds | None
     ray_version: str | None
     seconds: float
     events: int
     long_bytes: int = 0
-    """By how much the rows of tasks are longer than usual."""
+    """The number of bytes by which the rows of tasks exceed their typical size."""
 
     @property
     def size(self) -> int:
         return sum(map(sum, self.files.values()))
 
     def sizes(self, table: str) -> list[int]:
-        """Of the files of a table."""
+        """Return the sizes of the files of a table."""
         if table not in self.files:
-            raise DamagedIndex(f"generation {self.generation} of an index has no table {table}")
+            raise IndexDamaged(f"generation {self.generation} of an index has no table {table}")
         return self.files[table]
 
 
 def parse_manifest(data: bytes) -> Manifest | None:
-    """None for what is none, or of another schema. Its names become paths: those that lead elsewhere make it none."""
+    """Parse a manifest; return None if it is invalid or has another schema version.
+
+    Its names become paths, so that a name that is not a safe path component makes it invalid.
+    """
     manifest = read_record(data, Manifest)
-    if manifest is None or manifest.schema != SCHEMA or len(manifest.files) > _MOST_TABLES:
+    if manifest is None or manifest.schema != SCHEMA_VERSION or len(manifest.files) > _MAX_TABLES:
         return None
     names_are_safe = all(map(is_safe_component, (manifest.build, *manifest.files)))
-    return manifest if names_are_safe and max(map(len, manifest.files.values()), default=0) <= MOST_PARTS else None
+    return manifest if names_are_safe and max(map(len, manifest.files.values()), default=0) <= MAX_PARTITIONS else None
 
 
-async def read_latest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
-    """The manifest of the highest generation, if it is one of ours and of this schema."""
+async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
+    """Return the manifest of the highest generation; None if there is none with this schema version."""
     listing = await store.list_folder(layout.index_prefix(ref))
     generations = [layout.parse_manifest_key(info.key) for info in listing.objects]
     highest = max((number for number in generations if number is not None), default=None)
     if highest is None:
         return None
     try:
-        return parse_manifest(await store.get_range(layout.manifest_key(ref, highest), 0, LARGEST_RECORD))
+        return parse_manifest(await store.get_range(layout.manifest_key(ref, highest), 0, MAX_RECORD_BYTES))
     except ObjectNotFound:
         return None
 
@@ -101,13 +94,13 @@ async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
     return max(numbers, default=0) + 1
 
 
-async def publish(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:
-    """Makes the generation exist; when another builder was first, theirs is taken."""
+async def publish_manifest(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:
+    """Make the generation visible; if another process has published it first, return its manifest."""
     try:
         await store.create(layout.manifest_key(ref, manifest.generation), msgspec.json.encode(manifest))
     except ObjectExists:
-        theirs = await read_latest(store, layout, ref)
-        if theirs is None:
-            raise DamagedIndex(f"manifest {manifest.generation} of {ref.path} cannot be read") from None
-        return theirs
+        other = await read_latest_manifest(store, layout, ref)
+        if other is None:
+            raise IndexDamaged(f"manifest {manifest.generation} of {ref.path} cannot be read") from None
+        return other
     return manifest

@@ -1,7 +1,7 @@
 """Scratch directories that do not outlive their process, however it ends.
 
-Beside each one is a file that its process keeps locked. A lock that can be taken belongs to nobody any more: whoever
-makes the next scratch directory removes what was left.
+Each has a lock file beside it that its process holds. A lock file that is not held belongs to a process that
+was killed; the next process that creates a scratch directory removes that directory.
 """
 
 import contextlib
@@ -12,48 +12,48 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-_LOCK = ".lock"
+_LOCK_SUFFIX = ".lock"
 
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)
-    directory, lock = _make(parent)
+    directory, lock = _create(parent)
     try:
         yield directory
     finally:
         _remove(directory, lock)
 
 
-def _make(parent: Path) -> tuple[Path, int]:
+def _create(parent: Path) -> tuple[Path, int]:
     while True:
         directory = parent / secrets.token_hex(6)
-        lock = _locked(_lock_of(directory), os.O_CREAT | os.O_EXCL)
+        lock = _try_lock(_lock_path(directory), os.O_CREAT | os.O_EXCL)
         if lock is not None:
             directory.mkdir()
             return directory, lock
 
 
 def _remove_abandoned(parent: Path) -> None:
-    for path in parent.glob(f"*{_LOCK}"):
-        lock = _locked(path)
+    for path in parent.glob(f"*{_LOCK_SUFFIX}"):
+        lock = _try_lock(path)
         if lock is not None:
             _remove(path.with_suffix(""), lock)
 
 
 def _remove(directory: Path, lock: int) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    _lock_of(directory).unlink(missing_ok=True)
+    _lock_path(directory).unlink(missing_ok=True)
     os.close(lock)
 
 
-def _lock_of(directory: Path) -> Path:
-    return directory.with_suffix(_LOCK)
+def _lock_path(directory: Path) -> Path:
+    return directory.with_suffix(_LOCK_SUFFIX)
 
 
-def _locked(path: Path, flags: int = 0) -> int | None:
-    """The file, locked; None when somebody else has it."""
+def _try_lock(path: Path, flags: int = 0) -> int | None:
+    """Open and lock the file; return None if another process holds it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags)
     except OSError:

@@ -1,1 +1,1 @@
-"""Clusters that are alive: found by watching Kubernetes, read through their dashboards. Nothing here knows a store."""
+"""Live clusters: discovery in Kubernetes, and a proxy for the dashboards of their heads."""

@@ -1,7 +1,7 @@
-"""Ray's resources in Kubernetes, as they are now: listed once, then watched, and watched again when that breaks off.
+"""Discover Ray's resources in Kubernetes: list them once, then watch, and reconnect when the watch ends.
 
-Nothing depends on it: while the API does not answer, what was known last stays known; where the resources are not
-installed there are none, until they are.
+Discovery is optional. While the API is unavailable, the last known resources stay; while the CRDs are not installed,
+there are none.
 """
 
 import asyncio
@@ -11,102 +11,114 @@ from collections.abc import Iterable
 from typing import Any
 
 from rayhistory.errors import KubernetesError
-from rayhistory.kubeapi import KubeApi
-from rayhistory.live.resources import SUSPENDED, LiveCluster, LiveOwner, cluster_of, owner_of
+from rayhistory.kubernetes_api import KubernetesApi
+from rayhistory.live.kubernetes_resources import (
+    SUSPENDED,
+    RayClusterResource,
+    RayOwnerResource,
+    parse_cluster,
+    parse_owner,
+)
 
 log = logging.getLogger(__name__)
 
-_GROUP = "/apis/ray.io/v1"
-_PAGE = "500"
-_WATCH_SECONDS = 300
-_NOT_INSTALLED = 30.0
-_SHORTEST, _LONGEST = 0.5, 30.0
-_GONE = 410
-_ABSENT = {403, 404}
+_API_GROUP = "/apis/ray.io/v1"
+_PAGE_SIZE = "500"
+_WATCH_TIMEOUT_S = 300
+_WATCH_IDLE_S = _WATCH_TIMEOUT_S + 30
+_NOT_INSTALLED_INTERVAL_S = 30.0
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 30.0
+_EXPIRED = 410
+_NOT_INSTALLED = {403, 404}
 
 Key = tuple[str, str]
 
 
-class Watched:
+class ResourceWatch:
     """The resources of one kind, in one namespace or in all."""
 
-    def __init__(self, api: KubeApi, resource: str, namespace: str | None) -> None:
+    def __init__(self, api: KubernetesApi, resource: str, namespace: str | None) -> None:
         self.objects: dict[Key, dict[str, Any]] = {}
         self.listed = asyncio.Event()
-        """That it was tried: others do not wait longer for a cluster that has no such resources."""
+        """Set after the first attempt, successful or not, so that no caller waits for CRDs that are not installed."""
         self.problem: str | None = None
         self._api = api
         self._resource = resource
-        self._path = f"{_GROUP}/{resource}" if namespace is None else f"{_GROUP}/namespaces/{namespace}/{resource}"
+        scope = "" if namespace is None else f"/namespaces/{namespace}"
+        self._path = f"{_API_GROUP}{scope}/{resource}"
         self._version = ""
 
     async def run(self) -> None:
-        pause = _SHORTEST
+        backoff = _MIN_BACKOFF_S
         while True:
             try:
                 if not self._version:
                     await self._list()
                 self.listed.set()
                 await self._watch()
-                pause = _SHORTEST
-                await asyncio.sleep(pause)
+                backoff = _MIN_BACKOFF_S
+                await asyncio.sleep(backoff)
             except KubernetesError as error:
-                pause = await self._after(error, pause)
+                backoff = await self._back_off(error, backoff)
 
-    async def _after(self, error: KubernetesError, pause: float) -> float:
-        """What an error means, and how long to wait after the next one."""
+    async def _back_off(self, error: KubernetesError, backoff: float) -> float:
+        """Handle an error, sleep, and return the next backoff."""
         self.listed.set()
-        if error.status == _GONE:
+        if error.status == _EXPIRED:
             self._version = ""
         else:
-            self._tell(str(error))
-        if error.status in _ABSENT:
+            self._report(str(error))
+        if error.status in _NOT_INSTALLED:
             self.objects, self._version = {}, ""
-            await asyncio.sleep(_NOT_INSTALLED)
-            return _SHORTEST
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-        return min(_LONGEST, pause * 2)
+            await asyncio.sleep(_NOT_INSTALLED_INTERVAL_S)
+            return _MIN_BACKOFF_S
+        await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
+        return min(_MAX_BACKOFF_S, backoff * 2)
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("Ray's resources cannot be watched", extra={"resource": self._resource, "reason": problem})
+            log.warning("watch failed, retrying", extra={"resource": self._resource, "reason": problem})
         self.problem = problem
 
     async def _list(self) -> None:
-        found: dict[Key, dict[str, Any]] = {}
-        more = ""
+        objects: dict[Key, dict[str, Any]] = {}
+        token = ""
         while True:
-            page = await self._api.get(self._path, limit=_PAGE, **({"continue": more} if more else {}))
+            page = await self._api.get(self._path, limit=_PAGE_SIZE, **({"continue": token} if token else {}))
             metadata = page.get("metadata") or {}
             for item in page.get("items") or ():
                 if key := _key(item):
-                    found[key] = item
-            more = metadata.get("continue") or ""
-            if not more:
+                    objects[key] = item
+            token = metadata.get("continue") or ""
+            if not token:
                 break
-        self.objects, self._version = found, str(metadata.get("resourceVersion") or "")
+        self.objects, self._version = objects, str(metadata.get("resourceVersion") or "")
 
     async def _watch(self) -> None:
-        asked = {"resourceVersion": self._version, "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
-        async for event in self._api.watch(self._path, _WATCH_SECONDS + 30, self._opened, **asked):
-            kind, changed = event.get("type"), event.get("object")
-            if not isinstance(changed, dict):
+        params = {
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_WATCH_TIMEOUT_S),
+        }
+        async for event in self._api.watch(self._path, _WATCH_IDLE_S, self._clear_problem, **params):
+            event_type, resource = event.get("type"), event.get("object")
+            if not isinstance(resource, dict):
                 continue
-            if kind == "ERROR":
-                code = changed.get("code")
-                raise KubernetesError(str(changed.get("message")), code if isinstance(code, int) else 500)
-            self._take(str(kind), changed)
+            if event_type == "ERROR":
+                code = resource.get("code")
+                raise KubernetesError(str(resource.get("message")), code if isinstance(code, int) else 500)
+            self._apply(str(event_type), resource)
 
-    def _opened(self) -> None:
+    def _clear_problem(self) -> None:
         self.problem = None
 
-    def _take(self, kind: str, changed: dict[str, Any]) -> None:
-        metadata = changed.get("metadata")
+    def _apply(self, event_type: str, resource: dict[str, Any]) -> None:
+        metadata = resource.get("metadata")
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-        key = _key(changed)
-        if key and kind in ("ADDED", "MODIFIED"):
-            self.objects[key] = changed
-        elif key and kind == "DELETED":
+        key = _key(resource)
+        if key and event_type in ("ADDED", "MODIFIED"):
+            self.objects[key] = resource
+        elif key and event_type == "DELETED":
             self.objects.pop(key, None)
         if isinstance(version, str) and version:
             self._version = version
@@ -120,50 +132,49 @@ def _key(resource: Any) -> Key | None:
     return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else None
 
 
-class Discovery:
-    def __init__(self, api: KubeApi, namespaces: Iterable[str] = ()) -> None:
-        places: list[str | None] = [*namespaces] or [None]
-        self._clusters = [Watched(api, "rayclusters", place) for place in places]
+class ClusterDiscovery:
+    def __init__(self, api: KubernetesApi, namespaces: Iterable[str] = ()) -> None:
+        scopes: list[str | None] = [*namespaces] or [None]
+        self._clusters = [ResourceWatch(api, "rayclusters", scope) for scope in scopes]
         self._owners = {
-            "rayjob": [Watched(api, "rayjobs", place) for place in places],
-            "rayservice": [Watched(api, "rayservices", place) for place in places],
+            "rayjob": [ResourceWatch(api, "rayjobs", scope) for scope in scopes],
+            "rayservice": [ResourceWatch(api, "rayservices", scope) for scope in scopes],
         }
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(watched.run()) for watched in self._all()]
+        self._tasks = [asyncio.create_task(watch.run()) for watch in self._watches()]
 
-    async def listed(self) -> None:
-        """Waits until everything was asked for once."""
-        for watched in self._all():
-            await watched.listed.wait()
+    async def wait_until_listed(self) -> None:
+        """Wait for the first list of every resource, successful or not."""
+        for watch in self._watches():
+            await watch.listed.wait()
 
-    def _all(self) -> list[Watched]:
-        return [*self._clusters, *(watched for kind in self._owners.values() for watched in kind)]
+    def _watches(self) -> list[ResourceWatch]:
+        return [*self._clusters, *(watch for watches in self._owners.values() for watch in watches)]
 
     @property
     def problem(self) -> str | None:
-        """Why clusters may be missing, or shown that are gone."""
-        return next((watched.problem for watched in self._clusters if watched.problem), None)
+        """Reason why the list of clusters may be outdated; None if it is not."""
+        return next((watch.problem for watch in self._clusters if watch.problem), None)
 
-    def clusters(self) -> list[LiveCluster]:
-        return [cluster_of(found) for watched in self._clusters for found in list(watched.objects.values())]
+    def clusters(self) -> list[RayClusterResource]:
+        return [parse_cluster(resource) for watch in self._clusters for resource in list(watch.objects.values())]
 
-    def cluster(self, namespace: str, name: str) -> LiveCluster | None:
-        return next(
-            (cluster_of(w.objects[namespace, name]) for w in self._clusters if (namespace, name) in w.objects), None
-        )
+    def cluster(self, namespace: str, name: str) -> RayClusterResource | None:
+        resources = (watch.objects.get((namespace, name)) for watch in self._clusters)
+        return next((parse_cluster(resource) for resource in resources if resource is not None), None)
 
-    def has(self, namespace: str, name: str) -> bool:
-        """Whether there is such a cluster and it is not suspended."""
-        found = self.cluster(namespace, name)
-        return found is not None and found.state != SUSPENDED
+    def has_cluster(self, namespace: str, name: str) -> bool:
+        """Return True if the cluster exists and is not suspended."""
+        cluster = self.cluster(namespace, name)
+        return cluster is not None and cluster.state != SUSPENDED
 
-    def owned(self, namespace: str, kind: str, name: str) -> LiveCluster | None:
-        """The cluster that a RayJob or RayService runs on now."""
+    def owned_cluster(self, namespace: str, kind: str, name: str) -> RayClusterResource | None:
+        """Return the cluster that a RayJob or RayService runs on now."""
         owner = self._owner(namespace, kind, name)
-        if owner and owner.cluster and (found := self.cluster(namespace, owner.cluster)):
-            return found
+        if owner and owner.cluster and (cluster := self.cluster(namespace, owner.cluster)):
+            return cluster
         owned = [
             cluster
             for cluster in self.clusters()
@@ -171,9 +182,9 @@ class Discovery:
         ]
         return max(owned, key=lambda cluster: cluster.created_ms or 0, default=None)
 
-    def _owner(self, namespace: str, kind: str, name: str) -> LiveOwner | None:
-        found = (watched.objects.get((namespace, name)) for watched in self._owners.get(kind, ()))
-        return next((owner_of(resource) for resource in found if resource), None)
+    def _owner(self, namespace: str, kind: str, name: str) -> RayOwnerResource | None:
+        resources = (watch.objects.get((namespace, name)) for watch in self._owners.get(kind, ()))
+        return next((parse_owner(resource) for resource in resources if resource), None)
 
     async def close(self) -> None:
         for task in self._tasks:

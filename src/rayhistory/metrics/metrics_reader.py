@@ -1,4 +1,4 @@
-"""Samples of metrics, as nodes left them in the store: found by node and time, and read as one."""
+"""Read stored metrics samples of a session by node and time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -8,26 +8,27 @@ from typing import Any
 import msgspec
 
 from rayhistory.errors import ObjectNotFound, UsageError
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.metrics import LARGEST, DamagedMetrics, Samples, decode, family
-from rayhistory.layout.packread import Kept
+from rayhistory.lru import LruCache
+from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
-_LARGEST = 64 * 2**20
-_MOST_POINTS = 1_000_000
-_AT_ONCE = 16
-_FOREVER = 2**62
+_MAX_QUERY_BYTES = 64 * 2**20
+_MAX_POINTS = 1_000_000
+_MAX_CONCURRENT_READS = 16
+_CACHE_BYTES = 32 << 20
+_END_OF_TIME_MS = 2**62
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which samples: of a node or of all, and from when to when in ms."""
+class MetricQuery(msgspec.Struct, frozen=True):
+    """Selection of samples: one node or all nodes, and a time range in ms."""
 
     node: str | None = None
     start: int = 0
-    end: int = _FOREVER
+    end: int = _END_OF_TIME_MS
 
 
-class _File(msgspec.Struct, frozen=True):
+class _MetricsObject(msgspec.Struct, frozen=True):
     node: str
     first_ms: int
     key: str
@@ -35,14 +36,14 @@ class _File(msgspec.Struct, frozen=True):
     modified: float
 
 
-class Found(msgspec.Struct):
-    """What was read, and what could not be."""
+class StoredMetrics(msgspec.Struct):
+    """Samples by node, and the number of objects that could not be read."""
 
     samples: list[tuple[str, Samples]]
     damaged: int
 
     def names(self) -> dict[str, Any]:
-        """Every name, of what type it is, and on how many nodes it was."""
+        """List every metric name with its type and its number of nodes."""
         types: dict[str, str] = {}
         nodes: dict[str, set[str]] = {}
         for node, samples in self.samples:
@@ -50,10 +51,10 @@ class Found(msgspec.Struct):
                 nodes.setdefault(series.name, set()).add(node)
                 types[series.name] = samples.types.get(family(series.name, samples.types), "untyped")
         names = [{"name": name, "type": types[name], "nodes": len(on)} for name, on in sorted(nodes.items())]
-        return {"metrics": names, **self._honestly()}
+        return {"metrics": names, **self._completeness()}
 
-    def points(self, name: str, labels: dict[str, str], wanted: Wanted, step_ms: int) -> dict[str, Any]:
-        """The series of a name that have these labels; of each step, the last point."""
+    def points(self, name: str, labels: dict[str, str], query: MetricQuery, step_ms: int) -> dict[str, Any]:
+        """Return the series with this name and these labels; of each step, the last point."""
         series: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, tuple[int, float]]] = {}
         kind, total = "untyped", 0
         for node, samples in self.samples:
@@ -64,62 +65,66 @@ class Found(msgspec.Struct):
                 points = series.setdefault((node, tuple(sorted(each.labels.items()))), {})
                 total -= len(points)
                 points.update((at // step_ms, (at, value)) for at, value in each.points(samples.times)
-                              if wanted.start <= at <= wanted.end)  # fmt: skip
+                              if query.start <= at <= query.end)  # fmt: skip
                 total += len(points)
-                if total > _MOST_POINTS:
-                    raise UsageError(f"more than {_MOST_POINTS} points: narrow it with node, from, to, step or a label")
-        found = [
+                if total > _MAX_POINTS:
+                    raise UsageError(f"more than {_MAX_POINTS} points: narrow it with node, from, to, step or a label")
+        matching = [
             {"node": node, "labels": dict(pairs), "points": [points[step] for step in sorted(points)]}
             for (node, pairs), points in sorted(series.items())
             if points
         ]
-        return {"name": name, "type": kind, "series": found, **self._honestly()}
+        return {"name": name, "type": kind, "series": matching, **self._completeness()}
 
-    def _honestly(self) -> dict[str, int]:
+    def _completeness(self) -> dict[str, int]:
         dropped = max((samples.dropped for _, samples in self.samples), default=0)
         return {"series_dropped": dropped, "files_damaged": self.damaged}
 
 
-class MetricFiles:
-    def __init__(self, store: Store, layout: Layout, memory: Kept[Samples]) -> None:
+class MetricsReader:
+    def __init__(self, store: Store, layout: Layout, cache_bytes: int = _CACHE_BYTES) -> None:
         self._store = store
         self._layout = layout
-        self._memory = memory
+        self._cache: LruCache[_MetricsObject, Samples] = LruCache(cache_bytes, cost=_memory_bytes)
 
-    async def read(self, ref: SessionRef, wanted: Wanted) -> Found:
-        files = [file async for file in self._files(ref) if wanted.node in (None, file.node)]
-        chosen = [file for file, end in _spans(files) if file.first_ms <= wanted.end and end >= wanted.start]
-        if sum(file.size for file in chosen) > _LARGEST:
+    async def read(self, ref: SessionRef, query: MetricQuery) -> StoredMetrics:
+        objects = [each async for each in self._list(ref) if query.node in (None, each.node)]
+        chosen = [each for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
+        if sum(each.size for each in chosen) > _MAX_QUERY_BYTES:
             raise UsageError(
-                f"the metrics of {len(chosen)} files are too much at once: narrow it with node, from or to"
+                f"metrics of {len(chosen)} files exceed {_MAX_QUERY_BYTES} bytes: narrow it with node, from or to"
             )
-        turns = asyncio.Semaphore(_AT_ONCE)
-        read = await asyncio.gather(*(self._read(file, turns) for file in chosen))
-        samples = [(file.node, one) for file, one in zip(chosen, read, strict=True) if one]
-        return Found(samples, len(chosen) - len(samples))
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        results = await asyncio.gather(*(self._read(each, slots) for each in chosen))
+        samples = [(each.node, result) for each, result in zip(chosen, results, strict=True) if result]
+        return StoredMetrics(samples, len(chosen) - len(samples))
 
-    async def _files(self, ref: SessionRef) -> AsyncIterator[_File]:
+    async def _list(self, ref: SessionRef) -> AsyncIterator[_MetricsObject]:
         async for info in self._store.list_all(self._layout.metrics_prefix(ref)):
-            if place := self._layout.parse_metrics_key(ref, info.key):
-                yield _File(*place, info.key, info.size, info.modified)
+            if parsed := self._layout.parse_metrics_key(ref, info.key):
+                yield _MetricsObject(*parsed, info.key, info.size, info.modified)
 
-    async def _read(self, file: _File, turns: asyncio.Semaphore) -> Samples | None:
-        """None for one that is damaged, or was removed since."""
-        if known := self._memory.get(file):
-            return known
-        async with turns:
+    async def _read(self, each: _MetricsObject, slots: asyncio.Semaphore) -> Samples | None:
+        """Return None for an object that is damaged or has been removed."""
+        if cached := self._cache.get(each):
+            return cached
+        async with slots:
             try:
-                data = await self._store.get_range(file.key, 0, LARGEST)
+                data = await self._store.get_range(each.key, 0, MAX_SAMPLES_BYTES)
                 samples = await asyncio.to_thread(decode, data)
-            except (DamagedMetrics, ObjectNotFound):
+            except (MetricsDamaged, ObjectNotFound):
                 return None
-        self._memory.keep(file, samples, sum(len(each.values) + 500 for each in samples.series))
+        self._cache.put(each, samples)
         return samples
 
 
-def _spans(files: Iterable[_File]) -> Iterator[tuple[_File, int]]:
-    """Each file with the time at which the next of its node begins."""
-    for _, of_node in groupby(sorted(files, key=lambda file: (file.node, file.first_ms)), lambda file: file.node):
-        one_by_one = list(of_node)
-        yield from ((file, following.first_ms) for file, following in pairwise(one_by_one))
-        yield one_by_one[-1], _FOREVER
+def _memory_bytes(samples: Samples) -> int:
+    return sum(len(each.values) + 500 for each in samples.series)
+
+
+def _with_end(objects: Iterable[_MetricsObject]) -> Iterator[tuple[_MetricsObject, int]]:
+    """Yield each object with the time at which the next one of its node starts."""
+    for _, group in groupby(sorted(objects, key=lambda each: (each.node, each.first_ms)), lambda each: each.node):
+        of_node = list(group)
+        yield from ((each, following.first_ms) for each, following in pairwise(of_node))
+        yield of_node[-1], _END_OF_TIME_MS

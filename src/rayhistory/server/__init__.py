@@ -1,1 +1,1 @@
-"""The history server: sessions in the store, served as if their clusters were alive. Read-only by construction."""
+"""The history server: serves sessions from the store as if their clusters were alive. Read-only by construction."""

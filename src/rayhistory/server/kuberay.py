@@ -1,5 +1,6 @@
-"""KubeRay's own routes: the list of clusters, and the choice of one by cookies."""
+"""KubeRay's own routes: list the clusters, and select a session with cookies."""
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -7,21 +8,26 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from rayhistory.errors import AccessError, RayHistoryError, SessionNotFound
-from rayhistory.layout import SessionRef
-from rayhistory.layout.session import is_safe_component
-from rayhistory.server.answers import json_answer, text_answer
-from rayhistory.server.catalogue import LATEST, LIVE, RUNNING, Catalogue, Entry
-from rayhistory.server.guard import admit, guard_of, refusal
-from rayhistory.server.livesessions import kuberay_info, live_of
-from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, checked_selection
-from rayhistory.server.routing import resolver_of, retry, status_of
+from rayhistory.errors import AccessError, RayHistoryError, SessionNotFound, UsageError
+from rayhistory.live.kubernetes_resources import RayClusterResource
+from rayhistory.server.http.admission import admission_of, admit
+from rayhistory.server.http.auth_middleware import access_error_response
+from rayhistory.server.http.error_responses import text_error_response
+from rayhistory.server.http.responses import json_response
+from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.live_sessions import live_of
+from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, validated_selection
+from rayhistory.sessions import SessionRef
+from rayhistory.sessions.catalog import LATEST, LIVE, RUNNING, CatalogEntry
+from rayhistory.sessions.ref import is_safe_component
 
-_LIFETIME = 600
+_COOKIE_MAX_AGE_S = 600
 
 
-def cluster_info(entry: Entry) -> dict[str, Any]:
+def session_info(entry: CatalogEntry) -> dict[str, Any]:
+    """Describe a stored session as KubeRay does."""
     ref = entry.ref
     seconds = (entry.started_ms or 0) // 1000
     info: dict[str, Any] = {
@@ -36,25 +42,40 @@ def cluster_info(entry: Entry) -> dict[str, Any]:
     return info
 
 
+def live_cluster_info(cluster: RayClusterResource) -> dict[str, Any]:
+    """Describe a live cluster as KubeRay does."""
+    seconds = (cluster.created_ms or 0) // 1000
+    info: dict[str, Any] = {
+        "name": cluster.name,
+        "namespace": cluster.namespace,
+        "sessionName": LIVE,
+        "createTime": time.strftime("%Y-%m-%d %H:%M:%S +0000 UTC", time.gmtime(seconds)),
+        "createTimeStamp": seconds,
+    }
+    if cluster.owner_kind:
+        info |= {"ownerKind": cluster.owner_kind, "ownerName": cluster.owner_name}
+    return info
+
+
 async def clusters(request: Request) -> Response:
-    catalogue: Catalogue = resolver_of(request).catalogue
+    catalog = resolver_of(request).catalog
     try:
-        entries = await guard_of(request).visible(request, await catalogue.entries())
+        entries = await admission_of(request).filter_visible(request, await catalog.entries())
         discovered = await live_of(request).discovered(request)
     except RayHistoryError as error:
-        return text_answer(str(error), status_of(error), retry(status_of(error)))
-    known = {(each.namespace, each.name) for each in discovered}
-    live = [kuberay_info(each) for each in discovered] + [
-        {**cluster_info(entry), "sessionName": LIVE}
+        return text_error_response(error)
+    in_kubernetes = {(cluster.namespace, cluster.name) for cluster in discovered}
+    live = [live_cluster_info(cluster) for cluster in discovered] + [
+        {**session_info(entry), "sessionName": LIVE}
         for entry in entries
-        if catalogue.state(entry) == RUNNING and (entry.ref.namespace, entry.ref.cluster) not in known
+        if catalog.state(entry) == RUNNING and (entry.ref.namespace, entry.ref.cluster) not in in_kubernetes
     ]
     stored = sorted(entries, key=lambda entry: -(entry.started_ms or 0))
-    return json_answer([*live, *(cluster_info(entry) for entry in stored)])
+    return json_response([*live, *(session_info(entry) for entry in stored)])
 
 
 async def enter_cluster(request: Request) -> Response:
-    """`/{namespace}/{kind}/{name}[/{session}]`, and the older `/{namespace}/{name}[/{session}]`."""
+    """Serve `/{namespace}/{kind}/{name}[/{session}]`, and the older `/{namespace}/{name}[/{session}]`."""
     namespace, *rest = request.path_params["choice"].strip("/").split("/")
     kind = rest[0].lower() if rest and rest[0].lower() in ("raycluster", *OWNER_KINDS) else None
     if kind and len(rest) > 1:
@@ -62,48 +83,56 @@ async def enter_cluster(request: Request) -> Response:
     else:
         kind = "raycluster"
     if not 1 <= len(rest) <= 2:
-        return text_answer("use /enter_cluster/{namespace}/{kind}/{name}[/{session}]", 400)
+        return text_error_response(UsageError("use /enter_cluster/{namespace}/{kind}/{name}[/{session}]"))
     name, session = rest[0], rest[1] if len(rest) == 2 else LATEST
     try:
-        selection = checked_selection(namespace, name, session, kind if kind in OWNER_KINDS else None)
+        selection = validated_selection(namespace, name, session, kind if kind in OWNER_KINDS else None)
         await admit(request.scope, selection)
-        return await _entered(request, selection)
+        return await _select(request, selection)
     except AccessError as error:
-        return refusal(request, error)
+        return access_error_response(request, error)
+    except SessionNotFound as error:
+        return text_error_response(error, f"cluster {namespace}/{kind}/{name} with session {session} not found")
     except RayHistoryError as error:
-        message = str(error)
-        if status_of(error) == 404:
-            message = f"cluster {namespace}/{kind}/{name} with session {session} not found"
-        return text_answer(message, status_of(error), retry(status_of(error)))
+        return text_error_response(error)
 
 
-async def _entered(request: Request, selection: Selection) -> Response:
+async def _select(request: Request, selection: Selection) -> Response:
+    """Fold the selected session, or find its head, before the cookies are set."""
     live, resolver = live_of(request), resolver_of(request)
-    if head := await live.cluster_of(selection, request):
-        return _chosen(head, LIVE)
+    if cluster := await live.live_session_ref(selection, request):
+        return _selected_response(cluster, LIVE)
     try:
         entry = await resolver.entry(selection)
     except SessionNotFound:
-        now = msgspec.structs.replace(selection, session=LIVE)
-        alive = await live.cluster_of(now, request) if selection.session == LATEST else None
-        if alive is None:
+        if selection.session != LATEST:
             raise
-        return _chosen(alive, LIVE)
+        cluster = await live.live_session_ref(msgspec.structs.replace(selection, session=LIVE), request)
+        if cluster is None:
+            raise
+        return _selected_response(cluster, LIVE)
     await resolver.view(selection)
-    return _chosen(entry.ref, entry.ref.session)
+    return _selected_response(entry.ref, entry.ref.session)
 
 
-def _chosen(ref: SessionRef, session: str) -> Response:
-    answer = json_answer({"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": session})
+def _selected_response(ref: SessionRef, session: str) -> Response:
+    response = json_response({"name": ref.cluster, "namespace": ref.namespace, "result": "success", "session": session})
     values = (ref.cluster, ref.namespace, session, ref.owner_kind or "", ref.owner_name or "")
-    answer.raw_headers += cookie_headers(dict(zip(COOKIES, values, strict=True)))
-    return answer
+    response.raw_headers += cookie_headers(dict(zip(COOKIES, values, strict=True)))
+    return response
 
 
 def cookie_headers(cookies: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """The choice, for ten minutes from now; every answer renews it, as with KubeRay."""
+    """Set the cookies of a selection for ten minutes; every response renews them, as with KubeRay."""
     return [
-        (b"set-cookie", f"{name}={cookies[name]}; Path=/; Max-Age={_LIFETIME}".encode())
+        (b"set-cookie", f"{name}={cookies[name]}; Path=/; Max-Age={_COOKIE_MAX_AGE_S}".encode())
         for name in COOKIES
         if name in cookies and (cookies[name] == "" or is_safe_component(cookies[name]))
     ]
+
+
+ROUTES = [
+    Route("/clusters", clusters),
+    Route("/clusters/", clusters),
+    Route("/enter_cluster/{choice:path}", enter_cluster),
+]

@@ -1,20 +1,18 @@
-"""Ray's API below a session's address, one file per family."""
+"""All API routes below the path of a session."""
 
 from starlette.routing import BaseRoute
 
-from rayhistory.server.routes import (
+from rayhistory.server.history_api import dashboard_versions, metric_points, overview, session_gaps, table_rows
+from rayhistory.server.ray_api import (
     actors,
+    chrome_trace,
     cluster,
-    course,
-    dashboards,
+    grafana,
     jobs,
-    logs,
-    metrics,
+    log_files,
     nodes,
-    rows,
     state,
     summaries,
-    timeline,
 )
 
 SESSION_ROUTES: list[BaseRoute] = [
@@ -22,12 +20,14 @@ SESSION_ROUTES: list[BaseRoute] = [
     *jobs.ROUTES,
     *actors.ROUTES,
     *summaries.ROUTES,
-    *timeline.ROUTES,
-    *logs.ROUTES,
-    *metrics.ROUTES,
+    *chrome_trace.ROUTES,
+    *log_files.ROUTES,
+    *metric_points.ROUTES,
     *cluster.ROUTES,
-    *dashboards.ROUTES,
-    *course.ROUTES,
-    *rows.ROUTES,
+    *dashboard_versions.ROUTES,
+    *grafana.ROUTES,
+    *overview.ROUTES,
+    *session_gaps.ROUTES,
+    *table_rows.ROUTES,
     *state.ROUTES,
 ]

@@ -1,17 +1,18 @@
-"""One session as the routes see it: tables, snapshots and logs, whoever asks and however it was addressed."""
+"""SessionView: tables, dashboard responses and logs of one session, as route handlers see it."""
 
 import asyncio
 from typing import Any
 
-from rayhistory.events.spans import read_spans
-from rayhistory.index.query import Filter, OpenIndex, Query, Row
-from rayhistory.layout import SessionRef
-from rayhistory.server.answers import parsed
-from rayhistory.server.logfiles import Logs
+from rayhistory.events.profile_spans import read_spans
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.server.logs.source import LogSource
+from rayhistory.server.untrusted_json import decode_json
+from rayhistory.sessions import SessionRef
 
 
 class SessionView:
-    def __init__(self, ref: SessionRef, state: str, index: OpenIndex, logs: Logs) -> None:
+    def __init__(self, ref: SessionRef, state: str, index: OpenIndex, logs: LogSource) -> None:
         self.ref = ref
         self.state = state
         self.index = index
@@ -27,39 +28,41 @@ class SessionView:
     ) -> list[Row]:
         return await self.index.rows(Query(table, columns, filters, sort, limit))
 
-    async def spans(self, *filters: Filter) -> list[Row]:
-        """What was profiled in tasks, one row per span, by task and in the order of their ends."""
-        rows = await self.rows("profile_events", *filters, sort=("task_id", "attempt"))
-        return await asyncio.to_thread(lambda: sorted((span for row in rows for span in read_spans(row)), key=_place))
-
     async def row(self, table: str, *filters: Filter) -> Row | None:
-        found = await self.rows(table, *filters, limit=1)
-        return found[0] if found else None
+        rows = await self.rows(table, *filters, limit=1)
+        return rows[0] if rows else None
 
-    async def snapshot(self, uri: str) -> dict[str, Any]:
-        """The dashboard's last answer to this request, decoded; empty when there is none, or one that is no object.
+    async def spans(self, *filters: Filter) -> list[Row]:
+        """Return the profile spans of tasks, ordered by task, attempt and end."""
+        rows = await self.rows("profile_events", *filters, sort=("task_id", "attempt"))
+        return await asyncio.to_thread(
+            lambda: sorted((span for row in rows for span in read_spans(row)), key=_span_order)
+        )
 
-        The names that KubeRay's collector gives to answers do not tell whether there was a slash at the end.
+    async def dashboard_response(self, uri: str) -> dict[str, Any]:
+        """Return the last stored dashboard response for this URI, decoded; empty if there is none or it is no object.
+
+        KubeRay's collector stores a URI with and without a slash at the end under the same name.
         """
         path, mark, query = uri.partition("?")
-        spelled = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))
-        found = await self.rows("snapshots", Filter("uri", "in", spelled), sort=("-ns",), limit=1)
-        kept: dict[str, Any] = parsed(found[0]["body"], {}) if found else {}
-        return kept
+        spellings = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))
+        rows = await self.rows("snapshots", Filter("uri", "in", spellings), sort=("-ns",), limit=1)
+        response: dict[str, Any] = decode_json(rows[0]["body"], {}) if rows else {}
+        return response
 
     async def head_node(self) -> str | None:
-        """The id of the head node."""
-        found = await self.rows("nodes", Filter("is_head", "=", True), sort=("start_time_ms",), limit=1)
-        return found[0]["node_id"] if found else None
+        """Return the id of the head node; None if no event reported one."""
+        rows = await self.rows("nodes", Filter("is_head", "=", True), sort=("start_time_ms",), limit=1)
+        return rows[0]["node_id"] if rows else None
 
     @property
     def last_ms(self) -> int:
-        """The last sign of life."""
+        """Time of the last event, or of the session's end if that is later."""
         manifest = self.index.manifest
         closing = manifest.closing.ns if manifest.closing else 0
         return max(manifest.last_ns or 0, closing) // 1_000_000
 
 
-def _place(span: Row) -> tuple[str, int, int, int]:
-    """Spans of one task come in several rows when they were sent at several times."""
+def _span_order(span: Row) -> tuple[str, int, int, int]:
+    """Order spans across rows: a task that reported several times has several."""
     return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]

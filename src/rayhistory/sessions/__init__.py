@@ -1,8 +1,8 @@
-"""Every key in the bucket, and what the small objects behind some of them say."""
+"""Sessions in the store: their identity, keys, records and catalog."""
 
-from rayhistory.layout.keys import EventObject, Layout
-from rayhistory.layout.records import (
-    LARGEST_RECORD,
+from rayhistory.sessions.keys import EventObject, Layout
+from rayhistory.sessions.records import (
+    MAX_RECORD_BYTES,
     EndRecord,
     NodeSeal,
     Owner,
@@ -11,10 +11,10 @@ from rayhistory.layout.records import (
     VanishedRecord,
     read_record,
 )
-from rayhistory.layout.session import SessionRef
+from rayhistory.sessions.ref import SessionRef
 
 __all__ = [
-    "LARGEST_RECORD",
+    "MAX_RECORD_BYTES",
     "EndRecord",
     "EventObject",
     "Layout",

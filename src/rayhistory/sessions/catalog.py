@@ -1,4 +1,4 @@
-"""Which sessions there are, and whether each runs, has ended or has vanished: from listings alone."""
+"""The catalog: all sessions of a store and their states, from listings alone."""
 
 import asyncio
 import time
@@ -9,10 +9,20 @@ from typing import TypeVar
 import msgspec
 
 from rayhistory.errors import ObjectNotFound, RayHistoryError, SessionNotFound, StoreUnavailable
-from rayhistory.index.manifest import Closing
-from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, SessionRef, StartRecord, VanishedRecord, read_record
-from rayhistory.layout.session import session_time
-from rayhistory.server.noted import NotedSessions
+from rayhistory.sessions import (
+    MAX_RECORD_BYTES,
+    EndRecord,
+    Layout,
+    SessionRef,
+    StartRecord,
+    VanishedRecord,
+    read_record,
+)
+from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD
+from rayhistory.sessions.legacy_layout import LegacySessionScanner
+from rayhistory.sessions.records import Closing
+from rayhistory.sessions.ref import session_start_time
+from rayhistory.settings import Settings
 from rayhistory.storage import ObjectInfo, Store
 
 LATEST, LIVE = "latest", "live"
@@ -21,89 +31,110 @@ P = TypeVar("P")
 
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
 
-_FRESH = 2.0
-_QUICK = 0.2
-_OLD = 10.0
-_PATIENCE = 25.0
-_FEW_KEYS = 900  # less than a page
-_MANY_FOLDERS = 200
+_FRESH_FOR_S = 2.0
+_FAST_LISTING_S = 0.2
+_MAX_AGE_S = 10.0
+_LIST_TIMEOUT_S = 25.0
+_SEQUENTIAL_KEYS = 900
+"""Fewer than a page of keys: above this, clusters are listed in parallel."""
+_MAX_PARALLEL_FOLDERS = 200
 
 
-class Entry(msgspec.Struct):
-    """A session, as the listing shows it."""
+class CatalogEntry(msgspec.Struct):
+    """A session as the listing shows it."""
 
     ref: SessionRef
     recorded: bool = False
-    """Whether a collector of ours wrote its record; sessions of KubeRay's collectors have none."""
+    """True if our collector wrote records; KubeRay's collectors write none."""
     alive: float | None = None
-    sealed: bool = False
+    """Time of the last heartbeat, in seconds since the epoch."""
+    ended: bool = False
     vanished: bool = False
-    """Whether that is on record, as it is of a copy."""
+    """True if there is a vanished record, as in a copy of a vanished session."""
     started_ms: int | None = None
-    """By the session's name; the record knows better."""
+    """From the session's name; the start record is more exact."""
 
     @classmethod
-    def of(cls, ref: SessionRef) -> "Entry":
-        moment = session_time(ref.session)
-        return cls(ref, started_ms=int(moment.timestamp() * 1000) if moment else None)
+    def of(cls, ref: SessionRef) -> "CatalogEntry":
+        start = session_start_time(ref.session)
+        return cls(ref, started_ms=int(start.timestamp() * 1000) if start else None)
 
     def state(self, now: float, vanished_after: float) -> str:
-        if self.sealed or not self.recorded:
+        if self.ended or not self.recorded:
             return ENDED
         if self.vanished:
             return VANISHED
         return RUNNING if self.alive is not None and now - self.alive < vanished_after else VANISHED
 
 
-class Catalogue:
+class SessionCatalog:
+    """Lists sessions with a short cache, and reads their records."""
+
     def __init__(
         self,
         store: Store,
         layout: Layout,
         vanished_after: float,
-        is_there: Callable[[str, str], bool] = lambda namespace, cluster: False,
+        cluster_exists: Callable[[str, str], bool] = lambda namespace, cluster: False,
+        *,
+        read_legacy_layout: bool = False,
     ) -> None:
-        """`is_there` tells whether Kubernetes has the cluster: of KubeRay's own collectors there is no sign of life."""
+        """`cluster_exists` looks a cluster up in Kubernetes, because KubeRay's own collectors write no heartbeat."""
         self._store = store
         self._layout = layout
         self._vanished_after = vanished_after
-        self._is_there = is_there
-        self._entries: list[Entry] = []
-        self._clusters: dict[tuple[str, str], list[Entry]] = {}
-        self._listed = float("-inf")
-        self._took = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._cluster_exists = cluster_exists
+        self._entries: list[CatalogEntry] = []
+        self._clusters: dict[tuple[str, str], list[CatalogEntry]] = {}
+        self._listed_at = float("-inf")
+        self._listing_took = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
         self._failure: RayHistoryError | None = None
         self._lock = asyncio.Lock()
-        self._noted = NotedSessions(store, layout)
+        self._legacy = LegacySessionScanner(store, layout) if read_legacy_layout else None
         self._starts: dict[tuple[str, str, str], StartRecord] = {}
         self._ends: dict[tuple[str, str, str], EndRecord] = {}
         self._vanished: dict[tuple[str, str, str], VanishedRecord] = {}
 
-    async def entries(self) -> list[Entry]:
-        """Every session, running ones first, newest first. Raises when the store cannot be listed."""
-        age = time.monotonic() - self._listed
-        if self._took < _QUICK or age > _OLD:
-            await self._look()
-        elif age > _FRESH and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())  # a long listing is not waited for: the next visit has it
+    @classmethod
+    def from_settings(
+        cls,
+        store: Store,
+        layout: Layout,
+        settings: Settings,
+        cluster_exists: Callable[[str, str], bool] = lambda namespace, cluster: False,
+    ) -> "SessionCatalog":
+        return cls(
+            store, layout, settings.vanished_after, cluster_exists, read_legacy_layout=settings.read_legacy_layout
+        )
+
+    async def entries(self) -> list[CatalogEntry]:
+        """Return all sessions, running ones first, newest first. Raise if the store cannot be listed."""
+        age = time.monotonic() - self._listed_at
+        if self._listing_took < _FAST_LISTING_S or age > _MAX_AGE_S:
+            await self._refresh_if_stale()
+        elif age > _FRESH_FOR_S and (self._refreshing is None or self._refreshing.done()):
+            # a slow listing runs in the background, for the next request
+            self._refreshing = asyncio.create_task(self._refresh_if_stale())
         if self._failure:
             raise self._failure.with_traceback(None)
         return self._entries
 
-    async def _look(self) -> None:
+    async def _refresh_if_stale(self) -> None:
         async with self._lock:
-            if time.monotonic() - self._listed > _FRESH:
+            if time.monotonic() - self._listed_at > _FRESH_FOR_S:
                 await self._refresh()
 
     async def _refresh(self) -> None:
-        """A failure is remembered as long as a listing: those who wait do not ask a store that is away one by one."""
-        began = time.monotonic()
+        """List the store. A failure is cached like a result, so that waiting requests do not retry one by one."""
+        started = time.monotonic()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_LIST_TIMEOUT_S):
                 found = await self._list()
         except TimeoutError:
-            self._failure = StoreUnavailable(f"the store did not list its sessions within {_PATIENCE:g} s")
+            self._failure = StoreUnavailable(
+                f"listing the sessions of the store took longer than {_LIST_TIMEOUT_S:g} s"
+            )
         except RayHistoryError as error:
             self._failure = error
         else:
@@ -115,33 +146,37 @@ class Catalogue:
             self._starts = {identity: record for identity, record in self._starts.items() if identity in found}
             self._ends = {identity: record for identity, record in self._ends.items() if identity in found}
             self._vanished = {identity: record for identity, record in self._vanished.items() if identity in found}
-        self._listed = time.monotonic()
-        self._took = self._listed - began
+        self._listed_at = time.monotonic()
+        self._listing_took = self._listed_at - started
 
-    def state(self, entry: Entry) -> str:
-        if not entry.recorded and self._is_there(entry.ref.namespace, entry.ref.cluster) and self._is_newest(entry):
+    def state(self, entry: CatalogEntry) -> str:
+        if (
+            not entry.recorded
+            and self._cluster_exists(entry.ref.namespace, entry.ref.cluster)
+            and self._is_newest(entry)
+        ):
             return RUNNING
         return entry.state(time.time(), self._vanished_after)
 
-    def _is_newest(self, entry: Entry) -> bool:
+    def _is_newest(self, entry: CatalogEntry) -> bool:
         others = self._clusters.get((entry.ref.namespace, entry.ref.cluster), ())
         return all((other.started_ms or 0) <= (entry.started_ms or 0) for other in others)
 
-    async def find(self, namespace: str, cluster: str, session: str) -> Entry:
-        """The session of this name, or the newest one for `latest` and `live`."""
+    async def find(self, namespace: str, cluster: str, session: str) -> CatalogEntry:
+        """Return the session of this name, or the newest one for `latest` and `live`."""
         await self.entries()
-        return _first(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
+        return _select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
-    async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> Entry:
-        """The same, by what created the cluster."""
+    async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> CatalogEntry:
+        """Like `find`, by the owner of the cluster."""
         owned = [
-            e
-            for e in await self.entries()
-            if (e.ref.namespace, e.ref.owner_kind, e.ref.owner_name) == (namespace, kind, name)
+            entry
+            for entry in await self.entries()
+            if (entry.ref.namespace, entry.ref.owner_kind, entry.ref.owner_name) == (namespace, kind, name)
         ]
-        return _first(owned, session, f"{namespace}/{kind}/{name}")
+        return _select(owned, session, f"{namespace}/{kind}/{name}")
 
-    async def start(self, entry: Entry) -> StartRecord | None:
+    async def start(self, entry: CatalogEntry) -> StartRecord | None:
         if not entry.recorded:
             return None
         record = self._starts.get(entry.ref.identity)
@@ -151,8 +186,8 @@ class Catalogue:
                 self._starts[entry.ref.identity] = record
         return record
 
-    async def end(self, entry: Entry) -> EndRecord | None:
-        if not entry.sealed:
+    async def end(self, entry: CatalogEntry) -> EndRecord | None:
+        if not entry.ended:
             return None
         record = self._ends.get(entry.ref.identity)
         if record is None:
@@ -161,17 +196,17 @@ class Catalogue:
                 self._ends[entry.ref.identity] = record
         return record
 
-    async def closing(self, entry: Entry) -> Closing | None:
-        """How what was left open is to be closed; None while the session runs."""
+    async def closing(self, entry: CatalogEntry) -> Closing | None:
+        """Return the end that the index assumes for unfinished tasks and actors; None while the session runs."""
         state = self.state(entry)
         if state == RUNNING:
             return None
         if state == VANISHED:
-            return Closing(await self._last_life_ns(entry), clean=False)
+            return Closing(await self._last_heartbeat_ns(entry), clean=False)
         end = await self.end(entry)
         return Closing(end.ended_ms * 1_000_000 if end else 0, clean=True, open=end.open if end else False)
 
-    async def _last_life_ns(self, entry: Entry) -> int:
+    async def _last_heartbeat_ns(self, entry: CatalogEntry) -> int:
         record = self._vanished.get(entry.ref.identity)
         if record is None and entry.vanished:
             record = await self._read(self._layout.vanished_key(entry.ref), VanishedRecord)
@@ -181,74 +216,77 @@ class Catalogue:
 
     async def _read(self, key: str, kind: type[T]) -> T | None:
         try:
-            return read_record(await self._store.get_range(key, 0, LARGEST_RECORD), kind)
+            return read_record(await self._store.get_range(key, 0, MAX_RECORD_BYTES), kind)
         except ObjectNotFound:
             return None
 
-    def _order(self, entry: Entry) -> tuple[bool, int, SessionRef]:
+    def _order(self, entry: CatalogEntry) -> tuple[bool, int, SessionRef]:
         return self.state(entry) != RUNNING, -(entry.started_ms or 0), entry.ref
 
-    async def _list(self) -> dict[tuple[str, str, str], Entry]:
+    async def _list(self) -> dict[tuple[str, str, str], CatalogEntry]:
         layout = self._layout
-        noted, old, present, records, removed = await asyncio.gather(
-            self._noted.sessions(),
-            self._known(layout.old_metadata_prefix(), layout.parse_old_metadata_key),
-            self._known(layout.metadata_prefix(), layout.parse_metadata_key),
-            self._known(layout.sessions_prefix(), layout.parse_record_key),
-            self._known(layout.tombstones_prefix(), layout.parse_mark_key),
+        legacy, v1_6, v1_7, records, removed = await asyncio.gather(
+            self._legacy_sessions(),
+            self._parsed(layout.v1_6_metadata_prefix(), layout.parse_v1_6_metadata_key),
+            self._parsed(layout.metadata_prefix(), layout.parse_metadata_key),
+            self._parsed(layout.sessions_prefix(), layout.parse_record_key),
+            self._parsed(layout.tombstones_prefix(), layout.parse_pin_or_tombstone_key),
         )
-        entries = {ref.identity: Entry.of(ref) for ref in (*noted, *(ref for ref, _ in (*old, *present)))}
+        entries = {ref.identity: CatalogEntry.of(ref) for ref in (*legacy, *(ref for ref, _ in (*v1_6, *v1_7)))}
         for (ref, record), modified in records:
-            entry = entries.get(ref.identity) or entries.setdefault(ref.identity, Entry.of(ref))
+            entry = entries.get(ref.identity) or entries.setdefault(ref.identity, CatalogEntry.of(ref))
             _add_record(entry, record, modified)
         for ref, _ in removed:
             entries.pop(ref.identity, None)
         return entries
 
-    async def _known(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
-        """What the keys below a prefix stand for, and when each was written."""
-        return [(known, info.modified) for info in await self._keys(prefix) if (known := parse(info.key)) is not None]
+    async def _legacy_sessions(self) -> list[SessionRef]:
+        return await self._legacy.sessions() if self._legacy else []
+
+    async def _parsed(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
+        """Return the parsed keys below a prefix with their modification times."""
+        return [(parsed, info.modified) for info in await self._keys(prefix) if (parsed := parse(info.key)) is not None]
 
     async def _keys(self, prefix: str) -> list[ObjectInfo]:
-        """Pages come one after the other: when there are many, the trees of clusters are listed side by side."""
+        """List the keys below a prefix. Pages are sequential, so many keys are listed by cluster in parallel."""
         found = []
         async for info in self._store.list_all(prefix):
             found.append(info)
-            if len(found) == _FEW_KEYS:
+            if len(found) == _SEQUENTIAL_KEYS:
                 break
         else:
             return found
         upper = await self._store.list_folder(prefix)
-        below = await asyncio.gather(*(self._side_by_side(f"{prefix}/{folder}") for folder in upper.folders))
+        below = await asyncio.gather(*(self._list_parallel(f"{prefix}/{folder}") for folder in upper.folders))
         return [*upper.objects, *chain.from_iterable(below)]
 
-    async def _side_by_side(self, prefix: str) -> list[ObjectInfo]:
+    async def _list_parallel(self, prefix: str) -> list[ObjectInfo]:
         listing = await self._store.list_folder(prefix)
-        if len(listing.folders) > _MANY_FOLDERS:  # with little in each
-            return await self._all(prefix)
-        below = await asyncio.gather(*(self._all(f"{prefix}/{folder}") for folder in listing.folders))
+        if len(listing.folders) > _MAX_PARALLEL_FOLDERS:  # each holds few keys
+            return await self._list_all(prefix)
+        below = await asyncio.gather(*(self._list_all(f"{prefix}/{folder}") for folder in listing.folders))
         return [*listing.objects, *chain.from_iterable(below)]
 
-    async def _all(self, prefix: str) -> list[ObjectInfo]:
+    async def _list_all(self, prefix: str) -> list[ObjectInfo]:
         return [info async for info in self._store.list_all(prefix)]
 
 
-def _add_record(entry: Entry, record: str, modified: float) -> None:
+def _add_record(entry: CatalogEntry, record: str, modified: float) -> None:
     entry.recorded = True
-    if record == "alive" or (record == "start.json" and entry.alive is None):
+    if record == ALIVE_RECORD or (record == START_RECORD and entry.alive is None):
         entry.alive = modified
-    elif record == "end.json":
-        entry.sealed = True
-    elif record == "vanished.json":
+    elif record == END_RECORD:
+        entry.ended = True
+    elif record == VANISHED_RECORD:
         entry.vanished = True
 
 
-def _first(candidates: list[Entry], session: str, where: str) -> Entry:
+def _select(candidates: list[CatalogEntry], session: str, where: str) -> CatalogEntry:
     if session in (LATEST, LIVE):
         if candidates:
             return max(candidates, key=lambda entry: entry.started_ms or 0)
-        raise SessionNotFound(f"no session of {where} is in the store")
+        raise SessionNotFound(f"the store has no session of {where}")
     for entry in candidates:
         if entry.ref.session == session:
             return entry
-    raise SessionNotFound(f"no session {session} of {where} is in the store")
+    raise SessionNotFound(f"the store has no session {session} of {where}")

@@ -1,27 +1,27 @@
-"""The one module that knows every key.
+"""The names of all objects in the store, both ways: keys from sessions, and sessions from keys.
 
-KubeRay's current layout (its v1.7) for what it has too, and our own tree `ray-history/` beside it for what it has not:
+KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own tree `ray-history/` for the rest:
 
     cluster-metadata/<kind>/<ns>_[<owner>_]<cluster>/<session>          empty: the session exists
     cluster-history/<kind>/<ns>/[<owner>/]<cluster>/<session>/
-        <node>/node_events/<node>-<hour>-<ns>.jsonl[.gz]                 events of no job
-        <node>/job_events/<job>/<node>-<hour>-<ns>.jsonl[.gz]            events of a job
-        <node>/logs/<path>                                               log files, whole
-        fetched_endpoints/restful__…                                     the dashboard's last answers
-    metadir/<cluster>_<ns>/<session>, <cluster>_<ns>/<session>/…         the same in KubeRay's v1.6, written on request
-    <ns>/<cluster>/<session>/events.log, metadata.json                   as early field notes had it, only read
+        <node>/node_events/<node>-<hour>-<ns>.jsonl[.gz]                 events without a job
+        <node>/job_events/<job>/<node>-<hour>-<ns>.jsonl[.gz]            events of one job
+        <node>/logs/<path>                                               complete log files
+        fetched_endpoints/restful__…                                     last dashboard response of each path
+    metadir/<cluster>_<ns>/<session>, <cluster>_<ns>/<session>/…         the same in KubeRay v1.6, written on request
+    <ns>/<cluster>/<session>/events.log, metadata.json                   legacy layout, read on request
     ray-history/sessions/<ns>/<cluster>/<session>/                       start.json, alive, end.json or vanished.json
-    ray-history/seals/<ns>/<cluster>/<session>/<node>.json               what the collector of a node has counted
+    ray-history/seals/<ns>/<cluster>/<session>/<node>.json               counts of one node's collector
     ray-history/snapshots/<ns>/<cluster>/<session>/<node>-<hour>-<ns>.jsonl[.gz]
-                                                                         the dashboard's answers, each with its time
+                                                                         dashboard responses with their times
     ray-history/logs/<ns>/<cluster>/<session>/<node>/<folder>/<number>-….pack
                                                                          appended bytes of log files, see `packs`
     ray-history/metrics/<ns>/<cluster>/<session>/<node>/<ms>.msgpack.zst
-                                                                         samples of a node's metrics, see `metrics`
-    ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, claim,
+                                                                         metric samples of one node, see `metrics`
+    ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, claim (the lease),
                                                                          <n>-<build>/<table>.<part>.parquet
-    ray-history/pins/<ns>/<cluster>/<session>                            empty: retention leaves the session alone
-    ray-history/tombstones/<ns>/<cluster>/<session>                      the session is being removed, and not shown
+    ray-history/pins/<ns>/<cluster>/<session>                            empty: excluded from retention
+    ray-history/tombstones/<ns>/<cluster>/<session>                      the session is being removed, and hidden
 """
 
 import base64
@@ -32,22 +32,26 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from rayhistory.layout.session import SessionRef, is_safe_component, is_session_name
-from rayhistory.settings import parse_name
+from rayhistory.names import parse_dns_name
+from rayhistory.sessions.ref import SessionRef, is_safe_component, is_session_name
 
 NODE_EVENTS = "node_events"
 JOB_EVENTS = "job_events"
-SNAPSHOTS = "snapshots"
+EVENT_FOLDERS = (NODE_EVENTS, JOB_EVENTS)
+DASHBOARD_RESPONSES = "snapshots"
 V1_6, V1_7 = "v1.6", "v1.7"
+START_RECORD, ALIVE_RECORD, END_RECORD, VANISHED_RECORD = "start.json", "alive", "end.json", "vanished.json"
+LEASE = "claim"
+MANIFEST_GLOB = "manifest-*"
 
+_ENDPOINT_PREFIX = "restful__"
 _EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
-_METRICS = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
-_MANIFEST = re.compile(r"manifest-([0-9]+)\.json\Z")
-CLAIM = "claim"
+_METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
+_MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
 
 
 class EventObject(msgspec.Struct, frozen=True):
-    """An object that holds events or snapshots, as a listing shows it."""
+    """An object that holds events or dashboard responses."""
 
     key: str
     size: int
@@ -55,33 +59,33 @@ class EventObject(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """Reads what every release wrote; `as_of` says as which release of KubeRay's collector it writes."""
+    """Keys below a common prefix. Reads the layouts of all releases; writes that of one KubeRay release."""
 
-    def __init__(self, root: str = "", as_of: str = V1_7) -> None:
+    def __init__(self, root: str = "", release: str = V1_7) -> None:
         self.root = "/".join(part for part in root.split("/") if part)
-        self.old = as_of == V1_6
+        self.writes_v1_6 = release == V1_6
 
     def _join(self, *parts: str) -> str:
         return "/".join(part for part in (self.root, *parts) if part)
 
     def moved(self, key: str, to: "Layout") -> str:
-        """The same object's key in another store, which may have another prefix."""
+        """Translate a key to a store with another prefix."""
         return to._join(key.removeprefix(self.root + "/") if self.root else key)
 
-    # KubeRay's trees
+    # KubeRay's layout since v1.7
 
     def metadata_prefix(self) -> str:
         return self._join("cluster-metadata")
 
     def metadata_key(self, ref: SessionRef) -> str:
-        if self.old:
-            return self.old_metadata_key(ref)
+        if self.writes_v1_6:
+            return self.v1_6_metadata_key(ref)
         kind, owner = ref.owner_kind or "raycluster", ref.owner_name
         names = [ref.namespace, owner, ref.cluster] if owner else [ref.namespace, ref.cluster]
         return self._join("cluster-metadata", kind, "_".join(names), ref.session)
 
     def parse_metadata_key(self, key: str) -> SessionRef | None:
-        """None for what is not a session's key: folder markers and things of others."""
+        """Return the session of a metadata key, or None for folder markers and unrelated objects."""
         prefix = self.metadata_prefix() + "/"
         parts = key.removeprefix(prefix).split("/") if key.startswith(prefix) else []
         if len(parts) != 3 or not is_session_name(parts[2]):
@@ -102,18 +106,20 @@ class Layout:
         )
 
     def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
-        """Where a rotated spool file goes; the category is node_events, job_events/<job> or snapshots. v1.6 took only
-        names that end with the hour; what is before it tells the files of an hour apart."""
+        """Return the key of an uploaded spool segment; the category is node_events, job_events/<job> or snapshots.
+
+        KubeRay v1.6 accepts only names that end with the hour, so the time that makes them unique comes before it.
+        """
         hour = datetime.fromtimestamp(created_ns // 10**9, UTC).strftime("%Y-%m-%d-%H")
         name = f"{node}-{hour}-{created_ns}.jsonl" + (".gz" if compressed else "")
-        if category == SNAPSHOTS:
-            return f"{self.snapshots_prefix(ref)}/{name}"
-        if self.old:
-            return f"{self.old_history_prefix(ref)}/{_old_category(category)}/{node}-{created_ns}-{hour}"
+        if category == DASHBOARD_RESPONSES:
+            return f"{self.dashboard_responses_prefix(ref)}/{name}"
+        if self.writes_v1_6:
+            return f"{self.v1_6_history_prefix(ref)}/{_v1_6_category(category)}/{node}-{created_ns}-{hour}"
         return f"{self.history_prefix(ref)}/{node}/{category}/{name}"
 
     def parse_event_key(self, ref: SessionRef, key: str, size: int) -> EventObject | None:
-        """An object below the session's history that holds events; None for logs and everything else."""
+        """Return an object with events below the session's history, or None for logs and all else."""
         parts = key.removeprefix(self.history_prefix(ref) + "/").split("/")
         if len(parts) < 3 or not _EVENT_FILE.search(parts[-1]):
             return None
@@ -125,104 +131,107 @@ class Layout:
         return f"{self.history_prefix(ref)}/{node}/logs"
 
     def log_key(self, ref: SessionRef, node: str, path: str) -> str:
-        prefix = self.old_logs_prefix(ref, node) if self.old else self.logs_prefix(ref, node)
+        prefix = self.v1_6_logs_prefix(ref, node) if self.writes_v1_6 else self.logs_prefix(ref, node)
         return f"{prefix}/{PurePosixPath(path)}"
 
     def endpoint_key(self, ref: SessionRef, uri: str) -> str:
-        prefix = self.old_endpoints_prefixes(ref)[0] if self.old else self.endpoints_prefix(ref)
-        return f"{prefix}/restful__{uri.strip('/').replace('/', '__')}"
+        prefix = self.v1_6_endpoints_prefixes(ref)[0] if self.writes_v1_6 else self.endpoints_prefix(ref)
+        return f"{prefix}/{_ENDPOINT_PREFIX}{uri.strip('/').replace('/', '__')}"
 
     def endpoints_prefix(self, ref: SessionRef) -> str:
         return f"{self.history_prefix(ref)}/fetched_endpoints"
 
-    # What KubeRay wrote before its v1.7
+    # KubeRay's layout before v1.7
 
-    def old_metadata_prefix(self) -> str:
+    def v1_6_metadata_prefix(self) -> str:
         return self._join("metadir")
 
-    def old_metadata_key(self, ref: SessionRef) -> str:
+    def v1_6_metadata_key(self, ref: SessionRef) -> str:
         return self._join("metadir", f"{ref.cluster}_{ref.namespace}", ref.session)
 
-    def parse_old_metadata_key(self, key: str) -> SessionRef | None:
-        """`metadir/<cluster>_<namespace>/<session>`: the cluster came first then, and there were no owners."""
-        parts = key.removeprefix(self.old_metadata_prefix() + "/").split("/")
+    def parse_v1_6_metadata_key(self, key: str) -> SessionRef | None:
+        """Return the session of `metadir/<cluster>_<namespace>/<session>`: the cluster comes first, without owners."""
+        parts = key.removeprefix(self.v1_6_metadata_prefix() + "/").split("/")
         names = parts[0].split("_")
         if len(parts) != 2 or len(names) != 2 or not is_session_name(parts[1]) or not all(map(_is_name, names)):
             return None
         return SessionRef(names[1], names[0], parts[1])
 
-    def old_history_prefix(self, ref: SessionRef) -> str:
-        """Below it: node_events/, job_events/<base64>/, logs/<node>/ (in that order) and fetched_endpoints/."""
+    def v1_6_history_prefix(self, ref: SessionRef) -> str:
+        """Parent of node_events/, job_events/<base64>/, logs/<node>/ and fetched_endpoints/."""
         return self._join(f"{ref.cluster}_{ref.namespace}", ref.session)
 
-    def old_endpoints_prefixes(self, ref: SessionRef) -> list[str]:
-        prefix = self.old_history_prefix(ref)
+    def v1_6_endpoints_prefixes(self, ref: SessionRef) -> list[str]:
+        prefix = self.v1_6_history_prefix(ref)
         return [f"{prefix}/fetched_endpoints", self._join(f"{ref.cluster}_{ref.namespace}", "meta", ref.session)]
 
-    def old_logs_prefix(self, ref: SessionRef, node: str = "") -> str:
-        prefix = f"{self.old_history_prefix(ref)}/logs"
+    def v1_6_logs_prefix(self, ref: SessionRef, node: str = "") -> str:
+        prefix = f"{self.v1_6_history_prefix(ref)}/logs"
         return f"{prefix}/{node}" if node else prefix
 
-    # What early field notes show: all events of a session in one object
+    # Legacy layout: all events of a session in one object
 
-    def noted_prefix(self, *names: str) -> str:
-        """Below it is a folder per namespace, in it one per cluster, and in it one per session."""
+    def legacy_prefix(self, *names: str) -> str:
+        """Folder of a namespace, a cluster or a session, by the number of names."""
         return self._join(*names)
 
-    def is_noted_name(self, name: str) -> bool:
-        """Whether a folder can be that of a namespace or cluster there: those of the other layouts cannot."""
+    def is_legacy_folder_name(self, name: str) -> bool:
+        """Return whether a folder can be a namespace or cluster; the folders of other layouts cannot."""
         return name not in {"cluster-metadata", "cluster-history", "metadir", "ray-history"} and _is_name(name)
 
-    def noted_events_key(self, ref: SessionRef) -> str:
-        return f"{self.noted_prefix(*ref.identity)}/events.log"
+    def legacy_events_key(self, ref: SessionRef) -> str:
+        return f"{self.legacy_prefix(*ref.identity)}/events.log"
 
-    def noted_metadata_key(self, ref: SessionRef) -> str:
-        return f"{self.noted_prefix(*ref.identity)}/metadata.json"
+    def legacy_metadata_key(self, ref: SessionRef) -> str:
+        return f"{self.legacy_prefix(*ref.identity)}/metadata.json"
 
-    # Our tree
+    # Our own tree, ray-history/
 
     def sessions_prefix(self) -> str:
         return self._join("ray-history", "sessions")
 
     def scratch_prefix(self) -> str:
-        """Where a check may write and delete."""
+        """Prefix for the test objects of `rayhistory doctor`."""
         return self._join("ray-history", "doctor")
 
     def _own(self, tree: str, ref: SessionRef) -> str:
         return self._join("ray-history", tree, ref.path)
 
+    def records_prefix(self, ref: SessionRef) -> str:
+        return self._own("sessions", ref)
+
     def start_key(self, ref: SessionRef) -> str:
-        return self._own("sessions", ref) + "/start.json"
+        return f"{self.records_prefix(ref)}/{START_RECORD}"
 
     def alive_key(self, ref: SessionRef) -> str:
-        return self._own("sessions", ref) + "/alive"
+        return f"{self.records_prefix(ref)}/{ALIVE_RECORD}"
 
     def end_key(self, ref: SessionRef) -> str:
-        return self._own("sessions", ref) + "/end.json"
+        return f"{self.records_prefix(ref)}/{END_RECORD}"
 
     def vanished_key(self, ref: SessionRef) -> str:
-        return self._own("sessions", ref) + "/vanished.json"
+        return f"{self.records_prefix(ref)}/{VANISHED_RECORD}"
 
     def node_seal_key(self, ref: SessionRef, node: str) -> str:
         return f"{self.node_seals_prefix(ref)}/{node}.json"
 
     def node_seals_prefix(self, ref: SessionRef) -> str:
-        """Apart from the records, because those of all sessions are listed again and again, and nodes are many."""
+        """Seals are not below the records, because the records of all sessions are listed often and nodes are many."""
         return self._own("seals", ref)
 
     def parse_record_key(self, key: str) -> tuple[SessionRef, str] | None:
-        """The session and the record's name (start.json, alive, …) behind a key of the sessions tree."""
+        """Return session and record name (start.json, alive, …) of a key in the sessions tree."""
         parts = key.removeprefix(self.sessions_prefix() + "/").split("/")
         if len(parts) != 4 or not (_is_name(parts[0]) and _is_name(parts[1]) and is_session_name(parts[2])):
             return None
         return SessionRef(parts[0], parts[1], parts[2]), parts[3]
 
     def own_prefix(self) -> str:
-        """Below it is a folder per tree, and in most of them `<namespace>/<cluster>/<session>`."""
+        """Parent of one folder per tree; most trees contain `<namespace>/<cluster>/<session>`."""
         return self._join("ray-history")
 
     def is_tree_of_sessions(self, tree: str) -> bool:
-        """Whether what lies there belongs to sessions, also in trees that a later release has added."""
+        """Return whether a tree holds data of sessions. Trees of later releases do."""
         return tree not in {"pins", "tombstones", "doctor"}
 
     def own_tree_prefix(self, tree: str, ref: SessionRef) -> str:
@@ -240,39 +249,39 @@ class Layout:
     def tombstone_key(self, ref: SessionRef) -> str:
         return self._own("tombstones", ref)
 
-    def parse_mark_key(self, key: str) -> SessionRef | None:
-        """The session behind the key of a pin or a tombstone."""
+    def parse_pin_or_tombstone_key(self, key: str) -> SessionRef | None:
+        """Return the session of a pin or tombstone key."""
         parts = key.removeprefix(self.own_prefix() + "/").split("/")
         if len(parts) != 4 or not (_is_name(parts[1]) and _is_name(parts[2]) and is_session_name(parts[3])):
             return None
         return SessionRef(parts[1], parts[2], parts[3])
 
-    def snapshots_prefix(self, ref: SessionRef) -> str:
+    def dashboard_responses_prefix(self, ref: SessionRef) -> str:
         return self._own("snapshots", ref)
 
-    def parse_snapshot_key(self, key: str, size: int) -> EventObject | None:
+    def parse_dashboard_responses_key(self, key: str, size: int) -> EventObject | None:
         name = key.rpartition("/")[2]
         match = _EVENT_FILE.search(name)
         return EventObject(key, size, name[: match.start()]) if match else None
 
     def packs_prefix(self, ref: SessionRef) -> str:
-        """Below it is a folder per node."""
+        """Parent of one folder per node."""
         return self._own("logs", ref)
 
     def node_packs_prefix(self, ref: SessionRef, node: str) -> str:
         return f"{self.packs_prefix(ref)}/{node}"
 
     def metrics_prefix(self, ref: SessionRef) -> str:
-        """Below it is a folder per node."""
+        """Parent of one folder per node."""
         return self._own("metrics", ref)
 
     def metrics_key(self, ref: SessionRef, node: str, first_ms: int) -> str:
         return f"{self.metrics_prefix(ref)}/{node}/{first_ms:013d}.msgpack.zst"
 
     def parse_metrics_key(self, ref: SessionRef, key: str) -> tuple[str, int] | None:
-        """The node, and the time at which its samples begin."""
+        """Return the node and the time of its first sample in ms."""
         parts = key.removeprefix(self.metrics_prefix(ref) + "/").split("/")
-        match = _METRICS.match(parts[-1])
+        match = _METRICS_FILE.match(parts[-1])
         return (parts[0], int(match[1])) if match and len(parts) == 2 and is_safe_component(parts[0]) else None
 
     def index_prefix(self, ref: SessionRef) -> str:
@@ -281,16 +290,16 @@ class Layout:
     def manifest_key(self, ref: SessionRef, generation: int) -> str:
         return f"{self.index_prefix(ref)}/manifest-{generation}.json"
 
-    def claim_key(self, ref: SessionRef) -> str:
-        """Says that somebody is folding the session."""
-        return f"{self.index_prefix(ref)}/{CLAIM}"
+    def lease_key(self, ref: SessionRef) -> str:
+        """Return the key of the lease of a session."""
+        return f"{self.index_prefix(ref)}/{LEASE}"
 
     def parse_manifest_key(self, key: str) -> int | None:
-        match = _MANIFEST.match(key.rpartition("/")[2])
+        match = _MANIFEST_FILE.match(key.rpartition("/")[2])
         return int(match[1]) if match else None
 
     def generation_of(self, ref: SessionRef, key: str) -> int | None:
-        """The generation to which an object of the index belongs: its manifest, or a file in a folder `<n>-<build>`."""
+        """Return the generation of an index object: a manifest, or a file in a folder `<n>-<build>`."""
         manifest = self.parse_manifest_key(key)
         if manifest is not None:
             return manifest
@@ -300,9 +309,13 @@ class Layout:
     def index_file_key(self, ref: SessionRef, build: str, table: str, part: int) -> str:
         return f"{self.index_prefix(ref)}/{build}/{table}.{part}.parquet"
 
+    def covered_key(self, ref: SessionRef, build: str) -> str:
+        """Return the key of the list of objects that a generation covers."""
+        return f"{self.index_prefix(ref)}/{build}/covered.json"
 
-def _old_category(category: str) -> str:
-    """Jobs were folders by the base64 of their ids."""
+
+def _v1_6_category(category: str) -> str:
+    """KubeRay v1.6 names job folders by the base64 of their ids."""
     folder, _, job = category.partition("/")
     try:
         return f"{folder}/{base64.b64encode(bytes.fromhex(job)).decode()}" if job else folder
@@ -310,19 +323,25 @@ def _old_category(category: str) -> str:
         return category
 
 
+def endpoint_uri(key: str) -> str:
+    """Return the URI of a dashboard response from its key, with sorted query parameters."""
+    path, mark, query = key.rpartition("/")[2].removeprefix(_ENDPOINT_PREFIX).partition("?")
+    return "/" + path.replace("__", "/") + mark + "&".join(sorted(query.split("&")))
+
+
 def is_event_file(name: str) -> bool:
-    """Names of event objects, of every release."""
+    """Return whether a name is that of an object with events, in any release."""
     return _EVENT_FILE.search(name) is not None
 
 
-@functools.lru_cache(maxsize=4096)  # a listing asks the same few again and again
+@functools.lru_cache(maxsize=4096)  # listings repeat a few names many times
 def _is_name(text: str) -> bool:
     try:
-        return parse_name(text) == text
+        return parse_dns_name(text) == text
     except ValueError:
         return False
 
 
 def is_node_folder(name: str) -> bool:
-    """A folder right below a session's history that is a node's, as far as its name can tell."""
+    """Return whether a folder of a session's history can be that of a node."""
     return name != "fetched_endpoints" and is_safe_component(name)

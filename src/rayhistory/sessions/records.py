@@ -1,4 +1,4 @@
-"""The small JSON objects that say when a session began, that it ended well, and what each node sent."""
+"""Records: small JSON objects about the start, end and completeness of a session."""
 
 from typing import Annotated, TypeVar
 
@@ -7,16 +7,16 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 // 10**6)]
-"""Since 1970; as nanoseconds, it fits into 64 bits."""
+"""Since the epoch. The limit keeps nanoseconds within 64 bits."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-LARGEST_RECORD = 16 << 20
-"""Bytes: no record of ours has so many, and more than that is not read of what stands in the place of one."""
+MAX_RECORD_BYTES = 16 << 20
+"""Our records are far smaller. Longer objects are read only up to here, and then rejected."""
 
 
 def read_record(data: bytes, kind: type[T]) -> T | None:
-    """What a small object of JSON says; None when it cannot be read, for who knows who wrote it."""
+    """Parse a record; return None if it is malformed, because stored objects are untrusted."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -24,7 +24,7 @@ def read_record(data: bytes, kind: type[T]) -> T | None:
 
 
 class StartRecord(msgspec.Struct, omit_defaults=True):
-    """`start.json`: written by the head's collector as soon as it knows the session."""
+    """`start.json`: written by the head's collector when it finds the session."""
 
     namespace: str
     cluster: str
@@ -40,17 +40,29 @@ class StartRecord(msgspec.Struct, omit_defaults=True):
 
 
 class EndRecord(msgspec.Struct, omit_defaults=True):
-    """`end.json`: its presence means a clean end, or that nothing more is known of what went on."""
+    """`end.json`: the session ended cleanly, or is a snapshot of a session that went on."""
 
     ended_ms: Milliseconds
     reason: str = ""
     open: bool = False
-    """What is kept is a look at a session that went on."""
+    """True for a snapshot of a session that went on."""
     format: int = 1
 
 
+class Closing(msgspec.Struct, frozen=True):
+    """The end of a session as its index infers it; part of the manifest."""
+
+    ns: int
+    clean: bool
+    open: bool = False
+    """The session went on after its last record: unfinished tasks and actors keep their states."""
+
+
 class VanishedRecord(msgspec.Struct, omit_defaults=True):
-    """`vanished.json`: the session had vanished when it was copied here, where `alive` is as young as the copy."""
+    """`vanished.json`: the session had vanished before it was copied.
+
+    The `alive` object of a copy is no older than the copy.
+    """
 
     last_ms: Milliseconds
     format: int = 1
@@ -62,7 +74,7 @@ class Owner(msgspec.Struct, frozen=True, order=True):
 
 
 class Tombstone(msgspec.Struct, omit_defaults=True):
-    """The session is being removed. It says what the metadata keys said, which go first."""
+    """Marks a session as being removed. Lists its owners, because the metadata keys that name them go first."""
 
     made_ms: int
     reason: str = ""
@@ -71,7 +83,7 @@ class Tombstone(msgspec.Struct, omit_defaults=True):
 
 
 class NodeSeal(msgspec.Struct, omit_defaults=True):
-    """`seals/…/<node>.json`: what one node's collector has counted, written when it ends."""
+    """`seals/…/<node>.json`: the counts of one node's collector, written when it ends."""
 
     node_id: str
     sealed_ms: Milliseconds
@@ -80,6 +92,6 @@ class NodeSeal(msgspec.Struct, omit_defaults=True):
     set_aside: Count = 0
     dropped: Count = 0
     late: Count = 0
-    """Events that reached the store after the node had been sealed before."""
+    """Events that reached the store after an earlier seal of this node."""
     left_behind: list[str] = []
     format: int = 1

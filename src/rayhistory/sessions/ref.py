@@ -1,4 +1,4 @@
-"""Which session is meant: (namespace, cluster, session name). The owner is an attribute, not part of the identity."""
+"""SessionRef: the identity of a session."""
 
 import re
 from datetime import UTC, datetime
@@ -6,24 +6,24 @@ from datetime import UTC, datetime
 import msgspec
 
 from rayhistory.errors import UsageError
-from rayhistory.settings import parse_name
+from rayhistory.names import parse_dns_name
 
-_SESSION = re.compile(r"session_(\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2})_(\d{6})(_[A-Za-z0-9.-]+)?\Z", re.ASCII)
-_COMPONENT = re.compile(r"[A-Za-z0-9._-]+\Z")
+_SESSION_NAME = re.compile(r"session_(\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2})_(\d{6})(_[A-Za-z0-9.-]+)?\Z", re.ASCII)
+_PATH_COMPONENT = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 def is_session_name(name: str) -> bool:
-    return len(name) <= 128 and _SESSION.match(name) is not None
+    return len(name) <= 128 and _SESSION_NAME.match(name) is not None
 
 
 def is_safe_component(text: str) -> bool:
-    """Fit to be one part of a path: what comes from outside is checked with this before it names anything."""
-    return text not in {"", ".", ".."} and len(text) <= 255 and _COMPONENT.match(text) is not None
+    """Return whether untrusted text is safe as one component of a path or key."""
+    return text not in {"", ".", ".."} and len(text) <= 255 and _PATH_COMPONENT.match(text) is not None
 
 
-def session_time(name: str) -> datetime | None:
-    """The time in a session's name, read as UTC, as KubeRay does."""
-    match = _SESSION.match(name)
+def session_start_time(name: str) -> datetime | None:
+    """Return the time in a session's name. It is read as UTC, as in KubeRay."""
+    match = _SESSION_NAME.match(name)
     if not match:
         return None
     try:
@@ -34,6 +34,8 @@ def session_time(name: str) -> datetime | None:
 
 
 class SessionRef(msgspec.Struct, frozen=True, order=True):
+    """Namespace, cluster and session name. The owner is an attribute, not part of the identity."""
+
     namespace: str
     cluster: str
     session: str
@@ -49,13 +51,13 @@ class SessionRef(msgspec.Struct, frozen=True, order=True):
         owner_kind: str | None = None,
         owner_name: str | None = None,
     ) -> "SessionRef":
-        """From names that came from outside."""
+        """Build a ref from untrusted names; raise UsageError if one is invalid."""
         try:
-            parse_name(namespace), parse_name(cluster)
+            parse_dns_name(namespace), parse_dns_name(cluster)
         except ValueError as error:
-            raise UsageError(f"not a namespace and cluster: {namespace!r}, {cluster!r} ({error})") from None
+            raise UsageError(f"invalid namespace or cluster {namespace!r}, {cluster!r}: {error}") from None
         if not is_session_name(session):
-            raise UsageError(f"not a session name: {session!r}")
+            raise UsageError(f"invalid session name {session!r}: use session_YYYY-MM-DD_HH-MM-SS_UUUUUU…")
         return cls(namespace, cluster, session, owner_kind, owner_name)
 
     @property
@@ -63,8 +65,8 @@ class SessionRef(msgspec.Struct, frozen=True, order=True):
         return self.namespace, self.cluster, self.session
 
     @property
-    def spellings(self) -> tuple["SessionRef", ...]:
-        """With its owner and without: the collectors of a cluster may not all have been told of one."""
+    def owner_variants(self) -> tuple["SessionRef", ...]:
+        """This ref with and without its owner: not all collectors of a cluster may know the owner."""
         return (self, SessionRef(*self.identity)) if self.owner_kind else (self,)
 
     @property

@@ -1,5 +1,5 @@
-"""The object store, behind one small seam: the only thing that the collector and the server share."""
+"""The object store interface and its backends: all that collector and server share."""
 
-from rayhistory.storage.seam import Listing, ObjectInfo, Store, open_store
+from rayhistory.storage.store import Listing, ObjectInfo, Store, open_store
 
 __all__ = ["Listing", "ObjectInfo", "Store", "open_store"]

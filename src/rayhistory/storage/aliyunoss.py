@@ -1,6 +1,6 @@
-"""Aliyun OSS: its settings. The client is alibabacloud-oss-v2, which is loaded only here, and signs as V4.
+"""Settings of Aliyun OSS. The client is alibabacloud-oss-v2, loaded only here, with V4 signatures.
 
-The bucket must exist: KubeRay does not make it either.
+The bucket must exist; as in KubeRay, it is not created.
 """
 
 import importlib
@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rayhistory.errors import Misconfigured, UsageError
+from rayhistory.errors import InvalidSetting, UsageError
 from rayhistory.settings import Settings
 from rayhistory.storage.aliyunoss_credentials import find_credentials
 from rayhistory.storage.aliyunoss_store import AliyunOssStore
-from rayhistory.storage.backend_config import BackendConfig
+from rayhistory.storage.config_sources import BackendConfig
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]\Z")
 _REGION = re.compile(r"[a-z]{2}-[a-z0-9-]+\Z")
@@ -27,13 +27,13 @@ def open_aliyunoss(
     region = config.text("OSS_REGION", "ossRegion").removeprefix("oss-")
     endpoint = config.text("OSS_ENDPOINT", "ossEndpoint")
     if not _BUCKET.match(bucket):
-        raise Misconfigured(f"OSS_BUCKET={bucket}: not a bucket's name (lower-case letters, digits and '-')")
+        raise InvalidSetting(f"OSS_BUCKET={bucket}: invalid bucket name, use lower-case letters, digits and '-'")
     if not region:
-        raise Misconfigured("OSS_REGION is not set: requests are signed for a region, such as cn-hangzhou")
+        raise InvalidSetting("OSS_REGION is not set: signatures need a region such as cn-hangzhou")
     if not _REGION.match(region):
-        raise Misconfigured(f"{config.named('OSS_REGION', 'ossRegion')}={region}: use a region such as cn-hangzhou")
+        raise InvalidSetting(f"{config.origin('OSS_REGION', 'ossRegion')}={region}: use a region such as cn-hangzhou")
     if endpoint and not _HOST.match(endpoint):
-        raise Misconfigured(f"{config.named('OSS_ENDPOINT', 'ossEndpoint')}={endpoint}: use a host or a URL")
+        raise InvalidSetting(f"{config.origin('OSS_ENDPOINT', 'ossEndpoint')}={endpoint}: use a host or a URL")
     sdk = load_sdk()
     provider = find_credentials(config.environment)
     return AliyunOssStore(_client(sdk, region, endpoint, provider), sdk, bucket)
@@ -43,12 +43,12 @@ def load_sdk() -> Any:
     try:
         return importlib.import_module("alibabacloud_oss_v2")
     except ImportError:
-        raise UsageError("the aliyunoss backend needs its client: pip install 'rayhistory[oss]'") from None
+        raise UsageError("the aliyunoss backend needs the OSS client: pip install 'rayhistory[oss]'") from None
 
 
 def _client(sdk: Any, region: str, endpoint: str, provider: Any) -> Any:
     class Retryer(sdk.retry.StandardRetryer):  # type: ignore[misc]
-        """The SDK's own back-off with jitter, but never sooner than the store asks for."""
+        """The SDK's back-off with jitter, but never shorter than Retry-After."""
 
         def retry_delay(self, attempt: int, error: Exception) -> float:
             return max(float(super().retry_delay(attempt, error)), retry_after(error))

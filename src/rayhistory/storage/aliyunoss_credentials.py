@@ -1,4 +1,4 @@
-"""Aliyun's credentials: static ones, a role by OIDC (RRSA, which is what KubeRay uses), or the machine's RAM role."""
+"""Aliyun credentials: static ones, a role by OIDC (RRSA, as in KubeRay), or the RAM role of the instance."""
 
 import secrets
 import threading
@@ -11,55 +11,55 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from rayhistory.errors import Misconfigured
+from rayhistory.errors import InvalidSetting
 
 Keys = tuple[str, str, str | None, datetime | None]
-"""Access key id, secret, token, and when they end."""
+"""Access key id, secret, token and expiry."""
 
 _STATIC = (
     ("ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_SECURITY_TOKEN"),
     ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"),
 )
 _RRSA = ("ALIBABA_CLOUD_ROLE_ARN", "ALIBABA_CLOUD_OIDC_PROVIDER_ARN", "ALIBABA_CLOUD_OIDC_TOKEN_FILE")
-_METADATA = "http://100.100.100.200"
-_BEFORE_THE_END = timedelta(minutes=5)
+_METADATA_URL = "http://100.100.100.200"
+_REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)
 
 
 def find_credentials(environment: Callable[[str], str]) -> Callable[[], Keys]:
-    """The first way that is configured. What is half configured is said at once."""
+    """Return a provider for the first configured kind; raise if it is incomplete."""
     for names in _STATIC:
         key, secret, token = map(environment, names)
         if key and not secret:
-            raise Misconfigured(f"{names[1]} is not set, but {names[0]} is")
+            raise InvalidSetting(f"{names[1]} is not set, but {names[0]} is")
         if key:
             return lambda: (key, secret, token or None, None)
     given = [name for name in _RRSA if environment(name)]
     missing = [name for name in _RRSA if not environment(name)]
     if given and missing:
-        raise Misconfigured(f"{missing[0]} is not set, but {given[0]} is")
+        raise InvalidSetting(f"{missing[0]} is not set, but {given[0]} is")
     if given:
         path = environment(_RRSA[2])
         if not Path(path).is_file():
-            raise Misconfigured(f"{_RRSA[2]}={path}: there is no such file")
-        return _Kept(lambda: _assume_role(environment))
+            raise InvalidSetting(f"{_RRSA[2]}={path}: no such file")
+        return _CachedKeys(lambda: _assume_role(environment))
     if environment("ALIBABA_CLOUD_ECS_METADATA_DISABLED") == "true":
-        raise Misconfigured(f"no credentials: set {_RRSA[0]}, {_RRSA[1]} and {_RRSA[2]}, or {_STATIC[0][0]}")
-    return _Kept(lambda: _machines_role(environment))
+        raise InvalidSetting(f"no credentials: set {_RRSA[0]}, {_RRSA[1]} and {_RRSA[2]}, or {_STATIC[0][0]}")
+    return _CachedKeys(lambda: _instance_role(environment))
 
 
-class _Kept:
-    """Keys that end are asked for again a little earlier; one thread asks, the others wait for it."""
+class _CachedKeys:
+    """Refreshes keys shortly before they expire. One thread refreshes, the others wait."""
 
-    def __init__(self, ask: Callable[[], Keys]) -> None:
-        self._ask = ask
+    def __init__(self, fetch: Callable[[], Keys]) -> None:
+        self._fetch = fetch
         self._lock = threading.Lock()
         self._keys: Keys | None = None
 
     def __call__(self) -> Keys:
         with self._lock:
-            ends = self._keys[3] if self._keys else None
-            if self._keys is None or (ends is not None and datetime.now(UTC) > ends - _BEFORE_THE_END):
-                self._keys = self._ask()
+            expiry = self._keys[3] if self._keys else None
+            if self._keys is None or (expiry is not None and datetime.now(UTC) > expiry - _REFRESH_BEFORE_EXPIRY):
+                self._keys = self._fetch()
             return self._keys
 
 
@@ -93,30 +93,30 @@ def _assume_role(environment: Callable[[str], str]) -> Keys:
         "DurationSeconds": "3600",
     }
     url = f"{host if '://' in host else f'https://{host}'}/?{urlencode(query)}"
-    return _keys(msgspec.json.decode(_ask(url, data=urlencode(form).encode()), type=_Assumed).credentials)
+    return _keys(msgspec.json.decode(_request(url, data=urlencode(form).encode()), type=_Assumed).credentials)
 
 
-def _machines_role(environment: Callable[[str], str]) -> Keys:
-    base = environment("ALIBABA_CLOUD_ECS_METADATA_ENDPOINT") or _METADATA
-    seconds = {"X-aliyun-ecs-metadata-token-ttl-seconds": "600"}
-    token = _ask(f"{base}/latest/api/token", method="PUT", headers=seconds).decode()
+def _instance_role(environment: Callable[[str], str]) -> Keys:
+    base = environment("ALIBABA_CLOUD_ECS_METADATA_ENDPOINT") or _METADATA_URL
+    ttl = {"X-aliyun-ecs-metadata-token-ttl-seconds": "600"}
+    token = _request(f"{base}/latest/api/token", method="PUT", headers=ttl).decode()
     headers = {"X-aliyun-ecs-metadata-token": token}
     roles = f"{base}/latest/meta-data/ram/security-credentials/"
-    role = environment("ALIBABA_CLOUD_ECS_METADATA") or _ask(roles, headers=headers).decode().strip()
-    return _keys(msgspec.json.decode(_ask(roles + role, headers=headers), type=_Credentials))
+    role = environment("ALIBABA_CLOUD_ECS_METADATA") or _request(roles, headers=headers).decode().strip()
+    return _keys(msgspec.json.decode(_request(roles + role, headers=headers), type=_Credentials))
 
 
 def _keys(found: _Credentials) -> Keys:
     return found.access_key_id, found.access_key_secret, found.security_token, found.expiration
 
 
-def _ask(
+def _request(
     url: str, *, data: bytes | None = None, method: str | None = None, headers: dict[str, str] | None = None
 ) -> bytes:
     request = urllib.request.Request(url, data=data, method=method, headers=headers or {})  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-            body: bytes = answer.read()
+        with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+            body: bytes = response.read()
             return body
     except urllib.error.HTTPError as error:
         raise OSError(f"{request.host}: {error.code} {error.read()[:200].decode(errors='replace')}") from None

@@ -1,4 +1,4 @@
-"""Aliyun OSS behind our seam: a client that blocks, so it works in a few threads of its own."""
+"""Aliyun OSS as a store. Its client blocks, so it runs in a few threads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,24 +12,24 @@ from rayhistory.errors import (
     ObjectNotFound,
     StoreDenied,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
-    Throttled,
 )
 from rayhistory.storage.create_once import WRITER, create_once
-from rayhistory.storage.keys import checked_key
-from rayhistory.storage.seam import Listing, ObjectInfo
+from rayhistory.storage.object_keys import checked_key
+from rayhistory.storage.store import Listing, ObjectInfo
 
 T = TypeVar("T")
 
-_PART = 5 * 2**20
+_PART_BYTES = 5 * 2**20
 _PARTS_IN_FLIGHT = 2
-_MOST_PARTS = 9_000
+_MAX_PARTS = 9_000
 _THREADS = 8
-_LARGE_UPLOADS = 2
+_MAX_LARGE_UPLOADS = 2
 
 
-class _BeyondTheEnd(Exception):
-    """A range that begins where the object has ended."""
+class _RangeBeyondEnd(Exception):
+    """A range starts at or behind the end of the object."""
 
 
 class AliyunOssStore:
@@ -38,7 +38,7 @@ class AliyunOssStore:
         self._sdk = sdk
         self._bucket = bucket
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="oss")
-        self._large_uploads = asyncio.Semaphore(_LARGE_UPLOADS)
+        self._large_uploads = asyncio.Semaphore(_MAX_LARGE_UPLOADS)
 
     @property
     def url(self) -> str:
@@ -54,11 +54,11 @@ class AliyunOssStore:
         try:
             size = (await asyncio.to_thread(data.stat)).st_size
         except FileNotFoundError:
-            raise ObjectNotFound(f"no file {data}") from None
-        if size <= _PART:
+            raise ObjectNotFound(f"file {data} not found") from None
+        if size <= _PART_BYTES:
             await self.put(key, await asyncio.to_thread(data.read_bytes))
             return
-        part = max(_PART, size // _MOST_PARTS + 1)
+        part = max(_PART_BYTES, size // _MAX_PARTS + 1)
         uploader = self._client.uploader(part_size=part, parallel_num=_PARTS_IN_FLIGHT)
         async with self._large_uploads:
             await self._run(key, lambda: uploader.upload_file(request, str(data)))
@@ -81,17 +81,17 @@ class AliyunOssStore:
         if end <= start:
             await self.head(key)
             return b""
-        # Without "standard", OSS answers a range that it cannot satisfy with the whole object.
+        # Without "standard", OSS returns the whole object for a range that it cannot satisfy.
         try:
             return await self._read(
                 checked_key(key), range_header=f"bytes={start}-{end - 1}", range_behavior="standard"
             )
-        except _BeyondTheEnd:
+        except _RangeBeyondEnd:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
-        answer = await self._head(key)
-        return ObjectInfo(key, answer.content_length, answer.last_modified.timestamp(), _tag(answer.etag))
+        response = await self._head(key)
+        return ObjectInfo(key, response.content_length, response.last_modified.timestamp(), _tag(response.etag))
 
     async def delete(self, key: str) -> None:
         request = self._sdk.DeleteObjectRequest(bucket=self._bucket, key=checked_key(key))
@@ -152,37 +152,37 @@ class AliyunOssStore:
             return await loop.run_in_executor(self._threads, work)
         except self._sdk.exceptions.BaseError as error:
             raise self._translated(_innermost(error), key) from None
-        except OSError as error:  # while a body is read, requests' own errors come through
+        except OSError as error:  # errors of requests while it reads a body
             raise StoreUnavailable(f"{self.url}: {key}: {error}") from None
 
     def _translated(self, error: Exception, key: str) -> Exception:
-        known = self._sdk.exceptions
+        exceptions = self._sdk.exceptions
         where = f"{self.url}: {key}" if key else self.url
-        if isinstance(error, known.CredentialsBaseError | known.ParamNullOrEmptyError):
-            return StoreDenied(f"{where}: no credentials could be had ({_one_line(error)})")
-        if not isinstance(error, known.ServiceError):
+        if isinstance(error, exceptions.CredentialsBaseError | exceptions.ParamNullOrEmptyError):
+            return StoreDenied(f"{where}: no credentials available ({_one_line(error)})")
+        if not isinstance(error, exceptions.ServiceError):
             return StoreUnavailable(f"{where}: {_one_line(error)}")
         status, code = error.status_code, error.code or ""
         text = f"{status} {code} {error.message or ''}".strip()
         if code == "NoSuchBucket":
-            return BucketNotFound(f"{self.url}: there is no such bucket")
+            return BucketNotFound(f"{self.url}: bucket not found")
         if status == 404:
-            return ObjectNotFound(f"no object {key}")
+            return ObjectNotFound(f"object {key} not found")
         if status == 409 and code == "FileAlreadyExists":
-            return ObjectExists(f"object {key} exists")
+            return ObjectExists(f"object {key} already exists")
         if status == 416:
-            return _BeyondTheEnd(key)
+            return _RangeBeyondEnd(key)
         if status in {401, 403}:
-            return StoreDenied(f"{where}: refused ({text})")
+            return StoreDenied(f"{where}: access denied ({text})")
         if status == 429 or "QpsLimit" in code or "TrafficRateLimit" in code:
-            return Throttled(f"{where}: the store asks for fewer requests ({text})")
+            return StoreThrottled(f"{where}: store is overloaded ({text})")
         return (
             StoreUnavailable(f"{where}: {text}") if status >= 500 or status == 409 else StoreError(f"{where}: {text}")
         )
 
 
 def _infos(page: Any) -> list[ObjectInfo]:
-    """The page's objects, without the empty ones that KubeRay writes as marks of folders."""
+    """Return the objects of a page without KubeRay's empty folder markers."""
     return [
         ObjectInfo(found.key, found.size, found.last_modified.timestamp(), _tag(found.etag))
         for found in page.contents or []

@@ -1,7 +1,8 @@
-"""Azure Blob: a connection string, or an account's URL with workload identity, managed identity or what else is there.
+"""Azure Blob, with a connection string, or an account URL and workload identity, managed identity or a secret.
 
-In KubeRay's words: AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL, AZURE_STORAGE_CONTAINER, and
-AZURE_STORAGE_AUTH_MODE, which is connection_string, workload_identity, default, or anything else: what fits.
+KubeRay's variables: AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL, AZURE_STORAGE_CONTAINER, and
+AZURE_STORAGE_AUTH_MODE, which is connection_string, workload_identity or default. Any other mode uses the settings that
+are present.
 """
 
 import re
@@ -13,11 +14,11 @@ from urllib.parse import urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore
 
-from rayhistory.errors import Misconfigured
+from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
-from rayhistory.storage.azure_container import container_maker
-from rayhistory.storage.backend_config import BackendConfig
+from rayhistory.storage.azure_container import container_creator
 from rayhistory.storage.cloud import CloudStore, client_options, retry_config
+from rayhistory.storage.config_sources import BackendConfig
 
 if TYPE_CHECKING:
     from obstore.store import AzureConfig
@@ -33,20 +34,22 @@ def open_azureblob(
     config = BackendConfig(settings, environ)
     container = config.bucket("AZURE_STORAGE_CONTAINER", "azureContainer", "ray-historyserver")
     if not _CONTAINER.match(container):
-        raise Misconfigured(f"AZURE_STORAGE_CONTAINER={container}: not a container's name (lower-case, digits, '-')")
-    wish = _account(config)
-    endpoint = wish.get("endpoint", "")
+        raise InvalidSetting(
+            f"AZURE_STORAGE_CONTAINER={container}: invalid name, use lower-case letters, digits and '-'"
+        )
+    options = _account(config)
+    endpoint = options.get("endpoint", "")
     try:
         client = AzureStore(
             container,
-            config=wish,
+            config=options,
             client_options=client_options(allow_http=endpoint.startswith("http://")),
             retry_config=retry_config(),
         )
     except (BaseError, ValueError) as error:
-        raise Misconfigured(f"the Azure settings cannot be used: {str(error).splitlines()[0]}") from None
-    maker = container_maker(wish, container, config.environment) if writable else None
-    return CloudStore(client, f"az://{container}", maker)
+        raise InvalidSetting(f"invalid Azure settings: {str(error).splitlines()[0]}") from None
+    create_bucket = container_creator(options, container, config.environment) if writable else None
+    return CloudStore(client, f"az://{container}", create_bucket)
 
 
 def _account(config: BackendConfig) -> "AzureConfig":
@@ -54,24 +57,24 @@ def _account(config: BackendConfig) -> "AzureConfig":
     url = config.text(_URL, "azureAccountURL")
     mode = config.text("AZURE_STORAGE_AUTH_MODE", "azureAuthMode").lower()
     if mode == "connection_string" and not connection:
-        raise Misconfigured(f"{_CONNECTION} is not set, but AZURE_STORAGE_AUTH_MODE={mode} asks for it")
+        raise InvalidSetting(f"{_CONNECTION} is not set, but AZURE_STORAGE_AUTH_MODE={mode} requires it")
     if mode in {"workload_identity", "default"} and not url:
-        raise Misconfigured(f"{_URL} is not set, but AZURE_STORAGE_AUTH_MODE={mode} asks for it")
+        raise InvalidSetting(f"{_URL} is not set, but AZURE_STORAGE_AUTH_MODE={mode} requires it")
     if connection and mode not in {"workload_identity", "default"}:
         return _from_connection_string(connection)
     if url:
         return _from_url(url) | (_workload_identity(config) if mode == "workload_identity" else {})
     name = config.environment("AZURE_STORAGE_ACCOUNT_NAME")
     if not name:
-        raise Misconfigured(f"no storage account: set {_CONNECTION} or {_URL}")
+        raise InvalidSetting(f"no storage account configured: set {_CONNECTION} or {_URL}")
     return {"account_name": name, "endpoint": f"https://{name}.blob.core.windows.net"}
 
 
 def _from_url(url: str) -> "AzureConfig":
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query:
-        raise Misconfigured(f"{_URL}={url}: use https://<account>.blob.core.windows.net")
-    # An emulator's URL has the account in its path, a cloud's in the host's name.
+        raise InvalidSetting(f"{_URL}={url}: use https://<account>.blob.core.windows.net")
+    # The account is in the path of an emulator's URL, and in the host name of Azure's.
     account = parts.path.strip("/").partition("/")[0] or parts.hostname.partition(".")[0]
     return {"account_name": account, "endpoint": url.rstrip("/")}
 
@@ -85,22 +88,23 @@ def _from_connection_string(text: str) -> "AzureConfig":
         scheme = fields.get("DefaultEndpointsProtocol", "https")
         endpoint = f"{scheme}://{name}.blob.{fields.get('EndpointSuffix', 'core.windows.net')}"
     if not endpoint or not (key or signature):
-        raise Misconfigured(f"{_CONNECTION}: has no AccountName with AccountKey, nor BlobEndpoint with a signature")
-    wish = _from_url(endpoint)
+        required = "AccountName and AccountKey, or BlobEndpoint and SharedAccessSignature"
+        raise InvalidSetting(f"{_CONNECTION}: incomplete, it needs {required}")
+    options = _from_url(endpoint)
     if name:
-        wish["account_name"] = name
+        options["account_name"] = name
     if key:
-        wish["account_key"] = key
+        options["account_key"] = key
     else:
-        wish["sas_key"] = signature
-    return wish
+        options["sas_key"] = signature
+    return options
 
 
 def _workload_identity(config: BackendConfig) -> "AzureConfig":
     for variable in _FEDERATED:
         if not config.environment(variable):
-            raise Misconfigured(f"{variable} is not set, but AZURE_STORAGE_AUTH_MODE=workload_identity asks for it")
+            raise InvalidSetting(f"{variable} is not set, but AZURE_STORAGE_AUTH_MODE=workload_identity requires it")
     path = config.environment("AZURE_FEDERATED_TOKEN_FILE")
     if not Path(path).is_file():
-        raise Misconfigured(f"AZURE_FEDERATED_TOKEN_FILE={path}: there is no such file")
+        raise InvalidSetting(f"AZURE_FEDERATED_TOKEN_FILE={path}: no such file")
     return {"credential_type": "workload_identity"}

@@ -1,7 +1,7 @@
-"""S3, GCS and Azure Blob through obstore: one implementation, which each backend only configures.
+"""S3, GCS and Azure Blob through obstore: one implementation, configured by each backend.
 
-obstore retries by itself, with back-off and jitter. A time limit counts from byte to byte and never for a whole
-request: a large object on a slow line takes as long as it takes.
+obstore retries with back-off and jitter. Timeouts count from byte to byte and never for a whole request, because
+a large object on a slow line takes as long as it takes.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ import obstore
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from rayhistory.errors import BucketNotFound, ObjectExists, ObjectNotFound, StoreUnavailable
-from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, BeyondTheEnd, translated
+from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, RangeBeyondEnd, translated
 from rayhistory.storage.create_once import WRITER, create_once
-from rayhistory.storage.keys import checked_key
-from rayhistory.storage.seam import Listing, ObjectInfo
+from rayhistory.storage.object_keys import checked_key
+from rayhistory.storage.store import Listing, ObjectInfo
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Client: TypeAlias = S3Store | GCSStore | AzureStore
-MakeBucket: TypeAlias = Callable[[], Awaitable[None]]
+CreateBucket: TypeAlias = Callable[[], Awaitable[None]]
 
-PART = 5 * 2**20
-"""The smallest part that S3 takes: two in flight are all that an upload holds in memory."""
+PART_BYTES = 5 * 2**20
+"""The smallest part that S3 accepts. An upload holds two parts in memory."""
 
-STALLED_AFTER = timedelta(seconds=60)
-"""How long no byte may come; an upload's answer comes after a part."""
+STALL_TIMEOUT = timedelta(seconds=60)
+"""Longest time without a byte. The response to an upload comes after a whole part."""
 
 _PARTS_IN_FLIGHT = 2
-_BLOCK = 2**20
-_MOST_PARTS = 9_000  # S3 takes 10,000: larger objects get larger parts
-_REQUESTS = 16
-_LARGE_UPLOADS = 2
+_READ_BYTES = 2**20
+_MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
+_MAX_REQUESTS = 16
+_MAX_LARGE_UPLOADS = 2
 
 
-# obstore's threads let go of an answer a little after it was given. Where Python ends in that moment the process aborts
-# (https://github.com/PyO3/pyo3-async-runtimes/issues/40): measured in one of five short runs, and in none with a pause.
+# obstore's threads release a response shortly after it was returned. If Python exits at that time, the process aborts
+# (https://github.com/PyO3/pyo3-async-runtimes/issues/40): one in five short runs without this pause, none with it.
 atexit.register(time.sleep, 0.1)
 
 
@@ -53,15 +53,15 @@ def client_options(*, allow_http: bool) -> "ClientConfig":
     return {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=5),
-        "read_timeout": STALLED_AFTER,
-        "timeout": timedelta(days=1),  # obstore's 30 s would be for the whole object
+        "read_timeout": STALL_TIMEOUT,
+        "timeout": timedelta(days=1),  # obstore's default of 30 s would limit the whole object
         "pool_idle_timeout": timedelta(seconds=60),
         "user_agent": "rayhistory",
     }
 
 
 def retry_config() -> "RetryConfig":
-    """About ten seconds of patience. Who can wait longer, as the collector can, tries again."""
+    """Retry for about ten seconds. Callers that can wait longer, such as the collector, retry themselves."""
     return {
         "max_retries": 5,
         "retry_timeout": timedelta(seconds=120),
@@ -70,12 +70,14 @@ def retry_config() -> "RetryConfig":
 
 
 class CloudStore:
-    def __init__(self, client: Client, url: str, make_bucket: MakeBucket | None = None) -> None:
+    """A bucket of S3, GCS or Azure Blob. Creates the bucket at the first write if `create_bucket` is given."""
+
+    def __init__(self, client: Client, url: str, create_bucket: CreateBucket | None = None) -> None:
         self._client = client
         self._url = url
-        self._make_bucket = make_bucket
-        self._requests = asyncio.Semaphore(_REQUESTS)
-        self._large_uploads = asyncio.Semaphore(_LARGE_UPLOADS)
+        self._create_bucket = create_bucket
+        self._requests = asyncio.Semaphore(_MAX_REQUESTS)
+        self._large_uploads = asyncio.Semaphore(_MAX_LARGE_UPLOADS)
 
     @property
     def url(self) -> str:
@@ -84,24 +86,24 @@ class CloudStore:
     async def put(self, key: str, data: bytes | Path) -> None:
         checked_key(key)
         size = await asyncio.to_thread(_file_size, data) if isinstance(data, Path) else len(data)
-        if size <= PART:
+        if size <= PART_BYTES:
             await self._put(key, data, lambda: self._put_whole(key, data))
             return
         async with self._large_uploads:
-            await self._put(key, data, lambda: self._put_in_parts(key, data, max(PART, size // _MOST_PARTS + 1)))
+            await self._put(key, data, lambda: self._put_in_parts(key, data, max(PART_BYTES, size // _MAX_PARTS + 1)))
 
     async def create(self, key: str, data: bytes) -> None:
         checked_key(key)
 
         async def create(signature: str) -> None:
-            await self._making_the_bucket(lambda: self._create(key, data, signature))
+            await self._with_bucket(lambda: self._create(key, data, signature))
 
         await create_once(key, create, lambda: self._writer_of(key))
 
     async def get(self, key: str) -> bytes:
         async def read() -> bytes:
-            answer = await obstore.get_async(self._client, key)
-            return bytes(await answer.bytes_async())
+            response = await obstore.get_async(self._client, key)
+            return bytes(await response.bytes_async())
 
         return await self._call(key, "get", read)
 
@@ -115,7 +117,7 @@ class CloudStore:
 
         try:
             return await self._call(key, "get", read)
-        except BeyondTheEnd:
+        except RangeBeyondEnd:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
@@ -128,26 +130,26 @@ class CloudStore:
             return
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """The next page is on its way while one is read."""
+        """Fetch the next page while the current one is consumed."""
         pages = obstore.list(self._client, prefix.strip("/") or None, offset=start_after or None, chunk_size=1000)
-        waiting: ObjectInfo | None = None
+        pending: ObjectInfo | None = None
         upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
         try:
             while page := await upcoming:
                 upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
                 for found in page:
                     info = _info(found)
-                    if waiting is not None and not _marks_a_folder(waiting, info):
-                        yield waiting
-                    waiting = info if info.key > start_after else None
+                    if pending is not None and not _is_folder_marker(pending, info):
+                        yield pending
+                    pending = info if info.key > start_after else None
         except StopAsyncIteration:
             pass
         except ObjectNotFound:
-            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+            raise BucketNotFound(f"{self._url}: bucket not found") from None
         finally:
             upcoming.cancel()
-        if waiting is not None:
-            yield waiting
+        if pending is not None:
+            yield pending
 
     async def list_folder(self, prefix: str) -> Listing:
         prefix = prefix.strip("/")
@@ -156,7 +158,7 @@ class CloudStore:
                 prefix, "list", lambda: obstore.list_with_delimiter_async(self._client, prefix or None)
             )
         except ObjectNotFound:
-            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+            raise BucketNotFound(f"{self._url}: bucket not found") from None
         folders = [folder.rpartition("/")[2] for folder in found["common_prefixes"]]
         infos = [_info(meta) for meta in found["objects"]]
         return Listing(sorted(folders), sorted((info for info in infos if info.key != prefix), key=lambda i: i.key))
@@ -168,27 +170,27 @@ class CloudStore:
         await obstore.put_async(self._client, key, data, use_multipart=False)
 
     async def _put_in_parts(self, key: str, data: bytes | Path, part: int) -> None:
-        """Not obstore's own `put` of a file, which holds more than the parts that are in flight."""
+        """Upload in parts. obstore's own `put` of a file holds more memory than the parts in flight."""
         writer = obstore.open_writer_async(self._client, key, buffer_size=part, max_concurrency=_PARTS_IN_FLIGHT)
         loop = asyncio.get_running_loop()
-        # One thread, not the loop's many: each has memory of its own, which it does not give back.
+        # One thread instead of the loop's pool: each thread keeps its own memory arena.
         with ThreadPoolExecutor(1, "upload") as thread, _opened(data) as source:
-            while block := await loop.run_in_executor(thread, source.read, _BLOCK):
+            while block := await loop.run_in_executor(thread, source.read, _READ_BYTES):
                 await writer.write(block)
-        await writer.close()  # only this makes the object: a failure before it leaves what was there
+        await writer.close()  # the object appears only now; an earlier failure leaves the previous one
 
     async def _put(self, key: str, data: bytes | Path, write: Callable[[], Awaitable[None]]) -> None:
         async def written() -> None:
             try:
                 await self._call(key, "put", write)
-            except ObjectExists as error:  # 409: another write of the same key is under way
-                raise StoreUnavailable(f"{self._url}: {key}: two writes at once") from error
+            except ObjectExists as error:  # 409: a concurrent write of the same key
+                raise StoreUnavailable(f"{self._url}: {key}: concurrent writes of the same key") from error
             except ObjectNotFound:
                 if isinstance(data, Path) and not await asyncio.to_thread(data.exists):
                     raise
-                raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+                raise BucketNotFound(f"{self._url}: bucket not found") from None
 
-        await self._making_the_bucket(written)
+        await self._with_bucket(written)
 
     async def _create(self, key: str, data: bytes, signature: str) -> None:
         async def write() -> None:
@@ -199,22 +201,22 @@ class CloudStore:
         try:
             await self._call(key, "create", write)
         except ObjectNotFound:
-            raise BucketNotFound(f"{self._url}: there is no such bucket") from None
+            raise BucketNotFound(f"{self._url}: bucket not found") from None
 
     async def _writer_of(self, key: str) -> str:
-        async def look() -> str:
-            answer = await obstore.get_async(self._client, key, options={"head": True})
-            return str(answer.attributes.get(WRITER, ""))
+        async def read() -> str:
+            response = await obstore.get_async(self._client, key, options={"head": True})
+            return str(response.attributes.get(WRITER, ""))
 
-        return await self._call(key, "head", look)
+        return await self._call(key, "head", read)
 
-    async def _making_the_bucket(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _with_bucket(self, write: Callable[[], Awaitable[None]]) -> None:
         try:
             await write()
         except BucketNotFound:
-            if self._make_bucket is None:
+            if self._create_bucket is None:
                 raise
-            await self._make_bucket()
+            await self._create_bucket()
             await write()
 
     async def _call(self, key: str, what: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -235,7 +237,7 @@ def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        raise ObjectNotFound(f"no file {path}") from None
+        raise ObjectNotFound(f"file {path} not found") from None
 
 
 def _info(meta: "ObjectMeta") -> ObjectInfo:
@@ -243,6 +245,6 @@ def _info(meta: "ObjectMeta") -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), tag)
 
 
-def _marks_a_folder(info: ObjectInfo, following: ObjectInfo) -> bool:
-    """KubeRay writes empty objects `folder/`, which obstore shows as `folder`."""
+def _is_folder_marker(info: ObjectInfo, following: ObjectInfo) -> bool:
+    """Return whether an object marks a folder: KubeRay writes empty objects `folder/`, listed as `folder`."""
     return info.size == 0 and following.key.startswith(info.key + "/")

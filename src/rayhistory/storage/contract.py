@@ -1,13 +1,14 @@
-"""What every store must do, whichever backend it is: a test suite for the authors of backends.
+"""A test suite that every store must pass, for authors of backends.
 
+    from rayhistory.storage import Store
     from rayhistory.storage.contract import StoreContract
 
     class TestTapeStore(StoreContract):
         def new_store(self) -> Store:
-            return TapeStore(...)          # an empty one, for each test
+            return TapeStore(...)          # a new, empty store
 
-`pytest` collects the rest. `pytest.register_assert_rewrite("rayhistory.storage.contract")` in your conftest.py, before
-the import, shows the values of an assertion that fails.
+`pytest` collects the tests. To see the values of a failed assertion, call
+`pytest.register_assert_rewrite("rayhistory.storage.contract")` in your conftest.py before the import.
 """  # fmt: skip
 # ruff: noqa: S101
 
@@ -20,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
-from rayhistory.storage.seam import Store
+from rayhistory.storage.store import Store
 
-ODD_NAMES = (
+UNUSUAL_NAMES = (
     "q?detail=1&limit=2",
     "per%20cent",
     "a b",
@@ -36,30 +37,37 @@ ODD_NAMES = (
     "'a'",
     "a,b;c",
 )
-NO_KEYS = ("../x", "a/../../x", "/etc/passwd", "a//b", "", ".", "a/\0", "a/", "a\nb")
+INVALID_KEYS = ("../x", "a/../../x", "/etc/passwd", "a//b", "", ".", "a/\0", "a/", "a\nb")
 
 
 class StoreContract:
-    keeps_byte_order = True
-    """Whether listings are in the order of the keys' bytes, as S3's are."""
+    """Tests of one backend. Subclass it and define `new_store`."""
 
-    large_object = 12 * 2**20 + 1
-    """An object that is larger than what the store takes in one piece."""
+    keeps_byte_order = True
+    """Set to False if `list_all` does not sort keys by their bytes, as S3 does."""
+
+    large_object_bytes = 12 * 2**20 + 1
+    """A size that the backend uploads in several parts."""
 
     def new_store(self) -> Store:
+        """Return a new, empty store. Called once in each test."""
         raise NotImplementedError
 
     def run(self, work: Callable[[Store], Awaitable[None]]) -> None:
-        async def whole() -> None:
+        """Run a test with a new store, and close the store."""
+
+        async def run_and_close() -> None:
             store = self.new_store()
             try:
                 await work(store)
             finally:
                 await store.close()
 
-        asyncio.run(whole())
+        asyncio.run(run_and_close())
 
-    def test_what_was_put_can_be_read_whole_and_in_part(self) -> None:
+    def test_get_returns_whole_object_and_ranges(self) -> None:
+        """A range ends at the end of the object; a range behind it is empty."""
+
         async def work(store: Store) -> None:
             await store.put("a/b", b"hello world")
             assert await store.get("a/b") == b"hello world"
@@ -73,7 +81,7 @@ class StoreContract:
 
         self.run(work)
 
-    def test_an_empty_object_is_an_object(self) -> None:
+    def test_empty_objects_exist(self) -> None:
         async def work(store: Store) -> None:
             await store.put("empty", b"")
             assert await store.get("empty") == b""
@@ -83,10 +91,12 @@ class StoreContract:
 
         self.run(work)
 
-    def test_a_file_of_any_size_is_put_as_it_is(self, tmp_path: Path) -> None:
+    def test_put_uploads_files_of_any_size(self, tmp_path: Path) -> None:
+        """A missing file raises ObjectNotFound."""
+
         async def work(store: Store) -> None:
             source = tmp_path / "source"
-            for size in (0, 11, self.large_object):
+            for size in (0, 11, self.large_object_bytes):
                 source.write_bytes((b"0123456789abcdef" * (size // 16 + 1))[:size])
                 await store.put("from/a/file", source)
                 assert (await store.head("from/a/file")).size == size
@@ -97,13 +107,13 @@ class StoreContract:
 
         self.run(work)
 
-    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no such paths")
-    def test_an_open_file_is_put_by_its_descriptor(self, tmp_path: Path) -> None:
-        """Its name may lead to something else by then."""
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc/self/fd on this system")
+    def test_put_uploads_a_deleted_file_by_descriptor(self, tmp_path: Path) -> None:
+        """The name of an open file may be gone, or belong to another file."""
 
         async def work(store: Store) -> None:
             source = tmp_path / "source"
-            for size in (11, self.large_object):
+            for size in (11, self.large_object_bytes):
                 data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
                 source.write_bytes(data)
                 with source.open("rb") as file:
@@ -113,15 +123,17 @@ class StoreContract:
 
         self.run(work)
 
-    def test_large_bytes_are_put_too(self) -> None:
+    def test_put_uploads_large_bytes(self) -> None:
         async def work(store: Store) -> None:
-            data = bytes(self.large_object)
+            data = bytes(self.large_object_bytes)
             await store.put("large", data)
             assert await store.get("large") == data
 
         self.run(work)
 
-    def test_the_stores_clock_tells_when_an_object_was_written(self) -> None:
+    def test_modification_time_is_the_time_of_the_write(self) -> None:
+        """`head` and `list_all` agree on it."""
+
         async def work(store: Store) -> None:
             before = time.time()
             await store.put("a/b", b"hello")
@@ -134,7 +146,7 @@ class StoreContract:
 
         self.run(work)
 
-    def test_a_create_succeeds_once_however_many_try(self) -> None:
+    def test_one_of_many_concurrent_creates_succeeds(self) -> None:
         async def work(store: Store) -> None:
             async def attempt(number: int) -> bool:
                 try:
@@ -149,19 +161,23 @@ class StoreContract:
 
         self.run(work)
 
-    def test_a_create_of_the_same_bytes_comes_second_too(self) -> None:
+    def test_second_create_fails_even_with_the_same_bytes(self) -> None:
+        """After a delete, create succeeds again; `put` always overwrites."""
+
         async def work(store: Store) -> None:
-            await store.create("claim", b"")
+            await store.create("lease", b"")
             with pytest.raises(ObjectExists):
-                await store.create("claim", b"")
-            await store.delete("claim")
-            await store.create("claim", b"")
-            await store.put("claim", b"over it")
-            assert await store.get("claim") == b"over it"
+                await store.create("lease", b"")
+            await store.delete("lease")
+            await store.create("lease", b"")
+            await store.put("lease", b"overwritten")
+            assert await store.get("lease") == b"overwritten"
 
         self.run(work)
 
-    def test_what_is_not_there_is_not_found(self) -> None:
+    def test_missing_objects_raise_object_not_found(self) -> None:
+        """Folders are not objects. Deleting a missing object is not an error."""
+
         async def work(store: Store) -> None:
             await store.put("folder/object", b"")
             for key in ("nothing", "folder", "folder/object/below"):
@@ -175,20 +191,22 @@ class StoreContract:
 
         self.run(work)
 
-    def test_other_bytes_have_another_tag(self) -> None:
-        """A store may have none. Otherwise a tag that is the MD5 of some bytes is that of these."""
+    def test_tags_differ_if_bytes_differ(self) -> None:
+        """Tags are optional. A tag that looks like an MD5 must be the MD5 of the object."""
 
         async def work(store: Store) -> None:
             await store.put("t/a", b"some")
             await store.put("t/b", b"else")
-            one, other = [info async for info in store.list_all("t")]
-            assert (await store.head("t/a")).tag == one.tag
-            assert one.tag != other.tag or not one.tag
-            assert one.tag != hashlib.md5(b"else", usedforsecurity=False).hexdigest()
+            first, second = [info async for info in store.list_all("t")]
+            assert (await store.head("t/a")).tag == first.tag
+            assert first.tag != second.tag or not first.tag
+            assert first.tag != hashlib.md5(b"else", usedforsecurity=False).hexdigest()
 
         self.run(work)
 
-    def test_listings_keep_to_whole_path_components(self) -> None:
+    def test_prefixes_match_whole_path_components(self) -> None:
+        """`p` does not match `p-other`. A missing prefix gives an empty listing."""
+
         async def work(store: Store) -> None:
             keys = ["p/a/b", "p/a/c/d", "p/b", "p-other/x", "q"]
             for key in keys:
@@ -207,7 +225,7 @@ class StoreContract:
 
         self.run(work)
 
-    def test_listings_are_in_the_order_of_their_keys(self) -> None:
+    def test_listings_are_sorted_by_key(self) -> None:
         async def work(store: Store) -> None:
             keys = ["p/A", "p/a-", "p/a.b", "p/a/b", "p/a/c/d", "p/a0", "p/b"]
             for key in reversed(keys):
@@ -218,10 +236,10 @@ class StoreContract:
             assert [info.key async for info in store.list_all("p", start_after="p/a/bb")] == keys[4:]
 
         if not self.keeps_byte_order:
-            pytest.skip("this store lists in the order of a tree")
+            pytest.skip("this store does not sort keys by their bytes")
         self.run(work)
 
-    def test_a_listing_has_as_many_pages_as_it_needs(self) -> None:
+    def test_listings_continue_over_many_pages(self) -> None:
         async def work(store: Store) -> None:
             keys = [f"many/{number:04d}/object" for number in range(1100)]
             for start in range(0, len(keys), 50):
@@ -232,18 +250,20 @@ class StoreContract:
 
         self.run(work)
 
-    def test_odd_names_come_back_as_they_were(self) -> None:
+    def test_keys_with_special_characters_round_trip(self) -> None:
         async def work(store: Store) -> None:
-            for name in ODD_NAMES:
-                await store.put(f"odd/{name}/{name}", name.encode())
-                assert await store.get(f"odd/{name}/{name}") == name.encode()
-                assert [info.key async for info in store.list_all(f"odd/{name}")] == [f"odd/{name}/{name}"]
-            assert set((await store.list_folder("odd")).folders) == set(ODD_NAMES)
+            for name in UNUSUAL_NAMES:
+                await store.put(f"unusual/{name}/{name}", name.encode())
+                assert await store.get(f"unusual/{name}/{name}") == name.encode()
+                assert [info.key async for info in store.list_all(f"unusual/{name}")] == [f"unusual/{name}/{name}"]
+            assert set((await store.list_folder("unusual")).folders) == set(UNUSUAL_NAMES)
 
         self.run(work)
 
-    @pytest.mark.parametrize("key", NO_KEYS)
-    def test_no_key_leads_out_of_the_store(self, key: str) -> None:
+    @pytest.mark.parametrize("key", INVALID_KEYS)
+    def test_invalid_keys_are_rejected(self, key: str) -> None:
+        """No key leads outside the store. Check keys with `rayhistory.storage.object_keys.checked_key`."""
+
         async def work(store: Store) -> None:
             for call in (
                 store.put(key, b""),
@@ -252,7 +272,7 @@ class StoreContract:
                 store.head(key),
                 store.delete(key),
             ):
-                with pytest.raises(StoreError, match="not a key"):
+                with pytest.raises(StoreError, match="invalid key"):
                     await call
 
         self.run(work)

@@ -1,7 +1,7 @@
-"""A conditional create whose answer got lost is not a failure, and not a success either: who knows is the object.
+"""Conditional create that survives a lost response.
 
-Each writer signs the object that it creates. After an unclear outcome (a reset, a timeout, a retry that finds the key
-taken) it looks whose signature is there.
+Each writer stores a random signature with the object. After an unclear outcome (a reset, a timeout, or a retry that
+finds the key taken) it reads the signature to see who created the object.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from rayhistory.errors import BucketNotFound, ObjectExists, ObjectNotFound, StoreUnavailable
 
 WRITER = "writer"
-"""The name under which a store keeps the signature, among the object's own metadata."""
+"""The metadata field of the object that holds the signature."""
 
 _ATTEMPTS = 4
 
@@ -19,7 +19,7 @@ _ATTEMPTS = 4
 async def create_once(
     key: str, create: Callable[[str], Awaitable[None]], writer_of: Callable[[], Awaitable[str]]
 ) -> None:
-    """Returns if this writer's object is there; raises ObjectExists if it is another's."""
+    """Create the object; raise ObjectExists if another writer created it."""
     signature = secrets.token_hex(16)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -36,5 +36,5 @@ async def create_once(
                 await asyncio.sleep(0.2 * attempt)
                 continue
             if winner != signature:
-                raise ObjectExists(f"object {key} exists") from None
+                raise ObjectExists(f"object {key} already exists") from None
             return

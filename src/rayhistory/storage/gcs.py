@@ -1,4 +1,4 @@
-"""Google Cloud Storage, with application default credentials: a key file, a user's login, the metadata server (GKE)."""
+"""Google Cloud Storage with application default credentials: key file, user login, or metadata server (GKE)."""
 
 import importlib
 import re
@@ -10,57 +10,59 @@ import msgspec
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore
 
-from rayhistory.errors import Misconfigured
+from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
-from rayhistory.storage.backend_config import BackendConfig
 from rayhistory.storage.cloud import CloudStore, client_options, retry_config
+from rayhistory.storage.config_sources import BackendConfig
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig, GCSCredentialProvider
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
-_OWN_TYPES = {"service_account", "authorized_user"}
+_OBSTORE_TYPES = {"service_account", "authorized_user"}
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def open_gcs(settings: Settings, *, writable: bool = False, environ: Mapping[str, str] | None = None) -> CloudStore:
-    """The bucket must exist: KubeRay does not make it either."""
+    """Open an existing bucket; as in KubeRay, it is not created."""
     config = BackendConfig(settings, environ)
     bucket = config.bucket("GCS_BUCKET", "gcsBucket")
     if not _BUCKET.match(bucket):
-        raise Misconfigured(f"GCS_BUCKET={bucket}: not a bucket's name (lower-case letters, digits, '-', '_' and '.')")
-    wish: GCSConfig = {}
+        raise InvalidSetting(
+            f"GCS_BUCKET={bucket}: invalid bucket name, use lower-case letters, digits, '-', '_' and '.'"
+        )
+    options: GCSConfig = {}
     base = config.environment("STORAGE_EMULATOR_HOST") or config.environment("GOOGLE_BASE_URL")
     if base:
-        wish["base_url"] = (base if "://" in base else f"http://{base}").rstrip("/")
+        options["base_url"] = (base if "://" in base else f"http://{base}").rstrip("/")
     if config.environment("STORAGE_EMULATOR_HOST"):
-        wish["bearer_token"] = "emulator"  # noqa: S105 - obstore asks the metadata server even for unsigned writes
-    provider = None if "bearer_token" in wish else _credentials(config)
+        options["bearer_token"] = "emulator"  # noqa: S105 - without one, obstore queries the metadata server
+    provider = None if "bearer_token" in options else _credentials(config)
     try:
         client = GCSStore(
             bucket,
-            config=wish,
-            client_options=client_options(allow_http=wish.get("base_url", "").startswith("http://")),
+            config=options,
+            client_options=client_options(allow_http=options.get("base_url", "").startswith("http://")),
             retry_config=retry_config(),
             credential_provider=provider,
         )
     except (BaseError, ValueError) as error:
-        raise Misconfigured(f"the GCS settings cannot be used: {str(error).splitlines()[0]}") from None
+        raise InvalidSetting(f"invalid GCS settings: {str(error).splitlines()[0]}") from None
     return CloudStore(client, f"gs://{bucket}")
 
 
 def _credentials(config: BackendConfig) -> "GCSCredentialProvider | None":
-    """None where obstore's own ways are enough; federation and impersonation are google-auth's."""
+    """Return a provider for federation and impersonation, which need google-auth; None for obstore's own types."""
     path = config.environment(_KEY_FILE)
     if not path:
         return None
     try:
         kind = msgspec.json.decode(Path(path).read_bytes(), type=_KeyFile).type
     except OSError as error:
-        raise Misconfigured(f"{_KEY_FILE}={path}: {error.strerror}") from None
+        raise InvalidSetting(f"{_KEY_FILE}={path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise Misconfigured(f"{_KEY_FILE}={path}: not a key file ({error})") from None
-    if kind in _OWN_TYPES:
+        raise InvalidSetting(f"{_KEY_FILE}={path}: invalid key file ({error})") from None
+    if kind in _OBSTORE_TYPES:
         return None
     return _from_google_auth(path, kind)
 
@@ -71,11 +73,11 @@ def _from_google_auth(path: str, kind: str) -> "GCSCredentialProvider":
         provided = importlib.import_module("obstore.auth.google")
     except ImportError:
         needs = "pip install google-auth requests"
-        raise Misconfigured(f"{_KEY_FILE}={path}: credentials of type {kind!r} need more: {needs}") from None
+        raise InvalidSetting(f"{_KEY_FILE}={path}: credentials of type {kind!r} need google-auth: {needs}") from None
     try:
         provider: GCSCredentialProvider = provided.GoogleCredentialProvider()
     except google_auth.GoogleAuthError as error:
-        raise Misconfigured(f"{_KEY_FILE}={path}: {str(error).splitlines()[0]}") from None
+        raise InvalidSetting(f"{_KEY_FILE}={path}: {str(error).splitlines()[0]}") from None
     return provider
 
 

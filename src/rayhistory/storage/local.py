@@ -1,4 +1,4 @@
-"""A directory as an object store: keys are paths, an object appears whole or not at all, and is fsynced."""
+"""A directory as an object store: keys are paths, and objects appear whole, synced to disk."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rayhistory.errors import (
-    Misconfigured,
+    InvalidSetting,
     ObjectExists,
     ObjectNotFound,
     StoreDenied,
@@ -22,12 +22,12 @@ from rayhistory.errors import (
     StoreUnavailable,
 )
 from rayhistory.settings import Settings, default_data_dir
-from rayhistory.storage.keys import checked_key
-from rayhistory.storage.seam import Listing, ObjectInfo
+from rayhistory.storage.object_keys import checked_key
+from rayhistory.storage.store import Listing, ObjectInfo
 
 T = TypeVar("T")
-_HALF_WRITTEN = ".half-written-"
-_PAGE = 1000
+_PARTIAL_PREFIX = ".half-written-"
+_PAGE_SIZE = 1000
 
 
 def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
@@ -36,29 +36,31 @@ def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
         try:
             _make_directory(directory)
         except OSError as error:
-            raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: cannot be made ({error.strerror})") from None
+            raise InvalidSetting(
+                f"LOCAL_STORAGE_DIR={directory}: cannot create the directory ({error.strerror})"
+            ) from None
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: cannot be written by this user")
+            raise InvalidSetting(f"LOCAL_STORAGE_DIR={directory}: not writable by this user")
     elif not directory.is_dir() and (directory.exists() or str(directory) != default_data_dir()):
-        raise Misconfigured(f"LOCAL_STORAGE_DIR={directory}: there is no such directory")
+        raise InvalidSetting(f"LOCAL_STORAGE_DIR={directory}: no such directory")
     return LocalStore(directory)
 
 
 def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
-    """KubeRay's `localtest`: a directory for trying things, the same one for every program of this user."""
+    """Open KubeRay's `localtest` backend: a temporary directory shared by all programs of this user."""
     directory = Path(tempfile.gettempdir()) / f"rayhistory-localtest-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     return LocalStore(directory)
 
 
 class LocalStore:
-    """One that is a `cache` may be cleared at any time."""
+    """A store in a directory. With `cache`, a missing directory is empty and not an outage."""
 
     def __init__(self, directory: Path, *, cache: bool = False) -> None:
         self._directory = directory
         self._is_cache = cache
-        self._was_there = directory.is_dir()
-        self._making = threading.Lock()
+        self._existed = directory.is_dir()
+        self._mkdir_lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -84,7 +86,7 @@ class LocalStore:
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         walk = self._walk(prefix.strip("/"))
-        while page := await self._run(lambda: list(islice(walk, _PAGE))):
+        while page := await self._run(lambda: list(islice(walk, _PAGE_SIZE))):
             for info in page:
                 if info.key > start_after:
                     yield info
@@ -96,37 +98,37 @@ class LocalStore:
         pass
 
     async def _run(self, work: Callable[[], T], key: str = "") -> T:
-        return await asyncio.to_thread(self._translated, work, key or str(self._directory))
+        return await asyncio.to_thread(self._with_store_errors, work, key or str(self._directory))
 
-    def _translated(self, work: Callable[[], T], key: str) -> T:
+    def _with_store_errors(self, work: Callable[[], T], key: str) -> T:
         with _store_errors(key):
             try:
                 return work()
             except (FileNotFoundError, ObjectNotFound):
-                self._check_it_is_there()
+                self._check_exists()
                 raise
 
-    def _check_it_is_there(self) -> None:
-        """A directory that was never there is a store that nobody has written to yet; one that is gone is an outage."""
-        if self._was_there and not self._is_cache and not self._directory.is_dir():
-            raise StoreUnavailable(f"{self._directory}: the directory is gone")
+    def _check_exists(self) -> None:
+        """Raise if the directory was deleted. One that never existed is an empty store."""
+        if self._existed and not self._is_cache and not self._directory.is_dir():
+            raise StoreUnavailable(f"{self._directory}: the directory was deleted")
 
     def _path(self, key: str) -> Path:
-        """Where an object is. Links are not followed: whoever can write one could show any file of this machine."""
+        """Return an object's path. Links are rejected: a link in the store could expose any file of this machine."""
         parts = checked_key(key).split("/")
         path = self._directory.joinpath(*parts)
         if os.path.realpath(path) != str(Path(os.path.realpath(self._directory), *parts)):
-            raise StoreError(f"not an object, but a link or below one: {key!r}")
+            raise StoreError(f"invalid key {key!r}: it is a symbolic link or below one")
         return path
 
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:
         target = self._path(key)
-        self._check_it_is_there()
-        with self._making:  # nobody goes on while a directory on the way may still be lost
+        self._check_exists()
+        with self._mkdir_lock:  # a concurrent write must not finish before its new parent directories are synced
             _make_directory(target.parent)
-        half = target.with_name(_HALF_WRITTEN + secrets.token_hex(8))
+        partial = target.with_name(_PARTIAL_PREFIX + secrets.token_hex(8))
         try:
-            with half.open("wb") as file:
+            with partial.open("wb") as file:
                 if isinstance(data, Path):
                     with data.open("rb") as source:
                         shutil.copyfileobj(source, file, 1 << 20)
@@ -134,11 +136,11 @@ class LocalStore:
                     file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            publish(half, target)
+            publish(partial, target)
             _sync_directory(target.parent)
-            self._was_there = True
+            self._existed = True
         finally:
-            half.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
     def _read(self, key: str, start: int, end: int) -> bytes:
         with self._path(key).open("rb") as file:
@@ -148,7 +150,7 @@ class LocalStore:
     def _info(self, key: str) -> ObjectInfo:
         path = self._path(key)
         if not path.is_file():
-            raise ObjectNotFound(f"no object {key}")
+            raise ObjectNotFound(f"object {key} not found")
         stat = path.stat()
         return ObjectInfo(key, stat.st_size, stat.st_mtime)
 
@@ -163,40 +165,44 @@ class LocalStore:
         return Listing(folders, objects)
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        # Keys are sorted as whole strings: "a.b" comes before "a/b", so a folder sorts as "name/".
-        for entry in sorted(self._entries(prefix), key=lambda e: e.name + "/" if e.is_dir() else e.name):
+        # Keys sort as whole strings: "a.b" before "a/b", so a folder sorts as "name/".
+        for entry in sorted(
+            self._entries(prefix), key=lambda entry: entry.name + "/" if entry.is_dir() else entry.name
+        ):
             if entry.is_dir():
                 yield from self._walk(f"{prefix}/{entry.name}" if prefix else entry.name)
             else:
                 yield from _entry_info(prefix, entry)
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
-        """What is in a folder, by name. A folder that is not there is an empty one: object stores have no folders."""
+        """Return the entries of a folder, sorted by name. A missing folder is empty: object stores have no folders."""
         path = self._path(prefix) if prefix else self._directory
         try:
             with os.scandir(path) as entries:
-                found = [e for e in entries if not e.name.startswith(_HALF_WRITTEN) and not e.is_symlink()]
+                found = [
+                    entry for entry in entries if not entry.name.startswith(_PARTIAL_PREFIX) and not entry.is_symlink()
+                ]
         except (FileNotFoundError, NotADirectoryError):
-            self._check_it_is_there()
+            self._check_exists()
             return []
-        self._was_there = True
+        self._existed = True
         return sorted(found, key=lambda entry: entry.name)
 
 
 def _entry_info(prefix: str, entry: os.DirEntry[str]) -> Iterator[ObjectInfo]:
-    """One, or none when the object was deleted while the folder was being listed."""
+    """Yield the object, or nothing if it was deleted while the folder was listed."""
     with suppress(FileNotFoundError):
         stat = entry.stat()
         yield ObjectInfo(f"{prefix}/{entry.name}" if prefix else entry.name, stat.st_size, stat.st_mtime)
 
 
-def _link(half: Path, target: Path) -> None:
-    """Publishes only if the name is free, in one step."""
-    os.link(half, target)
+def _link(partial: Path, target: Path) -> None:
+    """Publish atomically, and only if the name is free."""
+    os.link(partial, target)
 
 
 def _make_directory(path: Path) -> None:
-    """Makes a directory that is still there after a power loss."""
+    """Create a directory that survives a power loss."""
     if path.is_dir():
         return
     _make_directory(path.parent)
@@ -216,14 +222,14 @@ def _store_errors(key: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise ObjectNotFound(f"no object {key}") from None
+        raise ObjectNotFound(f"object {key} not found") from None
     except FileExistsError:
-        raise ObjectExists(f"object {key} exists") from None
+        raise ObjectExists(f"object {key} already exists") from None
     except PermissionError as error:
         raise StoreDenied(f"{error.filename or key}: permission denied") from error
     except OSError as error:
         if error.errno == errno.EROFS:
             raise StoreDenied(f"{error.filename or key}: read-only file system") from error
         if error.errno == errno.ENAMETOOLONG:
-            raise StoreError(f"too long a key: {key!r}") from error
+            raise StoreError(f"invalid key {key!r}: too long for the file system") from error
         raise StoreUnavailable(f"{key}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""What each operation is called where permissions are given: for `rayhistory doctor`, and for who must ask an admin."""
+"""Permission names of each cloud, for `rayhistory doctor`."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ class Permissions(NamedTuple):
     write: str
     read: str
     delete: str
-    make_bucket: str = ""
-    """Empty where the collector does not make it."""
+    create_bucket: str = ""
+    """Empty if the collector does not create the bucket."""
     role: str = ""
-    """One name that has them all."""
+    """A predefined role that includes all of them."""
 
 
 _PERMISSIONS = {
@@ -33,9 +33,9 @@ _PERMISSIONS = {
         "oss:ListObjects", "oss:PutObject and oss:AbortMultipartUpload", "oss:GetObject", "oss:DeleteObject"
     ),
 }  # fmt: skip
-_OF_A_FILE_SYSTEM = Permissions("read", "write", "read", "write")
+_FILE_SYSTEM = Permissions("read", "write", "read", "write")
 
 
 def permissions_of(backend: str) -> Permissions:
-    """A backend that is not ours is spoken of as a file system is."""
-    return _PERMISSIONS.get(backend, _OF_A_FILE_SYSTEM)
+    """Return the permissions of a backend; those of a file system if it is not one of ours."""
+    return _PERMISSIONS.get(backend, _FILE_SYSTEM)

@@ -1,7 +1,7 @@
-"""S3 and what speaks like it: MinIO, Ceph, SeaweedFS, R2.
+"""S3 and compatible stores: MinIO, Ceph, SeaweedFS, R2.
 
 Credentials: static ones from the environment (both generations of KubeRay's variables), a profile file, web identity
-(IRSA), pod identity, the container's and the instance's role.
+(IRSA), pod identity, and the role of the container or instance.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from rayhistory.errors import Misconfigured, StoreDenied, StoreUnavailable
+from rayhistory.errors import InvalidSetting, StoreDenied, StoreUnavailable
 from rayhistory.settings import Settings
-from rayhistory.storage.backend_config import BackendConfig
-from rayhistory.storage.cloud import CloudStore, MakeBucket, client_options, retry_config
+from rayhistory.storage.cloud import CloudStore, CreateBucket, client_options, retry_config
+from rayhistory.storage.config_sources import BackendConfig
 from rayhistory.storage.s3_profile import read_profile
 
 if TYPE_CHECKING:
@@ -34,22 +34,22 @@ def open_s3(settings: Settings, *, writable: bool = False, environ: Mapping[str,
     config = BackendConfig(settings, environ)
     bucket = config.bucket("S3_BUCKET", "s3Bucket", "ray-historyserver")
     if not _BUCKET.match(bucket):
-        raise Misconfigured(f"S3_BUCKET={bucket}: not a bucket's name (lower-case letters, digits, '-' and '.')")
-    wish = _credentials(config) | _place(config, bucket)
+        raise InvalidSetting(f"S3_BUCKET={bucket}: invalid bucket name, use lower-case letters, digits, '-' and '.'")
+    options = _credentials(config) | _endpoint_options(config, bucket)
     try:
         client = S3Store(
             bucket,
-            config=wish,
-            client_options=client_options(allow_http=wish.get("endpoint", "").startswith("http://")),
+            config=options,
+            client_options=client_options(allow_http=options.get("endpoint", "").startswith("http://")),
             retry_config=retry_config(),
         )
     except (BaseError, ValueError) as error:
-        raise Misconfigured(f"the S3 settings cannot be used: {str(error).splitlines()[0]}") from None
-    return CloudStore(client, f"s3://{bucket}", _bucket_maker(client, bucket) if writable else None)
+        raise InvalidSetting(f"invalid S3 settings: {str(error).splitlines()[0]}") from None
+    return CloudStore(client, f"s3://{bucket}", _bucket_creator(client, bucket) if writable else None)
 
 
-def _place(config: BackendConfig, bucket: str) -> "S3Config":
-    """Where the bucket is. With a JSON file, KubeRay does not look at these variables."""
+def _endpoint_options(config: BackendConfig, bucket: str) -> "S3Config":
+    """Return endpoint, region and addressing style. As in KubeRay, a JSON file replaces these variables."""
     endpoint, region, path_style, no_tls = (
         config.text(variable, key, json_replaces_environment=True)
         for variable, key in (
@@ -59,40 +59,40 @@ def _place(config: BackendConfig, bucket: str) -> "S3Config":
             ("S3DISABLE_SSL", "s3DisableSSL"),
         )
     )
-    wish: S3Config = {}
+    options: S3Config = {}
     region = region or config.environment("AWS_REGION") or config.environment("AWS_DEFAULT_REGION")
     if region:
-        wish["region"] = region
+        options["region"] = region
     endpoint = endpoint or config.environment("AWS_ENDPOINT_URL_S3") or config.environment("AWS_ENDPOINT_URL")
-    amazon = not endpoint or "amazonaws.com" in endpoint
-    # Elsewhere a bucket seldom has a host name of its own, so path style is what works unless it is refused.
-    virtual = path_style != "true" if amazon else path_style == "false"
+    is_aws = not endpoint or "amazonaws.com" in endpoint
+    # Outside AWS, buckets seldom have a host name, so path style is the default.
+    virtual = path_style != "true" if is_aws else path_style == "false"
     if endpoint:
         match = _HOST.match(endpoint)
         if not match:
-            raise Misconfigured(f"{config.named('S3_ENDPOINT', 's3Endpoint')}={endpoint}: use host:port or a URL")
+            raise InvalidSetting(f"{config.origin('S3_ENDPOINT', 's3Endpoint')}={endpoint}: use host:port or a URL")
         scheme = match[1] or ("http://" if no_tls == "true" else "https://")
         host = match[2] + (match[3] or "")
-        wish["endpoint"] = f"{scheme}{bucket}.{host}" if virtual else scheme + host
+        options["endpoint"] = f"{scheme}{bucket}.{host}" if virtual else scheme + host
     if virtual and "." not in bucket:  # a certificate for *.s3.… does not cover a bucket with dots
-        wish["virtual_hosted_style_request"] = True
-    return wish
+        options["virtual_hosted_style_request"] = True
+    return options
 
 
 def _credentials(config: BackendConfig) -> "S3Config":
-    """Static ones, where there are. All other ways are obstore's own, by AWS's variables."""
+    """Return static credentials if there are any. obstore handles all other kinds by AWS's variables."""
     for names in (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
         ("AWS_S3ID", "AWS_S3SECRET", "AWS_S3TOKEN"),
     ):
         key, secret, token = map(config.environment, names)
         if key and not secret:
-            raise Misconfigured(f"{names[1]} is not set, but {names[0]} is")
+            raise InvalidSetting(f"{names[1]} is not set, but {names[0]} is")
         if key:
             return _static(key, secret, token)
     token_file = config.environment("AWS_WEB_IDENTITY_TOKEN_FILE")
     if token_file and not Path(token_file).is_file():
-        raise Misconfigured(f"AWS_WEB_IDENTITY_TOKEN_FILE={token_file}: there is no such file")
+        raise InvalidSetting(f"AWS_WEB_IDENTITY_TOKEN_FILE={token_file}: no such file")
     if token_file or config.environment("AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         return {}
     profile = read_profile(config.environment)
@@ -100,27 +100,27 @@ def _credentials(config: BackendConfig) -> "S3Config":
 
 
 def _static(key: str, secret: str, token: str) -> "S3Config":
-    wish: S3Config = {"access_key_id": key, "secret_access_key": secret}
+    options: S3Config = {"access_key_id": key, "secret_access_key": secret}
     if token:
-        wish["session_token"] = token
-    return wish
+        options["session_token"] = token
+    return options
 
 
-def _bucket_maker(client: S3Store, bucket: str) -> MakeBucket:
-    """As KubeRay's collector does. obstore has no call for it, but signs any request."""
+def _bucket_creator(client: S3Store, bucket: str) -> CreateBucket:
+    """Return a function that creates the bucket, as KubeRay's collector does. obstore only signs the request."""
 
-    def make() -> None:
+    def create() -> None:
         url = obstore.sign(client, "PUT", "", timedelta(minutes=1))
         try:
             with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60):  # noqa: S310
                 return
         except urllib.error.HTTPError as error:
-            if error.code == 409:  # someone else was faster
+            if error.code == 409:  # created by another process meanwhile
                 return
             if error.code in {401, 403}:
-                raise StoreDenied(f"bucket {bucket} does not exist and may not be created (s3:CreateBucket)") from None
+                raise StoreDenied(f"bucket {bucket} does not exist, and s3:CreateBucket is denied") from None
             raise StoreUnavailable(f"bucket {bucket} does not exist and cannot be created ({error})") from None
         except (OSError, BaseError) as error:
             raise StoreUnavailable(f"bucket {bucket} cannot be created: {str(error).splitlines()[0]}") from None
 
-    return lambda: asyncio.to_thread(make)
+    return lambda: asyncio.to_thread(create)

@@ -1,8 +1,8 @@
-"""What a store can do. Backends are found by entry point, so that others can add theirs.
+"""The Store protocol. Backends are found by entry point, so that other packages can add theirs.
 
-Every method raises one of the errors below `StoreError`: an outage is never an empty answer. Methods try again by
-themselves for some seconds, and bound how much is under way at once; who can wait longer calls again.
-Keys are `/`-separated, without a leading slash. `rayhistory.storage.contract` says all this as tests.
+Every method raises a subclass of `StoreError` on failure: an outage is never an empty result. Methods retry for some
+seconds and bound the number of concurrent requests; callers that can wait longer retry themselves. Keys are separated
+by `/` and have no leading slash. `rayhistory.storage.contract` is a test suite for all of this.
 """
 
 from collections.abc import AsyncIterator
@@ -12,56 +12,70 @@ from typing import Protocol
 
 import msgspec
 
-from rayhistory.errors import Misconfigured
+from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
+    """Metadata of one object."""
+
     key: str
     size: int
     modified: float
-    """Seconds since the epoch, by the store's clock."""
+    """Last modification in seconds since the epoch, by the store's clock."""
     tag: str = ""
-    """What the store calls these bytes, if anything: most stores the MD5 of an object that was written in one piece."""
+    """The store's ETag, or empty. Most stores use the MD5 of an object that was written in one request."""
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """One level of a prefix: the next path components, and the objects right below it."""
+    """One level below a prefix: folder names and objects."""
 
     folders: list[str]
     objects: list[ObjectInfo]
 
 
 class Store(Protocol):
+    """An object store. Implementations must pass `rayhistory.storage.contract.StoreContract`."""
+
     @property
     def url(self) -> str:
-        """Where this is, for people."""
+        """The address of the store, for logs and error messages."""
 
     async def put(self, key: str, data: bytes | Path) -> None:
-        """Writes an object, over whatever was there, from memory or from a file of any size, of which little is held in
-        memory. When this returns, the object is durable; when it raises, what was there before still is."""
+        """Write or overwrite an object from memory or from a file of any size, which is streamed.
+
+        When this returns, the object is durable. When it raises, the previous object is unchanged.
+        """
 
     async def create(self, key: str, data: bytes) -> None:
-        """Writes an object that must not exist yet; raises ObjectExists otherwise. Of many that try, one succeeds, and
-        knows that it has, even if the store's answer got lost."""
+        """Write an object that must not exist; raise ObjectExists otherwise.
 
-    async def get(self, key: str) -> bytes: ...
+        Of several concurrent calls exactly one succeeds, even if the store's response is lost on the way.
+        """
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object; raise ObjectNotFound if there is none."""
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, end); fewer when the object ends before."""
+        """Return bytes [start, end), or fewer if the object is shorter."""
 
-    async def head(self, key: str) -> ObjectInfo: ...
+    async def head(self, key: str) -> ObjectInfo:
+        """Return an object's metadata; raise ObjectNotFound if there is none."""
 
     async def delete(self, key: str) -> None:
-        """Removes an object; one that is not there is no error."""
+        """Remove an object. A missing object is not an error."""
 
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """All objects below a prefix (a whole path component), in the order of their keys, without the empty objects
-        that mark folders. SeaweedFS has an order of its own, so do not rely on it where a wrong one would lose data."""
+        """Yield all objects below a prefix of whole path components, sorted by key, without folder markers.
 
-    async def list_folder(self, prefix: str) -> Listing: ...
+        SeaweedFS sorts differently, so never rely on the order where a different one would lose data.
+        """
 
-    async def close(self) -> None: ...
+    async def list_folder(self, prefix: str) -> Listing:
+        """Return the folders and objects directly below a prefix."""
+
+    async def close(self) -> None:
+        """Release connections and threads."""
 
 
 def backends() -> list[str]:
@@ -69,10 +83,10 @@ def backends() -> list[str]:
 
 
 def open_store(settings: Settings, *, writable: bool = False) -> Store:
-    """The store that the settings name. A wrong setting is found here, not at the first request."""
+    """Open the configured store. Invalid settings raise here, not at the first request."""
     name = settings.storage_backend
     for point in entry_points(group="rayhistory.storage"):
         if point.name == name:
             store: Store = point.load()(settings, writable=writable)
             return store
-    raise Misconfigured(f"unknown storage backend {name!r}: installed are {', '.join(backends())} (STORAGE_BACKEND)")
+    raise InvalidSetting(f"unknown storage backend {name!r}: use one of {', '.join(backends())} (STORAGE_BACKEND)")

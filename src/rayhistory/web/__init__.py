@@ -1,9 +1,24 @@
-"""Our own pages: the list of sessions, the bar around a dashboard, gaps, progress, and messages.
+"""HTML pages of the history server: sessions, the frame page, gaps, progress, messages and login.
 
-Values in, HTML out: nothing here knows a web framework, a store or a clock.
+Pure rendering from values: no web framework, store or clock.
 """
 
-from rayhistory.web.pages import (
+from rayhistory.web.models import (
+    OWNERS,
+    SESSION_STATES,
+    SORTS,
+    DashboardVersions,
+    FailureMarker,
+    GapGroup,
+    GapLocation,
+    NamedSession,
+    SessionFilters,
+    SessionOverview,
+    SessionRow,
+    SessionRowCounts,
+    SessionState,
+)
+from rayhistory.web.render import (
     CONTENT_SECURITY_POLICY,
     HOME_JSON_PATH,
     HOME_PATH,
@@ -15,20 +30,6 @@ from rayhistory.web.pages import (
     render_message,
     render_progress,
 )
-from rayhistory.web.rows import (
-    OWNERS,
-    SESSION_STATES,
-    SORTS,
-    Course,
-    Dashboards,
-    Gap,
-    HomeFilters,
-    Mark,
-    NamedSession,
-    SessionCounts,
-    SessionRow,
-    SessionState,
-)
 
 __all__ = [
     "CONTENT_SECURITY_POLICY",
@@ -38,14 +39,15 @@ __all__ = [
     "SESSION_STATES",
     "SORTS",
     "STATIC_DIR",
-    "Course",
-    "Dashboards",
-    "Gap",
-    "HomeFilters",
-    "Mark",
+    "DashboardVersions",
+    "FailureMarker",
+    "GapGroup",
+    "GapLocation",
     "NamedSession",
-    "SessionCounts",
+    "SessionFilters",
+    "SessionOverview",
     "SessionRow",
+    "SessionRowCounts",
     "SessionState",
     "render_frame",
     "render_gaps",

@@ -1,4 +1,4 @@
-"""How times, sizes and names read on a page: one place, so that the same value looks the same everywhere."""
+"""Formats of times, sizes, counts and names on pages."""
 
 import re
 from datetime import UTC, datetime
@@ -16,11 +16,11 @@ _AGE_UNITS = (
 )
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _SESSION_NAME = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_\d+_\d+")
-_LONGEST_SESSION_NAME = 20
+_MAX_SESSION_NAME_LENGTH = 20
 
 
 def format_duration(milliseconds: int) -> str:
-    """The two largest units, as Ray's dashboard writes them: `3h 12m`."""
+    """Format a duration with its two largest units, as the Ray Dashboard does: `3h 12m`."""
     if milliseconds < _SECOND:
         return "<1s"
     parts: list[str] = []
@@ -35,10 +35,10 @@ def format_duration(milliseconds: int) -> str:
 
 
 def format_age(then_ms: int, now_ms: int) -> str:
-    """A time slightly in the future is another machine's clock, not the future."""
+    """Format the age of a timestamp. One slightly in the future comes from another machine's clock: "just now"."""
     age = now_ms - then_ms
-    for name, unit, least in _AGE_UNITS:
-        if age >= least * unit:
+    for name, unit, minimum in _AGE_UNITS:
+        if age >= minimum * unit:
             return f"{age // unit} {name} ago"
     return "just now"
 
@@ -62,23 +62,28 @@ def format_utc(milliseconds: int) -> str:
 
 
 def format_iso(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+    timestamp = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return timestamp.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def short_session_name(name: str) -> str:
-    """Ray's names are recognised by their time; the microseconds and process id behind it only take room."""
+    """Shorten a session name: Ray's names to their date and time, other long names in the middle."""
     if match := _SESSION_NAME.fullmatch(name):
         return match[1]
-    return name if len(name) <= _LONGEST_SESSION_NAME else f"{name[:10]}…{name[-9:]}"
+    return name if len(name) <= _MAX_SESSION_NAME_LENGTH else f"{name[:10]}…{name[-9:]}"
 
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def sentence_case(text: str) -> str:
+    """Capitalize the first word of an error message, unless it is a name or code."""
+    return text[:1].upper() + text[1:] if re.match("[a-z]+ ", text) else text
+
+
 def code_spans(text: str) -> Markup:
-    """Backticks become code, so that one message serves the terminal and the page; the rest stays text."""
+    """Render text in backticks as code, so that the same message works in a terminal and on a page."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return escape(text)

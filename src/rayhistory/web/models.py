@@ -1,7 +1,4 @@
-"""What the pages show, as plain values: whoever knows the sessions fills these in.
-
-The `.json` of a page can be made of the same values, so that both always say the same.
-"""
+"""The values that pages show. The JSON of a page has the same values."""
 
 import re
 from typing import Literal, Protocol, get_args
@@ -18,7 +15,7 @@ _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class NamedSession(Protocol):
-    """Anything that says which session it is."""
+    """Anything that identifies a session."""
 
     @property
     def namespace(self) -> str: ...
@@ -28,7 +25,7 @@ class NamedSession(Protocol):
     def session(self) -> str: ...
 
 
-class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRowCounts(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, int]
     tasks: int
     failed_tasks: int
@@ -38,7 +35,7 @@ class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One session on the home page; `counts` is None until the session has an index, or while that cannot be read."""
+    """One session in the list. `counts` is None while the session has no index or the index cannot be read."""
 
     namespace: str
     cluster: str
@@ -51,41 +48,41 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None = None
     ray_version: str | None = None
     size_bytes: int | None = None
-    counts: SessionCounts | None = None
+    counts: SessionRowCounts | None = None
     unreadable: bool = False
-    """The store does not tell now whether there is an index."""
+    """The store is unavailable, so it is unknown whether there is an index."""
     dashboard: str | None = None
-    """Which version of Ray's frontend its address shows."""
+    """The version of Ray's frontend that the session opens in by default."""
 
     @property
     def owner(self) -> str | None:
-        """As it stands in an address."""
+        """The owner as it appears in URLs."""
         return f"{self.owner_kind}/{self.owner_name}" if self.owner_kind and self.owner_name else None
 
     def duration_ms(self, now_ms: int) -> int | None:
-        """Until now only while running: a session that ended at an unknown time has no known duration."""
+        """Return the duration until now or until the end; None if the start or the end is unknown."""
         end_ms = now_ms if self.state == "running" else self.ended_ms
         if self.started_ms is None or end_ms is None or end_ms < self.started_ms:
             return None
         return end_ms - self.started_ms
 
 
-class HomeFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which view of the sessions this is: what the visitor chose, as it stands in the address.
+class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """The filters of the session list, as in the URL.
 
-    `page` is the caller's own cursor, None for the first page; `namespaces` are what there is to choose from.
+    `page` is None for the first page. `namespaces` are the choices of the namespace filter.
     """
 
     q: str = ""
     namespace: str | None = None
     state: SessionState | None = None
     owner: str | None = None
-    """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters that nothing owns."""
+    """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters without an owner."""
     since: str | None = None
     """Started within the last `24h`, or `7d`."""
     start: str | None = None
     end: str | None = None
-    """Started from this day on, and until that."""
+    """Range of start times."""
     sort: str | None = None
     page: str | None = None
     namespaces: list[str] = []
@@ -96,12 +93,12 @@ class HomeFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace_choices(self) -> list[str]:
-        """The chosen namespace stays a choice even with no session in it: submitting the form keeps it."""
+        """All choices, with the selected namespace even if it has no sessions, so that submitting the form keeps it."""
         return sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
 
     @property
     def owner_choices(self) -> list[tuple[str, str]]:
-        """A single owner is a choice while it is chosen: links lead to it."""
+        """All choices, with the single owner that a link selected."""
         single = [(self.owner, owner_text(*self.owner.split("/", 1)))] if self.owner and "/" in self.owner else []
         return [*OWNERS.items(), *single]
 
@@ -112,7 +109,7 @@ class HomeFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def date_fields(self) -> list[tuple[str, str, str, str]]:
-        """Label, name, value and type: only a day fits into a field for dates, and what does not fit would be lost."""
+        """Label, name, value and type of the date inputs. A value that is not a plain date needs a text input."""
         return [
             (label, name, value or "", "date" if not value or re.fullmatch(_DAY, value) else "text")
             for label, name, value in (("Started from", "from", self.start), ("until", "to", self.end))
@@ -133,32 +130,32 @@ class HomeFilters(msgspec.Struct, frozen=True, kw_only=True):
         query = urlencode({name: value for name, value in chosen.items() if value})
         return f"{path}?{query}" if query else path
 
-    def with_state(self, state: SessionState | None) -> "HomeFilters":
+    def with_state(self, state: SessionState | None) -> "SessionFilters":
         return msgspec.structs.replace(self, state=state, page=None)
 
-    def of_owner(self, owner: str) -> "HomeFilters":
+    def of_owner(self, owner: str) -> "SessionFilters":
         return msgspec.structs.replace(self, owner=owner, page=None)
 
-    def with_page(self, page: str | None) -> "HomeFilters":
+    def with_page(self, page: str | None) -> "SessionFilters":
         return msgspec.structs.replace(self, page=page)
 
-    def sorted_by(self, column: str) -> "HomeFilters":
-        """What a click on the column's head leads to: its order, then the reverse, then the usual order."""
-        following = {column: f"-{column}", f"-{column}": None}
-        return msgspec.structs.replace(self, sort=following.get(self.sort or "", column), page=None)
+    def sorted_by(self, column: str) -> "SessionFilters":
+        """Return the filters behind a click on a column header: ascending, then descending, then the default order."""
+        next_sort = {column: f"-{column}", f"-{column}": None}
+        return msgspec.structs.replace(self, sort=next_sort.get(self.sort or "", column), page=None)
 
     def order_of(self, column: str) -> str:
-        """As `aria-sort` says it."""
+        """Return the value of `aria-sort`."""
         return {column: "ascending", f"-{column}": "descending"}.get(self.sort or "", "none")
 
 
 def owner_text(kind: str | None, name: str | None) -> str:
-    """`rayjob` is how keys and addresses spell it; people write RayJob."""
+    """Format an owner for people: `rayjob` is the spelling in keys and URLs, RayJob the Kubernetes kind."""
     return f"{OWNERS.get(kind or '', kind or '')} {name or ''}".strip()
 
 
-class Mark(msgspec.Struct, kw_only=True):
-    """What failed at about one time, and when the last of it did."""
+class FailureMarker(msgspec.Struct, kw_only=True):
+    """Failures close together in time. `at_ms` is the time of the last one."""
 
     at_ms: int
     tasks: int = 0
@@ -166,27 +163,38 @@ class Mark(msgspec.Struct, kw_only=True):
     jobs: int = 0
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """From when to when a session is known, how much of it is missing, and when something failed in it."""
+class SessionOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """Start, end, number of gaps and failures of a session over time."""
 
     state: SessionState
     started_ms: int
     last_ms: int
     gaps: int
-    failures: list[Mark]
+    failures: list[FailureMarker]
 
 
-class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is missing from a session, in how many objects, and how often in all."""
+class GapLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a gap is: an object or a node, and what is known about it."""
 
-    kind: str
+    place: str
     detail: str
-    count: int
-    sources: list[str]
 
 
-class Dashboards(Protocol):
-    """Which version of Ray's frontend is shown, and which others there are."""
+class GapGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """All gaps with the same code."""
+
+    code: str
+    summary: str
+    meaning: str
+    remedy: str
+    loss: bool
+    places: list[GapLocation]
+    more_places: int = 0
+    """Number of places that are not listed."""
+
+
+class DashboardVersions(Protocol):
+    """The version of Ray's frontend that is shown, and the installed ones."""
 
     @property
     def chosen(self) -> str | None: ...

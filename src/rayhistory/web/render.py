@@ -1,7 +1,7 @@
-"""Renders our own pages from values, so that every page can be tested and looked at without a server.
+"""Render pages from values, so that every page can be tested without a server.
 
-All text is escaped, a template that names an unknown value fails, and nothing is inline: the content
-security policy below allows only our own files.
+All text is escaped, an undefined template variable is an error, and scripts and styles are files: the content security
+policy forbids inline ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rayhistory.web import format as text
-from rayhistory.web.rows import SESSION_STATES, Dashboards, Gap, HomeFilters, NamedSession, SessionRow, owner_text
+from rayhistory.web import format as formats
+from rayhistory.web.models import (
+    SESSION_STATES,
+    DashboardVersions,
+    GapGroup,
+    NamedSession,
+    SessionFilters,
+    SessionRow,
+    owner_text,
+)
 
 STATIC_DIR = Path(__file__).parent / "static"
 HOME_PATH = "/home"
@@ -22,17 +30,17 @@ CONTENT_SECURITY_POLICY = (
 
 _JOB_STATUSES = ("RUNNING", "PENDING", "SUCCEEDED", "FAILED", "STOPPED")
 _STATE_MEANINGS = {
-    "running": "The cluster is alive and being recorded",
-    "ended": "The cluster ended and its record is complete",
-    "vanished": "The cluster was lost without a clean end; shown is all that was recorded until then",
+    "running": "The cluster is running and its collectors are active",
+    "ended": "The cluster has ended and its nodes uploaded all data",
+    "vanished": "The cluster disappeared without a clean shutdown; data ends at the last upload",
 }
-_LAST_SEEN = {"running": "Up to", "ended": "Ended", "vanished": "Last seen"}
+_DATA_AGE_LABELS = {"running": "Data as of", "ended": "Ended", "vanished": "Last data"}
 
 
 def render_home(
     sessions: Sequence[SessionRow],
     *,
-    filters: HomeFilters,
+    filters: SessionFilters,
     total: int,
     next_page: str | None,
     previous_page: str | None,
@@ -42,10 +50,10 @@ def render_home(
     now_ms: int,
     version: str,
 ) -> str:
-    """The sessions of one view, in the order given.
+    """Render the list of sessions.
 
-    `total` counts the sessions of the view over all its pages; `next_page` and `previous_page` are links, `dashboards`
-    the versions of Ray's frontend that can be chosen.
+    `total` counts the sessions on all pages, `next_page` and `previous_page` are URLs, and `dashboards` has the
+    installed versions of Ray's frontend.
     """
     return _render(
         "home.html",
@@ -65,18 +73,18 @@ def render_home(
 def render_frame(
     session: SessionRow,
     *,
-    moment_ms: int | None,
+    as_of_ms: int | None,
     last_ms: int,
-    dashboards: Dashboards,
+    dashboards: DashboardVersions,
     now_ms: int,
     version: str,
 ) -> str:
-    """Ray's frontend below a bar that says what is shown. `last_ms` is until when the session is known."""
+    """Render the bar and the frame for Ray's frontend. `last_ms` is the time of the last data."""
     return _render(
         "frame.html",
         session=session,
-        address=session.url.rstrip("/"),
-        moment_ms=moment_ms,
+        session_path=session.url.rstrip("/"),
+        as_of_ms=as_of_ms,
         last_ms=last_ms,
         dashboards=dashboards,
         now_ms=now_ms,
@@ -84,13 +92,12 @@ def render_frame(
     )
 
 
-def render_gaps(session: SessionRow, gaps: Sequence[Gap], *, complete: bool, version: str) -> str:
-    """What is missing from a session, in words."""
+def render_gaps(session: SessionRow, gaps: Sequence[GapGroup], *, complete: bool, version: str) -> str:
     return _render("gaps.html", session=session, gaps=gaps, complete=complete, version=version)
 
 
 def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:
-    """An error as a page. What stands between backticks in `message` and `hint` is shown as code."""
+    """Render an error. Text between backticks in `message` and `hint` is shown as code."""
     return _render(
         "message.html",
         status=status,
@@ -102,9 +109,9 @@ def render_message(*, status: int, title: str, message: str, hint: str | None, v
     )
 
 
-def render_login(*, following: str, signed_in: str | None, problem: str | None, done: bool, version: str) -> str:
-    """Asks for a token; `done` says that it was taken, and goes on to `following`."""
-    return _render("login.html", following=following, signed_in=signed_in, problem=problem, done=done, version=version)
+def render_login(*, next_path: str, signed_in: str | None, error: str | None, done: bool, version: str) -> str:
+    """Render the sign-in form, or with `done` a page that continues to `next_path`."""
+    return _render("login.html", next_path=next_path, signed_in=signed_in, error=error, done=done, version=version)
 
 
 def render_progress(
@@ -116,7 +123,7 @@ def render_progress(
     refresh_seconds: int,
     version: str,
 ) -> str:
-    """A page that asks again by itself, until the answer is what the visitor came for."""
+    """Render a page that refreshes itself until the session is indexed."""
     return _render(
         "progress.html",
         session=session,
@@ -150,25 +157,26 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        age=text.format_age,
-        bytes=text.format_bytes,
-        code_spans=text.code_spans,
-        count=text.format_count,
-        duration=text.format_duration,
-        iso=text.format_iso,
+        age=formats.format_age,
+        bytes=formats.format_bytes,
+        code_spans=formats.code_spans,
+        count=formats.format_count,
+        duration=formats.format_duration,
+        iso=formats.format_iso,
         ordered_jobs=_ordered_jobs,
         owner=owner_text,
-        plural=text.plural,
-        short_session_name=text.short_session_name,
-        utc=text.format_utc,
+        plural=formats.plural,
+        sentence_case=formats.sentence_case,
+        short_session_name=formats.short_session_name,
+        utc=formats.format_utc,
     )
     environment.globals.update(
         home_path=HOME_PATH,
         home_json_path=HOME_JSON_PATH,
         session_states=SESSION_STATES,
         state_meanings=_STATE_MEANINGS,
-        last_seen=_LAST_SEEN,
-        known_job_statuses=_JOB_STATUSES,
+        data_age_labels=_DATA_AGE_LABELS,
+        job_statuses=_JOB_STATUSES,
     )
     return environment
 

@@ -1,4 +1,4 @@
-"""A wrong call is answered with one line that says what was wrong, with what value, and what to do."""
+"""Exit codes and one-line errors of the three programs."""
 
 import os
 import socket
@@ -19,19 +19,19 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("argv", "environment", "complaint"),
+    ("argv", "environment", "error"),
     [
-        (["rayhistory", "run"], {}, "rayhistory: say what to run: rayhistory run -- python my_job.py"),
+        (["rayhistory", "run"], {}, "rayhistory: no command given: use rayhistory run -- python my_job.py"),
         (["rayhistory", "fly"], {}, "rayhistory: argument COMMAND: invalid choice: 'fly'"),
         (["rayhistory", "serve", "--prot", "1"], {}, "rayhistory: unknown flag or argument: --prot 1"),
         (["rayhistory", "serve", "--port", "x"], {}, "rayhistory: --port=x: use a port number"),
         (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),
         (["rayhistory", "env", "--ray-version", "1.2"], {}, "rayhistory: "),
-        (["rayhistory", "sessions"], {"LOCAL_STORAGE_DIR": "/nowhere"}, "LOCAL_STORAGE_DIR=/nowhere: there is no such"),
+        (["rayhistory", "sessions"], {"LOCAL_STORAGE_DIR": "/nowhere"}, "STORAGE_DIR=/nowhere: no such directory"),
         (
             ["rayhistory", "run", "--", "ls"],
             {"LOCAL_STORAGE_DIR": "/proc/x"},
-            "LOCAL_STORAGE_DIR=/proc/x: cannot be made",
+            "LOCAL_STORAGE_DIR=/proc/x: cannot create the directory",
         ),
         (["historyserver"], {"STORAGE_BACKEND": "tape"}, "historyserver: unknown storage backend 'tape'"),
         (["historyserver", "--nope"], {}, "historyserver: unknown flag or argument: --nope"),
@@ -40,14 +40,14 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (["collector"], {"STORAGE_BACKEND": "tape"}, "collector: unknown storage backend 'tape'"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_exit_code_2(argv: list[str], environment: dict[str, str], complaint: str) -> None:
+def test_wrong_call_exits_with_2_and_one_line(argv: list[str], environment: dict[str, str], error: str) -> None:
     done = call(*argv, **environment)
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert error in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_port_in_use_is_said_by_every_program(tmp_path: Path) -> None:
+def test_every_program_reports_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = str(taken.getsockname()[1])
         store = {"LOCAL_STORAGE_DIR": str(tmp_path)}
@@ -60,25 +60,24 @@ def test_a_port_in_use_is_said_by_every_program(tmp_path: Path) -> None:
             assert "in use" in done.stderr
 
 
-def test_an_empty_store_is_not_an_error(tmp_path: Path) -> None:
-    """A newcomer's first call tells how to get a first session."""
+def test_empty_store_shows_how_to_record_a_session(tmp_path: Path) -> None:
     done = call("rayhistory", "sessions", LOCAL_STORAGE_DIR=str(tmp_path))
     assert done.returncode == 0
     assert "rayhistory run -- python my_job.py" in done.stdout
     assert call("rayhistory", "sessions", "--json", LOCAL_STORAGE_DIR=str(tmp_path)).stdout.strip() == "[]"
 
 
-def test_the_doctor_names_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+def test_doctor_fails_for_an_unwritable_store(tmp_path: Path) -> None:
     good = call("rayhistory", "doctor", LOCAL_STORAGE_DIR=str(tmp_path))
     assert good.returncode == 0
-    assert "objects can be created" in good.stdout
+    assert "ok    store: create objects only once" in good.stdout
     bad = call("rayhistory", "doctor", LOCAL_STORAGE_DIR="/proc/x")
     assert bad.returncode == 1
     assert "FAIL  store: LOCAL_STORAGE_DIR=/proc/x" in bad.stdout
 
 
-def test_the_environment_for_a_cluster_is_right_for_its_version() -> None:
-    """`ALL` is not understood before 2.54, and both names of the variable are printed."""
+def test_env_depends_on_the_ray_version() -> None:
+    """Ray before 2.54 does not know `ALL`; both names of the variable are printed."""
     new, old = call("rayhistory", "env", "--ray-version", "2.60"), call("rayhistory", "env", "--ray-version", "2.53")
     name = "AGENT_EXPOSABLE_EVENT_TYPES="
     assert f"{name}ALL" in new.stdout
@@ -89,7 +88,7 @@ def test_the_environment_for_a_cluster_is_right_for_its_version() -> None:
 
 
 @pytest.mark.parametrize("program", ["collector", "historyserver", "rayhistory"])
-def test_help_is_given(program: str) -> None:
+def test_help_exits_with_0(program: str) -> None:
     done = call(program, "--help")
     assert done.returncode == 0
     assert "usage:" in done.stdout

@@ -1,4 +1,4 @@
-"""Events of nodes that die without a word: what was acknowledged a few seconds before is in the store, once."""
+"""Acked events of a collector that is killed: they are in the store within seconds, once."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from folding import NODE, RECORDED
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef
+from support.folding import NODE, RECORDED
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 EARLIER_SESSION = "session_2026-11-15_18-00-00_000000_10000"
@@ -26,7 +26,7 @@ REF = SessionRef.checked("default", "test", SESSION)
 
 
 class Collector:
-    """A process with its own directories; a Ray that only exists as a directory, or not even that."""
+    """A collector process with its own directories."""
 
     def __init__(self, home: Path, *flags: str) -> None:
         self.home = home
@@ -59,8 +59,8 @@ class Collector:
         return f"http://127.0.0.1:{self.port}"
 
     def post(self, events: list[dict[str, Any]]) -> None:
-        answer = httpx.post(f"{self.url}/v1/events", content=json.dumps(events).encode(), trust_env=False)
-        assert answer.status_code == 200
+        response = httpx.post(f"{self.url}/v1/events", content=json.dumps(events).encode(), trust_env=False)
+        assert response.status_code == 200
 
     def kill(self) -> None:
         self.process.kill()
@@ -74,7 +74,7 @@ class Collector:
         return [path for path in self.store.rglob("*.jsonl.gz") if "_events" in str(path)]
 
     def tasks(self) -> int:
-        """As many as another process sees that folds what is in the bucket."""
+        """Return the number of tasks after `rayhistory index` has folded the store."""
         command = [sys.executable, "-m", "rayhistory.cli.main", "index", f"--local-storage-dir={self.store}"]
         cache = f"--cache-dir={self.home / 'cache'}"
         found = subprocess.run([*command, cache, SESSION], capture_output=True, text=True, timeout=60, check=False)
@@ -100,13 +100,13 @@ def reachable(url: str) -> bool:
 def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.1)
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: Ray's sockets are below it."""
+    """A directory with a short path, because Ray's sockets are below it."""
     directory = Path(tempfile.mkdtemp(prefix="rh"))
     (directory / "ray").mkdir()
     yield directory
@@ -138,15 +138,15 @@ def ray(home: Path, session: str = SESSION) -> Iterator[Path]:
         yield directory
 
 
-def of(session: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_session(session: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**event, "sessionName": session} for event in events]
 
 
-EVENTS = of(SESSION, RECORDED)
+EVENTS = in_session(SESSION, RECORDED)
 
 
-def test_events_outlive_a_node_that_is_gone_before_anything_was_rotated(home: Path) -> None:
-    """The collector is killed and its disk is lost; the next one, without a spool, does no harm."""
+def test_events_outlive_a_node_that_is_lost_before_rotation(home: Path) -> None:
+    """A collector that restarts without its spool removes nothing."""
     with ray(home), collector(home, "--role=Head") as running:
         running.post(EVENTS)
         eventually(lambda: running.tasks() == 23)
@@ -160,8 +160,8 @@ def test_events_outlive_a_node_that_is_gone_before_anything_was_rotated(home: Pa
         assert running.tasks() == 23
 
 
-def test_after_a_clean_end_events_are_in_objects_only(home: Path) -> None:
-    """The streams are forgotten, those of a collector that was killed too."""
+def test_clean_end_leaves_events_in_objects_only(home: Path) -> None:
+    """Event streams are dropped from the packs, also those of a killed collector."""
     with collector(home, "--role=Head") as running:
         with ray(home):
             running.post(EVENTS[:50])
@@ -180,29 +180,29 @@ def test_after_a_clean_end_events_are_in_objects_only(home: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--enable-log-collector=false",)])
-def test_events_alone_are_off_the_node_in_seconds(home: Path, flags: tuple[str, ...]) -> None:
-    """Where Ray's directory cannot be seen, or logs are not wanted."""
+def test_events_leave_the_node_in_seconds_without_logs(home: Path, flags: tuple[str, ...]) -> None:
+    """Ray's directory is missing, or log collection is off."""
     with collector(home, *flags) as running, ray(home) if flags else contextlib.nullcontext():
         running.post(EVENTS)
-        known = running.store / Layout().metadata_key(REF)
-        known.parent.mkdir(parents=True)
-        known.touch()  # the head's collector would have said so
+        metadata = running.store / Layout().metadata_key(REF)
+        metadata.parent.mkdir(parents=True)
+        metadata.touch()  # the head's collector writes it
         eventually(lambda: running.tasks() == 23)
         running.kill()
         shutil.rmtree(home / "spool")
         assert running.tasks() == 23
 
 
-def test_events_that_come_after_the_seal_are_kept_and_counted_as_late(home: Path) -> None:
-    """Ray has begun a new session; a straggler of the old one is in the store seconds later, and in its seal."""
+def test_events_after_the_seal_are_stored_and_counted_as_late(home: Path) -> None:
+    """A late event of the previous session is in the store seconds later, and in its seal."""
     with collector(home) as running:
         with ray(home, EARLIER_SESSION):
-            running.post(of(EARLIER_SESSION, RECORDED[:10]))
+            running.post(in_session(EARLIER_SESSION, RECORDED[:10]))
             eventually(lambda: list(running.store.rglob("*.pack")))
         with ray(home):
             running.post(EVENTS[:1])
             eventually(lambda: running.seal(EARLIER_SESSION))
             assert "late" not in running.seal(EARLIER_SESSION)
-            running.post(of(EARLIER_SESSION, RECORDED[10:13]))
+            running.post(in_session(EARLIER_SESSION, RECORDED[10:13]))
             eventually(lambda: running.seal(EARLIER_SESSION).get("late") == 3)
         assert (running.seal(EARLIER_SESSION)["received"], running.seal(EARLIER_SESSION)["stored"]) == (13, 13)

@@ -1,4 +1,4 @@
-"""The real program: HTTPS with a certificate that changes, the names that it goes by, and mistakes in its settings."""
+"""The `historyserver` program: certificate reload, allowed hosts, keep-alive and invalid settings."""
 
 import datetime
 import http.client
@@ -16,19 +16,28 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from guarded import OURS, PROGRAM, bearer, environment, keep_sessions, program, rules
-from recorded_sample import NODE, REF, settings_for
+from support.recorded_sample import NODE, REF, settings_for
+from support.two_namespaces import (
+    ALLOWED_TOKEN,
+    HISTORYSERVER,
+    STDERR,
+    bearer,
+    run_historyserver,
+    server_environment,
+    store_sessions,
+    write_access_file,
+)
 
 
 def write_certificate(directory: Path, name: str) -> int:
-    """A certificate for loopback, signed by itself; its number."""
+    """Write a self-signed certificate for loopback and return its serial number."""
     key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
-        .subject_name(who)
-        .issuer_name(who)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
@@ -36,11 +45,11 @@ def write_certificate(directory: Path, name: str) -> int:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    plain = serialization.NoEncryption()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    encryption = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     (directory / "tls.key").write_bytes(pem)
-    (directory / "tls.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return made.serial_number
+    (directory / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate.serial_number
 
 
 def unverified() -> ssl.SSLContext:
@@ -49,38 +58,38 @@ def unverified() -> ssl.SSLContext:
     return context
 
 
-def served_certificate(address: str) -> int:
+def served_serial_number(address: str) -> int:
     port = int(address.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), 20) as plain, unverified().wrap_socket(plain) as secure:
-        shown = secure.getpeercert(binary_form=True)
-    assert shown
-    return x509.load_der_x509_certificate(shown).serial_number
+        certificate = secure.getpeercert(binary_form=True)
+    assert certificate
+    return x509.load_der_x509_certificate(certificate).serial_number
 
 
-def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+def test_certificate_is_reloaded_without_a_restart(tmp_path: Path) -> None:
     first = write_certificate(tmp_path, "first")
     flags = (f"--tls-cert={tmp_path / 'tls.crt'}", f"--tls-key={tmp_path / 'tls.key'}", "--auth=token")
-    with program(tmp_path, *flags, f"--access-file={rules(tmp_path)}") as address:
+    with run_historyserver(tmp_path, *flags, f"--access-file={write_access_file(tmp_path)}") as address:
         assert address.startswith("https://")
-        assert served_certificate(address) == first
+        assert served_serial_number(address) == first
         with httpx.Client(base_url=address, verify=unverified(), trust_env=False) as client:
-            signed_in = client.post("/api/authenticate", headers=bearer(OURS), json={})
+            signed_in = client.post("/api/authenticate", headers=bearer(ALLOWED_TOKEN), json={})
             assert signed_in.headers["set-cookie"].endswith("; Secure")
         (tmp_path / "tls.crt").write_text("half a certificate")
-        until = time.monotonic() + 60
-        while "the new certificate is not used" not in (tmp_path / "said").read_text():
-            assert time.monotonic() < until
+        deadline = time.monotonic() + 60
+        while "certificate reload failed, using the previous one" not in (tmp_path / STDERR).read_text():
+            assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert served_certificate(address) == first
+        assert served_serial_number(address) == first
         second = write_certificate(tmp_path, "second")
-        while served_certificate(address) != second:
-            assert time.monotonic() < until
+        while served_serial_number(address) != second:
+            assert time.monotonic() < deadline
             time.sleep(0.1)
 
 
-def test_a_connection_that_is_idle_for_a_while_can_be_used_again(tmp_path: Path) -> None:
-    """Load balancers keep them for a minute, and take one that is closed for an answer."""
-    with program(tmp_path) as address:
+def test_idle_connection_is_kept_open(tmp_path: Path) -> None:
+    """Load balancers keep idle connections for a minute, and report one that we closed as an error."""
+    with run_historyserver(tmp_path) as address:
         connection = http.client.HTTPConnection(address.partition("//")[2])
         for pause in (6, 0):
             connection.request("GET", "/livez")
@@ -89,10 +98,12 @@ def test_a_connection_that_is_idle_for_a_while_can_be_used_again(tmp_path: Path)
         connection.close()
 
 
-def test_on_loopback_only_names_of_loopback_are_answered(tmp_path: Path) -> None:
-    """Another name may be one that somebody's page has rebound to this machine."""
+def test_only_loopback_names_are_allowed_on_loopback(tmp_path: Path) -> None:
+    """Any other name may be the result of DNS rebinding."""
     audit = tmp_path / "audit"
-    with program(tmp_path, f"--audit-log={audit}", "--auth=token", f"--access-file={rules(tmp_path)}") as address:
+    with run_historyserver(
+        tmp_path, f"--audit-log={audit}", "--auth=token", f"--access-file={write_access_file(tmp_path)}"
+    ) as address:
         with httpx.Client(base_url=address, trust_env=False) as client:
             port = address.rpartition(":")[2]
             for host, status in {
@@ -107,40 +118,43 @@ def test_on_loopback_only_names_of_loopback_are_answered(tmp_path: Path) -> None
             assert "server" not in client.get("/livez").headers
         assert '"address":"127.0.0.1"' in audit.read_text()
         assert "198.51.100.7" not in audit.read_text()
-        assert "refused" not in (tmp_path / "said").read_text()
+        assert "access denied" in audit.read_text()
+        assert "access denied" not in (tmp_path / STDERR).read_text()
 
 
-def test_rays_command_line_and_ours_sign_in_with_the_token_of_their_environment(tmp_path: Path) -> None:
-    keep_sessions(settings_for(tmp_path))
-    beside = Path(sys.executable).parent
-    with program(tmp_path, "--auth=token", f"--access-file={rules(tmp_path)}") as address:
+def test_command_lines_sign_in_with_the_token_of_their_environment(tmp_path: Path) -> None:
+    store_sessions(settings_for(tmp_path))
+    scripts = Path(sys.executable).parent
+    with run_historyserver(tmp_path, "--auth=token", f"--access-file={write_access_file(tmp_path)}") as address:
 
-        def run(*command: str, **more: str) -> "subprocess.CompletedProcess[str]":
-            clean = {name: value for name, value in environment(tmp_path).items() if not name.startswith("RAY_")}
-            command = (str(beside / command[0]), *command[1:])
-            return subprocess.run(command, env=clean | more, capture_output=True, text=True, timeout=120, check=False)
+        def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+            clean = {name: value for name, value in server_environment(tmp_path).items() if not name.startswith("RAY_")}
+            command = (str(scripts / command[0]), *command[1:])
+            return subprocess.run(
+                command, env=clean | variables, capture_output=True, text=True, timeout=120, check=False
+            )
 
         listing = ("ray", "list", "nodes", "--address", f"{address}{REF.url}")
-        signed_in = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": OURS}
+        signed_in = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ALLOWED_TOKEN}
         assert NODE in run(*listing, **signed_in).stdout
         assert "Missing authentication token" in run(*listing, RAY_AUTH_MODE="disabled").stderr
         own = ("rayhistory", "tasks", "--server", address, f"{REF.namespace}/{REF.cluster}")
-        assert '"task_id"' in run(*own, "--limit=1", "--json", RAY_AUTH_TOKEN=OURS).stdout
+        assert '"task_id"' in run(*own, "--limit=1", "--json", RAY_AUTH_TOKEN=ALLOWED_TOKEN).stdout
         assert "Missing authentication token" in run(*own).stderr
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--auth=maybe"], "--auth=maybe: use none, token, kubernetes or proxy"),
         (["--tls-cert=/not/there", "--tls-key=/not/there"], "No such file"),
         (["--audit-log=/not/there/file"], "--audit-log=/not/there/file"),
     ],
 )
-def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
+def test_invalid_setting_is_reported_in_one_line(tmp_path: Path, flags: list[str], message: str) -> None:
     (tmp_path / "store").mkdir()
-    env = {n: v for n, v in environment(tmp_path).items() if n != "KUBERNETES_SERVICE_HOST"}
-    done = subprocess.run([PROGRAM, *flags], env=env, capture_output=True, text=True, timeout=60, check=False)
+    env = {n: v for n, v in server_environment(tmp_path).items() if n != "KUBERNETES_SERVICE_HOST"}
+    done = subprocess.run([HISTORYSERVER, *flags], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert said in line
+    assert message in line

@@ -1,4 +1,4 @@
-"""Values in an index that no Ray wrote: every route answers all the same, with what there is beside them."""
+"""Unexpected values in an index, which Ray never writes: every route still responds with the valid rest."""
 
 import dataclasses
 import json
@@ -13,11 +13,11 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rayhistory.layout import Layout
-from rayhistory.server import state_schema
 from rayhistory.server.app import create_app
-from rayhistory.server.routes import SESSION_ROUTES
-from recorded_sample import NODE, REF, keep_sample, settings_for
+from rayhistory.server.ray_api import state_schema
+from rayhistory.server.session_routes import SESSION_ROUTES
+from rayhistory.sessions import Layout
+from support.recorded_sample import NODE, REF, settings_for, store_sample
 
 Change = tuple[str, list[Any]]
 
@@ -84,27 +84,27 @@ SHAPES: dict[str, Any] = {
         "applications": nested(300),
     },
 }
-"""What the dashboard never answers; whatever can write to the bucket can say that it did."""
+"""Dashboard responses that Ray never sends; anyone who can write to the bucket can store them."""
 
 
 @pytest.fixture(scope="module")
 def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorded session with its index."""
-    directory = tmp_path_factory.mktemp("foreign")
-    keep_sample(settings_for(directory))
-    with served(directory) as client:
+    """Store and index the recorded session."""
+    directory = tmp_path_factory.mktemp("untrusted")
+    store_sample(settings_for(directory))
+    with serve(directory) as client:
         assert client.get("api/v0/tasks?limit=1").status_code == 200
     return directory
 
 
-def served(directory: Path) -> TestClient:
+def serve(directory: Path) -> TestClient:
     settings = dataclasses.replace(settings_for(directory), index_ahead=False, grafana_url="http://grafana.invalid")
     return TestClient(create_app(settings), base_url=f"http://testserver{REF.url}", follow_redirects=False)
 
 
 @contextmanager
-def changed(indexed: Path, directory: Path, changes: dict[str, list[Change]]) -> Iterator[TestClient]:
-    """A server of a copy of the session, in whose index these tables were changed."""
+def serve_changed(indexed: Path, directory: Path, changes: dict[str, list[Change]]) -> Iterator[TestClient]:
+    """Serve a copy of the session whose index tables were changed by these statements."""
     shutil.copytree(indexed / "store", directory / "store")
     (path,) = (directory / "store" / LAYOUT.index_prefix(REF)).glob("manifest-*.json")
     manifest = json.loads(path.read_bytes())
@@ -117,12 +117,12 @@ def changed(indexed: Path, directory: Path, changes: dict[str, list[Change]]) ->
             database.execute(f"COPY {table} TO '{file}' (FORMAT parquet)")
         manifest["files"][table] = [file.stat().st_size]
     path.write_bytes(json.dumps(manifest).encode())
-    with served(directory) as client:
+    with serve(directory) as client:
         yield client
 
 
-def addresses() -> list[str]:
-    """Every route below the session's address that can be read; as with Ray, a log that is not there is a 500."""
+def session_paths() -> list[str]:
+    """List the paths of all session routes but log files, whose absence is a 500 as in Ray."""
     paths = []
     for route in SESSION_ROUTES:
         if isinstance(route, Route) and not route.path.startswith("/api/v0/logs/"):
@@ -135,16 +135,14 @@ def addresses() -> list[str]:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_route_answers_whatever_the_dashboard_is_said_to_have_answered(
-    indexed: Path, tmp_path: Path, name: str
-) -> None:
+def test_unexpected_dashboard_responses_break_no_route(indexed: Path, tmp_path: Path, name: str) -> None:
     body = json.dumps(SHAPES[name])
     added = [("INSERT INTO last_answers BY NAME SELECT ? AS uri, ? AS ns, ? AS body", [uri, LATER_NS, body])
              for uri in URIS]  # fmt: skip
-    with changed(indexed, tmp_path, {"last_answers": added}) as client:
-        for address in addresses():
+    with serve_changed(indexed, tmp_path, {"last_answers": added}) as client:
+        for path in session_paths():
             for headers in ({}, BROWSER):
-                assert client.get(address, headers=headers).status_code < 500, address
+                assert client.get(path, headers=headers).status_code < 500, path
         (node,) = client.get("nodes?view=summary").json()["data"]["summary"]
         assert (node["raylet"]["nodeId"], node["raylet"]["state"]) == (NODE, "ALIVE")
         assert client.get(f"nodes/{NODE}").json()["data"]["detail"]["raylet"]["nodeId"] == NODE
@@ -152,61 +150,62 @@ def test_every_route_answers_whatever_the_dashboard_is_said_to_have_answered(
 
 
 @pytest.mark.parametrize("amount", [None, "many", [], {}, -1, 10**400, 1e300, True], ids=lambda amount: str(amount)[:9])
-def test_an_amount_of_a_resource_that_is_none_is_left_out(indexed: Path, tmp_path: Path, amount: Any) -> None:
+def test_invalid_resource_amount_is_left_out(indexed: Path, tmp_path: Path, amount: Any) -> None:
     resources = json.dumps({"CPU": 4.0, "GPU": amount, "memory": 2**30, "object_store_memory": amount})
     changes: dict[str, list[Change]] = {
         "nodes": [("UPDATE nodes SET resources = ?", [resources])],
         "last_answers": [("DELETE FROM last_answers", [])],
     }
-    with changed(indexed, tmp_path, changes) as client:
-        said = client.get("nodes?view=summary").json()["data"]["nodeLogicalResources"][NODE]
-        assert {"0.0/4.0 CPU", "0B/1.00GiB memory"} <= set(said.split("\n"))
-        assert ("GPU" in said) == (amount is True)
+    with serve_changed(indexed, tmp_path, changes) as client:
+        resources_text = client.get("nodes?view=summary").json()["data"]["nodeLogicalResources"][NODE]
+        assert {"0.0/4.0 CPU", "0B/1.00GiB memory"} <= set(resources_text.split("\n"))
+        assert ("GPU" in resources_text) == (amount is True)
         assert client.get("api/v0/nodes?detail=1").status_code == 200
 
 
 @pytest.mark.parametrize("seconds", [-(2**62), -1, 2**40, 2**62])
-def test_an_event_beyond_all_calendars_does_not_take_the_others_away(
-    indexed: Path, tmp_path: Path, seconds: int
-) -> None:
+def test_event_with_an_impossible_time_hides_no_others(indexed: Path, tmp_path: Path, seconds: int) -> None:
     event = "INSERT INTO cluster_events BY NAME SELECT ? AS event_id, 'JOBS' AS source_type, ? AS pid, ? AS timestamp_s"
     pids = ["²", "٣", "9" * 5_000, "7", ""]
     rows = [(event, [str(number), pid, seconds]) for number, pid in enumerate(pids)]
-    with changed(indexed, tmp_path, {"cluster_events": [*rows, (event, ["good", "1", 1_794_770_300])]}) as client:
+    with serve_changed(indexed, tmp_path, {"cluster_events": [*rows, (event, ["good", "1", 1_794_770_300])]}) as client:
         listed = client.get("api/v0/cluster_events").json()["data"]["result"]["result"]
         assert {row["time"] for row in listed} == {
             "2026-11-15 19:18:20", "1970-01-01 00:00:00" if seconds < 0 else "9999-12-31 23:59:59"
         }  # fmt: skip
-        told = client.get("events").json()["data"]["events"]["global"]
-        by_id = {one["eventId"]: one["sourcePid"] for one in told}
+        events = client.get("events").json()["data"]["events"]["global"]
+        by_id = {event["eventId"]: event["sourcePid"] for event in events}
         assert by_id == {"0": "²", "1": 3, "2": "9" * 5_000, "3": 7, "4": "", "good": 1}
 
 
-GOOD_SPAN = '{"eventName": "good", "startTime": "1000", "endTime": "2000", "extraData": "{\\"name\\": \\"said\\"}"}'
+GOOD_SPAN = '{"eventName": "good", "startTime": "1000", "endTime": "2000", "extraData": "{\\"name\\": \\"named\\"}"}'
 SPANS = {
-    "a beginning of 400 digits": f'{{"eventName": "bad", "startTime": {"9" * 400}, "endTime": 1}}',
-    "an end of 400 digits in a text": f'{{"eventName": "bad", "startTime": 1, "endTime": "{"9" * 400}"}}',
-    "just beyond what a clock counts": f'{{"eventName": "bad", "startTime": 1, "endTime": "{2**63}"}}',
-    "a beginning beyond all clocks": '{"eventName": "bad", "startTime": 1e308, "endTime": 1}',
-    "more that is no text": '{"eventName": "odd", "startTime": 1, "endTime": 2, "extraData": {"a": 1}}',
-    "more that is deep": '{"eventName": "odd", "startTime": 1, "endTime": 2, "extraData": "%s"}' % ("[" * 100_000),
+    "start of 400 digits": f'{{"eventName": "bad", "startTime": {"9" * 400}, "endTime": 1}}',
+    "end of 400 digits as text": f'{{"eventName": "bad", "startTime": 1, "endTime": "{"9" * 400}"}}',
+    "end beyond int64": f'{{"eventName": "bad", "startTime": 1, "endTime": "{2**63}"}}',
+    "start of 1e308": '{"eventName": "bad", "startTime": 1e308, "endTime": 1}',
+    "extra data that is not text": '{"eventName": "odd", "startTime": 1, "endTime": 2, "extraData": {"a": 1}}',
+    "deeply nested extra data": '{"eventName": "odd", "startTime": 1, "endTime": 2, "extraData": "%s"}'
+    % ("[" * 100_000),
 }
 
 
 @pytest.mark.parametrize("name", SPANS)
-def test_what_is_no_span_is_left_out(indexed: Path, tmp_path: Path, name: str) -> None:
+def test_invalid_span_is_left_out(indexed: Path, tmp_path: Path, name: str) -> None:
     spans = f"[{SPANS[name]}, {GOOD_SPAN}]"
-    with changed(indexed, tmp_path, {"profile_events": [("UPDATE profile_events SET spans = ?", [spans])]}) as client:
+    with serve_changed(
+        indexed, tmp_path, {"profile_events": [("UPDATE profile_events SET spans = ?", [spans])]}
+    ) as client:
         events = [event for event in client.get("api/v0/tasks/timeline").json() if event["ph"] == "X"]
-        assert {(event["cat"], event["name"]) for event in events} - {("odd", "odd")} == {("good", "said")}
+        assert {(event["cat"], event["name"]) for event in events} - {("odd", "odd")} == {("good", "named")}
         tasks = client.get("api/v0/tasks?detail=1&limit=1000").json()["data"]["result"]["result"]
-        found = {event["event_name"] for task in tasks for event in task["profiling_data"].get("events", ())}
-        assert found - {"odd"} == {"good"}
+        names = {event["event_name"] for task in tasks for event in task["profiling_data"].get("events", ())}
+        assert names - {"odd"} == {"good"}
 
 
 @pytest.mark.parametrize("depth", [300, 100_000])
-def test_json_that_is_deep_is_shown_as_nothing(indexed: Path, tmp_path: Path, depth: int) -> None:
-    """Whether it is too deep to be decoded, or only to be made an answer of."""
+def test_deeply_nested_json_is_left_out(indexed: Path, tmp_path: Path, depth: int) -> None:
+    """Use one depth that cannot be decoded, and one that cannot be encoded again."""
     deep = '{"env_vars": ' + '{"a":' * depth + "1" + "}" * depth + "}"
     columns = {
         "actors": ("runtime_env", "required_resources", "death_cause", "label_selector"),
@@ -220,17 +219,17 @@ def test_json_that_is_deep_is_shown_as_nothing(indexed: Path, tmp_path: Path, de
         table: [(f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)}", [deep] * len(names))]
         for table, names in columns.items()
     }
-    with changed(indexed, tmp_path, changes) as client:
-        for address in [*addresses(), *(f"api/v0/{name}?detail=1" for name in (*columns, "runtime_envs"))]:
+    with serve_changed(indexed, tmp_path, changes) as client:
+        for path in [*session_paths(), *(f"api/v0/{name}?detail=1" for name in (*columns, "runtime_envs"))]:
             for headers in ({}, BROWSER):
-                if address != "api/v0/snapshots?detail=1":
-                    assert client.get(address, headers=headers).status_code < 500, address
+                if path != "api/v0/snapshots?detail=1":
+                    assert client.get(path, headers=headers).status_code < 500, path
         (node,) = client.get("nodes?view=summary").json()["data"]["summary"]
         assert node["raylet"]["resourcesTotal"] == {}
 
 
-def test_a_word_that_ray_does_not_know_takes_no_list_away(indexed: Path, tmp_path: Path) -> None:
-    """Ray's clients refuse a whole list for one."""
+def test_unknown_enum_value_hides_no_list(indexed: Path, tmp_path: Path) -> None:
+    """Ray's clients reject a whole list for one unknown value."""
     common = pytest.importorskip("ray.util.state.common")
     changes: dict[str, list[Change]] = {
         "tasks": [("UPDATE tasks SET type = 'FLYING_TASK'", [])],
@@ -249,19 +248,19 @@ def test_a_word_that_ray_does_not_know_takes_no_list_away(indexed: Path, tmp_pat
         "placement_groups": {"state": "PENDING"},
         "jobs": {"status": "RUNNING"},
     }
-    with changed(indexed, tmp_path, changes) as client:
-        for resource, words in expected.items():
+    with serve_changed(indexed, tmp_path, changes) as client:
+        for resource, values in expected.items():
             for detail in (0, 1):
-                address = f"api/v0/{resource}?detail={detail}&exclude_driver=0&limit=1000"
-                rows = client.get(address).json()["data"]["result"]["result"]
+                path = f"api/v0/{resource}?detail={detail}&exclude_driver=0&limit=1000"
+                rows = client.get(path).json()["data"]["result"]["result"]
                 assert rows
                 for row in rows:
                     common.dict_to_state(row, common.StateResource(resource))
-                    assert {name: row[name] for name in words} == words
+                    assert {name: row[name] for name in values} == values
         assert {job["status"] for job in client.get("api/jobs/").json()} == {"RUNNING"}
 
 
-def test_the_words_are_those_of_ray() -> None:
+def test_enum_values_are_those_of_ray() -> None:
     known = pytest.importorskip("ray._private.custom_types")
     jobs = pytest.importorskip("ray.dashboard.modules.job.common")
     for ours, rays in (

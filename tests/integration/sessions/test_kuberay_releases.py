@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from folding import NODE, RECORDED
-from rayhistory.events.tables import REPEATED
+from rayhistory.gaps import GapCode
 from rayhistory.server.app import create_app
 from rayhistory.settings import resolve
+from support.folding import NODE, RECORDED
+from support.paths import DATA
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 HOUR = "2026-11-15-19"
 PLACEMENT_GROUPS = "restful__api__v0__placement_groups?detail=1&limit=10000"
 SERVE = "restful__api__serve__applications"
-ENDPOINTS = Path(__file__).parents[1] / "data/ray-2.60/endpoints"
+ENDPOINTS = DATA / "ray-2.60/endpoints"
 
 
 def job_of(event: dict[str, Any]) -> str | None:
@@ -27,7 +28,7 @@ def job_of(event: dict[str, Any]) -> str | None:
     return nested.get("jobId") or None if "Worker" not in json.dumps(list(event)) else None
 
 
-def grouped() -> dict[str | None, list[dict[str, Any]]]:
+def events_by_job() -> dict[str | None, list[dict[str, Any]]]:
     groups: dict[str | None, list[dict[str, Any]]] = {}
     for event in RECORDED:
         groups.setdefault(job_of(event), []).append(event)
@@ -42,29 +43,29 @@ def array(events: list[dict[str, Any]]) -> bytes:
     return json.dumps(events).encode()
 
 
-def hexed(job: str) -> str:
+def job_id_hex(job: str) -> str:
     return base64.b64decode(job).hex()
 
 
 def generation_a(root: Path) -> None:
-    """v1.6: the cluster first, logs before the node, JSON arrays without extension, jobs in base64, folder markers."""
+    """v1.6: cluster name first, logs above nodes, JSON arrays without extension, jobs in base64, folder markers."""
     base = root / "c_ns" / SESSION
     write(root / "metadir/c_ns" / SESSION, b"")
-    old_tree(base, array, "")
+    v1_6_tree(base, array, "")
 
 
 def generation_b(root: Path) -> None:
     write(root / "cluster-metadata/raycluster/ns_c" / SESSION, b"")
-    old_tree(root / "c_ns" / SESSION, array, "")
+    v1_6_tree(root / "c_ns" / SESSION, array, "")
 
 
 def generation_c(root: Path) -> None:
     write(root / "cluster-metadata/raycluster/ns_c" / SESSION, b"")
-    old_tree(root / "c_ns" / SESSION, lambda events: gzip.compress(array(events)), ".gz")
+    v1_6_tree(root / "c_ns" / SESSION, lambda events: gzip.compress(array(events)), ".gz")
 
 
-def old_tree(base: Path, body: Callable[[list[dict[str, Any]]], bytes], extension: str) -> None:
-    for job, events in grouped().items():
+def v1_6_tree(base: Path, body: Callable[[list[dict[str, Any]]], bytes], extension: str) -> None:
+    for job, events in events_by_job().items():
         folder = base / "job_events" / job if job else base / "node_events"
         write(folder / f"{NODE}-{HOUR}{extension}", body(events))
     write(base / "logs" / NODE / "raylet.out", b"hello from the raylet\n")
@@ -73,23 +74,23 @@ def old_tree(base: Path, body: Callable[[list[dict[str, Any]]], bytes], extensio
 
 
 def generation_d(root: Path) -> None:
-    new_tree(root, lambda events: gzip.compress(array(events)), ".gz", lambda job: job)
+    v1_7_tree(root, lambda events: gzip.compress(array(events)), ".gz", lambda job: job)
 
 
 def generation_e(root: Path) -> None:
-    new_tree(root, lines, "-1794770300000000000.jsonl", hexed)
+    v1_7_tree(root, lines, "-1794770300000000000.jsonl", job_id_hex)
 
 
 def generation_e_gzip(root: Path) -> None:
-    new_tree(root, lambda events: gzip.compress(lines(events)), "-1794770300000000000.jsonl.gz", hexed)
+    v1_7_tree(root, lambda events: gzip.compress(lines(events)), "-1794770300000000000.jsonl.gz", job_id_hex)
 
 
-def new_tree(
+def v1_7_tree(
     root: Path, body: Callable[[list[dict[str, Any]]], bytes], extension: str, folder_of: Callable[[str], str]
 ) -> None:
     write(root / "cluster-metadata/raycluster/ns_c" / SESSION, b"")
     base = root / "cluster-history/raycluster/ns/c" / SESSION
-    for job, events in grouped().items():
+    for job, events in events_by_job().items():
         folder = f"job_events/{folder_of(job)}" if job else "node_events"
         write(base / NODE / folder / f"{NODE}-{HOUR}{extension}", body(events))
     write(base / NODE / "logs/raylet.out", b"hello from the raylet\n")
@@ -98,13 +99,13 @@ def new_tree(
 
 
 def mixed(root: Path) -> None:
-    """Two releases wrote parts of the same session."""
+    """Two releases wrote parts of one session."""
     generation_a(root)
     generation_e(root)
 
 
 def partly_owned(root: Path) -> None:
-    """Only some of the cluster's collectors knew what had created it."""
+    """Only some collectors of the cluster knew its owner."""
     generation_e(root)
     write(root / "cluster-metadata/rayjob/ns_nightly_c" / SESSION, b"")
     base = Path("ns/c") / SESSION / NODE / "node_events"
@@ -122,16 +123,26 @@ def placement_groups() -> bytes:
     return (ENDPOINTS / "v0_placement_groups_detail.json").read_bytes()
 
 
-def test_a_session_of_the_field_notes_opens(tmp_path: Path) -> None:
-    """One object with all events, in a bucket that has other things as well."""
-    base = tmp_path / "store/log/ns/c" / SESSION
+def legacy_store(root: Path) -> None:
+    """One object with all events, in a bucket with unrelated objects."""
+    base = root / "log/ns/c" / SESSION
     write(base / "events.log", lines(RECORDED))
-    write(base / "metadata.json", b'{"whatever": "it says"}')
-    write(tmp_path / "store/log/photos/holiday" / SESSION / "beach.jpg", b"")
-    write(tmp_path / "store/log/readme", b"")
+    write(base / "metadata.json", b'{"any": "content"}')
+    write(root / "log/photos/holiday" / SESSION / "beach.jpg", b"")
+    write(root / "log/readme", b"")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_legacy_session_opens_only_with_its_setting(tmp_path: Path, *, enabled: bool) -> None:
+    legacy_store(tmp_path / "store")
     flags = {"setting_local_storage_dir": str(tmp_path / "store"), "setting_cache_dir": str(tmp_path / "cache"),
-             "setting_storage_root_dir": "log", "setting_index_ahead": "false"}  # fmt: skip
+             "setting_storage_root_dir": "log", "setting_index_ahead": "false",
+             "setting_read_legacy_layout": str(enabled).lower()}  # fmt: skip
     with TestClient(create_app(resolve("historyserver", flags, {})[0])) as client:
+        if not enabled:
+            assert client.get("/clusters").json() == []
+            assert client.get(f"/s/ns/c/{SESSION}/api/v0/tasks").status_code == 404
+            return
         (listed,) = client.get("/clusters").json()
         assert (listed["namespace"], listed["name"], listed["sessionName"]) == ("ns", "c", SESSION)
         tasks = client.get(f"/s/ns/c/{SESSION}/api/v0/tasks?limit=1000").json()["data"]["result"]
@@ -152,9 +163,7 @@ GENERATIONS = [
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("prefix", ["", "log"])
-def test_a_session_opens_whichever_release_wrote_it(
-    tmp_path: Path, generation: Callable[[Path], None], prefix: str
-) -> None:
+def test_session_of_every_release_opens(tmp_path: Path, generation: Callable[[Path], None], prefix: str) -> None:
     generation(tmp_path / "store" / prefix)
     flags = {"setting_local_storage_dir": str(tmp_path / "store"), "setting_cache_dir": str(tmp_path / "cache"),
              "setting_storage_root_dir": f"/{prefix}/", "setting_index_ahead": "false"}  # fmt: skip
@@ -173,4 +182,4 @@ def test_a_session_opens_whichever_release_wrote_it(
         log = client.get(f"{base}/api/v0/logs/file?node_id={NODE}&filename=raylet.out")
         assert log.text == "hello from the raylet\n"
         gaps = client.get(f"{base}/api/history/gaps").json()["gaps"]
-        assert not [gap for gap in gaps if gap["source"] and gap["kind"] != REPEATED]
+        assert not [gap for gap in gaps if gap["place"] and gap["code"] != GapCode.EVENTS_REPEATED]

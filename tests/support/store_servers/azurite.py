@@ -1,4 +1,4 @@
-"""Azurite, Microsoft's emulator of Azure Blob, from npm. Installed once, beside the virtual environment."""
+"""Azurite, Microsoft's Azure Blob emulator from npm, installed once into the virtual environment."""
 
 import fcntl
 import shutil
@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from storeservers.processes import answers, free_port, started
+from support.store_servers.processes import free_port, is_listening, server_process
 
 VERSION = "3.37.0"
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # public
-_PLACE = Path(sys.prefix) / "azurite"
+_INSTALL_DIR = Path(sys.prefix) / "azurite"
 
 
 @contextmanager
 def azurite(directory: Path) -> Iterator[str]:
-    """The URL of its account."""
+    """Start Azurite and yield the URL of its account."""
     port = free_port()
     command = [
-        "node", _installed(), "--blobHost", "127.0.0.1", "--blobPort", str(port),
+        "node", _install(), "--blobHost", "127.0.0.1", "--blobPort", str(port),
         "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
     ]  # fmt: skip
-    with started(command, directory, lambda: answers(port)):
+    with server_process(command, directory, lambda: is_listening(port)):
         yield f"http://127.0.0.1:{port}/{ACCOUNT}"
 
 
@@ -34,14 +34,14 @@ def connection_string(url: str) -> str:
     return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint={url};"
 
 
-def _installed() -> Path:
-    main = _PLACE / "node_modules/azurite/dist/src/blob/main.js"
-    _PLACE.mkdir(exist_ok=True)
-    with (_PLACE / "lock").open("w") as lock:  # two runs of the tests may want it at once
+def _install() -> Path:
+    main = _INSTALL_DIR / "node_modules/azurite/dist/src/blob/main.js"
+    _INSTALL_DIR.mkdir(exist_ok=True)
+    with (_INSTALL_DIR / "lock").open("w") as lock:  # concurrent test runs
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not main.exists():
             if shutil.which("npm") is None:
                 pytest.skip("Azurite needs npm")
-            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _PLACE, f"azurite@{VERSION}"]
+            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _INSTALL_DIR, f"azurite@{VERSION}"]
             subprocess.run(command, check=True, capture_output=True)
     return main

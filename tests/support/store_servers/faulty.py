@@ -1,4 +1,4 @@
-"""What stands between a client and its store, and does not always let through."""
+"""A relay between a client and its store that injects faults."""
 
 import http.client
 import socket
@@ -15,13 +15,13 @@ _NOT_FORWARDED = {"connection", "transfer-encoding", "content-length", "date", "
 
 
 class Fault(NamedTuple):
-    """What happens to a request: an answer of our own, or the connection's end; before or after the store has it."""
+    """A fault: an error reply, a reset or a slow reply; optionally after the store has handled the request."""
 
     status: int = 0
     code: str = "InternalError"
     headers: tuple[tuple[str, str], ...] = ()
     reset: bool = False
-    reaches_the_store: bool = False
+    reaches_store: bool = False
     seconds_per_byte: float = 0
 
 
@@ -33,29 +33,31 @@ class _Relay(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         self.server.seen.append((time.monotonic(), self.command, self.path))
         fault = self.server.next_fault(self.command, self.path)
-        answer = self._forward(body) if fault is None or fault.reaches_the_store else None
+        response = self._forward(body) if fault is None or fault.reaches_store else None
         if fault is not None and fault.reset:
-            # Closing with what is unsent thrown away is a reset, not an end.
+            # Closing with zero linger time sends a reset.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
         elif fault is not None and fault.status:
             text = f"<Error><Code>{fault.code}</Code><Message>as planned</Message></Error>".encode()
             self._reply(fault.status, list(fault.headers), text)
-        elif answer is not None:
-            self._reply(*answer, seconds_per_byte=fault.seconds_per_byte if fault else 0)
+        elif response is not None:
+            self._reply(*response, seconds_per_byte=fault.seconds_per_byte if fault else 0)
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        behind = http.client.HTTPConnection(*self.server.behind, timeout=60)
+        upstream = http.client.HTTPConnection(*self.server.upstream, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "content-length"}
-        behind.request(self.command, self.path, body or None, headers)
-        answer = behind.getresponse()
-        kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _NOT_FORWARDED]
+        upstream.request(self.command, self.path, body or None, headers)
+        response = upstream.getresponse()
+        response_headers = [
+            (name, value) for name, value in response.getheaders() if name.lower() not in _NOT_FORWARDED
+        ]
         if self.command == "HEAD":
-            kept.append(("content-length", answer.getheader("content-length") or "0"))
-        return answer.status, kept, answer.read()
+            response_headers.append(("content-length", response.getheader("content-length") or "0"))
+        return response.status, response_headers, response.read()
 
     def _reply(self, status: int, headers: list[tuple[str, str]], body: bytes, seconds_per_byte: float = 0) -> None:
         self.send_response(status)
@@ -82,10 +84,10 @@ class _Relay(BaseHTTPRequestHandler):
 class FaultyServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), _Relay)
-        parts = urlsplit(behind)
-        self.behind = (parts.hostname or "", parts.port or 80)
+        parts = urlsplit(upstream)
+        self.upstream = (parts.hostname or "", parts.port or 80)
         self.seen: list[tuple[float, str, str]] = []
         self._faults: list[Fault] = []
         self._always: Fault | None = None
@@ -97,10 +99,10 @@ class FaultyServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def plan(self, *faults: Fault, always: Fault | None = None, method: str = "") -> None:
-        """What happens to the next requests (of a method), one by one, and to all that follow."""
+        """Set the faults of the next requests, in order, and of all later ones; of one method only if given."""
         with self._lock:
             self._faults, self._always = list(faults), always
-            self._matches = lambda seen, path: method in ("", seen)
+            self._matches = lambda requested, path: method in ("", requested)
             self.seen.clear()
 
     def next_fault(self, method: str, path: str) -> Fault | None:
@@ -111,8 +113,8 @@ class FaultyServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def faulty(behind: str) -> Iterator[FaultyServer]:
-    server = FaultyServer(behind)
+def faulty(upstream: str) -> Iterator[FaultyServer]:
+    server = FaultyServer(upstream)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -1,10 +1,10 @@
-"""GCS's XML API, as far as obstore speaks it. The emulators on the registries have only the JSON API.
+"""The GCS XML API as far as obstore uses it; available emulators have only the JSON API.
 
 https://cloud.google.com/storage/docs/xml-api/overview: bearer tokens, and `x-goog-if-generation-match`, where 0 means
 "must not exist".
 """
 
-from storeservers.bucket_double import Bucket, Kept, Refusal
+from support.store_servers.bucket_double import Bucket, ErrorReply, StoredObject
 
 
 class GcsBucket(Bucket):
@@ -13,17 +13,17 @@ class GcsBucket(Bucket):
 
     def check(self) -> None:
         if self.headers.get("authorization", "").removeprefix("Bearer ") not in self.tokens:
-            raise Refusal(401, "AuthenticationRequired")
+            raise ErrorReply(401, "AuthenticationRequired")
 
-    def check_write(self, existing: Kept | None) -> None:
+    def check_write(self, existing: StoredObject | None) -> None:
         wanted = self.headers.get("x-goog-if-generation-match")
         if wanted is not None and int(wanted) != (existing.generation if existing else 0):
-            raise Refusal(412, "PreconditionFailed")
+            raise ErrorReply(412, "PreconditionFailed")
 
-    def more_headers(self, kept: Kept) -> dict[str, str]:
-        return {"x-goog-generation": str(kept.generation)}
+    def extra_headers(self, stored: StoredObject) -> dict[str, str]:
+        return {"x-goog-generation": str(stored.generation)}
 
-    def _delete(self, objects: dict[str, Kept]) -> None:
+    def _delete(self, objects: dict[str, StoredObject]) -> None:
         if self.key not in objects:
-            raise Refusal(404, "NoSuchKey")
+            raise ErrorReply(404, "NoSuchKey")
         super()._delete(objects)

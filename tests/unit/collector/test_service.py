@@ -1,4 +1,4 @@
-"""The collector's own decisions, where processes would have to be lucky to meet."""
+"""Races inside the collector that separate processes would hit only by chance."""
 
 import asyncio
 import dataclasses
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_collector_process import NODE, SESSION, FakeRay
 
-from rayhistory.collector.discovery import look
 from rayhistory.collector.service import Collector
+from rayhistory.collector.session.ray_discovery import find_latest_session
 from rayhistory.settings import COLLECTOR, Settings, resolve
 from rayhistory.storage.local import LocalStore
+from support.collector_process import NODE, SESSION, FakeRay
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: Ray's sockets are below it."""
+    """A short path, because the paths of Unix sockets are limited."""
     directory = Path(tempfile.mkdtemp(prefix="rh"))
     yield directory
     shutil.rmtree(directory)
@@ -38,8 +38,8 @@ def settings_for(home: Path) -> Settings:
     )
 
 
-class Stalling(LocalStore):
-    """A real store that takes all but whole log files."""
+class StallingStore(LocalStore):
+    """A real store whose uploads of whole log files never finish."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -52,56 +52,56 @@ class Stalling(LocalStore):
         await super().put(key, data)
 
 
-def test_whole_files_that_had_no_time_are_told_and_written_by_the_next(home: Path) -> None:
-    """Everything was in packs, so the session was marked as one of which nothing is left."""
+def test_log_files_not_copied_in_time_are_in_the_seal_and_copied_by_the_next_process(home: Path) -> None:
+    """The session was marked as finished although only its packs were stored, not its whole log files."""
     ray = FakeRay(home)
-    log = ray.begin() / "logs" / "raylet.out"
+    log = ray.start() / "logs" / "raylet.out"
     os.utime(log, (time.time() - 3600, time.time() - 3600))
 
-    async def nothing() -> None:
+    async def do_nothing() -> None:
         pass
 
-    async def day() -> None:
-        store = Stalling(home / "store")
+    async def scenario() -> None:
+        store = StallingStore(home / "store")
         collector = Collector(settings_for(home), "test", store)
-        await collector._shared.spool.open()
-        await collector._notice(await asyncio.to_thread(look, home))
-        ray.end()
-        end = asyncio.create_task(collector.end(nothing))
+        await collector._context.spool.open()
+        await collector._update_session(await asyncio.to_thread(find_latest_session, home))
+        ray.stop()
+        shutdown = asyncio.create_task(collector.shut_down(do_nothing))
         assert store.stalled
         await asyncio.wait_for(store.stalled.wait(), 30)
         collector._give_up.set()
-        await asyncio.wait_for(end, 30)
+        await asyncio.wait_for(shutdown, 30)
         (seal,) = (home / "store").rglob(f"{SESSION}/{NODE}.json")
         assert json.loads(seal.read_bytes())["left_behind"] == ["logs/raylet.out"]
         store.stalled = None
-        await Collector(settings_for(home), "test", store)._leftovers.ship_all()
+        await Collector(settings_for(home), "test", store)._orphans.ship_all()
 
-    asyncio.run(day())
-    (whole,) = (home / "store").rglob("raylet.out")
-    assert whole.read_text() == log.read_text()
+    asyncio.run(scenario())
+    (copy,) = (home / "store").rglob("raylet.out")
+    assert copy.read_text() == log.read_text()
 
 
-def test_a_session_that_is_noticed_twice_at_once_is_kept_once(home: Path) -> None:
-    """SIGTERM comes in the moment in which Ray is first seen: one keeper closed what the other had just begun."""
+def test_session_found_by_two_tasks_at_once_is_collected_once(home: Path) -> None:
+    """SIGTERM arrived just when Ray was found: one session collector closed what the other had just started."""
     ray = FakeRay(home)
-    ray.begin()
+    ray.start()
     settings = settings_for(home)
 
-    async def day() -> None:
+    async def scenario() -> None:
         collector = Collector(settings, "test", LocalStore(home / "store"))
-        await collector._shared.spool.open()
-        sighting = await asyncio.to_thread(look, home)
-        await asyncio.gather(collector._notice(sighting), collector._notice(sighting, last=True))
-        assert collector._keeper
-        assert collector._keeper.ref.session == SESSION
+        await collector._context.spool.open()
+        latest = await asyncio.to_thread(find_latest_session, home)
+        await asyncio.gather(collector._update_session(latest), collector._update_session(latest, at_shutdown=True))
+        assert collector._current
+        assert collector._current.ref.session == SESSION
         assert not collector._closing
-        ray.end()
+        ray.stop()
 
-        async def nothing() -> None:
+        async def do_nothing() -> None:
             pass
 
-        await collector.end(nothing)
+        await collector.shut_down(do_nothing)
 
-    asyncio.run(day())
+    asyncio.run(scenario())
     assert list((home / "store").rglob(f"{SESSION}/end.json"))

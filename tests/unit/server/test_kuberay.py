@@ -1,4 +1,4 @@
-"""KubeRay's own way to a session: the list of clusters, and the choice of one that cookies keep."""
+"""KubeRay's routes: the list of clusters, and the selection of a session by cookies."""
 
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
@@ -7,12 +7,12 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.layout import SessionRef
 from rayhistory.server.app import create_app
-from recorded_sample import REF, keep_sample, settings_for
+from rayhistory.sessions import SessionRef
+from support.recorded_sample import REF, settings_for, store_sample
 
 OWNED = SessionRef.checked(REF.namespace, REF.cluster, REF.session, "rayjob", "nightly")
-CHOSEN = {
+SELECTED = {
     "cluster_name": REF.cluster,
     "cluster_namespace": REF.namespace,
     "session_name": REF.session,
@@ -24,7 +24,7 @@ CHOSEN = {
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = settings_for(tmp_path_factory.mktemp("kuberay"))
-    keep_sample(settings, ref=OWNED)
+    store_sample(settings, ref=OWNED)
     with TestClient(create_app(settings)) as client:
         yield client
 
@@ -35,15 +35,15 @@ def client(app: TestClient) -> Iterator[TestClient]:
     app.cookies.clear()
 
 
-def cookies_of(answer: httpx.Response) -> dict[str, str]:
-    found: SimpleCookie = SimpleCookie()
-    for line in answer.headers.get_list("set-cookie"):
-        found.load(line)
-    assert all((morsel["path"], morsel["max-age"]) == ("/", "600") for morsel in found.values())
-    return {name: morsel.value for name, morsel in found.items()}
+def cookies_of(response: httpx.Response) -> dict[str, str]:
+    cookies: SimpleCookie = SimpleCookie()
+    for line in response.headers.get_list("set-cookie"):
+        cookies.load(line)
+    assert all((morsel["path"], morsel["max-age"]) == ("/", "600") for morsel in cookies.values())
+    return {name: morsel.value for name, morsel in cookies.items()}
 
 
-def test_the_list_tells_who_owns_a_cluster(client: TestClient) -> None:
+def test_cluster_list_has_the_owner(client: TestClient) -> None:
     (listed,) = client.get("/clusters").json()
     assert listed == {
         "name": REF.cluster,
@@ -67,51 +67,52 @@ def test_the_list_tells_who_owns_a_cluster(client: TestClient) -> None:
         f"{REF.cluster}/{REF.session}",
     ],
 )
-def test_a_cluster_is_entered_by_its_owner_or_its_name(client: TestClient, choice: str) -> None:
-    answer = client.get(f"/enter_cluster/{REF.namespace}/{choice}")
-    assert answer.json() == {
+def test_cluster_is_entered_by_its_owner_or_its_name(client: TestClient, choice: str) -> None:
+    response = client.get(f"/enter_cluster/{REF.namespace}/{choice}")
+    assert response.json() == {
         "name": REF.cluster, "namespace": REF.namespace, "result": "success", "session": REF.session,
     }  # fmt: skip
-    assert cookies_of(answer) == CHOSEN
-    again = client.get("/api/v0/tasks")
-    assert again.json()["data"]["result"]["total"] > 0
-    assert cookies_of(again) == CHOSEN
+    assert cookies_of(response) == SELECTED
+    tasks = client.get("/api/v0/tasks")
+    assert tasks.json()["data"]["result"]["total"] > 0
+    assert cookies_of(tasks) == SELECTED
 
 
 @pytest.mark.parametrize(
-    ("choice", "status", "said"),
+    ("choice", "status", "message"),
     [
         ("rayservice/nightly", 404, "cluster default/rayservice/nightly with session latest not found"),
         ("rayjob/other/live", 404, "cluster default/rayjob/other with session live not found"),
         (f"raycluster/{REF.cluster}/session_x", 404, "with session session_x not found"),
         (f"raycron/{REF.cluster}/{REF.session}", 400, "use /enter_cluster/{namespace}/{kind}/{name}[/{session}]"),
         (f"raycluster/{REF.cluster}/{REF.session}@1", 404, "not found"),
-        (f"raycluster/{'x' * 300}", 400, "not a name of a namespace, cluster or owner"),
-        ("raycluster/Über", 400, "not a name of a namespace, cluster or owner"),
+        (f"raycluster/{'x' * 300}", 400, "invalid name of a namespace, cluster or owner"),
+        ("raycluster/Über", 400, "invalid name of a namespace, cluster or owner"),
         ("", 400, "use /enter_cluster/"),
     ],
 )
-def test_what_cannot_be_entered_is_told(client: TestClient, choice: str, status: int, said: str) -> None:
-    answer = client.get(f"/enter_cluster/{REF.namespace}/{choice}")
-    assert (answer.status_code, said in answer.text) == (status, True)
-    assert "set-cookie" not in answer.headers
+def test_invalid_selection_is_reported(client: TestClient, choice: str, status: int, message: str) -> None:
+    response = client.get(f"/enter_cluster/{REF.namespace}/{choice}")
+    assert (response.status_code, message in response.text) == (status, True)
+    assert "set-cookie" not in response.headers
 
 
 @pytest.mark.parametrize("missing", ["cluster_name", "cluster_namespace", "session_name"])
-def test_half_a_choice_is_none(client: TestClient, missing: str) -> None:
-    """The API says so; `/` is home."""
-    client.cookies.update({name: value for name, value in CHOSEN.items() if name != missing})
-    answer = client.get("/api/jobs/")
-    assert (answer.status_code, answer.json().startswith("Cluster Cookie not found")) == (400, True)
+def test_incomplete_cookies_select_nothing(client: TestClient, missing: str) -> None:
+    """The API returns 400, and `/` is the home page."""
+    client.cookies.update({name: value for name, value in SELECTED.items() if name != missing})
+    response = client.get("/api/jobs/")
+    assert (response.status_code, response.json().startswith("Cluster Cookie not found")) == (400, True)
+    assert response.headers["x-rayhistory-error"] == "no_session_selected"
     assert client.get("/").status_code == 200
     assert client.get("/static/js/main.js").status_code == 404
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/api/jobs/nobodys", 410), ("/api/nothing", 410), ("/static/js/none.js", 404), ("/api/v0/platform_events", 404)],
+    [("/api/jobs/unknown", 410), ("/api/nothing", 410), ("/static/js/none.js", 404), ("/api/v0/platform_events", 404)],
 )
-def test_what_is_not_there_is_gone_except_where_ray_may_answer(client: TestClient, path: str, status: int) -> None:
-    """Ray's dashboard, when it stands before the server, answers a 404 itself: from another cluster."""
-    client.cookies.update(CHOSEN)
+def test_not_found_becomes_410_except_where_ray_may_respond(client: TestClient, path: str, status: int) -> None:
+    """A Ray dashboard in front of the server replaces a 404 by data of its own cluster."""
+    client.cookies.update(SELECTED)
     assert client.get(path).status_code == status

@@ -1,13 +1,14 @@
-"""Keys as KubeRay's server reads them, and back."""
+"""Keys equal those of KubeRay, and parse back to sessions."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from rayhistory.errors import UsageError
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.doc import SECTIONS, document
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.keys import endpoint_uri
+from rayhistory.sessions.layout_reference import SECTIONS, document
+from support.paths import DOCS
 
 SESSION = "session_2026-08-12_09-15-02_123456_1"
 PLAIN = SessionRef("default", "raycluster", SESSION)
@@ -17,12 +18,12 @@ NODE = "0f690c018f332312c5b989cb5e700a26dbae9b206feb5f1f086485ee"
 
 @pytest.mark.parametrize("root", ["", "log", "/log/", "a//b"])
 @pytest.mark.parametrize("ref", [PLAIN, OWNED])
-def test_a_sessions_metadata_key_can_be_read_back(root: str, ref: SessionRef) -> None:
+def test_metadata_keys_round_trip(root: str, ref: SessionRef) -> None:
     layout = Layout(root)
     assert layout.parse_metadata_key(layout.metadata_key(ref)) == ref
 
 
-def test_keys_are_those_of_kuberays_current_layout() -> None:
+def test_keys_follow_kuberays_current_layout() -> None:
     layout = Layout()
     history = f"cluster-history/rayjob/default/nightly/rayjob-x7k2p/{SESSION}"
     assert layout.metadata_key(OWNED) == f"cluster-metadata/rayjob/default_nightly_rayjob-x7k2p/{SESSION}"
@@ -50,27 +51,33 @@ def test_keys_are_those_of_kuberays_current_layout() -> None:
         f"cluster-metadata/raycluster/default_c/deeper/{SESSION}",
     ],
 )
-def test_what_is_not_a_sessions_key_is_passed_over(key: str) -> None:
+def test_other_keys_are_ignored(key: str) -> None:
     assert Layout().parse_metadata_key(key) is None
 
 
 @pytest.mark.parametrize(
     "name", ["session_latest", "session_x", "../x", f"{SESSION}/..", f"{SESSION}\n", "", "x" * 300]
 )
-def test_a_name_from_outside_that_is_no_session_is_refused(name: str) -> None:
+def test_invalid_session_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError):
         SessionRef.checked("default", "c", name)
 
 
 @pytest.mark.parametrize("name", ["..", "a_b", "A", "a/b", "a\0", "", "-a", "x" * 300])
-def test_a_name_from_outside_that_is_not_dns_1123_is_refused(name: str) -> None:
+def test_namespace_that_is_not_dns_1123_is_rejected(name: str) -> None:
     with pytest.raises(UsageError):
         SessionRef.checked(name, "c", SESSION)
 
 
-def test_the_document_of_keys_is_the_code() -> None:
-    """docs/storage-layout.md is made by `make docs`, and has every key that the layout can make."""
-    text = (Path(__file__).parents[2] / "docs/storage-layout.md").read_text()
+def test_layout_document_is_generated_from_the_keys() -> None:
+    """`make docs` writes docs/storage-layout.md, which has every key of the layout."""
+    text = (DOCS / "storage-layout.md").read_text()
     assert text == document(), "run: make docs"
     keys = {name for name in vars(Layout) if name.endswith("_key") and not name.startswith("parse")}
     assert keys <= {row.method for rows in SECTIONS.values() for row in rows}
+
+
+@pytest.mark.parametrize("uri", ["/api/serve/applications", "/api/v0/placement_groups?detail=1&limit=10000"])
+@pytest.mark.parametrize("release", ["v1.6", "v1.7"])
+def test_endpoint_keys_round_trip(uri: str, release: str) -> None:
+    assert endpoint_uri(Layout(release=release).endpoint_key(PLAIN, uri)).rstrip("/") == uri

@@ -1,43 +1,37 @@
-"""One table: flags, environment and documentation."""
-
-from pathlib import Path
+"""Settings from flags and the environment, and their documentation."""
 
 import pytest
 
-from rayhistory.errors import Misconfigured
+from rayhistory.errors import InvalidSetting
 from rayhistory.settings import (
+    CLI,
     COLLECTOR,
     SERVER,
-    STORE_COMMANDS,
-    declared,
-    own_variable,
     parse_command_line,
     parse_duration,
     parse_size,
     resolve,
+    setting_specs,
 )
-from rayhistory.settings_doc import document
+from rayhistory.settings.reference import document
+from support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_the_environment_wins_over_flags_in_the_programs_and_loses_in_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As in KubeRay for collector and historyserver; as people expect for rayhistory."""
+def test_environment_overrides_flags_except_in_rayhistory() -> None:
+    """`collector` and `historyserver` behave as KubeRay's."""
     flags, environment = {"setting_local_storage_dir": "/flag"}, {"LOCAL_STORAGE_DIR": "/environment"}
     assert resolve(SERVER, flags, environment)[0].local_storage_dir == "/environment"
     assert resolve(COLLECTOR, flags, environment)[0].local_storage_dir == "/environment"
-    assert resolve(STORE_COMMANDS, flags, environment)[0].local_storage_dir == "/flag"
+    assert resolve(CLI, flags, environment)[0].local_storage_dir == "/flag"
 
 
-def test_both_generations_of_kuberays_flags_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go's spelling too: one dash, a value behind a space or an equals sign."""
-    old = (
+def test_both_generations_of_kuberay_flags_are_accepted() -> None:
+    """Go's spelling too: one dash, a value after a space or an equals sign."""
+    argv = (
         "-role=head --runtime-class-name local --ray-cluster-id team-a -ray-root-dir log --events-port=9000 "
         "--push-interval=1m"
     )
-    settings, warnings = parse_command_line(COLLECTOR, old.split(), "")
+    settings, warnings = parse_command_line(COLLECTOR, argv.split(), "")
     assert settings.role == "Head"
     assert settings.storage_backend == "local"
     assert settings.ray_cluster_namespace == "team-a"
@@ -47,33 +41,31 @@ def test_both_generations_of_kuberays_flags_are_accepted(monkeypatch: pytest.Mon
     assert not parse_command_line(COLLECTOR, ["--enable-log-collector=false"], "")[0].enable_log_collector
 
 
-def test_a_kubernetes_service_variable_is_not_a_port() -> None:
+def test_kubernetes_service_variable_is_not_a_port() -> None:
     """A Service named rayhistory sets RAYHISTORY_PORT=tcp://…"""
     assert resolve(SERVER, {}, {"RAYHISTORY_PORT": "tcp://10.0.0.1:80"})[0].port == 8080
 
 
-def test_a_value_that_cannot_be_read_is_named() -> None:
-    """Ours stops the program; KubeRay's is ignored with a warning, as there."""
-    with pytest.raises(Misconfigured, match="RAYHISTORY_PORT=x: use a port number"):
+def test_invalid_variable_is_named() -> None:
+    """An invalid value in our variable is an error; in KubeRay's, it is ignored with a warning, as in KubeRay."""
+    with pytest.raises(InvalidSetting, match="RAYHISTORY_PORT=x: use a port number"):
         resolve(SERVER, {}, {"RAYHISTORY_PORT": "x"})
     settings, warnings = resolve(COLLECTOR, {}, {"EVENTS_PORT": "x"})
     assert settings.events_port == 8084
     assert warnings == ["EVENTS_PORT=x is ignored: use a port number from 0 to 65535"]
-    with pytest.raises(Misconfigured, match="OWNER_KIND and OWNER_NAME"):
+    with pytest.raises(InvalidSetting, match="OWNER_KIND and OWNER_NAME"):
         resolve(COLLECTOR, {}, {"OWNER_KIND": "rayjob"})
 
 
 @pytest.mark.parametrize("flag", ["--nope", "--por=1"])
-def test_an_unknown_or_abbreviated_flag_is_one_line_and_exit_code_2(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_or_abbreviated_flag_exits_with_2_and_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_command_line(SERVER, [flag], "")
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"historyserver: unknown flag or argument: {flag} (see historyserver --help)\n"
 
 
-def test_durations_and_sizes_are_gos_and_kubernetes() -> None:
+def test_go_durations_and_kubernetes_sizes_are_parsed() -> None:
     assert parse_duration("1h30m") == 5400
     assert parse_duration("250ms") == 0.25
     assert parse_size("2Gi") == 2**31
@@ -86,8 +78,8 @@ def test_durations_and_sizes_are_gos_and_kubernetes() -> None:
             parse_duration(wrong)
 
 
-def test_the_documentation_is_the_table() -> None:
-    """docs/configuration.md is made by `make docs`, and names every setting."""
+def test_configuration_reference_is_up_to_date() -> None:
+    """`make docs` generates docs/configuration.md."""
     text = (ROOT / "docs/configuration.md").read_text()
     assert text == document()
-    assert all(own_variable(name) in text for name, _, _ in declared())
+    assert all(spec.own_variable in text for spec in setting_specs())

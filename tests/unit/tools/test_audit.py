@@ -1,4 +1,4 @@
-"""`make audit`: what is bad, what is good, and what could not be looked up are three different things."""
+"""`make audit` tells problems, accepted packages and failed lookups apart."""
 
 import json
 import subprocess
@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "audit.py"
+from support.paths import ROOT
+
+TOOL = ROOT / "tools" / "audit.py"
 
 
-def run(directory: Path, locked: str, service: str) -> tuple[int, str]:
-    """With doubles of the two tools that it asks, beside a Python that has everything else."""
+def run(directory: Path, locked: str, pip_audit: str) -> tuple[int, str]:
+    """Run the tool with doubles of pip-audit and cyclonedx-py."""
     python = directory / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
-    (directory / "bin" / "pip-audit").write_text(f"#!/bin/sh\n{service}\n")
+    (directory / "bin" / "pip-audit").write_text(f"#!/bin/sh\n{pip_audit}\n")
     (directory / "bin" / "cyclonedx-py").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done; echo {} > $2\n")
     for tool in ("pip-audit", "cyclonedx-py"):
         (directory / "bin" / tool).chmod(0o755)
@@ -33,7 +35,7 @@ def run(directory: Path, locked: str, service: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def answer(**package: object) -> str:
+def pip_audit_output(**package: object) -> str:
     return f"echo '{json.dumps({'dependencies': [{'name': 'msgspec', 'version': '1', **package}]})}'"
 
 
@@ -41,17 +43,24 @@ PINNED = f"msgspec=={version('msgspec')} \\\n    --hash=sha256:00\n"
 
 
 @pytest.mark.parametrize(
-    ("locked", "service", "code", "said"),
+    ("locked", "pip_audit", "status", "line"),
     [
-        (PINNED, answer(vulns=[]), 0, "0 known to be bad, 0 that could not be looked up"),
-        (PINNED, answer(vulns=[{"id": "X-1", "fix_versions": ["2"]}]), 1, "BAD      msgspec 1: X-1, mended in 2"),
-        (PINNED, answer(skip_reason="away"), 3, "UNKNOWN  vulnerabilities of msgspec: away"),
+        (PINNED, pip_audit_output(vulns=[]), 0, "0 problems, 0 failed lookups"),
+        (
+            PINNED,
+            pip_audit_output(vulns=[{"id": "X-1", "fix_versions": ["2"]}]),
+            1,
+            "PROBLEM  msgspec 1: X-1, fixed in 2",
+        ),
+        (PINNED, pip_audit_output(skip_reason="away"), 3, "UNKNOWN  vulnerabilities of msgspec: away"),
         (PINNED, "echo 'no network' >&2; exit 1", 3, "of all packages of locked-collector.txt: no network"),
-        ("not-there==1\n", answer(vulns=[]), 3, "UNKNOWN  licence of not-there: it is not installed here"),
-        ("msgspec==0.0.1\n", answer(vulns=[]), 3, "UNKNOWN  licence of msgspec 0.0.1"),
+        ("not-there==1\n", pip_audit_output(vulns=[]), 3, "UNKNOWN  license of not-there: package not installed"),
+        ("msgspec==0.0.1\n", pip_audit_output(vulns=[]), 3, "UNKNOWN  license of msgspec 0.0.1"),
     ],
 )
-def test_what_is_known_and_what_is_not(tmp_path: Path, locked: str, service: str, code: int, said: str) -> None:
-    ended, text = run(tmp_path, locked, service)
-    assert said in text
-    assert ended == code
+def test_audit_reports_problems_and_failed_lookups(
+    tmp_path: Path, locked: str, pip_audit: str, status: int, line: str
+) -> None:
+    exit_status, output = run(tmp_path, locked, pip_audit)
+    assert line in output
+    assert exit_status == status

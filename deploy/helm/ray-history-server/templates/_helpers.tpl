@@ -18,11 +18,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "rayhistory.name" .) -}}
 {{- end -}}
 
-{{- define "rayhistory.asksKubernetes" -}}
+{{- define "rayhistory.needsKubernetesApi" -}}
 {{- or .Values.discovery.enabled .Values.live.enabled (eq .Values.auth "kubernetes") -}}
 {{- end -}}
 
-{{- /* Where the API server can be asked (not by `helm template`), a Secret that is not there is said by its name. */ -}}
+{{- /* If the API server is reachable (not in `helm template`), fail with the name of a missing Secret. */ -}}
 {{- define "rayhistory.checkSecret" -}}
 {{- with .Values.credentialsSecret -}}
 {{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Secret" $.Release.Namespace .)) -}}

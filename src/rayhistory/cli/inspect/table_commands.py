@@ -1,20 +1,20 @@
-"""`rayhistory tasks`, `actors`, `jobs` and so on: the rows of one table, filtered, sorted and cut."""
+"""`rayhistory tasks`, `actors`, `jobs` and the other tables: filtered and sorted rows of one table."""
 
 import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
 
 from rayhistory.cli import output
-from rayhistory.cli.asking import Asking, asking
-from rayhistory.cli.schema import schema
+from rayhistory.cli.client import HistoryClient, Params, open_client
+from rayhistory.cli.session_args import add_session_arguments
+from rayhistory.cli.table_schema import schema
 from rayhistory.errors import UsageError
-from rayhistory.index.ask import DEFAULT_LIMIT, LARGEST_LIMIT
-from rayhistory.server.openapi import Rows
+from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
+from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
 
-TABLES = {
+DEFAULT_COLUMNS = {
     "tasks": "task_id,attempt_number,name,state,start_time_ms,end_time_ms,error_type",
     "actors": "actor_id,class_name,name,state,job_id,pid,num_restarts",
     "jobs": "submission_id,job_id,status,start_time,end_time,entrypoint",
@@ -22,59 +22,67 @@ TABLES = {
     "workers": "worker_id,worker_type,pid,is_alive,exit_type,start_time_ms,end_time_ms",
     "placement_groups": "placement_group_id,name,state,is_detached,creator_job_id",
 }
-"""The tables that have a command, and the columns that people see when they name none."""
+"""The tables that have a command, and the columns of their text output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_session_arguments(parser)
     parser.add_argument(
         "--where", action="append", default=[], metavar="CONDITION",
-        help="as state=FAILED, name~train, start_time_ms>=1700000000000; may be repeated. "
-        "Operators: = != < <= > >= ~ (contains) ^= (begins with)",
+        help="filter, such as state=FAILED, name~train or start_time_ms>=1700000000000; may be repeated. "
+        "Operators: = != < <= > >= ~ (contains) ^= (starts with)",
     )  # fmt: skip
     parser.add_argument(
-        "--sort", default="", metavar="COLUMNS", help="as --sort=-start_time_ms,name: a minus is descending"
+        "--sort", default="", metavar="COLUMNS",
+        help="columns to sort by, such as --sort=-start_time_ms,name; - is descending",
+    )  # fmt: skip
+    parser.add_argument(
+        "--columns", default="", metavar="COLUMNS", help="columns to show, in this order; docs/tables.md lists all"
     )
-    parser.add_argument("--columns", default="", metavar="COLUMNS", help="which, in which order; all in docs/tables.md")
     parser.add_argument(
         "--limit", type=int, metavar="N",
-        help=f"how many rows; 0 is all (default: {DEFAULT_LIMIT} in a table, all as JSON, CSV and Parquet)",
+        help=f"maximum number of rows; 0 is no limit (default: {DEFAULT_LIMIT} as text, else no limit)",
     )  # fmt: skip
     output.add_arguments(parser)
 
 
-def run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.limit is not None and arguments.limit < 0:
-        raise UsageError(f"--limit {arguments.limit}: use 0 or more")
-    return asyncio.run(_run(table, arguments, settings))
+        raise UsageError(f"--limit={arguments.limit}: use 0 or more")
+    return asyncio.run(_run(arguments.table, arguments, settings))
 
 
 async def _run(table: str, arguments: argparse.Namespace, settings: Settings) -> int:
-    for_people = not (arguments.json or arguments.csv or arguments.parquet)
-    columns = arguments.columns or (TABLES[table] if for_people else "")
-    cut = for_people and arguments.limit is None
-    question = {"columns": columns, "where": arguments.where, "sort": arguments.sort, "count": int(cut)}
-    async with asking(arguments, settings) as session:
-        pages = _pages(session, f"api/history/rows/{table}", question, DEFAULT_LIMIT if cut else arguments.limit or 0)
+    is_text = not (arguments.json or arguments.csv or arguments.parquet)
+    columns = arguments.columns or (DEFAULT_COLUMNS[table] if is_text else "")
+    has_default_limit = is_text and arguments.limit is None
+    limit = DEFAULT_LIMIT if has_default_limit else arguments.limit or 0
+    params = {
+        "columns": columns, "where": arguments.where, "sort": arguments.sort, "count": int(has_default_limit)
+    }  # fmt: skip
+    async with open_client(arguments, settings) as client:
+        pages = _pages(client, f"api/history/rows/{table}", params, limit)
         first = await anext(pages)
-        asked = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
+        requested = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
         types = schema()[table]
-        with output.writer(arguments, list(first.rows[0]) if first.rows else asked or list(types), types) as add:
+        names = list(first.rows[0]) if first.rows else requested or list(types)
+        with output.row_writer(arguments, names, types) as add:
             add(row.values() for row in first.rows)
             async for page in pages:
                 add(row.values() for row in page.rows)
-    more = first.total - len(first.rows) if isinstance(first.total, int) else 0
-    if more:
-        sys.stderr.write(f"{more:,} more rows are not shown: see --limit; --json, --csv and --parquet give all.\n")
+    omitted = first.total - len(first.rows) if isinstance(first.total, int) else 0
+    if omitted:
+        sys.stderr.write(f"{omitted:,} more rows not shown: use --limit, or --json, --csv or --parquet for all rows\n")
     return 0
 
 
-async def _pages(session: Asking, uri: str, question: dict[str, Any], limit: int) -> AsyncIterator[Rows]:
-    """At least one, and as many as there are up to the limit."""
-    left, cursor = limit, ""
+async def _pages(client: HistoryClient, uri: str, params: Params, limit: int) -> AsyncIterator[TableRows]:
+    """Yield pages up to the limit, at least one."""
+    remaining, cursor = limit, ""
     while True:
-        size = min(left, LARGEST_LIMIT) if limit else LARGEST_LIMIT
-        page = await session.json(uri, Rows, {**question, "limit": size, "cursor": cursor})
+        size = min(remaining, MAX_LIMIT) if limit else MAX_LIMIT
+        page = await client.json(uri, TableRows, {**params, "limit": size, "cursor": cursor})
         yield page
-        left, cursor = left - len(page.rows), page.next or ""
-        if not cursor or (limit and left <= 0):
+        remaining, cursor = remaining - len(page.rows), page.next or ""
+        if not cursor or (limit and remaining <= 0):
             return

@@ -1,6 +1,6 @@
-"""Submits a job to a running Ray cluster and follows it to its end, over the dashboard's HTTP API.
+"""Client of Ray's job API: submit a job, follow its output, wait for its end.
 
-Ray's own client would import all of Ray into our process; the few calls that we need are plain HTTP.
+Ray's own client would import all of Ray into our process.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from websockets.exceptions import WebSocketException
 from rayhistory.errors import RayHistoryError
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
-_POLL_SECONDS = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 class JobClient:
-    """The jobs of the cluster whose dashboard is at `dashboard_url`."""
+    """Jobs of the cluster whose dashboard is at `dashboard_url`."""
 
     def __init__(self, dashboard_url: str) -> None:
         self.dashboard_url = dashboard_url.rstrip("/")
-        # The cluster is on this machine: a proxy from the environment would be in the way.
+        # The cluster is on this machine: proxies of the environment must not be used.
         self._http = httpx.AsyncClient(base_url=self.dashboard_url, timeout=60, trust_env=False)
 
     async def __aenter__(self) -> Self:
@@ -51,49 +51,49 @@ class JobClient:
             "runtime_env": {"env_vars": dict(env_vars)} if env_vars else {},
             "metadata": dict(metadata or {}),
         }
-        answer = await self._call("POST", "/api/jobs/", json=request)
-        return str(answer["submission_id"])
+        response = await self._call("POST", "/api/jobs/", json=request)
+        return str(response["submission_id"])
 
     async def details(self, submission_id: str) -> dict[str, Any]:
         return await self._call("GET", f"/api/jobs/{submission_id}")
 
     async def wait(self, submission_id: str) -> dict[str, Any]:
-        """Ray's JobDetails of the job when it has ended: `status`, `message`, `driver_exit_code` and more."""
+        """Wait for the end of the job and return Ray's JobDetails: `status`, `message`, `driver_exit_code` and more."""
         while True:
             details = await self.details(submission_id)
             if details["status"] in TERMINAL:
                 return details
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def stop(self, submission_id: str) -> None:
-        """Ask for the job's end; `wait` tells when it has come."""
+        """Request the job's end; `wait` returns when it has ended."""
         await self._call("POST", f"/api/jobs/{submission_id}/stop")
 
     async def follow_output(self, submission_id: str) -> AsyncIterator[str]:
-        """The job's output as it is written, each character once, until the job has ended."""
-        seen = 0
-        whole = False
+        """Yield the job's output as it is written, each character once, until the job has ended."""
+        received = 0
+        complete = False
         while True:
-            # A new connection begins at the first character again.
-            skip = seen
+            # A new connection starts at the first character again.
+            skip = received
             try:
                 async for chunk in self._tail(submission_id):
                     fresh, skip = chunk[skip:], max(0, skip - len(chunk))
-                    seen += len(fresh)
+                    received += len(fresh)
                     if fresh:
                         yield fresh
-                whole = True
+                complete = True
             except (WebSocketException, OSError):
-                whole = False
+                complete = False
             if (await self.details(submission_id))["status"] in TERMINAL:
                 break
-            await asyncio.sleep(_POLL_SECONDS)
-        if not whole:
-            yield (await self._output(submission_id))[seen:]
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        if not complete:
+            yield (await self._output(submission_id))[received:]
 
     async def _tail(self, submission_id: str) -> AsyncIterator[str]:
         url = f"ws{self.dashboard_url.removeprefix('http')}/api/jobs/{submission_id}/logs/tail"
-        # Ray's dashboard closes at once, and cleanly, on a client that offers to compress, and answers no pings.
+        # Ray's dashboard closes the connection if the client offers compression, and does not reply to pings.
         async with connect(url, compression=None, ping_interval=None, proxy=None, max_size=None) as socket:
             async for message in socket:
                 yield message if isinstance(message, str) else message.decode(errors="replace")
@@ -108,6 +108,6 @@ class JobClient:
         except httpx.HTTPError as error:
             raise RayHistoryError(f"{call} failed: {error!r}") from error
         if response.is_error:
-            raise RayHistoryError(f"{call} answered {response.status_code}: {response.text.strip()}")
-        answer: dict[str, Any] = response.json()
-        return answer
+            raise RayHistoryError(f"{call} returned {response.status_code}: {response.text.strip()}")
+        body: dict[str, Any] = response.json()
+        return body

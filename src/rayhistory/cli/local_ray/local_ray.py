@@ -1,8 +1,7 @@
-"""A private Ray cluster of one node, on loopback, for as long as somebody needs it.
+"""A private Ray cluster of one node, on loopback.
 
-`rayhistory run`, `make run` and the tests all need a real Ray that exports to a collector, disturbs no other
-Ray on the machine, is not disturbed by one, and is gone without a trace afterwards. It is a child process:
-importing Ray would make ours slow and large.
+`rayhistory run`, `make run` and the tests need a real Ray that exports to a collector, is isolated from any other Ray
+on the machine, and leaves nothing behind. It is a child process, because importing Ray would make ours slow and large.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ from typing import Any, Self
 
 import httpx
 
-from rayhistory.cli.jobs import JobClient
-from rayhistory.cli.rayhead import RayHead, find_ray, ray_version
+from rayhistory.cli.local_ray.job_client import JobClient
+from rayhistory.cli.local_ray.ray_head import RayHead, find_ray, ray_version
 from rayhistory.errors import RayHistoryError, UsageError
 
-# Ray puts its unix sockets, whose paths may have 107 bytes, this far below its temp dir.
-_LONGEST_TEMP_DIR = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+# The path of a Unix socket has at most 107 bytes, and Ray creates its sockets this far below its temp dir.
+_MAX_TEMP_DIR_LENGTH = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 
-_ATTEMPTS = 3
+_MAX_START_ATTEMPTS = 3
 
 
 class LocalRay:
     """`async with LocalRay(events_url=…) as ray: await ray.ready()`.
 
-    `temp_dir` is known at once, `dashboard_url` when Ray was started (it changes if `ready` has to start it once more,
-    because another program took a port), `session_name` and `session_dir` when `ready` has returned.
-    Leaving the block ends Ray and removes its files; call `stop` before that to read them after Ray's end.
+    `temp_dir` is set at once, `dashboard_url` after `start`, `session_name` and `session_dir` after `ready`.
+    `ready` may restart Ray with another `dashboard_url`, if another program took one of its ports.
+    Leaving the block stops Ray and removes its files; call `stop` before that to read them after Ray's end.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class LocalRay:
 
     @property
     def root_pid(self) -> int | None:
-        """The process below which all of Ray's processes are."""
+        """The root of the tree of Ray's processes."""
         return self._head.pid if self._head else None
 
     @property
@@ -92,11 +91,11 @@ class LocalRay:
             self.cleanup()
 
     async def start(self) -> None:
-        """Start Ray, without waiting for it."""
-        if len(os.fsencode(self.temp_dir)) > _LONGEST_TEMP_DIR:
+        """Start Ray without waiting until it is ready."""
+        if len(os.fsencode(self.temp_dir)) > _MAX_TEMP_DIR_LENGTH:
             raise UsageError(
-                f"{self.temp_dir} is too long for Ray, which makes sockets below it; "
-                f"give a directory of at most {_LONGEST_TEMP_DIR} characters"
+                f"{self.temp_dir} is too long for the sockets that Ray creates in it: "
+                f"use a directory of at most {_MAX_TEMP_DIR_LENGTH} characters"
             )
         command = find_ray(self._ray_command)
         self.version = await ray_version(command)
@@ -114,28 +113,28 @@ class LocalRay:
         self.dashboard_url = self._head.dashboard_url
 
     async def ready(self, timeout: float = 90.0) -> None:  # noqa: ASYNC109
-        """Wait until the dashboard answers and its agent takes jobs."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        """Wait until the dashboard responds and its agent accepts jobs."""
+        for attempt in range(1, _MAX_START_ATTEMPTS + 1):
             head = self._running_head()
-            trouble = "ended while it was starting"
+            problem = "exited while starting"
             try:
                 async with asyncio.timeout(timeout):
                     session_name = await _session_name(head)
             except TimeoutError:
-                session_name, trouble = None, f"did not answer within {timeout:g} s"
+                session_name, problem = None, f"did not respond within {timeout:g} s"
             if session_name is not None:
                 self.session_name = session_name
                 self._jobs = JobClient(head.dashboard_url)
                 return
-            last_words = head.output_tail()
+            output_tail = head.output_tail()
             await self.stop()
-            if attempt == _ATTEMPTS or not head.ports.stolen():
-                raise RayHistoryError(f"Ray {self.version} {trouble}:\n{last_words}")
-            self._forget_sessions()
+            if attempt == _MAX_START_ATTEMPTS or not head.ports.any_taken():
+                raise RayHistoryError(f"Ray {self.version} {problem}:\n{output_tail}")
+            self._remove_sessions()
             await self.start()
 
     async def stop(self) -> None:
-        """End Ray and every process that it or its jobs started; its files stay."""
+        """Stop Ray and every process that it or its jobs started. Its files stay."""
         if self._jobs is not None:
             await self._jobs.close()
             self._jobs = None
@@ -143,7 +142,7 @@ class LocalRay:
             await self._head.stop()
 
     def cleanup(self) -> None:
-        """Remove Ray's files, unless they are in a directory that was there before."""
+        """Remove Ray's files, unless the directory existed before."""
         if self._owns_temp_dir:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
 
@@ -154,7 +153,7 @@ class LocalRay:
         env_vars: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
-        """Run a command as a Ray job, in our working directory; the answer is its submission id."""
+        """Submit a command as a Ray job, in our working directory, and return its submission id."""
         return await self.jobs.submit(argv, submission_id, env_vars, metadata)
 
     def follow_output(self, submission_id: str) -> AsyncIterator[str]:
@@ -167,7 +166,7 @@ class LocalRay:
         await self.jobs.stop(submission_id)
 
     def output_tail(self) -> str:
-        """The last that `ray start` had to say."""
+        """Return the last lines of the output of `ray start`."""
         return self._head.output_tail() if self._head else ""
 
     def _running_head(self) -> RayHead:
@@ -175,7 +174,7 @@ class LocalRay:
             raise RayHistoryError("this Ray cluster was not started")
         return self._head
 
-    def _forget_sessions(self) -> None:
+    def _remove_sessions(self) -> None:
         for path in self.temp_dir.glob("session_*"):
             if path.is_symlink():
                 path.unlink()
@@ -184,14 +183,14 @@ class LocalRay:
 
 
 async def _session_name(head: RayHead) -> str | None:
-    """From the dashboard, when its agent answers too; None when the process ended before that."""
+    """Return the session name when dashboard and agent respond; None if the process exits before that."""
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
-        version = await _answer(http, head, f"{head.dashboard_url}/api/version")
-        agent = await _answer(http, head, f"{head.agent_url}/api/local_raylet_healthz")
+        version = await _wait_for(http, head, f"{head.dashboard_url}/api/version")
+        agent = await _wait_for(http, head, f"{head.agent_url}/api/local_raylet_healthz")
     return str(version.json()["session_name"]) if version and agent else None
 
 
-async def _answer(http: httpx.AsyncClient, head: RayHead, url: str) -> httpx.Response | None:
+async def _wait_for(http: httpx.AsyncClient, head: RayHead, url: str) -> httpx.Response | None:
     while not head.ended:
         with contextlib.suppress(httpx.HTTPError):
             response = await http.get(url)

@@ -1,8 +1,8 @@
-"""Port numbers for a child process that cannot be told to choose for itself.
+"""Free ports for a child process that cannot choose its own.
 
-Between finding a free port and the child listening on it, seconds pass in which another program, such as a
-second cluster that is being started, can find the same one. So the port stays bound, without listening: who
-looks for a free port does not get it, but the child, like every server, says SO_REUSEADDR and does.
+Seconds pass between finding a free port and the child listening on it, in which another program may find the same port.
+So the port stays bound without listening: other programs do not get it, but the child does, because servers set
+SO_REUSEADDR.
 """
 
 import random
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from rayhistory.errors import RayHistoryError
 
-# Above those that `ray start` keeps for workers, below those that the kernel gives to outgoing connections.
-_RANGE = range(20_000, 32_768)
+# Above the worker ports of `ray start`, below the kernel's ephemeral ports.
+_PORT_RANGE = range(20_000, 32_768)
 
 
 class ReservedPorts:
-    """`names[i]` is the purpose of a port, and its key."""
+    """One reserved port per name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._sockets = [_bind_any() for _ in names]
@@ -29,8 +29,8 @@ class ReservedPorts:
         for bound in self._sockets:
             bound.close()
 
-    def stolen(self) -> bool:
-        """After the end of the child: whether somebody else has one of the ports."""
+    def any_taken(self) -> bool:
+        """Return whether another program has one of the ports, after the child has exited."""
         self.release()
         for port in self._ports.values():
             try:
@@ -41,15 +41,15 @@ class ReservedPorts:
 
 
 def _bind_any() -> socket.socket:
-    for port in random.sample(_RANGE, len(_RANGE)):
+    for port in random.sample(_PORT_RANGE, len(_PORT_RANGE)):
         try:
             bound = _bind(port)
         except OSError:
             continue
-        # Only now: with it, the bind would also have succeeded on a port that another reservation holds.
+        # Set after bind: before, bind would succeed on a port that another reservation holds.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return bound
-    raise RayHistoryError(f"all ports from {_RANGE.start} to {_RANGE.stop - 1} are in use")
+    raise RayHistoryError(f"all ports from {_PORT_RANGE.start} to {_PORT_RANGE.stop - 1} are in use")
 
 
 def _bind(port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""One `ray start --head --block`: the command, its environment, its ports and its process."""
+"""The process of `ray start --head --block`, with its command, environment and ports."""
 
 import asyncio
 import contextlib
@@ -11,22 +11,22 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from rayhistory import rayenv
-from rayhistory.cli import keeper
-from rayhistory.cli.ports import ReservedPorts
+from rayhistory import ray_env
+from rayhistory.cli.local_ray import subreaper
+from rayhistory.cli.local_ray.ports import ReservedPorts
 from rayhistory.errors import UsageError
 
 _HOST = "127.0.0.1"
 
-# Those that Ray would give a fixed number; it finds free ones for the rest by itself.
+# Ports that have a fixed default in Ray; it finds free ones for the rest.
 _PORTS = ("gcs", "dashboard", "agent", "client", "autoscaler_metrics", "dashboard_metrics")
 
-# Of another Ray cluster, when we are started by a user of one, or inside one of its jobs.
-_FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
+# Variables of another Ray cluster, for example if we run inside one of its jobs.
+_OTHER_CLUSTER_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
 
 
 class RayHead:
-    """The process, from its start to its end; whether the cluster is up is not known here."""
+    """The process only; `LocalRay` waits until the cluster is ready."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: ReservedPorts, output: Path) -> None:
         self.ports = ports
@@ -50,7 +50,7 @@ class RayHead:
         output = temp_dir / "ray-start.log"
         with output.open("wb") as sink:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", keeper.__file__, str(stop_grace)),
+                *(sys.executable, "-I", "-S", subreaper.__file__, str(stop_grace)),
                 *_start_command(command, version, temp_dir, ports, num_cpus),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=sink,
@@ -83,12 +83,12 @@ class RayHead:
 
 
 def find_ray(given: Path | None = None) -> Path:
-    """The `ray` command of this environment, else the one that a shell would run."""
+    """Return the `ray` command of this environment, else the one on PATH."""
     beside = Path(sys.executable).with_name("ray")
     found = given or (beside if beside.exists() else shutil.which("ray"))
     if found is None or not Path(found).exists():
         where = f"at {given}" if given else f"beside {sys.executable} or on PATH"
-        raise UsageError(f"there is no `ray` command {where}; install it with: pip install 'ray[default]'")
+        raise UsageError(f"no `ray` command {where}: install it with pip install 'ray[default]'")
     return Path(found).absolute()
 
 
@@ -102,7 +102,7 @@ async def ray_version(command: Path) -> str:
     output = (await process.communicate())[0].decode(errors="replace")
     match = re.search(r"version (\S+)", output)
     if match is None:
-        raise UsageError(f"{command} --version does not tell Ray's version: {output.strip()[-200:]!r}")
+        raise UsageError(f"no version in the output of {command} --version: {output.strip()[-200:]!r}")
     return match[1]
 
 
@@ -118,11 +118,11 @@ def _start_command(
         f"--dashboard-port={ports['dashboard']}",
         f"--dashboard-agent-listen-port={ports['agent']}",
         f"--ray-client-server-port={ports['client']}",
-        # Random ones, instead of a fixed range that two clusters would share.
+        # Random ports: the default is a fixed range that two clusters would share.
         "--min-worker-port=0",
         "--max-worker-port=0",
         f"--temp-dir={temp_dir}",
-        f"--system-config={json.dumps(rayenv.system_config(version))}",
+        f"--system-config={json.dumps(ray_env.system_config(version))}",
     ]
     if num_cpus is not None:
         argv.append(f"--num-cpus={num_cpus}")
@@ -130,18 +130,18 @@ def _start_command(
 
 
 def _environment(command: Path, version: str, events_url: str, ports: ReservedPorts) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN_VARIABLES}
+    inherited = {name: value for name, value in os.environ.items() if name not in _OTHER_CLUSTER_VARIABLES}
     return {
         **inherited,
-        **rayenv.export_environment(events_url, version),
+        **ray_env.export_environment(events_url, version),
         "AUTOSCALER_METRIC_PORT": str(ports["autoscaler_metrics"]),
         "DASHBOARD_METRIC_PORT": str(ports["dashboard_metrics"]),
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Otherwise Ray on Linux replaces 127.0.0.1 by the address of a network card, and listens there.
+        # Otherwise Ray on Linux replaces 127.0.0.1 by the address of a network interface.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # Otherwise Ray 2.60 drains the node before it ends, for up to 30 s.
+        # Otherwise Ray 2.60 drains the node for up to 30 s before it exits.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # `python` in a job's command is the one that has this Ray.
+        # `python` in a job's command is then the one of this Ray.
         "PATH": os.pathsep.join([str(command.parent), inherited.get("PATH", os.defpath)]),
     }

@@ -1,4 +1,4 @@
-"""Recording one job: a local Ray, a collector beside it, the job's output on the terminal, and a clean end of both."""
+"""Recording of a job on a local Ray with a collector, and an orderly shutdown of both."""
 
 import asyncio
 import contextlib
@@ -13,20 +13,22 @@ from typing import Any
 import httpx
 import msgspec
 
-from rayhistory.cli.localray import LocalRay
-from rayhistory.cli.ports import ReservedPorts
+from rayhistory.cli.local_ray.local_ray import LocalRay
+from rayhistory.cli.local_ray.ports import ReservedPorts
 from rayhistory.errors import RayHistoryError
-from rayhistory.layout import SessionRef
+from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 
-_QUIET = 1.5
-_SETTLE_AT_LEAST, _SETTLE_AT_MOST = 2.5, 15.0
+_QUIET_S = 1.5
+_MIN_SETTLE_S, _MAX_SETTLE_S = 2.5, 15.0
+_LAST_RESPONSES_TIMEOUT_S = 6.0
+_COLLECTOR_EXIT_TIMEOUT_S = 60
 _INTERRUPTED = 130
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What is to be recorded, and under which name."""
+class RecordingOptions(msgspec.Struct, frozen=True):
+    """The command to record, the cluster's name and namespace, and how to start Ray."""
 
     argv: list[str]
     settings: Settings
@@ -34,10 +36,10 @@ class Wish(msgspec.Struct, frozen=True):
     namespace: str = "default"
     num_cpus: int | None = None
     ray_command: Path | None = None
-    """The `ray` of another environment."""
+    """The `ray` command of another environment."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedSession(msgspec.Struct, frozen=True):
     ref: SessionRef
     exit_code: int
 
@@ -47,52 +49,52 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """A local Ray that is up, and the port of the collector beside it."""
+    """A running local Ray, and the port of its collector."""
 
     ray: LocalRay
     ref: SessionRef
     port: int
 
     async def settle(self) -> None:
-        """Waits until what has happened so far has reached the collector."""
+        """Wait until Ray has sent its events to the collector."""
         await _settle(self.port)
 
 
 @contextlib.asynccontextmanager
-async def recording(wish: Wish) -> AsyncIterator[Recording]:
-    """A local Ray and a collector beside it; leaving the block ends both, in the order in which nothing is lost."""
-    open_store(wish.settings, writable=True)
-    say("starting Ray")
+async def start_recording(options: RecordingOptions) -> AsyncIterator[Recording]:
+    """Run a local Ray and a collector. Leaving the block stops both, in the order in which nothing is lost."""
+    open_store(options.settings, writable=True)
+    print_status("starting Ray")
     reserved = ReservedPorts(["events"])
     port = reserved["events"]
     events_url = f"http://127.0.0.1:{port}/v1/events"
-    local = LocalRay(events_url, num_cpus=wish.num_cpus, ray_command=wish.ray_command)
-    async with local as ray, _collector(wish, ray, port) as collector:
+    local = LocalRay(events_url, num_cpus=options.num_cpus, ray_command=options.ray_command)
+    async with local as ray, _collector(options, ray, port) as collector:
         await ray.ready()
         reserved.release()
-        session = Recording(ray, SessionRef.checked(wish.namespace, wish.name, ray.session_name), port)
+        session = Recording(ray, SessionRef.checked(options.namespace, options.name, ray.session_name), port)
         yield session
         if collector.returncode is not None:
-            raise RayHistoryError("the collector ended before the job did: what it said is above")
+            raise RayHistoryError("the collector exited before the job ended: see its log messages above")
         await session.settle()
-        collector.send_signal(signal.SIGTERM)  # it takes the dashboard's last answers, then waits for Ray's end
-        await _last_answers_taken(port)
+        collector.send_signal(signal.SIGTERM)  # it polls the dashboard for the last time, then waits for Ray to exit
+        await _wait_for_last_responses(port)
         await ray.stop()
         try:
-            ended = await asyncio.wait_for(collector.wait(), 60)
+            exit_code = await asyncio.wait_for(collector.wait(), _COLLECTOR_EXIT_TIMEOUT_S)
         except TimeoutError:
-            raise RayHistoryError("the collector did not end within a minute: the store may be away") from None
-        if ended != 0:
-            raise RayHistoryError("the collector ended with an error: what it said is above")
+            raise RayHistoryError("the collector did not exit within a minute: the store may be unavailable") from None
+        if exit_code != 0:
+            raise RayHistoryError("the collector failed: see its log messages above")
 
 
-async def record(wish: Wish) -> Recorded:
-    """Runs the command as a submitted job: Ray keeps the output and the failure of those, not of plain drivers."""
-    async with recording(wish) as session:
-        say(f"Ray {session.ray.version} is up, running: {_one_line(wish.argv)}")
-        exit_code = await _run_job(session.ray, wish.argv)
-        say("keeping what is still on its way")
-    return Recorded(session.ref, exit_code)
+async def record(options: RecordingOptions) -> RecordedSession:
+    """Run the command as a submitted job: Ray stores the output and the failure of submitted jobs only."""
+    async with start_recording(options) as session:
+        print_status(f"Ray {session.ray.version} started, running: {_one_line(options.argv)}")
+        exit_code = await _run_job(session.ray, options.argv)
+        print_status("job ended, uploading the rest of the session")
+    return RecordedSession(session.ref, exit_code)
 
 
 def _one_line(argv: list[str]) -> str:
@@ -100,14 +102,14 @@ def _one_line(argv: list[str]) -> str:
     return text if len(text) <= 100 else text[:99] + "…"
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     sys.stderr.write(f"rayhistory: {text}\n")
     sys.stderr.flush()
 
 
 @contextlib.asynccontextmanager
-async def _collector(wish: Wish, ray: LocalRay, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    settings = wish.settings
+async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    settings = options.settings
     environment = {
         **os.environ,
         "RAYHISTORY_STORE": settings.store,
@@ -115,8 +117,8 @@ async def _collector(wish: Wish, ray: LocalRay, port: int) -> AsyncIterator[asyn
         "STORAGE_BACKEND_CONFIG_PATH": settings.storage_backend_config_path,
         "STORAGE_ROOT_DIR": settings.storage_root_dir,
         "LOCAL_STORAGE_DIR": settings.local_storage_dir,
-        "RAY_CLUSTER_NAME": wish.name,
-        "RAY_CLUSTER_NAMESPACE": wish.namespace,
+        "RAY_CLUSTER_NAME": options.name,
+        "RAY_CLUSTER_NAMESPACE": options.namespace,
         "RAY_ROLE": "Head",
         "RAY_TMP_ROOT": str(ray.temp_dir),
         "RAY_DASHBOARD_ADDRESS": ray.dashboard_url,
@@ -137,24 +139,24 @@ async def _collector(wish: Wish, ray: LocalRay, port: int) -> AsyncIterator[asyn
 
 
 async def _run_job(ray: LocalRay, argv: list[str]) -> int:
-    """The job's exit code; Ctrl-C ends the job, and what it did is kept all the same."""
+    """Run the job and return its exit code. Ctrl-C stops the job; its session is recorded nevertheless."""
     job = await ray.submit(argv)
     interrupted = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
-    following = asyncio.create_task(_show(ray, job))
-    waiting = asyncio.create_task(interrupted.wait())
-    await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    output = asyncio.create_task(_print_output(ray, job))
+    interrupt = asyncio.create_task(interrupted.wait())
+    await asyncio.wait({output, interrupt}, return_when=asyncio.FIRST_COMPLETED)
     if interrupted.is_set():
-        say("stopping the job")
+        print_status("stopping the job")
         await ray.stop_job(job)
     details = await ray.wait(job)
-    await following
-    waiting.cancel()
+    await output
+    interrupt.cancel()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     return _INTERRUPTED if interrupted.is_set() else _exit_code(details)
 
 
-async def _show(ray: LocalRay, job: str) -> None:
+async def _print_output(ray: LocalRay, job: str) -> None:
     async for text in ray.follow_output(job):
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -165,27 +167,27 @@ def _exit_code(details: dict[str, Any]) -> int:
     if isinstance(code, int):
         return code
     if details["status"] != "SUCCEEDED":
-        say(f"the job {details['status'].lower()}: {details.get('message') or 'Ray gave no reason'}")
+        print_status(f"job {details['status'].lower()}: {details.get('message') or 'no message from Ray'}")
     return 0 if details["status"] == "SUCCEEDED" else 1
 
 
 async def _settle(port: int) -> None:
-    """Waits until Ray has sent what it holds back for a second or two: until no event came for a while."""
-    began = changed = time.monotonic()
-    seen = -1.0
-    while (now := time.monotonic()) - began < _SETTLE_AT_MOST:
+    """Wait until no events have arrived for a while: Ray sends them in batches, every second or two."""
+    started = last_change = time.monotonic()
+    previous = -1.0
+    while (now := time.monotonic()) - started < _MAX_SETTLE_S:
         received = await _metric(port, "rayhistory_collector_events_received_total")
-        if received != seen:
-            seen, changed = received, now
-        if now - began > _SETTLE_AT_LEAST and now - changed > _QUIET:
+        if received != previous:
+            previous, last_change = received, now
+        if now - started > _MIN_SETTLE_S and now - last_change > _QUIET_S:
             return
         await asyncio.sleep(0.25)
 
 
-async def _last_answers_taken(port: int) -> None:
-    """Ray may go when the collector has asked its dashboard for the last time."""
-    deadline = time.monotonic() + 6
-    while await _metric(port, "rayhistory_collector_last_answers_taken") < 1:
+async def _wait_for_last_responses(port: int) -> None:
+    """Wait until the collector has polled the dashboard for the last time, so that Ray may exit."""
+    deadline = time.monotonic() + _LAST_RESPONSES_TIMEOUT_S
+    while await _metric(port, "rayhistory_collector_last_dashboard_responses_stored") < 1:
         if time.monotonic() > deadline:
             return
         await asyncio.sleep(0.1)
@@ -194,8 +196,8 @@ async def _last_answers_taken(port: int) -> None:
 async def _metric(port: int, name: str) -> float:
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
-            answer = await http.get(f"http://127.0.0.1:{port}/metrics")
+            response = await http.get(f"http://127.0.0.1:{port}/metrics")
     except httpx.HTTPError:
         return 0.0
-    values = [float(line.rsplit(" ", 1)[1]) for line in answer.text.splitlines() if line.startswith(name)]
+    values = [float(line.rsplit(" ", 1)[1]) for line in response.text.splitlines() if line.startswith(name)]
     return sum(values)

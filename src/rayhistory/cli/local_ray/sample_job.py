@@ -1,8 +1,8 @@
-"""A small training pipeline that leaves something to look at on every page of the dashboard.
+"""A small training pipeline with something to see on every page of the dashboard.
 
-It needs nothing but `ray`, takes about a quarter of a minute on two cores and does the same each time:
-tasks, nested tasks, a retry, a task that fails for good, an actor that crashes and is restarted, a detached
-actor, a placement group, output on both streams. `--fail` makes the job itself fail, with exit code 3.
+It needs only `ray`, takes about 15 seconds on two cores and always does the same: tasks, nested tasks, a retry, a task
+that fails, an actor that crashes and is restarted, a detached actor, a placement group, output on both streams.
+`--fail` makes the job itself fail, with exit code 3.
 """
 
 import argparse
@@ -26,12 +26,12 @@ Tracker: TypeAlias = Any  # a handle to the actor, whose methods Ray's types do 
 
 
 class PipelineError(Exception):
-    """What a job of this pipeline fails with."""
+    """The failure of the whole job."""
 
 
 @ray.remote(num_cpus=0)
 class ExperimentTracker:
-    """Detached: outlives the job, as a tracking service would."""
+    """A detached actor: it outlives the job, as a tracking service would."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -61,7 +61,7 @@ def tokenize(rows: Shard) -> Shard:
 
 @ray.remote(num_cpus=0.5)
 def preprocess_shard(index: int, shard: Shard) -> Shard:
-    """Nested tasks: each half is tokenized by a task of its own."""
+    """Tokenize each half in a nested task."""
     half = len(shard) // 2
     if index % 4 == 3:
         print(f"shard {index}: 3 rows without a label were dropped", file=sys.stderr, flush=True)
@@ -71,7 +71,7 @@ def preprocess_shard(index: int, shard: Shard) -> Shard:
 
 @ray.remote(num_cpus=0.5, max_retries=3, retry_exceptions=True)
 def download_vocabulary(tracker: Tracker, run: str) -> int:
-    """Fails on the first attempt, and succeeds on the second."""
+    """Fail on the first attempt and succeed on the second."""
     attempt: int = ray.get(tracker.count.remote(f"{run}: download"))
     time.sleep(0.5)
     if attempt == 1:
@@ -90,7 +90,7 @@ def validate_shard(index: int, shard: Shard) -> int:
 
 @ray.remote(num_cpus=1, max_restarts=1, max_task_retries=1)
 class Trainer:
-    """Loses its process in the second epoch, once, and goes on where the driver's checkpoint is."""
+    """Crashes once, in the second epoch, and continues from the driver's checkpoint."""
 
     def __init__(self, tracker: Tracker, run: str, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -101,7 +101,7 @@ class Trainer:
         time.sleep(1.2)
         if epoch == 2 and self.starts == 1:
             print("out of device memory, giving up", file=sys.stderr, flush=True)
-            # Time for the log and the events to leave this process.
+            # Let the log and the events leave this process.
             time.sleep(1.2)
             os._exit(1)
         seen = sum(map(sum, shards)) % self.vocabulary
@@ -123,7 +123,7 @@ def prepare(shard_count: int) -> Shards:
 
 
 def validate(shards: Shards) -> Shards:
-    """The shards that are good; one is not, and the pipeline goes on without it."""
+    """Return the valid shards; one is corrupt and skipped."""
     checks = [validate_shard.remote(index, shard) for index, shard in enumerate(shards)]
     good = []
     for index, check in enumerate(checks):

@@ -1,15 +1,14 @@
-"""Runs one command and, when told to, ends it with everything that it ever started.
+"""A process that runs one command, and on request stops it with all its descendants.
 
-Ray's processes do not stay in one process group: each job's entrypoint and its watcher are sessions of their
-own, workers overwrite their command lines and environment, and whoever loses its parent moves to init. So
-Ray is started below this small process, which the kernel makes the new parent of such orphans
-(PR_SET_CHILD_SUBREAPER): whatever Ray starts stays in one tree and can be found from its root. It is a
-process of its own, because being a subreaper is a property of a whole process, and ours has other children.
+Ray's processes do not stay in one process group: each job's entrypoint and its supervisor have their own sessions,
+workers overwrite their command lines and environment, and orphans move to init. So Ray is started below this small
+process, which the kernel makes the parent of such orphans (PR_SET_CHILD_SUBREAPER): everything that Ray starts stays in
+one tree. It is a separate process, because the attribute applies to a whole process, and ours has other children.
 
-The order to stop is the end of standard input. That also comes when our process is killed and can say
-nothing more, so no Ray is ever left behind.
+It stops the command at the end of standard input. That also happens when our own process is killed, so no Ray is ever
+left behind.
 
-It is run as a file by a bare interpreter (`python -I -S keeper.py GRACE COMMAND…`): standard library only.
+It runs as a file in a bare interpreter (`python -I -S subreaper.py GRACE COMMAND…`): standard library only.
 """
 
 import contextlib
@@ -28,33 +27,33 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def main(argv: list[str]) -> int:
     grace, command = float(argv[0]), argv[1:]
-    # Handlers, not SIG_IGN: the command must not inherit our deafness.
+    # Handlers, not SIG_IGN, which the command would inherit.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    _wait_for_order(child)
+    _wait_for_stop(child)
     _terminate(child, grace)
     _kill_tree(child)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def _wait_for_order(child: subprocess.Popen[bytes]) -> None:
-    """Return when standard input ends, or when the command itself does."""
+def _wait_for_stop(child: subprocess.Popen[bytes]) -> None:
+    """Return when standard input ends, or when the command exits."""
     while child.poll() is None:
-        _bury_adopted(child)
+        _reap_orphans(child)
         readable, _, _ = select.select([0], [], [], 0.2)
         if readable and not os.read(0, 4096):
             return
 
 
 def _terminate(child: subprocess.Popen[bytes], grace: float) -> None:
-    """SIGTERM to `ray start` alone: it ends its processes in the order that they need."""
+    """Send SIGTERM to `ray start` only: it stops its processes in the right order."""
     deadline = time.monotonic() + grace
     child.terminate()
     while child.poll() is None and time.monotonic() < deadline:
-        _bury_adopted(child)
+        _reap_orphans(child)
         time.sleep(0.05)
 
 
@@ -65,14 +64,14 @@ def _kill_tree(child: subprocess.Popen[bytes]) -> None:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
         child.poll()
-        _bury_adopted(child)
-    # Nothing is left, except where there is no /proc to look into.
+        _reap_orphans(child)
+    # Without /proc no descendants are found, so kill the command itself.
     child.kill()
     child.wait()
 
 
-def _bury_adopted(child: subprocess.Popen[bytes]) -> None:
-    """Take the exit status of orphans, so that none stays a zombie; the command's own is left to Popen."""
+def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
+    """Collect the exit status of orphans, so that none stays a zombie. Popen collects that of the command."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == child.pid:
@@ -82,11 +81,11 @@ def _bury_adopted(child: subprocess.Popen[bytes]) -> None:
 
 def descendants(root: int) -> list[int]:
     children = _children()
-    found, todo = list[int](), [root]
-    while todo:
-        below = children.get(todo.pop(), [])
+    found, pending = list[int](), [root]
+    while pending:
+        below = children.get(pending.pop(), [])
         found += below
-        todo += below
+        pending += below
     return found
 
 
@@ -94,7 +93,7 @@ def _children() -> dict[int, list[int]]:
     children = defaultdict[int, list[int]](list)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # pid (name) state parent …, where the name may hold anything
+            # pid (name) state parent …; the name may contain anything
             parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
             children[parent].append(int(entry.name))
     return children

@@ -1,27 +1,24 @@
-"""The Ray Dashboard of the session that this collector keeps, as a client."""
+"""HTTP client for the Ray Dashboard of the session that is collected."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from rayhistory import __version__, ids
+from rayhistory import __version__
 from rayhistory.settings import Settings
 
-log = logging.getLogger(__name__)
-
 _PROJECTED_TOKEN = Path("/var/run/secrets/ray.io/serviceaccount/token")
-_LARGE, _LARGEST_ANSWER = 2**20, 64 * 2**20
-_LONGEST = 30.0  # the first question about Serve, Data or Train starts a driver inside Ray
+_LARGE_BODY_BYTES = 2**20
+_MAX_BODY_BYTES = 64 * 2**20
+_TIMEOUT_S = 30.0  # the first request about Serve, Data or Train starts a driver inside Ray
 
 
 class DashboardError(Exception):
-    """The reason is a word or two."""
+    """A request failed; the message is a short reason, also used as a metric label."""
 
 
 class _Version(msgspec.Struct):
@@ -29,21 +26,21 @@ class _Version(msgspec.Struct):
     session_name: str = ""
 
 
-class Dashboard:
-    """`found` looks up the address that the session's own dashboard has announced."""
+class DashboardClient:
+    """`logged_address` returns the address that the session's dashboard has logged."""
 
-    def __init__(self, settings: Settings, session: str, found: Callable[[], str | None]) -> None:
+    def __init__(self, settings: Settings, session: str, logged_address: Callable[[], str | None]) -> None:
         self.address = settings.ray_dashboard_address.rstrip("/")
         self.verified = False
-        self._configured = self.address
+        self._configured_address = self.address
         self._settings = settings
         self._session = session
-        self._found = found
-        self._one_large = asyncio.Lock()
+        self._logged_address = logged_address
+        self._large_body_lock = asyncio.Lock()
         self._http = httpx.AsyncClient(
             # Not a browser: for browsers Ray hides the values of environment variables.
             headers={"User-Agent": f"rayhistory-collector/{__version__}"},
-            timeout=_LONGEST,
+            timeout=_TIMEOUT_S,
             trust_env=False,
         )
 
@@ -51,42 +48,42 @@ class Dashboard:
         await self._http.aclose()
 
     async def verify(self) -> tuple[str, bytes]:
-        """Ray's version, with the whole answer. Another cluster's dashboard may be at the usual address."""
+        """Return Ray's version and the response; raise DashboardError if this is another cluster's dashboard."""
         try:
             body = await self.get("/api/version")
             version = msgspec.json.decode(body, type=_Version)
         except (DashboardError, msgspec.MsgspecError) as error:
-            await self._try_the_other_address()
+            await self._switch_address()
             raise DashboardError(str(error)) from None
         if version.session_name and version.session_name != self._session:
-            await self._try_the_other_address()
+            await self._switch_address()
             raise DashboardError("other session")
         self.verified = True
         return version.ray_version, body
 
-    async def _try_the_other_address(self) -> None:
-        announced = await asyncio.to_thread(self._found)
-        candidates = [self._configured, announced, operators_address(self._settings)]
-        known = list(dict.fromkeys(address for address in candidates if address))
-        here = known.index(self.address) if self.address in known else -1
-        self.address = known[(here + 1) % len(known)]
+    async def _switch_address(self) -> None:
+        logged = await asyncio.to_thread(self._logged_address)
+        candidates = [self._configured_address, logged, operator_dashboard_address(self._settings)]
+        addresses = list(dict.fromkeys(address for address in candidates if address))
+        position = addresses.index(self.address) if self.address in addresses else -1
+        self.address = addresses[(position + 1) % len(addresses)]
 
     async def get(self, uri: str) -> bytes:
-        """The body of a 200; DashboardError for everything else."""
-        async with self.answer(uri) as body:
+        """Return the body of a 200; raise DashboardError for everything else."""
+        async with self.open_response(uri) as body:
             return body
 
     @asynccontextmanager
-    async def answer(self, uri: str) -> AsyncIterator[bytes]:
-        """The same, for as long as it is used: of large ones, one at a time is in memory."""
-        async with AsyncExitStack() as until_used:
+    async def open_response(self, uri: str) -> AsyncIterator[bytes]:
+        """Yield the body of a 200. Only one large body is in memory at a time."""
+        async with AsyncExitStack() as stack:
             chunks: list[bytes] = []
             size = 0
             async for chunk in self.stream(uri):
-                if size <= _LARGE < size + len(chunk):
-                    await until_used.enter_async_context(self._one_large)
+                if size <= _LARGE_BODY_BYTES < size + len(chunk):
+                    await stack.enter_async_context(self._large_body_lock)
                 size += len(chunk)
-                if size > _LARGEST_ANSWER:
+                if size > _MAX_BODY_BYTES:
                     raise DashboardError("too large")
                 chunks.append(chunk)
             body = b"".join(chunks)
@@ -94,7 +91,7 @@ class Dashboard:
             yield body
 
     async def stream(self, uri: str) -> AsyncGenerator[bytes, None]:
-        """The same in pieces."""
+        """Yield the body of a 200 in chunks."""
         try:
             async with self._http.stream("GET", self.address + uri, headers=await self._authorization()) as response:
                 if response.status_code in {401, 403}:
@@ -108,7 +105,7 @@ class Dashboard:
             raise DashboardError("no connection") from error
 
     async def _authorization(self) -> dict[str, str]:
-        """As KubeRay's collector: the projected token, else the static one, else none."""
+        """Return the same header as KubeRay's collector: the projected token, else the static one, else none."""
         settings = self._settings
         if settings.ray_enable_k8s_token_auth:
             try:
@@ -122,47 +119,13 @@ class Dashboard:
         return {"x-ray-authorization": f"Bearer {token}"} if token else {}
 
 
-class _Node(msgspec.Struct):
-    node_id: str = ""
-    node_ip: str = ""
-    state: str = ""
-
-
-class _Result(msgspec.Struct):
-    result: list[_Node] = []
-
-
-class _Data(msgspec.Struct):
-    result: _Result
-
-
-class _Nodes(msgspec.Struct):
-    data: _Data
-
-
-async def node_at(ip: str, settings: Settings) -> str | None:
-    """The id of the node with this address, if the head that KubeRay's operator names can tell."""
-    dashboard = Dashboard(settings, "", lambda: None)
-    dashboard.address = operators_address(settings) or dashboard.address
-    asked = f"/api/v0/nodes?limit=10000&filter_keys=node_ip&filter_predicates=%3D&filter_values={quote(ip, safe='')}"
-    try:
-        answer = msgspec.json.decode(await dashboard.get(asked), type=_Nodes)
-    except (DashboardError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("the head does not say which node this is", extra={"reason": str(error)})
-        return None
-    finally:
-        await dashboard.close()
-    alive = (node for node in answer.data.result.result if node.node_ip == ip and node.state == "ALIVE")
-    return next((ids.to_hex(node.node_id, ids.NODE) for node in alive), None)
-
-
-def operators_address(settings: Settings) -> str | None:
-    """The head as KubeRay's operator names it: `FQ_RAY_IP`, to which scheme and port may be missing."""
+def operator_dashboard_address(settings: Settings) -> str | None:
+    """Build the head's address from KubeRay's `FQ_RAY_IP`, which may lack a scheme and a port."""
     host = settings.fq_ray_ip.strip().rstrip("/")
     if not host:
         return None
     scheme, separator, rest = host.rpartition("://")
     if ":" in rest and not rest.startswith("[") and rest.count(":") > 1:
-        rest = f"[{rest}]"  # an address of version 6
+        rest = f"[{rest}]"  # IPv6
     has_port = ":" in rest.rpartition("]")[2]
     return f"{scheme if separator else 'http'}://{rest}" + ("" if has_port else f":{settings.ray_dashboard_port}")

@@ -1,7 +1,7 @@
-"""POST /v1/events: the one thing that Ray waits for.
+"""POST /v1/events, the endpoint that Ray's event exporter waits for.
 
-Ray sends the same batch for ever on anything but 2xx, and everything waits behind it. So what can be read is
-taken, what cannot is set aside and answered 200 too, and 503 means one thing only: no room on the disk now.
+Ray repeats a batch forever on anything but 2xx, and all later batches wait behind it. So a readable batch is stored,
+a malformed one is quarantined and answered with 200 too, and 503 means only that the disk has no room now.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from functools import lru_cache
 
 from starlette.types import Message, Receive, Scope, Send
 
-from rayhistory.collector.arriving import Arriving, Body
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.routing import RoutingError, sort
-from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.spool import Spool, SpoolError
+from rayhistory.collector.ingest.body_budget import BodyBudget, IncomingBody
+from rayhistory.collector.ingest.event_routing import RoutingError, route_batch
+from rayhistory.collector.ingest.quarantine import Quarantine
+from rayhistory.collector.spool.spool import Spool, SpoolError
+from rayhistory.collector.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-_SLOWEST_BODY = 15.0  # Ray itself gives up after 3 s
-_LARGE = 8 * 2**20
-_MOST_OF_LARGE = 32 * 2**20
-_MOST_SESSIONS = 256
-_SAMPLE = 2**20
+_BODY_TIMEOUT_S = 15.0  # Ray itself gives up after 3 s
+_LARGE_BODY_BYTES = 8 * 2**20
+_LARGE_BODIES_BUDGET = 32 * 2**20
+_MAX_REMEMBERED_SESSIONS = 256
+_SAMPLE_BYTES = 2**20
 _RETRY_AFTER = (b"retry-after", b"5")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
@@ -37,40 +37,40 @@ class _Refused(Exception):
         self.reason = reason
 
 
-class Ingest:
-    """An ASGI application. `token` is asked for when it is not empty."""
+class IngestEndpoint:
+    """The ASGI application behind /v1/events. A `token` that is not empty is required of clients."""
 
     def __init__(
         self,
         spool: Spool,
-        aside: SetAside,
-        metrics: Metrics,
+        quarantine: Quarantine,
+        telemetry: Telemetry,
         *,
-        largest_body: int,
+        max_body_bytes: int,
         allow_remote: bool,
         token: str = "",
     ) -> None:
-        self._heard: dict[str, str | None] = {}
-        """The sessions of which events came, the latest last, each with its node, as far as events tell."""
+        self._reported_nodes: dict[str, str | None] = {}
+        """Node id by session for recent sessions, latest last. None if the events have no node id."""
         self._latest: tuple[str, float] | None = None
         self._spool = spool
-        self._aside = aside
-        self._metrics = metrics
-        self._largest_body = largest_body
+        self._quarantine = quarantine
+        self._telemetry = telemetry
+        self._max_body_bytes = max_body_bytes
         self._allow_remote = allow_remote
         self._token = f"Bearer {token}".encode() if token else b""
-        self._arriving = Arriving(_MOST_OF_LARGE)
-        self._one_large = asyncio.Lock()
+        self._body_budget = BodyBudget(_LARGE_BODIES_BUDGET)
+        self._large_body_lock = asyncio.Lock()
         self._refusing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status, text = 200, ""
         try:
-            await self._answer(scope, receive)
+            await self._handle(scope, receive)
         except _Refused as refusal:
             status, text = refusal.status, f"{refusal}\n"
-            self._metrics.refused.labels(refusal.reason).inc()
-        self._metrics.posts.labels(str(status)).inc()
+            self._telemetry.refused.labels(refusal.reason).inc()
+        self._telemetry.posts.labels(str(status)).inc()
         body = text.encode()
         headers = [(b"content-length", str(len(body)).encode()), *([_TEXT] if text else [])]
         if status == 503:
@@ -78,110 +78,111 @@ class Ingest:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> None:
+    async def _handle(self, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
         if not self._allow_remote and not (client and is_loopback(client[0])):
-            raise _Refused(403, "events are taken from this machine only (--events-allow-remote)", "remote")
-        size = -1
+            raise _Refused(403, "events are accepted from this host only (see --events-allow-remote)", "remote")
+        content_length = -1
         authorization = b""
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit():
-                size = int(value)
+                content_length = int(value)
             elif name == b"authorization":
                 authorization = value
         if self._token and not hmac.compare_digest(self._token, authorization):
-            raise _Refused(401, "events need the token of --events-token as Authorization: Bearer", "token")
-        with self._arriving.body(_SLOWEST_BODY) as arriving:
+            raise _Refused(401, "missing or wrong token: send that of --events-token as Authorization: Bearer", "token")
+        with self._body_budget.body(_BODY_TIMEOUT_S) as incoming:
             try:
-                async with arriving.timer:
-                    body, whole = await self._read(receive, size, arriving)
+                async with incoming.timer:
+                    body, whole = await self._read(receive, content_length, incoming)
             except TimeoutError:
-                raise _Refused(408, "the body did not arrive", "slow") from None
-            arriving.is_here = True
+                raise _Refused(408, "timed out waiting for the request body", "slow") from None
+            incoming.complete = True
             if not whole:
-                await self._aside.keep("too large", body)
-            elif len(body) <= _LARGE:
-                await self._keep(body)
-            else:  # one at a time: what is made of it takes memory too
-                async with self._one_large:
-                    await self._keep(body)
+                await self._quarantine.add("too_large", body)
+            elif len(body) <= _LARGE_BODY_BYTES:
+                await self._store(body)
+            else:  # one at a time: routing a body needs several times its memory
+                async with self._large_body_lock:
+                    await self._store(body)
 
-    async def _keep(self, body: bytes) -> None:
+    async def _store(self, body: bytes) -> None:
         try:
-            await self._take(body)
-        except SpoolError as refusal:
-            self._say_refused(str(refusal))
-            raise _Refused(503, str(refusal), "spool") from None
+            await self._route_and_spool(body)
+        except SpoolError as error:
+            if not self._refusing:
+                self._refusing = True
+                log.error("refusing events with 503, Ray will retry", extra={"reason": str(error)})  # noqa: TRY400
+            raise _Refused(503, str(error), "spool") from None
         if self._refusing:
             self._refusing = False
-            log.info("events are taken again")
+            log.info("accepting events again")
 
-    async def _read(self, receive: Receive, expected: int, arriving: Body) -> tuple[bytes, bool]:
-        """The body, or only its beginning when it is too large: without a 200, Ray would send it again."""
+    async def _read(self, receive: Receive, content_length: int, incoming: IncomingBody) -> tuple[bytes, bool]:
+        """Return the body and True, or a sample of it and False when it is too large.
+
+        A body that is too large is read to its end, because Ray would send it again without a 200.
+        """
         chunks: list[bytes] = []
         size = 0
-        limit = self._largest_body if expected <= self._largest_body else min(_SAMPLE, self._largest_body)
+        limit = self._max_body_bytes if content_length <= self._max_body_bytes else _SAMPLE_BYTES
+        limit = min(limit, self._max_body_bytes)
         more = True
         while more:
             message: Message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Refused(408, "the body did not arrive", "gone")
+                raise _Refused(408, "client disconnected before the end of the request body", "gone")
             chunk = message.get("body", b"")
             size += len(chunk)
             if size <= limit:
-                if size > _LARGE:
-                    await self._arriving.hold(arriving, len(chunk))
+                if size > _LARGE_BODY_BYTES:
+                    await self._body_budget.reserve(incoming, len(chunk))
                 chunks.append(chunk)
-            elif size > self._largest_body and len(chunks) > 1:
-                chunks = [b"".join(chunks)[:_SAMPLE]]
+            elif size > self._max_body_bytes and len(chunks) > 1:
+                chunks = [b"".join(chunks)[:_SAMPLE_BYTES]]
             more = message.get("more_body", False)
-        self._metrics.received_bytes.inc(size)
-        return b"".join(chunks), size <= self._largest_body
+        self._telemetry.received_bytes.inc(size)
+        return b"".join(chunks), size <= self._max_body_bytes
 
-    async def _take(self, body: bytes) -> None:
+    async def _route_and_spool(self, body: bytes) -> None:
         try:
-            batch = sort(body)
+            batch = route_batch(body)
         except RoutingError as error:
-            await self._aside.keep(str(error), body)
+            await self._quarantine.add(str(error), body)
             return
-        self._metrics.received.inc(batch.events)
-        for session in [each for each in batch.blocks if not self._spool.has_room_for(each)]:
+        self._telemetry.events_received.inc(batch.event_count)
+        for session in [each for each in batch.blocks if not self._spool.accepts_session(each)]:
             lines = b"".join(block.data for block in batch.blocks.pop(session)).splitlines()
-            batch.broken += [("too many sessions", line) for line in lines]
+            batch.malformed += [("too_many_sessions", line) for line in lines]
         if batch.blocks:
             await self._spool.append(batch.blocks)
-            self._metrics.acked.inc(batch.events - len(batch.broken))
+            self._telemetry.events_acked.inc(batch.event_count - len(batch.malformed))
         for session in batch.blocks:
             if self._latest is None or self._latest[0] != session:
                 self._latest = session, time.monotonic()
-            self._hear(session, batch.nodes.get(session))
-        for reason, event in batch.broken:
-            await self._aside.keep(reason, event)
+            self._remember(session, batch.nodes.get(session))
+        for reason, event in batch.malformed:
+            await self._quarantine.add(reason, event)
 
-    def _hear(self, session: str, node: str | None) -> None:
-        known = self._heard.pop(session, None)
-        self._heard[session] = node or known
-        if len(self._heard) > _MOST_SESSIONS:
-            del self._heard[next(iter(self._heard))]
+    def _remember(self, session: str, node: str | None) -> None:
+        before = self._reported_nodes.pop(session, None)
+        self._reported_nodes[session] = node or before
+        if len(self._reported_nodes) > _MAX_REMEMBERED_SESSIONS:
+            del self._reported_nodes[next(iter(self._reported_nodes))]
 
-    def has_heard_of(self, session: str) -> bool:
-        """Whether events of the session came, lately."""
-        return session in self._heard
+    def has_events_of(self, session: str) -> bool:
+        """Return whether events of the session were received recently."""
+        return session in self._reported_nodes
 
-    def sender_of(self, session: str) -> str | None:
-        """The node of the session, as far as its events tell."""
-        return self._heard.get(session)
+    def reported_node(self, session: str) -> str | None:
+        """Return the node id from the session's events, if they have one."""
+        return self._reported_nodes.get(session)
 
-    def latest_session(self, at_least: float) -> str | None:
-        """The session whose events come now, if they have been coming for so many seconds."""
-        if self._latest is None or time.monotonic() - self._latest[1] < at_least:
+    def latest_session(self, min_seconds: float) -> str | None:
+        """Return the session of the latest events, if it has been the latest for at least `min_seconds`."""
+        if self._latest is None or time.monotonic() - self._latest[1] < min_seconds:
             return None
         return self._latest[0]
-
-    def _say_refused(self, why: str) -> None:
-        if not self._refusing:
-            self._refusing = True
-            log.error("events are refused, Ray will send them again", extra={"reason": why})
 
 
 @lru_cache(maxsize=256)

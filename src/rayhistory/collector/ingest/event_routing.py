@@ -1,122 +1,124 @@
-"""Where events belong: their session, and their category by KubeRay's rules. Nothing else of them is read here.
+"""Route events to their session and category, by KubeRay's rules, without decoding the rest of them.
 
-A body is decoded twice, each time by one call: once into the bytes of its elements, once into typed headers that
-skip everything but a few fields. What does not fit (numbers for strings, and the like) is read again, one by one,
-slowly and tolerantly.
+The fast path decodes a body twice, with one call each: into the bytes of its elements, and into typed headers that
+skip all but a few fields. Events that do not fit the headers (a number for a string, and the like) take the slow
+path: they are decoded one by one and tolerantly.
 """
 
 import dataclasses
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from rayhistory import ids
-from rayhistory.collector.block import Block
-from rayhistory.layout.keys import JOB_EVENTS, NODE_EVENTS
-from rayhistory.layout.session import is_safe_component, is_session_name
+from rayhistory.collector.spool.block import Block
+from rayhistory.events import event_types
+from rayhistory.sessions.keys import JOB_EVENTS, NODE_EVENTS
+from rayhistory.sessions.ref import is_safe_component, is_session_name
 
-# In KubeRay's order; then the names of Ray 2.49 and 2.50, which KubeRay does not know.
-_WITH_JOB = (
-    "driverJobDefinitionEvent",
-    "driverJobLifecycleEvent",
-    "taskDefinitionEvent",
-    "taskLifecycleEvent",
-    "taskProfileEvents",
-    "actorTaskDefinitionEvent",
-    "actorDefinitionEvent",
-    "taskExecutionEvent",
-    "driverJobExecutionEvent",
-)
-_NODE_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}
-_LOOK_CLOSER = "?"
+_NODE_EVENT_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}
+_NODE_PAYLOADS = {"worker_lifecycle_event"}
+"""Payloads with a job id that KubeRay files as node events."""
+_SLOW_PATH = "?"
 _COMMA = ord(",")
-_MOST_SESSIONS = 16  # in one body: one, or two when Ray has just begun a new one
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_LARGEST_WITH_DEPTHS = 2 << 20
+_MAX_SESSIONS_PER_BODY = 16  # normally one, or two right after Ray has started a new session
+_INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MAX_BYTES_TO_SPLIT = 2 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|,', re.DOTALL)
+
+_camel = {field.name: field.encode_name for field in msgspec.structs.fields(event_types.Event)} | {"job_id": "jobId"}
+"""Ray posts camelCase names, or snake_case ones if it is configured to preserve the names of its proto files."""
+
+
+def _carries_job_id(payload: Any) -> bool:
+    return any("job_id" in getattr(kind, "__struct_fields__", ()) for kind in get_args(payload))
+
+
+JOB_PAYLOADS = tuple(
+    field.name
+    for field in msgspec.structs.fields(event_types.Event)
+    if _carries_job_id(field.type) and field.name not in _NODE_PAYLOADS
+)
+"""Fields of an event whose value has the job id that the event is filed under."""
 
 
 class RoutingError(Exception):
-    """Carries the reason, in one or two words."""
+    """A body or event without a valid route. The message is the reason code for the quarantine."""
 
 
-class Route(NamedTuple):
+class EventRoute(NamedTuple):
     session: str
     category: str
     node: str | None
-    """The node that sent it, where the event tells (from Ray 2.54)."""
+    """The node that sent the event, if the event has it (Ray 2.54 and later)."""
 
 
 @dataclasses.dataclass
-class Sorted:
-    """A body, taken apart."""
+class RoutedBatch:
+    """The events of one request body, grouped by session and category."""
 
-    events: int
-    """How many there were, good and bad."""
+    event_count: int
+    """All events of the body, including malformed ones."""
     blocks: dict[str, list[Block]]
     nodes: dict[str, str]
-    """The sender of a session's events."""
-    broken: list[tuple[str, bytes]]
+    """The sending node of each session, where known."""
+    malformed: list[tuple[str, bytes]]
+    """Reason codes and bytes of events for the quarantine."""
 
 
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-def _headers(spelling: Callable[[str], str]) -> Callable[[bytes], Any]:
+def _header_decoder(spelling: Callable[[str], str]) -> Callable[[bytes], Any]:
     def text(name: str) -> Any:
-        return str | None, msgspec.field(default=None, name=spelling(name))
+        return name, str | None, msgspec.field(default=None, name=spelling(name))
 
-    nested = msgspec.defstruct("_Nested", [("job", *text("jobId"))], gc=False)
+    payload = msgspec.defstruct("_Payload", [text("job_id")], gc=False)
     header = msgspec.defstruct(
         "_Header",
         [
-            ("session", *text("sessionName")),
-            ("type", *text("eventType")),
-            ("source", *text("sourceType")),
-            ("node", *text("nodeId")),
-            *[
-                (f"nested{n}", nested | None, msgspec.field(default=None, name=spelling(name)))
-                for n, name in enumerate(_WITH_JOB)
-            ],
+            *map(text, ("session_name", "event_type", "source_type", "node_id")),
+            *((name, payload | None, msgspec.field(default=None, name=spelling(name))) for name in JOB_PAYLOADS),
         ],
         gc=False,
     )
     return msgspec.json.Decoder(list[header]).decode  # type: ignore[valid-type]
 
 
-_camel_headers, _snake_headers = _headers(str), _headers(_snake)
-_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_one = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_camel_headers, _decode_snake_headers = _header_decoder(_camel.__getitem__), _header_decoder(str)
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+
+# Generated, because this runs for every event: a chain of attributes is several times faster than a loop over names.
+_job_payloads: Callable[[list[Any]], list[Any]] = eval(  # noqa: S307 - made of field names of our own types
+    f"lambda headers: [{' or '.join(f'header.{name}' for name in JOB_PAYLOADS)} for header in headers]"
+)
 
 
-def sort(body: bytes) -> Sorted:
-    """Raises RoutingError when the body is not JSON at all."""
-    routed = _Routed()
+def route_batch(body: bytes) -> RoutedBatch:
+    """Route all events of a request body; raise RoutingError if the body is not JSON."""
+    router = _Router()
     try:
         events, body = _one_per_line(body)
-        headers = _all_headers(body) if body.isascii() else None
+        headers = _decode_headers(body) if body.isascii() else None
     except RecursionError:
-        events, headers = _elements(body), None
-    except _NOT_JSON:
-        raise RoutingError("not JSON") from None
+        events, headers = _split_elements(body), None
+    except _INVALID_JSON:
+        raise RoutingError("not_json") from None
     if headers is None:
         for event in events:
-            routed.add_slowly(event)
+            router.add_slowly(event)
     else:
-        routed.add(events, headers)
-    return routed.result(len(events))
+        router.add(events, headers)
+    return router.result(len(events))
 
 
 def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
-    """The elements of an array, or the one object, without line breaks; and all of them as an array."""
+    """Return the events of an array or a single object, without line breaks, and the same events as an array."""
     try:
-        events: list[Any] = _array(body)
+        events: list[Any] = _decode_array(body)
     except msgspec.ValidationError:
-        events = [_one(body)]
+        events = [_decode_one(body)]
         body = b"[%b]" % bytes(events[0])
     if b"\n" in body or b"\r" in body:
         events = [msgspec.json.format(bytes(event), indent=-1) for event in events]
@@ -124,11 +126,11 @@ def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
     return events, body
 
 
-def _elements(body: bytes) -> list[bytes]:
-    """The elements of an array in which one is too deep to be read, told apart by brackets and commas alone."""
+def _split_elements(body: bytes) -> list[bytes]:
+    """Split an array by brackets and commas alone, for bodies with an element nested too deeply to decode."""
     begin = body.find(b"[")
-    if len(body) > _LARGEST_WITH_DEPTHS or begin < 0 or body[:begin].strip():
-        raise RoutingError("not JSON")
+    if len(body) > _MAX_BYTES_TO_SPLIT or begin < 0 or body[:begin].strip():
+        raise RoutingError("not_json")
     elements: list[bytes] = []
     depth, start = 0, begin + 1
     for token in _TOKEN.finditer(body, begin):
@@ -139,125 +141,127 @@ def _elements(body: bytes) -> list[bytes]:
             depth -= len(token[0])
         if depth == 0 or (depth == 1 and kind == _COMMA):
             element = body[start : token.end() - 1].strip()
-            elements.append(element.replace(b"\n", b" ").replace(b"\r", b" "))  # in JSON, breaks are between tokens
+            # Line breaks in JSON are only valid between tokens, so they can become spaces.
+            elements.append(element.replace(b"\n", b" ").replace(b"\r", b" "))
             start = token.end()
         if depth <= 0:
             break
     if depth or body[start:].strip():
-        raise RoutingError("not JSON")
+        raise RoutingError("not_json")
     return elements
 
 
-def _all_headers(body: bytes) -> list[Any] | None:
-    """None when some element does not fit."""
+def _decode_headers(body: bytes) -> list[Any] | None:
+    """Return None when an element does not fit the header type."""
     try:
-        headers = _camel_headers(body)
-        if headers and headers[0].session is None:
-            headers = _snake_headers(body)
-    except _NOT_JSON:
+        headers = _decode_camel_headers(body)
+        if headers and headers[0].session_name is None:
+            headers = _decode_snake_headers(body)
+    except _INVALID_JSON:
         return None
     return list(headers)
 
 
-class _Routed:
+class _Router:
+    """Collects the events of one body by session and category."""
+
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, list[Any]]] = {}
+        self._lines: dict[str, dict[str, list[Any]]] = {}
         self._nodes: dict[str, str] = {}
-        self._broken: list[tuple[str, bytes]] = []
+        self._malformed: list[tuple[str, bytes]] = []
 
     def add(self, events: list[Any], headers: list[Any]) -> None:
-        """This loop is what an event costs."""
+        """Route events by their headers. This loop dominates the cost per event."""
         groups: dict[tuple[str | None, str | None], list[Any]] = {}
-        senders: dict[tuple[str | None, str | None], Any] = {}
-        for event, each in zip(events, headers, strict=True):
-            nested = (
-                each.nested0 or each.nested1 or each.nested2 or each.nested3 or each.nested4
-                or each.nested5 or each.nested6 or each.nested7 or each.nested8
-            )  # fmt: skip
-            job = None if nested is None or each.type in _NODE_TYPES else nested.job or _LOOK_CLOSER
-            key = (each.session, job)
+        first_headers: dict[tuple[str | None, str | None], Any] = {}
+        for event, header, payload in zip(events, headers, _job_payloads(headers), strict=True):
+            is_node_event = payload is None or header.event_type in _NODE_EVENT_TYPES
+            job = None if is_node_event else payload.job_id or _SLOW_PATH
+            key = (header.session_name, job)
             if key in groups:
                 groups[key].append(event)
             else:
                 groups[key] = [event]
-                senders[key] = each
-        for (session, job), group in groups.items():
-            if session is None or job == _LOOK_CLOSER:
+                first_headers[key] = header
+        for key, group in groups.items():
+            session, job = key
+            if session is None or job == _SLOW_PATH:
                 for event in group:
                     self.add_slowly(event)
                 continue
-            sender = senders[session, job]
+            first = first_headers[key]
             try:
-                route = _checked(session, job, sender.source, sender.node)
+                route = _make_route(session, job, first.source_type, first.node_id)
             except RoutingError as reason:
-                self._broken += [(str(reason), bytes(event)) for event in group]
+                self._malformed += [(str(reason), bytes(event)) for event in group]
             else:
                 self._take(route, group)
 
     def add_slowly(self, event: Any) -> None:
+        """Route one event by decoding all of it."""
         data = bytes(event)
         try:
             if not data.isascii():
                 data.decode()
-            self._take(route(data), [data])
+            self._take(route_event(data), [data])
         except RoutingError as reason:
-            self._broken.append((str(reason), data))
+            self._malformed.append((str(reason), data))
         except UnicodeDecodeError:
-            self._broken.append(("not UTF-8", data))
+            self._malformed.append(("not_utf8", data))
 
-    def _take(self, route: Route, events: list[Any]) -> None:
-        if route.session not in self._found and len(self._found) >= _MOST_SESSIONS:
-            self._broken += [("too many sessions", bytes(event)) for event in events]
+    def _take(self, route: EventRoute, events: list[Any]) -> None:
+        if route.session not in self._lines and len(self._lines) >= _MAX_SESSIONS_PER_BODY:
+            self._malformed += [("too_many_sessions", bytes(event)) for event in events]
             return
-        self._found.setdefault(route.session, {}).setdefault(route.category, []).extend(events)
+        self._lines.setdefault(route.session, {}).setdefault(route.category, []).extend(events)
         if route.node:
             self._nodes[route.session] = route.node
 
-    def result(self, events: int) -> Sorted:
+    def result(self, event_count: int) -> RoutedBatch:
         blocks: dict[str, list[Block]] = {}
-        for session, categories in self._found.items():
+        for session, categories in self._lines.items():
             for category, lines in categories.items():
                 lines.append(b"")
                 blocks.setdefault(session, []).append(Block(category, len(lines) - 1, b"\n".join(lines)))
-        return Sorted(events, blocks, self._nodes, self._broken)
+        return RoutedBatch(event_count, blocks, self._nodes, self._malformed)
 
 
-def route(event: bytes) -> Route:
-    """Raises RoutingError for what is not an event of a session."""
+def route_event(event: bytes) -> EventRoute:
+    """Route one event of any shape; raise RoutingError if it is not an event of a session."""
     try:
         fields = msgspec.json.decode(event)
-    except _NOT_JSON:
-        raise RoutingError("not JSON") from None
+    except _INVALID_JSON:
+        raise RoutingError("not_json") from None
     if not isinstance(fields, dict):
-        raise RoutingError("not an object")
+        raise RoutingError("not_an_object")
 
-    def either(of: dict[str, Any], name: str) -> Any:
-        return of.get(name) or of.get(_snake(name))
+    def get(of: dict[str, Any], name: str) -> Any:
+        return of.get(_camel[name]) or of.get(name)
 
     job = None
-    if str(either(fields, "eventType")) not in _NODE_TYPES:
-        nested = [either(fields, name) for name in _WITH_JOB]
-        job = next((found for each in nested if isinstance(each, dict) and (found := either(each, "jobId"))), None)
-    return _checked(
-        either(fields, "sessionName"),
+    if str(get(fields, "event_type")) not in _NODE_EVENT_TYPES:
+        payloads = [get(fields, name) for name in JOB_PAYLOADS]
+        job = next((found for each in payloads if isinstance(each, dict) and (found := get(each, "job_id"))), None)
+    return _make_route(
+        get(fields, "session_name"),
         None if job is None else str(job),
-        either(fields, "sourceType"),
-        either(fields, "nodeId"),
+        get(fields, "source_type"),
+        get(fields, "node_id"),
     )
 
 
-def _checked(session: Any, job: str | None, source: Any, node: Any) -> Route:
+def _make_route(session: Any, job: str | None, source: Any, node: Any) -> EventRoute:
     if not session:
-        raise RoutingError("no session")
-    if not isinstance(session, str) or not _is_session(session):
-        raise RoutingError("bad session")
-    # What the head's GCS sends is about any node; a worker process tells of its own.
-    own = _node_hex(node) if source == "CORE_WORKER" and isinstance(node, str) else None
-    return Route(session, _category(job) if job else NODE_EVENTS, own)
+        raise RoutingError("no_session")
+    if not isinstance(session, str) or not _is_session_name(session):
+        raise RoutingError("invalid_session")
+    # A worker process reports its own node id. Events of the GCS, on the head, can be about any node.
+    sender = _node_hex(node) if source == "CORE_WORKER" and isinstance(node, str) else None
+    return EventRoute(session, _category(job) if job else NODE_EVENTS, sender)
 
 
 @lru_cache(maxsize=64)
-def _is_session(name: str) -> bool:
+def _is_session_name(name: str) -> bool:
     return is_session_name(name)
 
 

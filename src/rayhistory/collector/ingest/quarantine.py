@@ -1,53 +1,56 @@
-"""What could not be understood is kept for people to look at, up to a limit; beyond it, only counted."""
+"""Bounded storage on local disk for malformed data, so that people can inspect it."""
 
 import asyncio
 import logging
 import time
 from pathlib import Path
 
-from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-_MOST_FILES = 1000
+QUARANTINE_DIR = "set-aside"  # below the spool; named so by the first release, and counted at each start
+_MAX_FILES = 1000
 
 
-class SetAside:
-    def __init__(self, directory: Path, metrics: Metrics, budget: int = 64 * 2**20) -> None:
+class Quarantine:
+    """Stores malformed bodies and events up to a budget, and counts all of them."""
+
+    def __init__(self, directory: Path, telemetry: Telemetry, budget: int = 64 * 2**20) -> None:
         self._directory = directory
         self._budget = budget
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._files = 0
         self._bytes = 0
-        self._counted_directory = False
-        self._said: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._directory_scanned = False
+        self._logged_reasons: set[str] = set()
+        self._write_lock = asyncio.Lock()
 
-    async def keep(self, reason: str, data: bytes) -> None:
-        """One body or one event, with a reason of one or two words. Never fails."""
-        self._metrics.set_aside.labels(reason).inc()
-        self._metrics.bad += 1
+    async def add(self, reason: str, data: bytes) -> None:
+        """Count and store one malformed body or event; `reason` is a snake_case code. Never raises."""
+        self._telemetry.quarantined.labels(reason).inc()
+        self._telemetry.quarantined_count += 1
         path = None
-        if self._files < _MOST_FILES and self._bytes < self._budget:
-            async with self._turn:
+        if self._files < _MAX_FILES and self._bytes < self._budget:
+            async with self._write_lock:
                 path = await asyncio.to_thread(self._write, reason, data)
-        if reason not in self._said:
-            self._said.add(reason)
+        if reason not in self._logged_reasons:
+            self._logged_reasons.add(reason)
             log.warning(
-                "something that cannot be understood was set aside; more of the same is only counted",
+                "malformed data quarantined (logged once per reason)",
                 extra={"reason": reason, "bytes": len(data), "path": str(path or "")},
             )
 
     def _write(self, reason: str, data: bytes) -> Path | None:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            if not self._counted_directory:
+            if not self._directory_scanned:
                 sizes = [path.stat().st_size for path in self._directory.iterdir()]
-                self._files, self._bytes, self._counted_directory = len(sizes), sum(sizes), True
+                self._files, self._bytes, self._directory_scanned = len(sizes), sum(sizes), True
             data = data[: max(0, self._budget - self._bytes)]
-            if not data or self._files >= _MOST_FILES:
+            if not data or self._files >= _MAX_FILES:
                 return None
-            path = self._directory / f"{time.time_ns()}-{reason.replace(' ', '-')}"
+            path = self._directory / f"{time.time_ns()}-{reason}"
             path.write_bytes(data)
         except OSError:
             return None

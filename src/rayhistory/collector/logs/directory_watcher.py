@@ -1,6 +1,6 @@
-"""Being told when files are made, moved or removed, where the kernel can; otherwise time alone decides.
+"""Notice with inotify that log files are created, moved or removed.
 
-Writes are not watched: a busy log would wake us a thousand times a second for what one look finds as well.
+Writes are not watched: a busy log would wake the collector a thousand times a second, and one scan finds as much.
 """
 
 import asyncio
@@ -9,24 +9,26 @@ from collections.abc import Iterable
 
 from inotify_simple import INotify, flags
 
-from rayhistory.collector.supervise import pause
+from rayhistory.collector.supervise import wait_for_event
 
 log = logging.getLogger(__name__)
 
 _MASK = flags.CREATE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE | flags.ONLYDIR
 
 
-class Watch:
+class DirectoryWatcher:
+    """Report changes in folders; without inotify, report none, so that callers poll by time."""
+
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._followed: set[str] = set()
         self._inotify: INotify | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "DirectoryWatcher":
         try:
             self._inotify = INotify(nonblocking=True)
         except OSError as error:
-            self._without(error)
+            self._disable(error)
         else:
             asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._read)
         return self
@@ -43,22 +45,22 @@ class Watch:
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 continue
             except OSError as error:
-                self._without(error)  # the user's or the kernel's limit
+                self._disable(error)  # the user's or the kernel's limit
                 return
             self._followed.add(folder)
 
-    async def wait(self, seconds: float) -> bool:
-        """True when there is news, False when the time is over."""
-        self._news.clear()
-        return await pause(self._news, seconds)
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait for a change; return False on timeout."""
+        self._changed.clear()
+        return await wait_for_event(self._changed, timeout_s)
 
     def _read(self) -> None:
         if self._inotify:
             self._inotify.read(timeout=0)
-            self._news.set()
+            self._changed.set()
 
-    def _without(self, error: OSError) -> None:
-        log.info("files are looked at by time alone: inotify cannot be used", extra={"reason": str(error)})
+    def _disable(self, error: OSError) -> None:
+        log.info("inotify unavailable, polling log files", extra={"reason": str(error)})
         self._close()
 
     def _close(self) -> None:

@@ -1,7 +1,7 @@
-"""Which log files there are: regular files below the logs directory, and links to such files inside it.
+"""Find log files: regular files below the logs directory, and links to such files inside it.
 
-The directory is others' to change, and they may put a link to anything in the place of what was found. So a folder is
-read only if it is the one that was found, and a file is opened without following a link anywhere below the directory.
+The directory is untrusted: its owner may replace anything with a link after it was listed. So a folder is read only if
+it is still the one that was found, and a file is opened without following any link below the directory.
 """
 
 import os
@@ -10,14 +10,14 @@ from collections.abc import Container, Sized
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_FILES = 50_000
-"""That are followed: each costs memory, and a line in a directory that is read at once."""
-_LONGEST_NAME = 512
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
+MAX_FILES = 50_000
+"""Each tracked file costs memory, and a record in a pack directory that is read as a whole."""
+_MAX_NAME_BYTES = 512
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would block
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     name: str
     """Path below the logs directory."""
     key: tuple[int, int]
@@ -26,42 +26,44 @@ class Entry(NamedTuple):
     modified_ns: int
 
 
-class Walked(NamedTuple):
-    entries: list[Entry]
-    links: list[tuple[str, Entry]]
-    """Names of symbolic links, and what they lead to."""
+class WalkResult(NamedTuple):
+    entries: list[FileEntry]
+    links: list[tuple[str, FileEntry]]
+    """Names of symbolic links, and their targets."""
     folders: list[str]
-    beyond: int
-    """How many more files, links and folders there are than were asked for."""
+    excess: int
+    """Number of files, links and folders over the limit."""
 
 
-def walk(root: str, most: int | None = None, known: Container[tuple[int, int]] = ()) -> Walked | None:
-    """None when there is no such directory, or a link in its place: that is not the same as an empty one. Of more than
-    `most`, those that are known are named, and the rest is counted."""
+def walk(root: str, limit: int | None = None, tracked: Container[tuple[int, int]] = ()) -> WalkResult | None:
+    """List the files below `root`; None if there is no such directory, or only a link to one.
+
+    Over the limit, only files whose keys are in `tracked` are listed, and the rest is counted.
+    """
     path = Path(root)
-    return _Walk(str(path.parent.resolve() / path.name), most, known).walked()
+    return _Walk(str(path.parent.resolve() / path.name), limit, tracked).run()
 
 
 def open_inside(root: str, name: str) -> int:
-    """A descriptor of a file that was found; an OSError when there is none any more."""
+    """Open a listed file and return its descriptor; raise OSError if it is gone or was replaced."""
     *folders, last = name.split("/")
-    inner = os.open(root, _FOLDER)
+    inner = os.open(root, _FOLDER_FLAGS)
     try:
         for folder in folders:
-            outer, inner = inner, os.open(folder, _FOLDER, dir_fd=inner)
+            outer, inner = inner, os.open(folder, _FOLDER_FLAGS, dir_fd=inner)
             os.close(outer)
-        descriptor = os.open(last, _FILE, dir_fd=inner)
+        descriptor = os.open(last, _FILE_FLAGS, dir_fd=inner)
     finally:
         os.close(inner)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileNotFoundError(f"{root}/{name}: not a file any more")
+        raise FileNotFoundError(f"{root}/{name}: no longer a regular file")
     return descriptor
 
 
-def told(beyond: int) -> list[str]:
-    """For a list of what was left behind."""
-    return [f"({beyond} more than the {MOST_FILES} that are followed)"] if beyond else []
+def describe_excess(excess: int) -> list[str]:
+    """Return an entry about files over the limit for a list of unshipped files."""
+    return [f"({excess} more, over the limit of {MAX_FILES} files)"] if excess else []
 
 
 class _Folder(NamedTuple):
@@ -71,74 +73,74 @@ class _Folder(NamedTuple):
 
 
 class _Walk:
-    def __init__(self, root: str, most: int | None, known: Container[tuple[int, int]]) -> None:
+    def __init__(self, root: str, limit: int | None, tracked: Container[tuple[int, int]]) -> None:
         self._root = root
-        self._most = most
-        self._known = known
-        self._entries: list[Entry] = []
-        self._links: list[tuple[str, Entry]] = []
+        self._limit = limit
+        self._tracked = tracked
+        self._entries: list[FileEntry] = []
+        self._links: list[tuple[str, FileEntry]] = []
         self._folders = [_Folder(root, "", None)]
-        self._beyond = 0
+        self._excess = 0
 
-    def walked(self) -> Walked | None:
-        for folder in self._folders:  # becomes longer meanwhile
+    def run(self) -> WalkResult | None:
+        for folder in self._folders:  # grows during the loop
             try:
                 self._read(folder)
             except OSError:
                 if folder.key is None:
                     return None
-        return Walked(self._entries, self._links, [folder.path for folder in self._folders], self._beyond)
+        return WalkResult(self._entries, self._links, [folder.path for folder in self._folders], self._excess)
 
     def _read(self, folder: _Folder) -> None:
-        descriptor = os.open(folder.path, _FOLDER)
+        descriptor = os.open(folder.path, _FOLDER_FLAGS)
         try:
             status = os.fstat(descriptor)
             if folder.key in {None, (status.st_dev, status.st_ino)}:
                 with os.scandir(descriptor) as inside:
                     for entry in inside:
-                        self._take(entry, folder)
+                        self._add(entry, folder)
         finally:
             os.close(descriptor)
 
-    def _take(self, entry: os.DirEntry[str], folder: _Folder) -> None:
+    def _add(self, entry: os.DirEntry[str], folder: _Folder) -> None:
         name = folder.prefix + entry.name
         try:
             if entry.is_symlink():
-                target = self._inside(f"{folder.path}/{entry.name}")
-                if target and _is_text(name) and self._has_room(name, self._entries, self._links):
+                target = self._link_target(f"{folder.path}/{entry.name}")
+                if target and _is_utf8(name) and self._has_room(name, self._entries, self._links):
                     self._links.append((name, target))
                 return
             status = entry.stat(follow_symlinks=False)
         except OSError:
-            return  # gone meanwhile
+            return  # removed since
         key = (status.st_dev, status.st_ino)
         if stat.S_ISREG(status.st_mode):
-            known = status.st_nlink == 1 and key in self._known  # a file may have any number of names
-            if _is_text(name) and (known or self._has_room(name, self._entries, self._links)):
-                self._entries.append(Entry(name, key, status.st_size, status.st_mtime_ns))
+            is_tracked = status.st_nlink == 1 and key in self._tracked  # hard links: one file, any number of names
+            if _is_utf8(name) and (is_tracked or self._has_room(name, self._entries, self._links)):
+                self._entries.append(FileEntry(name, key, status.st_size, status.st_mtime_ns))
         elif stat.S_ISDIR(status.st_mode) and self._has_room(name, self._folders):
             self._folders.append(_Folder(f"{folder.path}/{entry.name}", f"{name}/", key))
 
-    def _inside(self, path: str) -> Entry | None:
-        """What a link leads to, if that is a file inside the directory: a link must not lead out of it."""
+    def _link_target(self, path: str) -> FileEntry | None:
+        """Return the target of a link if it is a regular file inside the directory."""
         target = os.path.realpath(path, strict=True)
         status = os.stat(target, follow_symlinks=False)  # noqa: PTH116 - a Path per file and round costs more than the rest
         if not target.startswith(self._root + "/") or not stat.S_ISREG(status.st_mode):
             return None
         name = target.removeprefix(self._root + "/")
-        return Entry(name, (status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns)
+        return FileEntry(name, (status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns)
 
-    def _has_room(self, name: str, *found: Sized) -> bool:
-        if self._most is None:
+    def _has_room(self, name: str, *lists: Sized) -> bool:
+        if self._limit is None:
             return True
-        if sum(map(len, found)) < self._most and len(name) * (1 if name.isascii() else 4) <= _LONGEST_NAME:
+        if sum(map(len, lists)) < self._limit and len(name) * (1 if name.isascii() else 4) <= _MAX_NAME_BYTES:
             return True
-        self._beyond += 1
+        self._excess += 1
         return False
 
 
-def _is_text(name: str) -> bool:
-    """Names that are no text have no place in a store."""
+def _is_utf8(name: str) -> bool:
+    """Reject names that are not valid UTF-8: no object key can hold them."""
     if name.isascii():
         return True
     try:

@@ -1,7 +1,7 @@
-"""What a Ray node says of itself to Prometheus: asked for over loopback, and read line by line.
+"""Scrape a node's Prometheus metrics over loopback, and parse them line by line.
 
-A node of many workers says megabytes, most of which is the same again. So a series is known by its text as it stands
-in the line, nothing of which is taken apart here.
+A node with many workers exposes megabytes per scrape, mostly the same series. So a series is keyed by its text in the
+line, and its labels are not parsed here.
 """
 
 import asyncio
@@ -11,38 +11,38 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-MOST_SERIES = 10_000
-_MOST_NAMES = 4 * 2**20
-_LONGEST_LINE = 64 * 2**10
-_LARGEST_BODY = 64 * 2**20
-_LARGEST_HEAD = 16 * 2**10
-_CHUNK = 64 * 2**10
+MAX_SERIES = 10_000
+_MAX_NAME_BYTES = 4 * 2**20
+_MAX_LINE_BYTES = 64 * 2**10
+_MAX_BODY_BYTES = 64 * 2**20
+_MAX_HEADER_BYTES = 16 * 2**10
+_CHUNK_BYTES = 64 * 2**10
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,15})\r\n", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,15})\r\n", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 class ScrapeError(Exception):
-    """The reason is a word or two."""
+    """A scrape failed; the message is a short reason, also used as a metric label."""
 
 
 class Scrape(msgspec.Struct):
-    """One look: the value of each series, whose key is its name and labels as they were written."""
+    """The result of one scrape: the value of each series, keyed by its name and labels as written."""
 
     values: dict[bytes, float] = {}
     types: dict[str, str] = {}
     dropped: int = 0
-    """Series beyond the bounds, and lines that are none."""
-    weight: int = 0
+    """Series over a limit, and malformed lines."""
+    names_size: int = 0
 
-    def read(self, line: bytes, skip: tuple[bytes, ...]) -> None:
+    def add_line(self, line: bytes, skip: tuple[bytes, ...]) -> None:
         if line.startswith(skip) or not line or line.isspace():
             return
         if line.startswith(b"#"):
-            self._read_comment(line)
+            self._add_comment(line)
             return
         end = line.rfind(b"}") + 1
         series, rest = (line[:end], line[end:].split()) if end else (line.split(None, 1)[0], line.split()[1:])
@@ -52,64 +52,64 @@ class Scrape(msgspec.Struct):
             self.dropped += 1
             return
         if series not in self.values:
-            if len(self.values) >= MOST_SERIES or self.weight + len(series) > _MOST_NAMES:
+            if len(self.values) >= MAX_SERIES or self.names_size + len(series) > _MAX_NAME_BYTES:
                 self.dropped += 1
                 return
-            self.weight += len(series)
+            self.names_size += len(series)
         self.values[series] = value
 
-    def _read_comment(self, line: bytes) -> None:
+    def _add_comment(self, line: bytes) -> None:
         words = line.decode(errors="replace").split()
-        if len(words) == 4 and words[1] == "TYPE" and len(self.types) < MOST_SERIES and len(line) < 1024:
+        if len(words) == 4 and words[1] == "TYPE" and len(self.types) < MAX_SERIES and len(line) < 1024:
             self.types[words[2]] = words[3]
 
 
-async def scrape(port: int, skip: tuple[bytes, ...], seconds: float) -> Scrape:
-    """`skip` are beginnings of names that are not kept. Raises ScrapeError; half an answer is none."""
-    found = Scrape()
+async def scrape(port: int, skip: tuple[bytes, ...], timeout_s: float) -> Scrape:
+    """Scrape a local port, without names that start with `skip`; raise ScrapeError unless the body is complete."""
+    result = Scrape()
     rest = b""
     try:
-        async with asyncio.timeout(seconds), contextlib.aclosing(_body("localhost", port)) as body:
+        async with asyncio.timeout(timeout_s), contextlib.aclosing(_body("localhost", port)) as body:
             async for chunk in body:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    found.read(line, skip)
-                if len(rest) > _LONGEST_LINE:
+                    result.add_line(line, skip)
+                if len(rest) > _MAX_LINE_BYTES:
                     raise ScrapeError("line too long")
     except TimeoutError:
-        raise ScrapeError("no answer in time") from None
+        raise ScrapeError("timeout") from None
     except OSError:
         raise ScrapeError("no connection") from None
-    found.read(rest, skip)
-    return found
+    result.add_line(rest, skip)
+    return result
 
 
 async def _body(host: str, port: int) -> AsyncGenerator[bytes, None]:
-    """As HTTP/1.0: the body ends with the connection, and comes neither compressed nor in chunks."""
-    reader, writer = await asyncio.open_connection(host, port, limit=_LARGEST_HEAD)
+    """Send an HTTP/1.0 request: its response ends with the connection, and is neither compressed nor chunked."""
+    reader, writer = await asyncio.open_connection(host, port, limit=_MAX_HEADER_BYTES)
     try:
         writer.write(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n")
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             raise ScrapeError("not HTTP") from None
-        status, length = _STATUS.match(head), _LENGTH.search(head)
+        status, length = _STATUS.match(head), _CONTENT_LENGTH.search(head)
         if status is None or status[1] != b"200":
             raise ScrapeError(f"status {status[1].decode()}" if status else "not HTTP")
         size = 0
-        while chunk := await reader.read(_CHUNK):
+        while chunk := await reader.read(_CHUNK_BYTES):
             size += len(chunk)
-            if size > _LARGEST_BODY:
+            if size > _MAX_BODY_BYTES:
                 raise ScrapeError("too large")
             yield chunk
         if length and size < int(length[1]):
-            raise ScrapeError("cut short")
+            raise ScrapeError("truncated")
     finally:
         writer.close()
 
 
-def take_apart(series: bytes) -> tuple[str, dict[str, str]] | None:
-    """Name and labels of a series; None for what is not one."""
+def parse_series(series: bytes) -> tuple[str, dict[str, str]] | None:
+    """Parse a series into its name and labels; None if it is malformed."""
     try:
         text = series.decode()
     except UnicodeDecodeError:
@@ -124,10 +124,10 @@ def take_apart(series: bytes) -> tuple[str, dict[str, str]] | None:
         match = _LABEL.match(rest, position, end)
         if match is None:
             return None
-        labels[match[1]] = _ESCAPE.sub(_unescaped, match[2])
+        labels[match[1]] = _ESCAPE.sub(_unescape, match[2])
         position = match.end()
     return name, labels
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     return "\n" if match[1] == "n" else match[1]

@@ -1,7 +1,7 @@
-"""Ray's export files: what it writes about submitted jobs, Train runs and datasets when that is switched on.
+"""Read Ray's export files: submitted jobs, Train runs and datasets, if Ray is configured to export them.
 
-They are read as they grow and kept as records beside the dashboard's answers. How far each was read is noted after
-its lines are in the spool: a crash between the two reads some lines again, and the same line has the same id.
+New lines become records beside the dashboard responses. A file's position is saved after its lines are in the spool: a
+crash in between reads some lines again, and the same line has the same id.
 """
 
 import asyncio
@@ -19,75 +19,73 @@ from typing import Any, BinaryIO
 import msgspec
 from isal.isal_zlib import crc32
 
-from rayhistory.collector.block import Block
-from rayhistory.collector.discovery import opened
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.spool import Spool, SpoolError
-from rayhistory.layout.keys import SNAPSHOTS
+from rayhistory.collector.session.ray_files import READ_BYTES, open_regular_file
+from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.spool import Spool, SpoolError
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 
 log = logging.getLogger(__name__)
 
 EXPORT_FILE = re.compile(r"event_EXPORT_[A-Za-z0-9_.-]*\.log(\.\d+)?\Z|event_EXPORT_[A-Za-z0-9_.-]*\.\d+\.log\Z")
-_EVERY = 2.0
-_HEAD = 256
-_READ = 1 << 20
-_LONGEST_LINE = 16 << 20
-_MOST_SESSIONS = 8
+_INTERVAL_S = 2.0
+_HEAD_BYTES = 256
+_MAX_LINE_BYTES = 16 << 20
+_MAX_POSITION_FILES = 8
 
 
-class _Place(msgspec.Struct):
+class _Position(msgspec.Struct):
     name: str
     offset: int = 0
     head_size: int = 0
     head_crc: int = 0
-    """Of its first bytes: an inode is used again."""
+    """CRC of the file's first bytes, because inodes are reused."""
 
 
-class Exports:
-    """`state` is the directory in which positions are kept."""
+class ExportFileReader:
+    """`state` is the directory of the position files, one per session."""
 
-    def __init__(self, session: str, directory: Path, state: Path, spool: Spool, metrics: Metrics) -> None:
+    def __init__(self, session: str, directory: Path, state: Path, spool: Spool, telemetry: Telemetry) -> None:
         self._session = session
         self._directory = directory
         self._state = state / f"{session}.json"
         self._spool = spool
-        self._metrics = metrics
-        self._places: dict[str, _Place] | None = None
+        self._telemetry = telemetry
+        self._positions: dict[str, _Position] | None = None
 
     async def run(self) -> None:
         while True:
-            await self.take()
-            await asyncio.sleep(_EVERY)
+            await self.read_new_lines()
+            await asyncio.sleep(_INTERVAL_S)
 
-    async def take(self) -> None:
-        """Everything that has been written since the last time."""
-        while found := await asyncio.to_thread(self._read):
-            lines = [line for _, _, records in found for line in records]
+    async def read_new_lines(self) -> None:
+        while new := await asyncio.to_thread(self._read):
+            lines = [line for _, _, records in new for line in records]
             if lines:
                 try:
-                    await self._spool.append({self._session: [Block(SNAPSHOTS, len(lines), b"".join(lines))]})
+                    await self._spool.append({self._session: [Block(DASHBOARD_RESPONSES, len(lines), b"".join(lines))]})
                 except SpoolError:
-                    return  # the files are still there: later
-                self._metrics.export_lines.inc(len(lines))
-            await asyncio.to_thread(self._note, [(key, place) for key, place, _ in found])
+                    return  # retry later: the files stay
+                self._telemetry.export_lines.inc(len(lines))
+            await asyncio.to_thread(self._save_positions, [(key, position) for key, position, _ in new])
 
-    def _read(self) -> list[tuple[str, _Place, list[bytes]]]:
-        """For each file that has grown: where its reading will be, and the records of its new lines."""
-        if self._places is None:
-            self._places = self._load()
-        found = []
-        for path, status in _files(self._directory):
-            key = f"{status.st_dev}:{status.st_ino}"  # a file that is rotated keeps it
+    def _read(self) -> list[tuple[str, _Position, list[bytes]]]:
+        """Return key, new position and new records of each file that has grown."""
+        if self._positions is None:
+            self._positions = self._load_positions()
+        new = []
+        for path, status in _export_files(self._directory):
+            key = f"{status.st_dev}:{status.st_ino}"  # stays the same when the file is rotated
             try:
-                place, data = _read_on(path, self._places.get(key) or _Place(path.name))
+                position, data = _read_from(path, self._positions.get(key) or _Position(path.name))
             except OSError:
-                continue  # gone since: Ray deletes the oldest
+                continue  # Ray deletes the oldest files
             if data:
-                found.append((key, place, list(self._records(path.name, data))))
-        return found
+                new.append((key, position, list(self._records(path.name, data))))
+        return new
 
     def _records(self, name: str, data: bytes) -> Iterator[bytes]:
-        name = plain_name(name)
+        name = name_without_rotation(name)
         node = self._spool.node_of(self._session) or ""
         for line in data.split(b"\n"):
             if not line.strip():
@@ -97,81 +95,81 @@ class Exports:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 fields = None
             if isinstance(fields, dict):
-                yield export_record(self._session, node, name, line, _time(fields.get("timestamp")))
+                yield export_record(self._session, node, name, line, _format_time(fields.get("timestamp")))
             else:
-                self._metrics.set_aside.labels("export line").inc()
-                self._metrics.bad += 1
+                self._telemetry.quarantined.labels("export_line").inc()
+                self._telemetry.quarantined_count += 1
 
     # Positions
 
-    def _load(self) -> dict[str, _Place]:
+    def _load_positions(self) -> dict[str, _Position]:
         try:
-            return msgspec.json.decode(self._state.read_bytes(), type=dict[str, _Place])
+            return msgspec.json.decode(self._state.read_bytes(), type=dict[str, _Position])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return {}  # all is read again, and lines that are kept already are told by their ids
+            return {}  # read everything again: the ids of stored lines do not change
 
-    def _note(self, news: list[tuple[str, _Place]]) -> None:
-        assert self._places is not None  # noqa: S101 - `_read` has loaded them
-        self._places.update(news)
-        there = {f"{status.st_dev}:{status.st_ino}" for _, status in _files(self._directory)}
-        self._places = {key: place for key, place in self._places.items() if key in there}
+    def _save_positions(self, new: list[tuple[str, _Position]]) -> None:
+        assert self._positions is not None  # noqa: S101 - `_read` has loaded them
+        self._positions.update(new)
+        existing = {f"{status.st_dev}:{status.st_ino}" for _, status in _export_files(self._directory)}
+        self._positions = {key: position for key, position in self._positions.items() if key in existing}
         try:
             self._state.parent.mkdir(exist_ok=True)
-            half = self._state.with_suffix(".half")
-            half.write_bytes(msgspec.json.encode(self._places))
-            half.replace(self._state)
-            for old in sorted(self._state.parent.glob("*.json"))[:-_MOST_SESSIONS]:
-                old.unlink(missing_ok=True)
+            temporary = self._state.with_suffix(".half")
+            temporary.write_bytes(msgspec.json.encode(self._positions))
+            temporary.replace(self._state)
+            for oldest in sorted(self._state.parent.glob("*.json"))[:-_MAX_POSITION_FILES]:
+                oldest.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("positions in export files could not be noted", extra={"reason": str(error)})
+            log.warning("cannot save export file positions, lines may be read again", extra={"reason": str(error)})
 
 
-def _files(directory: Path) -> list[tuple[Path, os.stat_result]]:
+def _export_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
     try:
         paths = [path for path in directory.iterdir() if EXPORT_FILE.match(path.name)]
     except OSError:
         return []
-    found = []
+    files = []
     for path in sorted(paths):
         try:
             status = path.lstat()
         except OSError:
             continue
         if path.is_file() and not path.is_symlink():
-            found.append((path, status))
-    return found
+            files.append((path, status))
+    return files
 
 
-def _read_on(path: Path, place: _Place) -> tuple[_Place, bytes]:
-    """The next lines, and where they end. A file that was cut, or is another one, is read from its beginning."""
-    with opened(path) as file:
-        head = file.read(_HEAD)
-        same = crc32(head[: place.head_size]) == place.head_crc
-        start = place.offset if same and place.offset <= os.fstat(file.fileno()).st_size else 0
+def _read_from(path: Path, position: _Position) -> tuple[_Position, bytes]:
+    """Read the next lines, and return them with the new position; start over if the file was truncated or replaced."""
+    with open_regular_file(path) as file:
+        head = file.read(_HEAD_BYTES)
+        is_same = crc32(head[: position.head_size]) == position.head_crc
+        start = position.offset if is_same and position.offset <= os.fstat(file.fileno()).st_size else 0
         file.seek(start)
-        data = _whole_lines(file)
+        data = _read_whole_lines(file)
     end = start + len(data)
-    return _Place(path.name, end, len(head[:end]), crc32(head[:end])), data
+    return _Position(path.name, end, len(head[:end]), crc32(head[:end])), data
 
 
-def _whole_lines(file: BinaryIO) -> bytes:
-    """Up to a limit; a line without an end is left until it has one, or is too long to wait for."""
-    data = file.read(_READ)
-    while data and b"\n" not in data and len(data) < _LONGEST_LINE:
-        more = file.read(_READ)
+def _read_whole_lines(file: BinaryIO) -> bytes:
+    """Read up to a limit; leave an unfinished line for later, unless it is longer than any line should be."""
+    data = file.read(READ_BYTES)
+    while data and b"\n" not in data and len(data) < _MAX_LINE_BYTES:
+        more = file.read(READ_BYTES)
         if not more:
             return b""
         data += more
     return data[: data.rfind(b"\n") + 1] or data
 
 
-def plain_name(name: str) -> str:
-    """The name without its rotation, so that the same line has one name."""
+def name_without_rotation(name: str) -> str:
+    """Remove the rotation number, so that a line's record does not depend on it."""
     return re.sub(r"\.log\.\d+\Z|\.\d+\.log\Z", ".log", name)
 
 
 def export_record(session: str, node: str, name: str, line: bytes, timestamp: str) -> bytes:
-    """The event of our own as which a line is kept."""
+    """Encode a line as an event of type EXPORT_RECORD; the same line always gets the same id."""
     identity = hashlib.blake2b(name.encode() + b"\0" + line, digest_size=28).digest()
     return (
         msgspec.json.encode(
@@ -191,8 +189,8 @@ def export_record(session: str, node: str, name: str, line: bytes, timestamp: st
     )
 
 
-def _time(seconds: Any) -> str:
-    """The line's own time, where it has one."""
+def _format_time(seconds: Any) -> str:
+    """Format the line's own time, or the current time if it has none."""
     try:
         return f"{datetime.fromtimestamp(float(seconds), UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
     except (TypeError, ValueError, OverflowError, OSError):

@@ -1,10 +1,10 @@
-"""Logs of sessions that nobody keeps: those that ended before the collector started, and KubeRay's `prev-logs`.
+"""Ship logs of orphaned sessions: those that ended before the collector started, and KubeRay's `prev-logs`.
 
-    <ray-tmp-root>/session_…/logs                        the node is named by port files or the raylet's log
-    <ray-tmp-root>/prev-logs/<session>/<node>/logs       the node is the folder
+    <ray-tmp-root>/session_…/logs                        node id from port files or the raylet's log
+    <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the folder's name
 
-They are shipped like those of a running session, go on where an earlier collector was, and are marked in the spool's
-directory when they are in the store, so that they are not looked at again unless they change.
+They are shipped like logs of a running session, and continue where an earlier collector stopped. When they are stored,
+a mark in the spool's directory keeps them from being shipped again unless they change.
 """
 
 import asyncio
@@ -16,69 +16,69 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.collector.discovery import Raylet, find_node, nameless, raylet
-from rayhistory.collector.eventstreams import EventStreams
-from rayhistory.collector.logs import make_shipper
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.record import insist
-from rayhistory.collector.walk import MOST_FILES, walk
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.session import is_safe_component, is_session_name
+from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.logs.shipper import make_shipper
+from rayhistory.collector.logs.walk import MAX_FILES, walk
+from rayhistory.collector.session.node_id import find_node_id, placeholder_node_id
+from rayhistory.collector.session.ray_discovery import RayletState, raylet_state
+from rayhistory.collector.session.session_record import put_with_retries
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.ref import is_safe_component, is_session_name
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
 PREV_LOGS = "prev-logs"
-_MARKS = "leftovers"
-_EVERY = 60.0
-_QUIET = 60.0  # a session about to start has no raylet yet, but young files; a raylet writes its state every 10 s
-_UNKNOWN = "unknown"
+_MARKS_FOLDER = "leftovers"
+_INTERVAL_S = 60.0
+_QUIET_S = 60.0  # a starting session has no raylet yet, but recent files; a raylet writes its state every 10 s
 
 
-class Leftover(msgspec.Struct, frozen=True):
+class OrphanedSession(msgspec.Struct, frozen=True):
     session: str
     node: str
     logs: Path
 
 
-class Leftovers:
-    """`kept` says which sessions are being kept, and as which node: they are left alone."""
+class OrphanedSessionShipper:
+    """`active_sessions` returns sessions that a session collector is responsible for, with their node ids."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
         layout: Layout,
-        metrics: Metrics,
+        telemetry: Telemetry,
         *,
         spool: Path,
         ref_of: Callable[[str], SessionRef],
-        kept: Callable[[], Mapping[str, str | None]],
+        active_sessions: Callable[[], Mapping[str, str | None]],
         events_of: Callable[[str], EventStreams] | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._layout = layout
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._root = Path(settings.ray_tmp_root)
         self._spool = spool
         self._ref_of = ref_of
-        self._kept = kept
+        self._active_sessions = active_sessions
         self._events_of = events_of
         self._shipping: tuple[str, asyncio.Task[None]] | None = None
 
     async def run(self) -> None:
         while True:
             await self.ship_all()
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_INTERVAL_S)
 
     async def ship_all(self) -> None:
-        for leftover in await asyncio.to_thread(lambda: list(self._find())):
-            if self._is_kept(leftover):
+        for orphan in await asyncio.to_thread(lambda: list(self._find())):
+            if self._is_active(orphan):
                 continue
-            task = asyncio.create_task(self._ship(leftover))
-            self._shipping = leftover.session, task
+            task = asyncio.create_task(self._ship(orphan))
+            self._shipping = orphan.session, task
             try:
                 await asyncio.wait({task})
                 if not task.cancelled() and (failure := task.exception()):
@@ -88,109 +88,109 @@ class Leftovers:
                 task.cancel()
 
     def release(self, session: str) -> None:
-        """The session turns out to be alive: somebody else keeps it from here."""
+        """Stop shipping a session that turns out to be alive: a session collector takes over."""
         if self._shipping and self._shipping[0] == session:
             self._shipping[1].cancel()
 
-    async def _ship(self, leftover: Leftover) -> None:
-        ref, node = self._ref_of(leftover.session), leftover.node
-        log.info("logs of a session that is over are picked up", extra=_told(leftover))
-        version = await asyncio.to_thread(_version, leftover.logs)
+    async def _ship(self, orphan: OrphanedSession) -> None:
+        ref, node = self._ref_of(orphan.session), orphan.node
+        log.info("orphaned session found, shipping its logs", extra=_log_fields(orphan))
+        version = await asyncio.to_thread(_version, orphan.logs)
         shipper = make_shipper(
-            leftover.logs,
+            orphan.logs,
             self._settings,
             self._store,
-            self._metrics,
-            packs_at=lambda: self._layout.node_packs_prefix(ref, node),
+            self._telemetry,
+            packs_prefix=lambda: self._layout.node_packs_prefix(ref, node),
             key_of=lambda name: self._layout.log_key(ref, node, name),
-            events=self._events_of(leftover.session) if self._events_of else None,
+            events=self._events_of(orphan.session) if self._events_of else None,
         )
         if self._settings.role == "Head":
-            await insist(lambda: self._store.put(self._layout.metadata_key(ref), b""), self._metrics, "record")
+            metadata_key = self._layout.metadata_key(ref)
+            await put_with_retries(lambda: self._store.put(metadata_key, b""), self._telemetry, "record")
         await shipper.finish()
-        await asyncio.to_thread(_mark, self._spool, leftover, version)
-        log.info("logs of a session that is over are in the store", extra=_told(leftover))
+        await asyncio.to_thread(_write_mark, self._spool, orphan, version)
+        log.info("logs of orphaned session stored", extra=_log_fields(orphan))
 
-    def _find(self) -> Iterator[Leftover]:
-        for leftover in (*self._ended(), *self._moved_away()):
-            if self._is_kept(leftover) or not _is_quiet(leftover.logs):
+    def _find(self) -> Iterator[OrphanedSession]:
+        for orphan in (*self._ended_sessions(), *self._prev_logs()):
+            if self._is_active(orphan) or not _is_quiet(orphan.logs):
                 continue
-            if _marked(self._spool, leftover) != _version(leftover.logs):
-                yield leftover
+            if _read_mark(self._spool, orphan) != _version(orphan.logs):
+                yield orphan
 
-    def _is_kept(self, leftover: Leftover) -> bool:
-        kept = self._kept()
-        if leftover.session not in kept:
+    def _is_active(self, orphan: OrphanedSession) -> bool:
+        active = self._active_sessions()
+        if orphan.session not in active:
             return False
-        return leftover.logs.parent.parent == self._root or kept[leftover.session] == leftover.node
+        return orphan.logs.parent.parent == self._root or active[orphan.session] == orphan.node
 
-    def _ended(self) -> Iterator[Leftover]:
+    def _ended_sessions(self) -> Iterator[OrphanedSession]:
         for directory in _folders(self._root):
-            if is_session_name(directory.name) and raylet(directory) is not Raylet.ALIVE:
-                yield _left_in(directory)
+            if is_session_name(directory.name) and raylet_state(directory) is not RayletState.ALIVE:
+                yield _orphan_in(directory)
 
-    def _moved_away(self) -> Iterator[Leftover]:
+    def _prev_logs(self) -> Iterator[OrphanedSession]:
         for session in _folders(self._root / PREV_LOGS):
             for node in _folders(session) if is_session_name(session.name) else ():
                 if is_safe_component(node.name):
-                    yield Leftover(session.name, node.name, node / "logs")
+                    yield OrphanedSession(session.name, node.name, node / "logs")
 
 
-def node_of(directory: Path) -> str:
-    """The node whose session directory this is, as far as its files tell."""
-    return find_node(directory) or _UNKNOWN
+def _orphan_in(directory: Path) -> OrphanedSession:
+    node = find_node_id(directory) or placeholder_node_id(directory.parent)
+    return OrphanedSession(directory.name, node, directory / "logs")
 
 
-def _left_in(directory: Path) -> Leftover:
-    return Leftover(directory.name, find_node(directory) or nameless(directory.parent), directory / "logs")
+def mark_shipped(spool: Path, session: str, node: str, logs: Path) -> None:
+    """Mark a session's logs as shipped, under this node id and the one in its files, to avoid shipping them again."""
+    for orphan in {OrphanedSession(session, node, logs), _orphan_in(logs.parent)}:
+        _write_mark(spool, orphan, _version(logs))
 
 
-def mark_done(spool: Path, session: str, node: str, logs: Path) -> None:
-    """For a session that was kept to its end: there is nothing to pick up, whichever node its files tell of."""
-    for leftover in {Leftover(session, node, logs), _left_in(logs.parent)}:
-        _mark(spool, leftover, _version(logs))
+def has_unshipped_logs(spool: Path, directory: Path) -> bool:
+    """Check whether some logs of a session that has just ended are not stored yet."""
+    orphan = _orphan_in(directory)
+    return not _is_quiet(orphan.logs) and _read_mark(spool, orphan) != _version(orphan.logs)
 
 
-def is_unfinished(spool: Path, directory: Path) -> bool:
-    """Of a session that has just ended: whether some of its logs are not in the store."""
-    leftover = _left_in(directory)
-    return not _is_quiet(leftover.logs) and _marked(spool, leftover) != _version(leftover.logs)
-
-
-def _mark(spool: Path, leftover: Leftover, version: str) -> None:
-    path = _mark_path(spool, leftover)
+def _write_mark(spool: Path, orphan: OrphanedSession, version: str) -> None:
+    path = _mark_path(spool, orphan)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(version)
     except OSError as error:
-        log.warning("shipped logs could not be marked", extra={**_told(leftover), "reason": str(error)})
+        log.warning(
+            "cannot mark orphaned session as shipped, will check it again",
+            extra={**_log_fields(orphan), "reason": str(error)},
+        )
 
 
-def _marked(spool: Path, leftover: Leftover) -> str | None:
+def _read_mark(spool: Path, orphan: OrphanedSession) -> str | None:
     try:
-        return _mark_path(spool, leftover).read_text()
+        return _mark_path(spool, orphan).read_text()
     except OSError:
         return None
 
 
-def _mark_path(spool: Path, leftover: Leftover) -> Path:
-    return spool / _MARKS / f"{leftover.session}@{leftover.node}"
+def _mark_path(spool: Path, orphan: OrphanedSession) -> Path:
+    return spool / _MARKS_FOLDER / f"{orphan.session}@{orphan.node}"
 
 
 def _version(logs: Path) -> str:
-    """Changes when any of the files does."""
-    walked = walk(str(logs), MOST_FILES)
-    entries = walked.entries if walked else []
+    """Return a text that changes when any of the files does."""
+    result = walk(str(logs), MAX_FILES)
+    entries = result.entries if result else []
     newest = max((entry.modified_ns for entry in entries), default=0)
-    beyond = walked.beyond if walked else 0
-    return f"{len(entries) + beyond} files, {sum(entry.size for entry in entries)} bytes, {newest}"
+    excess = result.excess if result else 0
+    return f"{len(entries) + excess} files, {sum(entry.size for entry in entries)} bytes, {newest}"
 
 
 def _is_quiet(logs: Path) -> bool:
-    walked = walk(str(logs), MOST_FILES)
-    if not walked or not walked.entries:
+    result = walk(str(logs), MAX_FILES)
+    if not result or not result.entries:
         return False
-    return time.time_ns() - max(entry.modified_ns for entry in walked.entries) > _QUIET * 10**9
+    return time.time_ns() - max(entry.modified_ns for entry in result.entries) > _QUIET_S * 10**9
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -201,5 +201,5 @@ def _folders(directory: Path) -> list[Path]:
         return []
 
 
-def _told(leftover: Leftover) -> dict[str, str]:
-    return {"session": leftover.session, "node": leftover.node, "directory": str(leftover.logs)}
+def _log_fields(orphan: OrphanedSession) -> dict[str, str]:
+    return {"session": orphan.session, "node": orphan.node, "directory": str(orphan.logs)}

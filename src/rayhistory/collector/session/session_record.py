@@ -1,4 +1,4 @@
-"""The session's record: that it exists, since when, that it is alive, that it ended; and each node's seal."""
+"""Write a session's start record, heartbeat and end record, and each node's seal."""
 
 import asyncio
 import contextlib
@@ -10,21 +10,22 @@ from pathlib import Path
 import msgspec
 
 from rayhistory import __version__
-from rayhistory.collector.discovery import started_ms
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.spool import Counts
-from rayhistory.collector.supervise import delays, pause
+from rayhistory.collector.session.ray_discovery import session_start_ms
+from rayhistory.collector.spool.spool import SpoolCounts
+from rayhistory.collector.supervise import backoff_delays, wait_for_event
+from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import ObjectExists, StoreError
-from rayhistory.layout import LARGEST_RECORD, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
+from rayhistory.sessions import MAX_RECORD_BYTES, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMES = 100
+_MAX_SEALED_NAMES = 100
+_MAX_RETRY_DELAY_S = 30.0
 
 
 class SessionRecord:
-    """Kept by the head's collector."""
+    """The records of one session; only the head's collector writes them."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class SessionRecord:
         directory: Path | None,
         store: Store,
         layout: Layout,
-        metrics: Metrics,
+        telemetry: Telemetry,
         *,
         heartbeat: float,
     ) -> None:
@@ -40,62 +41,62 @@ class SessionRecord:
         self._ref = ref
         self._store = store
         self._layout = layout
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._heartbeat = heartbeat
         self._start = StartRecord(
             namespace=ref.namespace,
             cluster=ref.cluster,
             session=ref.session,
-            started_ms=started_ms(directory, now) if directory else now,
+            started_ms=session_start_ms(directory, now) if directory else now,
             owner_kind=ref.owner_kind,
             owner_name=ref.owner_name,
             collector_version=__version__,
         )
         self._written: bytes | None = None
-        self._news = asyncio.Event()
+        self._updated = asyncio.Event()
 
     async def run(self) -> None:
-        """Makes the session known, then says again and again that it is alive."""
-        await self._insist(self._begin)
+        """Register the session, then write its heartbeat, and its start record when that has changed."""
+        await self._retry(self._register)
         while True:
-            await self._insist(lambda: self._store.put(self._layout.alive_key(self._ref), b""))
-            self._news.clear()
-            await self._insist(self._write_start)
-            await pause(self._news, self._heartbeat)
+            await self._retry(lambda: self._store.put(self._layout.alive_key(self._ref), b""))
+            self._updated.clear()
+            await self._retry(self._write_start)
+            await wait_for_event(self._updated, self._heartbeat)
 
-    def learn(self, *, node: str | None = None, ray_version: str | None = None, dashboard: str | None = None) -> None:
-        """Facts that come after the beginning."""
+    def update(self, *, node: str | None = None, ray_version: str | None = None, dashboard: str | None = None) -> None:
+        """Add facts that were not known at the start."""
         self._start.node_id = node or self._start.node_id
         self._start.ray_version = ray_version or self._start.ray_version
         self._start.dashboard_address = dashboard or self._start.dashboard_address
-        self._news.set()
+        self._updated.set()
 
     async def end(self, reason: str) -> None:
-        """The last word: readers take it as a clean end."""
+        """Write the end record, which marks a clean end."""
         if self._written is None:
-            await self._insist(self._begin)
-        await self._insist(self._write_start)
+            await self._retry(self._register)
+        await self._retry(self._write_start)
         record = msgspec.json.encode(EndRecord(ended_ms=now_ms(), reason=reason))
-        await self._insist(lambda: self._store.put(self._layout.end_key(self._ref), record))
-        with contextlib.suppress(StoreError):  # one key less for every listing, and nothing more
+        await self._retry(lambda: self._store.put(self._layout.end_key(self._ref), record))
+        with contextlib.suppress(StoreError):  # only makes listings shorter
             await self._store.delete(self._layout.alive_key(self._ref))
 
-    async def _begin(self) -> None:
+    async def _register(self) -> None:
         await self._store.put(self._layout.metadata_key(self._ref), b"")
-        written = msgspec.json.encode(self._start)
+        encoded = msgspec.json.encode(self._start)
         try:
-            await self._store.create(self._layout.start_key(self._ref), written)
+            await self._store.create(self._layout.start_key(self._ref), encoded)
         except ObjectExists:
-            await self._go_on()
+            await self._resume()
             return
-        self._written = written
+        self._written = encoded
 
-    async def _go_on(self) -> None:
-        """This collector was started again: the session began when it began, and has not ended."""
-        before = await self._store.get_range(self._layout.start_key(self._ref), 0, LARGEST_RECORD)
-        earlier = read_record(before, StartRecord)
+    async def _resume(self) -> None:
+        """Keep the start of a session that an earlier collector registered, and remove its end record."""
+        stored = await self._store.get_range(self._layout.start_key(self._ref), 0, MAX_RECORD_BYTES)
+        earlier = read_record(stored, StartRecord)
         if earlier is None:
-            log.warning("start.json cannot be read and is written anew", extra={"session": self._ref.session})
+            log.warning("cannot read start.json, overwriting it", extra={"session": self._ref.session})
         else:
             self._start.started_ms = earlier.started_ms
             self._start.node_id = self._start.node_id or earlier.node_id
@@ -103,7 +104,7 @@ class SessionRecord:
             self._start.dashboard_address = self._start.dashboard_address or earlier.dashboard_address
         await self._store.put(self._layout.alive_key(self._ref), b"")
         await self._store.delete(self._layout.end_key(self._ref))
-        self._written = before
+        self._written = stored
 
     async def _write_start(self) -> None:
         encoded = msgspec.json.encode(self._start)
@@ -111,37 +112,37 @@ class SessionRecord:
             await self._store.put(self._layout.start_key(self._ref), encoded)
             self._written = encoded
 
-    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
-        await insist(work, self._metrics, "record")
+    async def _retry(self, work: Callable[[], Awaitable[None]]) -> None:
+        await put_with_retries(work, self._telemetry, "record")
 
 
-def node_seal(node: str, counts: Counts, left: list[str]) -> NodeSeal:
+def build_node_seal(node: str, counts: SpoolCounts, unshipped: list[str]) -> NodeSeal:
     return NodeSeal(
         node_id=node,
         sealed_ms=now_ms(),
         received=counts.received,
         stored=counts.stored,
-        set_aside=counts.set_aside,
+        set_aside=counts.quarantined,
         dropped=counts.lost,
         late=counts.late,
-        left_behind=left[:_MOST_NAMES],
+        left_behind=unshipped[:_MAX_SEALED_NAMES],
     )
 
 
-async def seal_node(store: Store, layout: Layout, ref: SessionRef, seal: NodeSeal, metrics: Metrics) -> None:
+async def write_node_seal(store: Store, layout: Layout, ref: SessionRef, seal: NodeSeal, telemetry: Telemetry) -> None:
     key, data = layout.node_seal_key(ref, seal.node_id), msgspec.json.encode(seal)
-    await insist(lambda: store.put(key, data), metrics, "record")
+    await put_with_retries(lambda: store.put(key, data), telemetry, "record")
 
 
-async def insist(work: Callable[[], Awaitable[None]], metrics: Metrics, kind: str) -> None:
-    """Repeats a write to the store until it succeeds or is cancelled."""
-    for seconds in delays(0.5, 30.0):
+async def put_with_retries(work: Callable[[], Awaitable[None]], telemetry: Telemetry, kind: str) -> None:
+    """Repeat a write to the store until it succeeds or is cancelled."""
+    for delay in backoff_delays(0.5, _MAX_RETRY_DELAY_S):
         try:
             await work()
         except (StoreError, OSError) as error:
-            metrics.upload_retries.labels(kind).inc()
-            log.warning("the store did not take a record", extra={"reason": str(error), "pause": round(seconds, 1)})
-            await asyncio.sleep(seconds)
+            telemetry.upload_retries.labels(kind).inc()
+            log.warning("record upload failed, retrying", extra={"reason": str(error), "delay_s": round(delay, 1)})
+            await asyncio.sleep(delay)
         else:
             return
 

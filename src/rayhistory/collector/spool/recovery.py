@@ -1,19 +1,19 @@
-"""What an earlier process left in the spool, whatever state it is in; and that there is no other process now."""
+"""Lock the spool, and find the segments that an earlier process left in it."""
 
 import fcntl
 import logging
 import os
 from pathlib import Path
 
-from rayhistory.collector.segment import Segment
+from rayhistory.collector.spool.segment import Segment
 from rayhistory.errors import UsageError
-from rayhistory.layout.session import is_session_name
+from rayhistory.sessions.ref import is_session_name
 
 log = logging.getLogger(__name__)
 
 
-def locked(path: Path) -> int:
-    """Two collectors in one spool would upload and delete each other's open files."""
+def lock_spool(path: Path) -> int:
+    """Lock the spool: two collectors in one spool would upload and delete each other's open segments."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -26,25 +26,26 @@ def locked(path: Path) -> int:
     return descriptor
 
 
-def left_over(directory: Path) -> list[Segment]:
+def find_segments(directory: Path) -> list[Segment]:
+    """Return all segments below the spool directory, oldest first within each session."""
     found: list[Segment] = []
     for folder in sorted(directory.iterdir()):
         if not is_session_name(folder.name):
             continue
         segments = []
-        for path in _entries(folder):
+        for path in _list_folder(folder):
             try:
-                if segment := Segment.found(path):
+                if segment := Segment.from_path(path):
                     segments.append(segment)
             except OSError as error:
-                log.warning("part of the spool cannot be read", extra={"path": str(path), "reason": str(error)})
+                log.warning("cannot read spool file, skipping", extra={"path": str(path), "reason": str(error)})
         found += sorted(segments, key=lambda segment: segment.created_ns)
     return found
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:
-        log.warning("part of the spool cannot be read", extra={"path": str(folder), "reason": str(error)})
+        log.warning("cannot list spool directory, skipping", extra={"path": str(folder), "reason": str(error)})
         return []

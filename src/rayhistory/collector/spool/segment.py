@@ -1,7 +1,7 @@
-"""One file of the spool: a write-ahead log, a row of gzip members (see `block`).
+"""Segments: the files of the spool, each a sequence of gzip members (see `block`).
 
-Its name is `<created ns>[-<node id>].wal`. The node id is added by renaming as soon as it is known, so that
-what a segment becomes in the store depends on it alone: after a crash the same objects are written again.
+A segment is named `<created ns>[-<node id>].wal`. The node id is added by renaming as soon as it is known. So the
+objects made from a segment depend on the segment alone: after a crash the same objects are written again.
 """
 
 import dataclasses
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rayhistory.collector.block import Block, Damage, checked, members, pack
-from rayhistory.layout.keys import NODE_EVENTS, SNAPSHOTS
+from rayhistory.collector.spool.block import Block, Damage, compress_block, read_members, read_verified_members
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES, NODE_EVENTS
 
 _NAME = re.compile(r"(\d{1,20})(?:-([A-Za-z0-9._-]+))?\.wal\Z")
-_MOST_CATEGORIES = 256
+_MAX_CATEGORIES = 256
 
 
 @dataclasses.dataclass(eq=False)
@@ -26,27 +26,27 @@ class Segment:
     created_ns: int
     node: str | None
     size: int = 0
-    raw: int = 0
-    """Bytes of the lines in it, before they were compressed."""
+    raw_size: int = 0
+    """Bytes of its lines before compression."""
     events: int = 0
-    """Lines that are Ray's events: what we ask the dashboard is not counted."""
+    """Lines that are events of Ray. Dashboard responses do not count."""
     opened: float = dataclasses.field(default_factory=time.monotonic)
     trusted: bool = False
-    """Written by this process, so that every byte of it is known to be on disk."""
+    """Written and synced by this process, so that checksums need not be verified."""
 
     @classmethod
-    def found(cls, path: Path) -> "Segment | None":
-        """A segment that is on disk; None when the name is not one of ours."""
+    def from_path(cls, path: Path) -> "Segment | None":
+        """Open an existing segment; return None when the file is not named like a segment."""
         match = _NAME.match(path.name)
         if not match or not path.is_file():
             return None
         segment = cls(path, path.parent.name, int(match[1]), match[2], path.stat().st_size)
-        for member in members(path, Damage(), data=False):
-            segment.raw += member.raw
-            segment.events += member.lines * (member.category != SNAPSHOTS)
+        for member in read_members(path, Damage(), with_data=False):
+            segment.raw_size += member.raw_size
+            segment.events += member.lines * (member.category != DASHBOARD_RESPONSES)
         return segment
 
-    def belongs_to(self, node: str) -> None:
+    def assign_node(self, node: str) -> None:
         path = self.path.with_name(f"{self.created_ns}-{node}.wal")
         self.path.rename(path)
         self.path, self.node = path, node
@@ -54,16 +54,16 @@ class Segment:
 
 @dataclasses.dataclass(eq=False)
 class OpenSegment(Segment):
-    """The segment of a session to which blocks are appended."""
+    """The segment of a session that blocks are appended to."""
 
     descriptor: int = -1
     sync_seconds: float = 0.0
-    """How long the disk took the last time."""
-    categories: set[str] = dataclasses.field(default_factory=lambda: {NODE_EVENTS, SNAPSHOTS})
+    """Duration of the last fdatasync."""
+    categories: set[str] = dataclasses.field(default_factory=lambda: {NODE_EVENTS, DASHBOARD_RESPONSES})
 
     @classmethod
     def create(cls, directory: Path, created_ns: int, node: str | None) -> "OpenSegment":
-        make_directory(directory)
+        make_durable_directory(directory)
         path = directory / (f"{created_ns}-{node}.wal" if node else f"{created_ns}.wal")
         segment = cls(path, directory.name, created_ns, node, trusted=True)
         segment.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -76,24 +76,26 @@ class OpenSegment(Segment):
             raise
         return segment
 
-    def filed(self, blocks: Iterable[Block]) -> list[Block]:
-        """The blocks as they are to be appended. Each job becomes an object of its own: when they are too many, the
-        rest of their events is filed with the node's, where it is read as well."""
-        filed = []
+    def limit_categories(self, blocks: Iterable[Block]) -> list[Block]:
+        """Turn blocks of too many jobs into node events, because each category becomes one object.
+
+        Readers take events of jobs from the node events too.
+        """
+        limited = []
         for block in blocks:
             if block.category not in self.categories:
-                if len(self.categories) >= _MOST_CATEGORIES:
+                if len(self.categories) >= _MAX_CATEGORIES:
                     block = block._replace(category=NODE_EVENTS)  # noqa: PLW2901
                 self.categories.add(block.category)
-            filed.append(block)
-        return filed
+            limited.append(block)
+        return limited
 
     def append(self, blocks: Sequence[Block]) -> int:
-        """When this returns the number of bytes, they are on disk. When it raises, the caller closes the segment.
+        """Write and sync the blocks; return the number of bytes. After an OSError the caller closes the segment.
 
-        What a failed write left behind is cut off: it was not acknowledged, and is sent again.
+        A failed write is truncated: it was not acknowledged, so Ray sends it again.
         """
-        data = b"".join(map(pack, blocks))
+        data = b"".join(map(compress_block, blocks))
         try:
             view = memoryview(data)
             while view:
@@ -108,26 +110,26 @@ class OpenSegment(Segment):
             raise
         self.size += len(data)
         for block in blocks:
-            self.raw += len(block.data)
-            self.events += block.lines * (block.category != SNAPSHOTS)
+            self.raw_size += len(block.data)
+            self.events += block.lines * (block.category != DASHBOARD_RESPONSES)
         return len(data)
 
     def close(self) -> None:
         os.close(self.descriptor)
 
 
-def records(path: Path, damage: Damage) -> Iterator[tuple[str, bytes]]:
-    """Category and line (with its newline) of every record."""
-    for member, data in checked(path, damage):
+def read_lines(path: Path, damage: Damage) -> Iterator[tuple[str, bytes]]:
+    """Yield the category and the line, with its newline, of all lines in a segment."""
+    for member, data in read_verified_members(path, damage):
         for line in data.split(b"\n")[:-1]:
             yield member.category, line + b"\n"
 
 
-def make_directory(path: Path) -> None:
-    """Makes a directory that is still there after a power loss."""
+def make_durable_directory(path: Path) -> None:
+    """Create a directory and sync its parents, so that it survives a power failure."""
     if path.is_dir():
         return
-    make_directory(path.parent)
+    make_durable_directory(path.parent)
     path.mkdir(exist_ok=True)
     sync_directory(path.parent)
 

@@ -1,9 +1,9 @@
-"""A closed segment as the objects that it becomes: one JSON Lines file per category, or one JSON array.
+"""Split a closed segment into objects for the store: per category one JSON Lines file, or one JSON array.
 
-The bytes depend on the segment alone, so that uploading it again after a crash writes the same objects again.
-Large gzip members are copied as they are; small ones, of quiet times, are put together first, because many small
-ones compress badly. Memory is bounded: by the largest member, and a buffer per open file. Only where the disk has no
-room for the files are they made in memory, as large as the segment.
+The bytes depend on the segment alone, so that an upload repeated after a crash writes the same objects. Large gzip
+members are copied unchanged; small ones are merged first, because many small members compress badly. Memory is
+bounded by the largest member and a buffer per open file. Only when the disk has no room are the objects made in
+memory, where they can be as large as the segment.
 """
 
 import dataclasses
@@ -13,23 +13,33 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from rayhistory.collector.block import Block, Damage, Member, checked, members, pack, unpack
-from rayhistory.collector.segment import Segment
-from rayhistory.layout.keys import SNAPSHOTS
+from rayhistory.collector.spool.block import (
+    Block,
+    Damage,
+    Member,
+    compress_block,
+    decompress_member,
+    read_members,
+    read_verified_members,
+)
+from rayhistory.collector.spool.segment import Segment
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 
-_OPEN_AT_ONCE = 64
-_LARGE = 64 * 1024
-_TOGETHER = 1 << 20
-_OVER_ALL_FILES = 16 << 20
+_MAX_OPEN_FILES = 64
+_COPY_UNCHANGED_BYTES = 64 * 1024
+_MERGE_BUFFER_BYTES = 1 << 20
+_ALL_MERGE_BUFFERS_BYTES = 16 << 20
 
 
 @dataclasses.dataclass
-class Part:
+class SegmentPart:
+    """The lines of one category in a segment, which become one object."""
+
     category: str
     path: Path
     lines: int = 0
     data: bytes | None = None
-    """Where there is no file."""
+    """The content, if the part is in memory and not in a file."""
 
     @property
     def content(self) -> Path | bytes:
@@ -40,94 +50,100 @@ class Part:
         return self.path.stat().st_size if self.data is None else len(self.data)
 
 
-class _Writer:
-    def __init__(self, part: Part, file: BinaryIO, stack: ExitStack, *, compressed: bool, together: int) -> None:
+class _LinesWriter:
+    """Writes a part as JSON Lines, compressed or not."""
+
+    def __init__(self, part: SegmentPart, file: BinaryIO, stack: ExitStack, *, compressed: bool, buffer: int) -> None:
         self._part = part
         self._file = file
         self._compressed = compressed
-        self._together = together
-        self._small: list[bytes] = []
-        self._size = self._lines = 0
+        self._buffer_size = buffer
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = self._buffered_lines = 0
         stack.callback(self._flush)
 
     def write(self, member: Member, data: bytes | None) -> None:
-        """`data` is what is in the member, if somebody has unpacked it already."""
+        """Write a member; `data` is its decompressed content, if the caller has it."""
         self._part.lines += member.lines
-        if self._compressed and member.raw >= _LARGE:
+        if self._compressed and member.raw_size >= _COPY_UNCHANGED_BYTES:
             self._flush()
-            self._file.write(member.packed)
+            self._file.write(member.compressed)
             return
-        data = unpack(member) if data is None else data
+        data = decompress_member(member) if data is None else data
         if not self._compressed:
             self._file.write(data)
             return
-        self._small.append(data)
-        self._size += len(data)
-        self._lines += member.lines
-        if self._size >= self._together:
+        self._buffered.append(data)
+        self._buffered_bytes += len(data)
+        self._buffered_lines += member.lines
+        if self._buffered_bytes >= self._buffer_size:
             self._flush()
 
     def _flush(self) -> None:
-        if self._small:
-            self._file.write(pack(Block(self._part.category, self._lines, b"".join(self._small))))
-            self._small, self._size, self._lines = [], 0, 0
+        if self._buffered:
+            block = Block(self._part.category, self._buffered_lines, b"".join(self._buffered))
+            self._file.write(compress_block(block))
+            self._buffered, self._buffered_bytes, self._buffered_lines = [], 0, 0
 
 
 class _ArrayWriter:
-    """All that KubeRay's v1.6 reads."""
+    """Writes a part as one JSON array, the only form that KubeRay v1.6 reads."""
 
-    def __init__(self, part: Part, file: BinaryIO, stack: ExitStack) -> None:
+    def __init__(self, part: SegmentPart, file: BinaryIO, stack: ExitStack) -> None:
         self._part = part
         self._file = file
-        self._before = b"["
+        self._separator = b"["
         stack.callback(self._end)
 
     def write(self, member: Member, data: bytes | None) -> None:
         self._part.lines += member.lines
-        for line in (unpack(member) if data is None else data).split(b"\n"):
+        for line in (decompress_member(member) if data is None else data).split(b"\n"):
             if line.strip():
-                self._file.write(self._before + line)
-                self._before = b",\n"
+                self._file.write(self._separator + line)
+                self._separator = b",\n"
 
     def _end(self) -> None:
-        self._file.write(b"[]" if self._before == b"[" else b"]")
+        self._file.write(b"[]" if self._separator == b"[" else b"]")
 
 
-def split(
+def split_segment(
     segment: Segment, directory: Path | None, *, compressed: bool, arrays: bool = False
-) -> tuple[list[Part], Damage]:
-    """Writes the parts into an existing directory, or into memory when there is none. Snapshots are never arrays."""
+) -> tuple[list[SegmentPart], Damage]:
+    """Write the parts of a segment into an existing directory, or into memory when `directory` is None.
+
+    Dashboard responses are never arrays: KubeRay does not read them.
+    """
     damage = Damage()
-    categories = sorted({member.category for member in members(segment.path, Damage(), data=False)})
-    parts = [Part(category, (directory or Path()) / str(number)) for number, category in enumerate(categories)]
-    together = min(_TOGETHER, _OVER_ALL_FILES // max(1, min(len(parts), _OPEN_AT_ONCE)))
-    for first in range(0, len(parts), _OPEN_AT_ONCE):
-        group = parts[first : first + _OPEN_AT_ONCE]
+    categories = sorted({member.category for member in read_members(segment.path, Damage(), with_data=False)})
+    parts = [SegmentPart(category, (directory or Path()) / str(number)) for number, category in enumerate(categories)]
+    buffer = min(_MERGE_BUFFER_BYTES, _ALL_MERGE_BUFFERS_BYTES // max(1, min(len(parts), _MAX_OPEN_FILES)))
+    for first in range(0, len(parts), _MAX_OPEN_FILES):
+        group = parts[first : first + _MAX_OPEN_FILES]
         with ExitStack() as stack:
-            writers: dict[str, _Writer | _ArrayWriter] = {}
+            writers: dict[str, _LinesWriter | _ArrayWriter] = {}
             for part in group:
-                file = stack.enter_context(part.path.open("wb")) if directory else _in_memory(part, stack)
-                if arrays and part.category != SNAPSHOTS:
+                file = stack.enter_context(part.path.open("wb")) if directory else _open_in_memory(part, stack)
+                if arrays and part.category != DASHBOARD_RESPONSES:
                     writers[part.category] = _ArrayWriter(part, file, stack)
                 else:
-                    writers[part.category] = _Writer(part, file, stack, compressed=compressed, together=together)
+                    writers[part.category] = _LinesWriter(part, file, stack, compressed=compressed, buffer=buffer)
             for member, data in _read(segment, damage if first == 0 else Damage()):
                 if writer := writers.get(member.category):
                     writer.write(member, data)
     return [part for part in parts if part.lines], damage
 
 
-def _in_memory(part: Part, stack: ExitStack) -> BinaryIO:
+def _open_in_memory(part: SegmentPart, stack: ExitStack) -> BinaryIO:
     file = io.BytesIO()
 
-    def take() -> None:
+    def set_data() -> None:
         part.data = file.getvalue()
 
-    stack.callback(take)
+    stack.callback(set_data)
     return file
 
 
 def _read(segment: Segment, damage: Damage) -> Iterator[tuple[Member, bytes | None]]:
     if segment.trusted:
-        return ((member, None) for member in members(segment.path, damage))
-    return checked(segment.path, damage)
+        return ((member, None) for member in read_members(segment.path, damage))
+    return read_verified_members(segment.path, damage)

@@ -1,4 +1,4 @@
-"""Closed segments become objects in the store, however long the store takes, and are deleted only then."""
+"""Upload closed segments to the store, and delete each one when all its objects are stored."""
 
 import asyncio
 import errno
@@ -10,30 +10,32 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rayhistory.collector.block import Damage
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.segment import Segment
-from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.split import Part, split
-from rayhistory.collector.spool import Spool
-from rayhistory.collector.supervise import delays, pause, step_back
-from rayhistory.errors import Throttled
-from rayhistory.layout import Layout, SessionRef
-from rayhistory.layout.keys import SNAPSHOTS
+from rayhistory.collector.ingest.quarantine import Quarantine
+from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.segment import Segment
+from rayhistory.collector.spool.segment_objects import SegmentPart, split_segment
+from rayhistory.collector.spool.spool import Spool
+from rayhistory.collector.supervise import backoff_delays, lower_thread_priority, wait_for_event
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.errors import StoreThrottled
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
-# One thread: the allocator keeps what each once used.
-_thread = ThreadPoolExecutor(1, thread_name_prefix="split", initializer=step_back)
+# One thread only: the allocator keeps the peak memory of each thread.
+_split_thread = ThreadPoolExecutor(1, thread_name_prefix="split", initializer=lower_thread_priority)
 
-_SEGMENTS_AT_ONCE = 4
-_PUTS_AT_ONCE = 8
-_TICK = 1.0
-_LONGEST_PAUSE = 60.0
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_MAX_CONCURRENT_SEGMENTS = 4
+_MAX_CONCURRENT_PUTS = 8
+_POLL_INTERVAL_S = 1.0
+_MAX_RETRY_DELAY_S = 60.0
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Uploader:
+    """Uploads segments concurrently, and retries until the store accepts them."""
+
     def __init__(
         self,
         *,
@@ -41,151 +43,164 @@ class Uploader:
         store: Store,
         layout: Layout,
         ref_of: Callable[[str], SessionRef],
-        aside: SetAside,
-        metrics: Metrics,
+        quarantine: Quarantine,
+        telemetry: Telemetry,
         compressed: bool,
     ) -> None:
-        self.hurry = asyncio.Event()
-        """At the end there is no time for long pauses."""
+        self.shutting_down = asyncio.Event()
+        """Set during shutdown: retries then come at short intervals."""
         self._spool = spool
         self._store = store
         self._layout = layout
         self._ref_of = ref_of
-        self._aside = aside
-        self._metrics = metrics
+        self._quarantine = quarantine
+        self._telemetry = telemetry
         self._compressed = compressed
-        self._segments = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
-        self._puts = asyncio.Semaphore(_PUTS_AT_ONCE)
-        self._in_memory = asyncio.Lock()
-        self._busy: dict[Path, asyncio.Task[None]] = {}
-        self._away = False
-        self._asked_to_wait = 0.0
-        self._pauses = delays(longest=_LONGEST_PAUSE)
-        self._knocking = asyncio.Lock()
+        self._segment_slots = asyncio.Semaphore(_MAX_CONCURRENT_SEGMENTS)
+        self._put_slots = asyncio.Semaphore(_MAX_CONCURRENT_PUTS)
+        self._in_memory_lock = asyncio.Lock()
+        self._uploads: dict[Path, asyncio.Task[None]] = {}
+        self._store_down = False
+        self._retry_after = 0.0
+        self._delays = backoff_delays(max_delay=_MAX_RETRY_DELAY_S)
+        self._retry_lock = asyncio.Lock()
 
     async def run(self) -> None:
+        """Rotate segments by age and upload closed ones, forever."""
         while True:
             await self._spool.probe()
             await self._spool.rotate_due()
-            await self._spool.note(bad=self._metrics.bad, lost=self._metrics.lost)
-            self.begin()
-            await asyncio.sleep(_TICK)
+            await self._spool.record_totals(
+                quarantined=self._telemetry.quarantined_count, lost=self._telemetry.lost_count
+            )
+            self.start_uploads()
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    def begin(self, session: str | None = None) -> list[asyncio.Task[None]]:
-        """Sees to it that every closed segment whose node is known is on its way."""
+    def start_uploads(self, session: str | None = None) -> list[asyncio.Task[None]]:
+        """Start an upload for each closed segment whose node is known; return all running uploads."""
         tasks = []
         for segment in self._spool.segments(session):
             if segment.node is None:
                 continue
-            task = self._busy.get(segment.path)
+            task = self._uploads.get(segment.path)
             if task is None:
-                task = self._busy[segment.path] = asyncio.create_task(self._ship(segment))
-                task.add_done_callback(lambda _, path=segment.path: self._busy.pop(path, None))  # type: ignore[misc]
+                task = self._uploads[segment.path] = asyncio.create_task(self._upload_with_retries(segment))
+                task.add_done_callback(lambda _, path=segment.path: self._uploads.pop(path, None))  # type: ignore[misc]
             tasks.append(task)
         return tasks
 
     async def drain(self, session: str | None = None) -> None:
-        """Returns when nothing of the session is left here."""
-        while tasks := self.begin(session):
+        """Wait until all closed segments of the session, or of all sessions, are uploaded."""
+        while tasks := self.start_uploads(session):
             await asyncio.wait(tasks)
 
     async def stop(self) -> None:
-        tasks = list(self._busy.values())
+        tasks = list(self._uploads.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ship(self, segment: Segment) -> None:
-        """While the store is away, one segment at a time knocks for all: the rest costs neither requests nor memory."""
-        confirmed: set[str] = set()
-        done = not self._away and await self._try(segment, confirmed)
+    async def _upload_with_retries(self, segment: Segment) -> None:
+        """Upload a segment. While the store is down, only one segment at a time is retried, to save requests."""
+        stored_categories: set[str] = set()
+        done = not self._store_down and await self._try_upload(segment, stored_categories)
         while not done:
-            async with self._knocking:
-                if self._away:
-                    await self._rest()
-                    done = await self._try(segment, confirmed)
+            async with self._retry_lock:
+                if self._store_down:
+                    await self._wait_before_retry()
+                    done = await self._try_upload(segment, stored_categories)
                     continue
-            done = await self._try(segment, confirmed)
+            done = await self._try_upload(segment, stored_categories)
 
-    async def _rest(self) -> None:
-        if not await pause(self.hurry, max(next(self._pauses), min(self._asked_to_wait, _LONGEST_PAUSE))):
-            return
-        await asyncio.sleep(_TICK)
+    async def _wait_before_retry(self) -> None:
+        delay = max(next(self._delays), min(self._retry_after, _MAX_RETRY_DELAY_S))
+        if await wait_for_event(self.shutting_down, delay):
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _try(self, segment: Segment, confirmed: set[str]) -> bool:
-        """Whether the segment is done with."""
+    async def _try_upload(self, segment: Segment, stored_categories: set[str]) -> bool:
+        """Return False when the upload failed and must be repeated."""
         try:
-            async with self._segments:
-                await self._ship_once(segment, confirmed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the segment stays and is tried again
+            async with self._segment_slots:
+                await self._upload_and_discard(segment, stored_categories)
+        except Exception as error:  # noqa: BLE001 - the segment stays in the spool and is retried
             if isinstance(error, FileNotFoundError) and not segment.path.exists():
-                await self._is_lost(segment)
+                await self._discard_lost(segment)
                 return True
-            self._metrics.upload_retries.labels("events").inc()
-            self._away, self._asked_to_wait = True, error.retry_after if isinstance(error, Throttled) else 0.0
+            self._telemetry.upload_retries.labels("events").inc()
+            self._store_down, self._retry_after = True, error.retry_after if isinstance(error, StoreThrottled) else 0.0
             log.warning(
-                "events could not be uploaded and are tried again",
+                "event upload failed, retrying",
                 extra={"path": str(segment.path), "reason": str(error) or repr(error)},
             )
             return False
-        self._away, self._pauses = False, delays(longest=_LONGEST_PAUSE)
+        self._store_down, self._delays = False, backoff_delays(max_delay=_MAX_RETRY_DELAY_S)
         return True
 
-    async def _is_lost(self, segment: Segment) -> None:
-        log.error("a spool file has vanished before it was uploaded", extra={"path": str(segment.path)})
-        self._metrics.lost += segment.events
-        await self._spool.discard(segment, stored=0, whole=False)
+    async def _discard_lost(self, segment: Segment) -> None:
+        log.error("segment vanished before it was uploaded, its events are lost", extra={"path": str(segment.path)})
+        self._telemetry.lost_count += segment.events
+        await self._spool.discard(segment, stored=0, complete=False)
 
-    async def _ship_once(self, segment: Segment, confirmed: set[str]) -> None:
-        size = segment.size if self._compressed else segment.raw + segment.events  # an array has a comma per event
-        async with self._spool.room_for_upload(size) as room:
-            parts, damage = await self._upload(segment, confirmed, on_disk=room)
-        self._metrics.damaged.inc(damage.torn + damage.lost)
-        self._metrics.lost += damage.lost
+    async def _upload_and_discard(self, segment: Segment, stored_categories: set[str]) -> None:
+        size = (
+            segment.size if self._compressed else segment.raw_size + segment.events
+        )  # an array adds a comma per event
+        async with self._spool.reserve_upload_space(size) as on_disk:
+            parts, damage = await self._upload(segment, stored_categories, on_disk=on_disk)
+        self._telemetry.spool_damaged.inc(damage.torn + damage.lost)
+        self._telemetry.lost_count += damage.lost
         for sample in damage.samples:
-            await self._aside.keep("damaged", sample)
-        stored = sum(part.lines for part in parts if part.category != SNAPSHOTS)
-        self._metrics.stored.inc(stored)
-        await self._spool.discard(segment, stored, whole=not damage.lost)
+            await self._quarantine.add("damaged_segment", sample)
+        stored = sum(part.lines for part in parts if part.category != DASHBOARD_RESPONSES)
+        self._telemetry.events_stored.inc(stored)
+        await self._spool.discard(segment, stored, complete=not damage.lost)
 
-    async def _upload(self, segment: Segment, confirmed: set[str], *, on_disk: bool) -> tuple[list[Part], Damage]:
-        """What earlier attempts brought to the store is not sent again."""
-        async with self._made(segment, on_disk=on_disk) as (parts, damage):
-            left = [part for part in parts if part.category not in confirmed]
-            outcomes = await asyncio.gather(*(self._put(segment, part) for part in left), return_exceptions=True)
-            confirmed.update(part.category for part, failure in zip(left, outcomes, strict=True) if failure is None)
+    async def _upload(
+        self, segment: Segment, stored_categories: set[str], *, on_disk: bool
+    ) -> tuple[list[SegmentPart], Damage]:
+        """Upload the parts of a segment, except those that earlier attempts have stored."""
+        async with self._parts(segment, on_disk=on_disk) as (parts, damage):
+            remaining = [part for part in parts if part.category not in stored_categories]
+            outcomes = await asyncio.gather(*(self._put(segment, part) for part in remaining), return_exceptions=True)
+            stored_categories.update(
+                part.category for part, failure in zip(remaining, outcomes, strict=True) if failure is None
+            )
         for failure in outcomes:
             if failure is not None:
                 raise failure
         return parts, damage
 
     @asynccontextmanager
-    async def _made(self, segment: Segment, *, on_disk: bool) -> AsyncIterator[tuple[list[Part], Damage]]:
-        """The parts of a segment: in files; or in memory, for one segment at a time. Only when a segment has left a
-        full disk, there is room on it again."""
+    async def _parts(self, segment: Segment, *, on_disk: bool) -> AsyncIterator[tuple[list[SegmentPart], Damage]]:
+        """Make the parts of a segment in files or, for one segment at a time, in memory.
+
+        A full disk must not stop uploads, because only they free it.
+        """
         if on_disk:
             directory = segment.path.with_suffix(".parts")
             try:
                 try:
-                    await asyncio.to_thread(_fresh, directory)
-                    made = await self._split(segment, directory)
+                    await asyncio.to_thread(_recreate, directory)
+                    parts = await self._split(segment, directory)
                 except OSError as error:
-                    if error.errno not in _NO_ROOM:
+                    if error.errno not in _DISK_FULL:
                         raise
                 else:
-                    yield made
+                    yield parts
                     return
             finally:
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
-        async with self._in_memory:
+        async with self._in_memory_lock:
             yield await self._split(segment, None)
 
-    async def _split(self, segment: Segment, directory: Path | None) -> tuple[list[Part], Damage]:
-        work = functools.partial(split, segment, directory, compressed=self._compressed, arrays=self._layout.old)
-        return await asyncio.get_running_loop().run_in_executor(_thread, work)
+    async def _split(self, segment: Segment, directory: Path | None) -> tuple[list[SegmentPart], Damage]:
+        work = functools.partial(
+            split_segment, segment, directory, compressed=self._compressed, arrays=self._layout.writes_v1_6
+        )
+        return await asyncio.get_running_loop().run_in_executor(_split_thread, work)
 
-    async def _put(self, segment: Segment, part: Part) -> None:
-        async with self._puts:
+    async def _put(self, segment: Segment, part: SegmentPart) -> None:
+        async with self._put_slots:
             key = self._layout.events_key(
                 self._ref_of(segment.session),
                 segment.node or "unknown",
@@ -194,10 +209,10 @@ class Uploader:
                 compressed=self._compressed,
             )
             await self._store.put(key, part.content)
-            self._metrics.uploads.labels("events").inc()
-            self._metrics.upload_bytes.labels("events").inc(part.size)
+            self._telemetry.uploads.labels("events").inc()
+            self._telemetry.upload_bytes.labels("events").inc(part.size)
 
 
-def _fresh(directory: Path) -> None:
+def _recreate(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()

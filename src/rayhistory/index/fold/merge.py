@@ -1,15 +1,15 @@
-"""The merge of rows, as SQL made from the declaration of the tables."""
+"""The merge of rows as SQL, generated from the declaration of the tables."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from rayhistory.events.tables import Column, Rule, Table
+from rayhistory.events.merged_tables import Column, Rule, Table
 
 _AGGREGATE = {Rule.HIGHEST: "max", Rule.LOWEST: "min"}
 
 
 def merge_sql(table: Table, source: str, where: str = "") -> str:
-    """A query that gives one row per key from any number of rows about it, in any order."""
+    """Return a query that merges all rows with the same key into one."""
     groups = _groups(table)
     columns = list(table.keys)
     for column in table.columns:
@@ -40,6 +40,6 @@ def create_sql(table: Table, name: str = "") -> str:
 
 
 def parquet(paths: Iterable[Path | str], options: str = "") -> str:
-    """What reads these files as one table."""
+    """Return the SQL expression that reads these files as one table."""
     names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
     return f"read_parquet([{names}]{options})"

@@ -1,8 +1,8 @@
-"""The fold of one session, as a process of its own: `python -m rayhistory.index.fold` with a FoldJob on standard input.
+"""The fold of one session, as a process of its own: `python -m rayhistory.index.fold.process`, FoldJob on stdin.
 
-It runs apart from the server, so that its memory and its CPU are its own, and speaks on standard output: one JSON line
-per step of progress, and the manifest at the end. When an earlier generation covers a part of what there is to read,
-its merged rows are taken and only the rest is read.
+It runs apart from the server, to isolate its memory and CPU, and writes FoldReports to standard output, one JSON line
+each; the last one has the manifest. If a previous generation covers some of the sources, its merged rows are reused and
+only the other sources are read.
 """
 
 import asyncio
@@ -19,179 +19,195 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.errors import DamagedIndex, ObjectNotFound, StoreError
-from rayhistory.events.tables import TABLES
-from rayhistory.index.build import EARLIER, Built, Given, Report, build
-from rayhistory.index.child import end_with_parent
-from rayhistory.index.cores import cores
-from rayhistory.index.decoding import Decoded, Decoding, decode_all, start_pool
-from rayhistory.index.derive import merged_file
-from rayhistory.index.manifest import SCHEMA, Closing, Manifest, next_generation, publish, read_latest
-from rayhistory.index.overlay import index_store
-from rayhistory.index.partials import USUAL_BYTES
-from rayhistory.index.parts import Parts
-from rayhistory.index.sources import Kind, Source, digest, list_sources, unread
-from rayhistory.layout import LARGEST_RECORD, Layout, NodeSeal, SessionRef, read_record
+from rayhistory.errors import IndexDamaged, ObjectNotFound, StoreError
+from rayhistory.events.merged_tables import TABLES
+from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.cores import available_cores
+from rayhistory.index.fold.build import PREVIOUS_FOLDER, BuiltTables, FoldInputs, Report, build
+from rayhistory.index.fold.parallel_decode import DecodeStats, DecodeWork, decode_all, start_pool
+from rayhistory.index.fold.partial_files import TYPICAL_ROW_BYTES
+from rayhistory.index.fold.partitions import Partitions
+from rayhistory.index.fold.served_tables import merged_table_name
+from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
+from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, next_generation, publish_manifest, read_latest_manifest
+from rayhistory.index.service.overlay import index_store
+from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
+from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
-_COVERED = "covered.json"
-_COMPRESSION = 10
+_COMPRESSION_RATIO = 10
 _MEMORY_PER_BYTE = 1.5
 _MEMORY_PER_LONG_BYTE = 10
-"""Long texts stay as long as they are: DuckDB has them several times, and can put only some of that on disk."""
-_WORTH_A_PROCESS = 32 << 20
-"""From twice as much to read on, processes that merge a part each are sooner done than one with threads."""
+"""DuckDB holds long texts several times, and can spill only some of the copies."""
+_MIN_BYTES_PER_PROCESS = 32 << 20
+"""From twice this size on, processes that merge a partition each are faster than one process with threads."""
 _NICENESS = 10
-"""Cores that visitors need are left to them: a fold takes long anyhow, and a page does not."""
+"""Requests have priority over folds: a page must be fast, a fold takes long anyway."""
 
 
 class FoldJob(msgspec.Struct):
+    """Input of the process, as JSON on its standard input."""
+
     settings: dict[str, Any]
     ref: SessionRef
     closing: Closing | None
     scratch: str
-    """An empty directory; whoever gives it removes it, so that nothing is left however this process ends."""
+    """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Read everything: the generation before cannot be trusted."""
+    """Read all sources, because the previous generation cannot be trusted."""
+    sources: list[Source] | None = None
+    """The sources, if the caller has just listed them; otherwise the fold lists them."""
 
 
 class FoldReport(msgspec.Struct, omit_defaults=True):
-    """A line of the fold's output."""
+    """Output of the process: progress, the manifest, or an error of the store."""
 
     progress: float = 0.0
     detail: str = ""
     manifest: Manifest | None = None
     outage: str = ""
-    """Why the store could not be used."""
+    """The error of the store that made the fold fail."""
 
 
-class _Facts(msgspec.Struct):
-    """What the manifest says of the fold itself."""
+class _FoldStats(msgspec.Struct):
+    """Facts about the fold itself, for the manifest."""
 
     sources: list[Source]
-    decoded: Decoded
-    """Now and in the generations before."""
+    decoded: DecodeStats
+    """Of this and all previous generations."""
     began: float
 
 
 async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Manifest:
-    """With a pool, what there is to decode is shared out; without, all is done in this process."""
+    """Fold a session and publish its index. With a pool, its processes decode and merge."""
     began = time.monotonic()
     settings = Settings(**job.settings)
     scratch = Path(job.scratch)
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
     indexes = index_store(store, settings)
     try:
-        sources = await list_sources(store, layout, job.ref)
-        before, covered = await _earlier(indexes, layout, job.ref, scratch) if not job.fresh else (None, set())
-        fresh = unread(sources, covered)
-        report(0.02, f"{len(fresh)} of {len(sources)} objects to read")
-        earlier = Decoded(before.events, before.events * USUAL_BYTES, before.long_bytes) if before else Decoded()
-        expected = earlier + estimate(fresh)
-        least = min(cores(), expected.raw_bytes // _WORTH_A_PROCESS) if pool else 1
-        parts = parts_for(settings, expected, least)
-        work = Decoding(settings, scratch, parts)
+        sources = job.sources if job.sources is not None else await list_sources(store, layout, job.ref)
+        previous, covered = None, set[tuple[str, int]]()
+        if not job.fresh:
+            previous, covered = await _fetch_previous(indexes, layout, job.ref, scratch)
+        unread = unread_sources(sources, covered)
+        report(0.02, f"{len(unread)} of {len(sources)} objects to read")
+        before = _previous_stats(previous)
+        expected = before + estimate(unread)
+        min_partitions = min(available_cores(), expected.raw_bytes // _MIN_BYTES_PER_PROCESS) if pool else 1
+        partitions = partitions_for(settings, expected, min_partitions)
+        work = DecodeWork(settings, scratch, partitions)
         decoded = await decode_all(
-            work, fresh, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
+            work, unread, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
         )
         report(0.7, f"{decoded.events:,} events read, merging")
-        parts = parts.finer(parts_for(settings, earlier + decoded).number)
+        partitions = partitions.finer(partitions_for(settings, before + decoded).count)
         seals = await _read_seals(store, sources)
-        gone = {key for key, _ in covered} - {source.key for source in sources}
-        built = await asyncio.to_thread(build, settings, scratch, Given(parts, job.closing, seals, gone), pool, report)
+        removed = {key for key, _ in covered} - {source.key for source in sources}
+        inputs = FoldInputs(partitions, job.closing, seals, removed)
+        built = await asyncio.to_thread(build, settings, scratch, inputs, pool, report)
         report(0.95, "writing the index")
-        facts = _Facts(sources, earlier + decoded, began)
-        return await _seal(indexes, layout, job, built, facts)
+        stats = _FoldStats(sources, before + decoded, began)
+        return await _publish(indexes, layout, job, built, stats)
     finally:
         await store.close()
 
 
-def estimate(fresh: list[Source]) -> Decoded:
-    """What there will be to decode: how far it is compressed is not known, nor how long its texts are."""
-    raw = sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION) for source in fresh)
-    return Decoded(raw_bytes=raw)
+def _previous_stats(previous: Manifest | None) -> DecodeStats:
+    if previous is None:
+        return DecodeStats()
+    return DecodeStats(previous.events, previous.events * TYPICAL_ROW_BYTES, previous.long_bytes)
 
 
-def parts_for(settings: Settings, decoded: Decoded, least: int = 1) -> Parts:
-    """As many as it takes for one part to be no larger than the memory of the process that folds it."""
+def estimate(sources: list[Source]) -> DecodeStats:
+    """Estimate the amount to decode, assuming a typical compression ratio and no long texts."""
+    raw = sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION_RATIO) for source in sources)
+    return DecodeStats(raw_bytes=raw)
+
+
+def partitions_for(settings: Settings, decoded: DecodeStats, min_count: int = 1) -> Partitions:
+    """Return enough partitions for each to fit into the memory of the process that folds it."""
     memory = decoded.raw_bytes * _MEMORY_PER_BYTE + decoded.long_bytes * _MEMORY_PER_LONG_BYTE
-    return Parts(max(least, math.ceil(memory * cores() / settings.fold_memory)))
+    return Partitions(max(min_count, math.ceil(memory * available_cores() / settings.index_memory)))
 
 
-async def _earlier(
+async def _fetch_previous(
     store: Store, layout: Layout, ref: SessionRef, scratch: Path
 ) -> tuple[Manifest | None, set[tuple[str, int]]]:
-    """The merged rows of the latest generation, put beside the rows to merge, and what they were made from."""
-    before = await read_latest(store, layout, ref)
-    if before is None:
+    """Copy the merged tables of the latest generation to the scratch directory; return the sources that they cover.
+
+    A generation that is damaged or incomplete is ignored.
+    """
+    previous = await read_latest_manifest(store, layout, ref)
+    if previous is None:
         return None, set()
-    folder = scratch / EARLIER
+    folder = scratch / PREVIOUS_FOLDER
     folder.mkdir()
     try:
-        covered = await store.get(f"{layout.index_prefix(ref)}/{before.build}/{_COVERED}")
+        covered = await store.get(layout.covered_key(ref, previous.build))
         listed = msgspec.json.decode(covered, type=list[tuple[str, int]])
         for table in TABLES:
-            name = merged_file(table.name)
-            for part, size in enumerate(before.sizes(name)):
-                key = layout.index_file_key(ref, before.build, name, part)
-                await _fetch(store, key, size, folder / f"{table.name}.{part}.parquet")
-    except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, DamagedIndex):
+            name = merged_table_name(table.name)
+            for number, size in enumerate(previous.sizes(name)):
+                key = layout.index_file_key(ref, previous.build, name, number)
+                await _fetch(store, key, size, folder / f"{table.name}.{number}.parquet")
+    except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, IndexDamaged):
         await asyncio.to_thread(shutil.rmtree, folder)
         return None, set()
-    return before, set(listed)
+    return previous, set(listed)
 
 
 async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
     data = await store.get_range(key, 0, size + 1)
     if len(data) != size:
-        raise DamagedIndex(key)
+        raise IndexDamaged(f"{key} has {len(data)} bytes instead of {size}")
     await asyncio.to_thread(path.write_bytes, data)
 
 
 async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
     seals = []
     for source in sources:
-        if source.kind is not Kind.SEAL:
+        if source.kind is not SourceKind.SEAL:
             continue
         try:
-            seals.append(read_record(await store.get_range(source.key, 0, LARGEST_RECORD), NodeSeal))
+            seals.append(read_record(await store.get_range(source.key, 0, MAX_RECORD_BYTES), NodeSeal))
         except ObjectNotFound:
             continue
     return [seal for seal in seals if seal]
 
 
-async def _seal(store: Store, layout: Layout, job: FoldJob, built: Built, facts: _Facts) -> Manifest:
+async def _publish(store: Store, layout: Layout, job: FoldJob, built: BuiltTables, stats: _FoldStats) -> Manifest:
     generation = await next_generation(store, layout, job.ref)
     folder = f"{generation}-{secrets.token_hex(4)}"
     for name, paths in built.files.items():
-        for part, path in enumerate(paths):
-            await store.put(layout.index_file_key(job.ref, folder, name, part), path)
-    covered = msgspec.json.encode([(source.key, source.version) for source in facts.sources])
-    await store.put(f"{layout.index_prefix(job.ref)}/{folder}/{_COVERED}", covered)
-    built.counts.size_bytes = sum(source.size for source in facts.sources)
+        for number, path in enumerate(paths):
+            await store.put(layout.index_file_key(job.ref, folder, name, number), path)
+    covered = msgspec.json.encode([(source.key, source.version) for source in stats.sources])
+    await store.put(layout.covered_key(job.ref, folder), covered)
+    built.counts.size_bytes = sum(source.size for source in stats.sources)
     manifest = Manifest(
-        schema=SCHEMA,
+        schema=SCHEMA_VERSION,
         generation=generation,
         build=folder,
         files={name: [path.stat().st_size for path in paths] for name, paths in built.files.items()},
-        covered=digest(facts.sources),
+        covered=sources_digest(stats.sources),
         closing=job.closing,
         counts=built.counts,
         first_ns=built.first_ns,
         last_ns=built.last_ns,
         ray_version=built.ray_version,
-        seconds=round(time.monotonic() - facts.began, 3),
-        events=facts.decoded.events,
-        long_bytes=facts.decoded.long_bytes,
+        seconds=round(time.monotonic() - stats.began, 3),
+        events=stats.decoded.events,
+        long_bytes=stats.decoded.long_bytes,
     )
-    published = await publish(store, layout, job.ref, manifest)
-    await _remove_older(store, layout, job.ref, published.generation)
+    published = await publish_manifest(store, layout, job.ref, manifest)
+    await _delete_old_generations(store, layout, job.ref, published.generation)
     return published
 
 
-async def _remove_older(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-    """The one before stays, for those who are reading it; what is in the way of nobody may also stay."""
+async def _delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
+    """Delete all generations before the previous one, which may still be read. Errors are left to the next fold."""
     with contextlib.suppress(StoreError):
         async for info in store.list_all(layout.index_prefix(ref)):
             number = layout.generation_of(ref, info.key)
@@ -204,17 +220,17 @@ def main() -> None:
     os.nice(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=FoldJob)
 
-    def say(line: FoldReport) -> None:
+    def write_report(line: FoldReport) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
     with start_pool() as pool:
         try:
-            manifest = asyncio.run(fold(job, lambda progress, detail: say(FoldReport(progress, detail)), pool))
+            manifest = asyncio.run(fold(job, lambda progress, detail: write_report(FoldReport(progress, detail)), pool))
         except StoreError as error:
-            say(FoldReport(outage=str(error)))
+            write_report(FoldReport(outage=str(error)))
             sys.exit(1)
-    say(FoldReport(1.0, "done", manifest))
+    write_report(FoldReport(1.0, "done", manifest))
 
 
 if __name__ == "__main__":

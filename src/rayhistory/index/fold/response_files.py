@@ -1,37 +1,37 @@
-"""The dashboard's answers on their way through the fold: few rows, and so large that they are never all in memory.
+"""Dashboard responses in the fold: few rows, but so large that they are never all in memory.
 
-They are read from and written to files of a few megabytes, because DuckDB unpacks some thousand rows of a file at once.
-What stays in memory is the list of them. The last answer to each request is kept once more by itself: it is what the
-pages of a session show, however long it was.
+They are read from and written to files of a few megabytes, because DuckDB decompresses thousands of rows of a file at
+once. Only their list is in memory. The last response of each URI is stored a second time in a table of its own: it is
+what a session's pages show, however long the session was.
 """
 
 from itertools import pairwise
 from pathlib import Path
 
-from rayhistory.index.merge import parquet
-from rayhistory.index.parts import MOST_PARTS
-from rayhistory.index.writing import Database, write
+from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.partitions import MAX_PARTITIONS
+from rayhistory.index.fold.table_files import Database, write_table
 
-AT_ONCE = 8 << 20
-"""Bytes of answers in one file."""
+RESPONSE_FILE_BYTES = 8 << 20
+"""The size of a file of responses."""
 
-SNAPSHOTS = "snapshots"
-LAST_ANSWERS = "last_answers"
-_WITH_PLACES = ", filename = true, file_row_number = true"
-_NONE = (
+RESPONSES_TABLE = "snapshots"
+LAST_RESPONSES_TABLE = "last_answers"
+_WITH_ROW_NUMBERS = ", filename = true, file_row_number = true"
+_NO_ROWS = (
     "(SELECT ''::VARCHAR AS uri, 0::BIGINT AS ns, ''::VARCHAR AS body, ''::VARCHAR AS filename, "
     "0::BIGINT AS file_row_number WHERE false)"
 )
-_AFTER_ALL = 2**62
+_AFTER_LAST_CHUNK = 2**62
 
 
-def list_answers(database: Database, files: list[Path], until_ns: int | None = None) -> None:
-    """Makes the table `answers`: each that there is in these files, once, and where it is."""
-    rows = parquet(files, _WITH_PLACES) if files else _NONE
+def list_responses(database: Database, files: list[Path], until_ns: int | None = None) -> None:
+    """Create the table `responses`: every distinct response in these files, and its position."""
+    rows = parquet(files, _WITH_ROW_NUMBERS) if files else _NO_ROWS
     until = f"WHERE ns <= {until_ns}" if until_ns is not None else ""
-    # Two answers of one moment are the same, unless somebody made them up: then the same one is chosen every time.
+    # Two responses with the same URI and time are copies. If a store holds forged ones, the choice is deterministic.
     database.execute(f"""
-        CREATE TABLE answers AS
+        CREATE TABLE responses AS
         SELECT uri, ns, best.size AS size, best.file AS file, best.line AS line,
           ns = max(ns) OVER (PARTITION BY uri) AS is_last
         FROM (
@@ -40,32 +40,34 @@ def list_answers(database: Database, files: list[Path], until_ns: int | None = N
           FROM {rows} {until} GROUP BY uri, ns)""")
 
 
-def write_answers(database: Database, scratch: Path, parts: dict[str, int] | None = None) -> dict[str, list[Path]]:
-    """All of them by time, and the last ones; `parts` says how many files of each table there are to be."""
+def write_responses(
+    database: Database, scratch: Path, file_counts: dict[str, int] | None = None
+) -> dict[str, list[Path]]:
+    """Write all responses by time, and the last ones; `file_counts` fixes the number of files of each table."""
     return {
-        name: _write(database, scratch, name, condition, parts[name] if parts else None)
-        for name, condition in ((SNAPSHOTS, "true"), (LAST_ANSWERS, "is_last"))
+        name: _write(database, scratch, name, condition, file_counts[name] if file_counts else None)
+        for name, condition in ((RESPONSES_TABLE, "true"), (LAST_RESPONSES_TABLE, "is_last"))
     }
 
 
-def _write(database: Database, scratch: Path, name: str, condition: str, parts: int | None) -> list[Path]:
+def _write(database: Database, scratch: Path, name: str, condition: str, file_count: int | None) -> list[Path]:
     database.execute(
-        "CREATE OR REPLACE TABLE chosen AS "
-        f"SELECT *, sum(size) OVER (ORDER BY ns, uri) // {AT_ONCE} AS place FROM answers WHERE {condition}"
+        "CREATE OR REPLACE TABLE chosen AS SELECT *, "
+        f"sum(size) OVER (ORDER BY ns, uri) // {RESPONSE_FILE_BYTES} AS chunk FROM responses WHERE {condition}"
     )
-    places = [place for (place,) in database.execute("SELECT DISTINCT place FROM chosen ORDER BY 1").fetchall()]
-    step = -(-len(places) // (parts or MOST_PARTS)) or 1
-    bounds = list(pairwise([*places[::step], _AFTER_ALL]))
-    bounds += [(_AFTER_ALL, _AFTER_ALL)] * ((parts or 1) - len(bounds))
+    chunks = [chunk for (chunk,) in database.execute("SELECT DISTINCT chunk FROM chosen ORDER BY 1").fetchall()]
+    step = -(-len(chunks) // (file_count or MAX_PARTITIONS)) or 1
+    bounds = list(pairwise([*chunks[::step], _AFTER_LAST_CHUNK]))
+    bounds += [(_AFTER_LAST_CHUNK, _AFTER_LAST_CHUNK)] * ((file_count or 1) - len(bounds))
     return [
-        write(database, scratch, name, _between(database, first, following), part)
-        for part, (first, following) in enumerate(bounds)
+        write_table(database, scratch, name, _select_chunks(database, first, following), number)
+        for number, (first, following) in enumerate(bounds)
     ]
 
 
-def _between(database: Database, first: int, following: int) -> str:
-    wanted = f"(SELECT file, line FROM chosen WHERE place >= {first} AND place < {following})"
+def _select_chunks(database: Database, first: int, following: int) -> str:
+    wanted = f"(SELECT file, line FROM chosen WHERE chunk >= {first} AND chunk < {following})"
     files = [Path(file) for (file,) in database.execute(f"SELECT DISTINCT file FROM {wanted}").fetchall()]
-    rows = parquet(files, _WITH_PLACES) if files else _NONE
+    rows = parquet(files, _WITH_ROW_NUMBERS) if files else _NO_ROWS
     same = "r.filename = w.file AND r.file_row_number = w.line"
     return f"(SELECT uri, ns, body FROM {rows} r SEMI JOIN {wanted} w ON {same} ORDER BY ns, uri)"

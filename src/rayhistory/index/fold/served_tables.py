@@ -1,17 +1,19 @@
-"""From merged rows to the tables that are served: joins, final states, and the closing of what was left open.
+"""The served tables as SQL: merged rows are joined, and states that Ray did not export are inferred.
 
-Ray exports nothing when it shuts down, and does not export its own marking of tasks whose worker died or whose job
-ended. Both are replayed here, and when the session is over, what is still open is closed at its last sign of life.
-What we close, and Ray did not, has `closed_by_history` set.
+Ray marks tasks as failed when their worker dies or their job ends, and does not export that: it is replayed here.
+Ray exports nothing while it shuts down: when the session has ended, everything that still runs is inferred to have
+ended at the time of the last event. Such rows have `closed_by_history` set.
 """
 
 from datetime import UTC, datetime
 
-from rayhistory.events.tables import REPEATED, TASK_STATES, state_column
-from rayhistory.index.manifest import MERGED, Closing
+from rayhistory.events.merged_tables import TASK_STATES, state_column
+from rayhistory.gaps import GapCode
+from rayhistory.index.manifest import MERGED_PREFIX
+from rayhistory.sessions.records import Closing
 
-_STATE_NS = ", ".join(
-    # Of a driver that exported nothing, only the worker's half is known: the outputs were stored, so it finished.
+_STATE_TIMES = ", ".join(
+    # If the driver exported no events, only the worker's half is known: outputs were stored, so the task finished.
     "coalesce(u.finished_ns, CASE WHEN u.failed_ns IS NULL THEN n.stored_ns END) AS finished_ns"
     if state == "FINISHED"
     else f"u.{state_column(state)}"
@@ -20,10 +22,10 @@ _STATE_NS = ", ".join(
 _STATE_CASE = "\n".join(
     f"      WHEN {state_column(state)} IS NOT NULL THEN '{state}'" for state in reversed(TASK_STATES)
 )
-# Of an actor's restart only the worker's half is told: Ray counts it at the actor, and lists it nowhere.
-_LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
+# Only the worker reports an actor's restart. Ray counts it at the actor and does not list it as a task.
+_IS_LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
 
-_PAUSED = "CASE WHEN u.paused_ns > coalesce(u.resumed_ns, 0) THEN true WHEN u.resumed_ns IS NOT NULL THEN false END"
+_IS_PAUSED = "CASE WHEN u.paused_ns > coalesce(u.resumed_ns, 0) THEN true WHEN u.resumed_ns IS NOT NULL THEN false END"
 
 _TASKS = f"""
 WITH orphans AS (
@@ -47,9 +49,9 @@ WITH orphans AS (
     coalesce(d.actor_id, CASE WHEN substr(coalesce(d.task_id, u.task_id), 17, 24) <> repeat('f', 24)
       THEN substr(coalesce(d.task_id, u.task_id), 17, 32) END) AS actor_id,
     d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
-    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, {_PAUSED} AS is_debugger_paused,
+    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, {_IS_PAUSED} AS is_debugger_paused,
     u.stdout_file, u.stderr_file, u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
-    u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_NS}
+    u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_TIMES}
   FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
   LEFT JOIN names n ON n.task_id = coalesce(d.task_id, u.task_id) AND n.attempt = coalesce(d.attempt, u.attempt)
 ), closings AS (
@@ -88,7 +90,7 @@ SELECT task_id, attempt_number,
   fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
   defined, coalesce(closed_by = 'session', false) AS closed_by_history, closed_ns,
   {", ".join(state_column(state) for state in TASK_STATES)}
-FROM finished WHERE {_LISTED} ORDER BY task_id, attempt_number DESC
+FROM finished WHERE {_IS_LISTED} ORDER BY task_id, attempt_number DESC
 """
 
 _ACTORS = """
@@ -132,7 +134,7 @@ WITH completed AS (
     max(nullif(regexp_extract(message, 'with a status (\\w+)', 1), '')) AS status, max(timestamp_s) * 1000 AS end_ms
   FROM cluster_events WHERE source_type = 'JOBS' AND starts_with(message, 'Completed a ray job') GROUP BY 1
 ), drivers AS (
-  SELECT *, row_number() OVER (PARTITION BY submission_id ORDER BY job_id DESC) AS place FROM driver_jobs
+  SELECT *, row_number() OVER (PARTITION BY submission_id ORDER BY job_id DESC) AS number FROM driver_jobs
 ), submissions AS (
   SELECT coalesce(s.submission_id, d.submission_id) AS submission_id, coalesce(d.job_id, s.job_id) AS job_id,
     coalesce(s.entrypoint, d.entrypoint) AS entrypoint,
@@ -145,7 +147,7 @@ WITH completed AS (
     coalesce(s.start_ms, d.created_ns // 1000000) AS start_ms,
     coalesce(s.end_ms, c.end_ms) AS end_ms, d.driver_pid, coalesce(d.driver_node_id, s.driver_node_id) AS at_node
   FROM submission_jobs s
-  FULL OUTER JOIN (SELECT * FROM drivers WHERE submission_id IS NOT NULL AND place = 1) d USING (submission_id)
+  FULL OUTER JOIN (SELECT * FROM drivers WHERE submission_id IS NOT NULL AND number = 1) d USING (submission_id)
   LEFT JOIN completed c ON c.submission_id = coalesce(s.submission_id, d.submission_id)
 ), listed AS (
   SELECT 'SUBMISSION' AS type, * FROM submissions
@@ -192,7 +194,7 @@ ORDER BY node_id
 """
 
 _WORKERS = """
-WITH known AS (
+WITH all_workers AS (
   SELECT * FROM workers
   UNION ALL BY NAME
   SELECT job_id || repeat('f', 48) AS worker_id, driver_node_id AS node_id, 'DRIVER' AS worker_type, job_id,
@@ -205,7 +207,7 @@ SELECT worker_id, coalesce(w.end_ms, w.dead_ns) IS NULL AND NOT {session_closed}
   w.job_id, coalesce(w.exit_detail, CASE WHEN {closed} THEN {closing_text} END) AS exit_detail,
   w.launch_ms, w.launched_ms, coalesce(w.start_ms, w.alive_ns // 1000000) AS start_time_ms,
   coalesce(w.end_ms, w.dead_ns // 1000000, {closing_ns} // 1000000) AS end_time_ms, {closed} AS closed_by_history
-FROM known w LEFT JOIN node_definitions n ON n.node_id = w.node_id
+FROM all_workers w LEFT JOIN node_definitions n ON n.node_id = w.node_id
 ORDER BY worker_id
 """
 
@@ -216,8 +218,8 @@ SELECT placement_group_id, name, creator_job_id, coalesce(state, 'PENDING') AS s
 FROM placement_groups ORDER BY placement_group_id
 """
 
-ENDS_OF_TASKS = ("workers", "driver_jobs")
-"""What the served tasks are made from besides the tables of tasks: an open one ends with its worker, or its job."""
+TASK_END_TABLES = ("workers", "driver_jobs")
+"""Tables that served tasks need besides the task tables: a running task ends with its worker or its job."""
 
 SERVED_AS_MERGED = {
     "profile_events": "task_id, attempt",
@@ -226,21 +228,21 @@ SERVED_AS_MERGED = {
     "platform_events": "ns, event_id",
     "snapshots": "ns, uri",
 }
-"""Tables that are served as they are merged, and the order in which they are kept."""
-SERVED_BY_TASK = ("tasks", "profile_events")
-"""Tables that have a file for each part of the fold, and the ids of tasks of that part in it."""
+"""Tables that are served as they are merged, and their sort order."""
+SERVED_TASK_TABLES = ("tasks", "profile_events")
+"""Served tables with one file per partition."""
 
 
-def merged_file(table: str) -> str:
-    """Under which name the merged rows of a table are kept."""
-    return table if table in SERVED_AS_MERGED else MERGED + table
+def merged_table_name(table: str) -> str:
+    """Return the name under which the merged rows of a table are stored."""
+    return table if table in SERVED_AS_MERGED else MERGED_PREFIX + table
 
 
-_OPEN_STATES = "status IN ('PENDING', 'RUNNING')"
+_IS_OPEN_JOB = "status IN ('PENDING', 'RUNNING')"
 
 
 def served_sql(closing: Closing | None) -> dict[str, str]:
-    """Table by table, the query that makes it from the merged ones."""
+    """Return the query of each served table, in terms of the merged ones."""
     closing = None if closing and closing.open else closing
     ns = str(closing.ns) if closing and closing.ns else "NULL::BIGINT"
     text = _closing_text(closing) if closing else "NULL"
@@ -256,53 +258,51 @@ def served_sql(closing: Closing | None) -> dict[str, str]:
         return template
 
     status = "'STOPPED'" if closing and closing.clean else "'FAILED'"
-    shut = "true" if closing else "false"
+    has_ended = "true" if closing else "false"
     return {
         "tasks": fill(_TASKS, case=case),
-        "actors": fill(_ACTORS, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
-        "jobs": fill(_JOBS, open=f"({shut} AND {_OPEN_STATES})", closing_status=status),
-        "nodes": fill(_NODES, closed=f"({shut} AND coalesce(h.last_state, '') <> 'DEAD')"),
-        "workers": fill(_WORKERS, session_closed=shut, closed=f"({shut} AND w.end_ms IS NULL AND w.dead_ns IS NULL)"),
+        "actors": fill(_ACTORS, closed=f"({has_ended} AND coalesce(h.last_state, '') <> 'DEAD')"),
+        "jobs": fill(_JOBS, open=f"({has_ended} AND {_IS_OPEN_JOB})", closing_status=status),
+        "nodes": fill(_NODES, closed=f"({has_ended} AND coalesce(h.last_state, '') <> 'DEAD')"),
+        "workers": fill(
+            _WORKERS, session_closed=has_ended, closed=f"({has_ended} AND w.end_ms IS NULL AND w.dead_ns IS NULL)"
+        ),
         "placement_groups": _PLACEMENT_GROUPS,
         "gaps": "SELECT * FROM gaps ORDER BY kind, detail, source",
     }
 
 
 def _closing_text(closing: Closing) -> str:
-    """Not even the end of a session needs to have a time that can be read."""
-    moment = datetime.fromtimestamp(closing.ns // 10**9, UTC)
-    when = f" at {moment:%Y-%m-%dT%H:%M:%SZ}" if closing.ns else ""
-    what = "ended" if closing.clean else "vanished"
-    return f"'The session {what}{when} before Ray reported an end.'"
+    """Return the message of inferred ends as an SQL literal. The time of the end can be unknown (0)."""
+    ended = datetime.fromtimestamp(closing.ns // 10**9, UTC)
+    when = f" at {ended:%Y-%m-%dT%H:%M:%SZ}" if closing.ns else ""
+    verb = "ended" if closing.clean else "vanished"
+    return f"'The session {verb}{when} before Ray reported an end.'"
 
 
-TASK_LIST = (
+TASK_LIST_COLUMNS = (
     "task_id", "attempt_number", "name", "state", "job_id", "actor_id", "type", "func_or_class_name", "parent_task_id",
     "node_id", "worker_id", "worker_pid", "error_type", "creation_time_ms", "start_time_ms", "end_time_ms", "defined",
     "closed_by_history",
 )  # fmt: skip
-"""What lists, counts and summaries of tasks need, kept once more in an order that suits them."""
+"""The columns of `task_list`: what lists, counts and summaries of tasks need, stored in an order that suits them."""
 
 
 def task_list_sql(tasks: str) -> str:
-    return f"SELECT {', '.join(TASK_LIST)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
+    return f"SELECT {', '.join(TASK_LIST_COLUMNS)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
 
-GAP_QUERIES = {
-    "task without a definition": ("tasks", "NOT defined"),
-    "task whose owner and worker had clocks more than a second apart": (
+GAP_CONDITIONS = {
+    GapCode.TASK_WITHOUT_DEFINITION: ("tasks", "NOT defined"),
+    GapCode.TASK_CLOCK_SKEW: (
         "tasks",
         "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "
         "coalesce(finished_ns, failed_ns) // 1000000 + 1000 < running_ns // 1000000",
     ),
-    "task closed at the session's end": ("tasks", "closed_by_history"),
-    "actor closed at the session's end": ("actors", "closed_by_history"),
-    "job closed at the session's end": ("jobs", "closed_by_history"),
-    "worker closed at the session's end": ("workers", "closed_by_history"),
-    "node closed at the session's end": ("nodes", "closed_by_history"),
+    GapCode.TASK_OPEN_AT_SESSION_END: ("tasks", "closed_by_history"),
+    GapCode.ACTOR_OPEN_AT_SESSION_END: ("actors", "closed_by_history"),
+    GapCode.JOB_OPEN_AT_SESSION_END: ("jobs", "closed_by_history"),
+    GapCode.WORKER_OPEN_AT_SESSION_END: ("workers", "closed_by_history"),
+    GapCode.NODE_OPEN_AT_SESSION_END: ("nodes", "closed_by_history"),
 }
-"""What the served tables show to be missing: the table, and the condition that is counted."""
-
-LATE = "event that came after the seal"
-NO_LOSS = (REPEATED, LATE, *(kind for kind in GAP_QUERIES if "closed at the session's end" in kind))
-"""Kinds that are told, and not counted as gaps: nothing is missing for them."""
+"""Gaps that the served tables show: the table, and the condition of the rows that are counted."""

@@ -1,8 +1,7 @@
-"""Questions to the tables as text, from addresses and command lines: `where=state=FAILED`, `sort=-start_time_ms`.
+"""Parse queries from URLs and command lines: `where=state=FAILED`, `sort=-start_time_ms`.
 
-Operators: = != < <= > >=, ~ (contains) and ^= (begins with). A question about more rows than are wanted at once is
-continued with the cursor of its last page: the values of that page's last row, so that it costs the same however far
-one has come.
+Operators: = != < <= > >=, ~ (contains) and ^= (begins with). A cursor holds the values of a page's last row, so a late
+page costs as much as the first.
 """
 
 import base64
@@ -13,13 +12,13 @@ from collections.abc import Iterable
 import msgspec
 
 from rayhistory.errors import UsageError
-from rayhistory.index.query import KEYS, Filter, Query, Row
+from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 
 DEFAULT_LIMIT = 100
-LARGEST_LIMIT = 10_000
+MAX_LIMIT = 10_000
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|\^=|=|<|>|~)(.*)", re.DOTALL)
-_NAMED = {"~": "contains", "^=": "prefix"}
+_OPERATOR_NAMES = {"~": "contains", "^=": "prefix"}
 
 
 class _Cursor(msgspec.Struct, array_like=True):
@@ -27,7 +26,7 @@ class _Cursor(msgspec.Struct, array_like=True):
     values: tuple[str | int | float | bool | None, ...]
 
 
-def question(
+def parse_query(
     table: str,
     *,
     columns: str = "",
@@ -36,41 +35,41 @@ def question(
     limit: str | int = DEFAULT_LIMIT,
     cursor: str = "",
 ) -> Query:
-    """The query that the text asks for; whether its columns exist is seen when it is run."""
-    by = _names(sort) or KEYS.get(table, ())
-    query = Query(table, _names(columns), tuple(map(condition, where)), by, _limit(limit))
-    return msgspec.structs.replace(query, after=_place(cursor, query)) if cursor else query
+    """Parse a query. Column names are checked when it runs."""
+    by = _names(sort) or KEY_COLUMNS.get(table, ())
+    query = Query(table, _names(columns), tuple(map(parse_filter, where)), by, _limit(limit))
+    return msgspec.structs.replace(query, after=_parse_cursor(cursor, query)) if cursor else query
 
 
-def condition(text: str) -> Filter:
-    """A filter; without a value it asks for rows that have none there, or that have one."""
+def parse_filter(text: str) -> Filter:
+    """Parse a filter. `column=` matches rows without a value, `column!=` rows with one."""
     found = _CONDITION.fullmatch(text)
     if not found:
-        raise UsageError(f"not a condition: {text!r} (write column, one of = != < <= > >= ~ ^=, and a value)")
+        raise UsageError(f"invalid filter {text!r}: use COLUMN OPERATOR VALUE, with one of = != < <= > >= ~ ^=")
     column, operator, value = found.groups()
     absent = not value.strip() and operator in ("=", "!=")
-    return Filter(column, _NAMED.get(operator, operator), None if absent else value.strip())
+    return Filter(column, _OPERATOR_NAMES.get(operator, operator), None if absent else value.strip())
 
 
-def without_place(query: Query) -> Query:
-    """The same from its first page on."""
+def first_page(query: Query) -> Query:
+    """Return the same query, starting at its first page."""
     return msgspec.structs.replace(query, after=None)
 
 
 def cursor_after(query: Query, last: Row) -> str:
-    """How to go on after a row of a query `with_order()`."""
-    place = _Cursor(query.order, query.place_of(last))
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+    """Return the cursor that continues after a row of a query `with_order()`."""
+    cursor = _Cursor(query.order, query.position_of(last))
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
-def _place(cursor: str, query: Query) -> tuple[str | int | float | bool | None, ...]:
+def _parse_cursor(cursor: str, query: Query) -> tuple[str | int | float | bool | None, ...]:
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         found = msgspec.json.decode(raw, type=_Cursor)
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise UsageError("the cursor cannot be read: use `next` of the page before, as it is") from None
+        raise UsageError("invalid cursor: pass `next` of the previous page unchanged") from None
     if found.order != query.order:
-        raise UsageError("the cursor is that of another table or sort: ask the same question again to go on")
+        raise UsageError("cursor belongs to another table or sort: repeat the query that returned it")
     return found.values
 
 
@@ -82,7 +81,7 @@ def _limit(text: str | int) -> int:
     try:
         limit = int(text)
     except ValueError:
-        raise UsageError(f"limit is a number, not {text!r}") from None
-    if not 1 <= limit <= LARGEST_LIMIT:
-        raise UsageError(f"limit is from 1 to {LARGEST_LIMIT}, not {limit}: go on with the cursor for more")
+        raise UsageError(f"limit={text}: use a number") from None
+    if not 1 <= limit <= MAX_LIMIT:
+        raise UsageError(f"limit={limit}: use 1 to {MAX_LIMIT}, and the cursor for more rows")
     return limit

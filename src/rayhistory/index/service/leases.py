@@ -1,6 +1,7 @@
-"""Who is folding a session, so that several servers on one store do not all do the same work.
+"""Leases tell other servers on the same store that a session is being folded.
 
-A claim is a hint and never a lock: it counts only while it is fresh, and two who fold at once do no harm.
+A lease is a hint, never a lock: it counts only while it is fresh, and two concurrent folds of one session are harmless,
+because a manifest is published by conditional create.
 """
 
 import asyncio
@@ -11,48 +12,49 @@ import time
 from collections.abc import AsyncIterator
 
 from rayhistory.errors import ObjectNotFound, StoreError
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
-STALE = 60.0
-_REFRESH = 20.0
+LEASE_EXPIRES_AFTER_S = 60.0
+_RENEW_INTERVAL_S = 20.0
 
 
-class Claims:
+class Leases:
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
 
     async def is_held(self, ref: SessionRef) -> bool:
-        """Whether somebody is folding the session, by all appearances."""
+        """Return whether another process seems to be folding the session."""
         try:
-            info = await self._store.head(self._layout.claim_key(ref))
+            info = await self._store.head(self._layout.lease_key(ref))
         except ObjectNotFound:
             return False
-        return abs(time.time() - info.modified) < STALE
+        return abs(time.time() - info.modified) < LEASE_EXPIRES_AFTER_S
 
     @contextlib.asynccontextmanager
     async def hold(self, ref: SessionRef) -> AsyncIterator[None]:
-        key = self._layout.claim_key(ref)
-        ours = secrets.token_bytes(16)
-        over = asyncio.Event()
-        refreshing = asyncio.create_task(self._refresh(key, ours, over))
+        """Write a lease, renew it while the block runs, then delete it."""
+        key = self._layout.lease_key(ref)
+        token = secrets.token_bytes(16)
+        done = asyncio.Event()
+        renewal = asyncio.create_task(self._renew(key, token, done))
         try:
             yield
         finally:
-            over.set()
-            await asyncio.wait([refreshing])  # a claim that is being written would come after its end
+            done.set()
+            await asyncio.wait([renewal])  # a write that is still under way would recreate the lease
             with contextlib.suppress(StoreError):
-                if await self._store.get_range(key, 0, len(ours) + 1) == ours:
+                if await self._store.get_range(key, 0, len(token) + 1) == token:
                     await self._store.delete(key)
 
-    async def _refresh(self, key: str, ours: bytes, over: asyncio.Event) -> None:
-        while not over.is_set():
+    async def _renew(self, key: str, token: bytes, done: asyncio.Event) -> None:
+        while not done.is_set():
             try:
-                await self._store.put(key, ours)
+                await self._store.put(key, token)
             except StoreError as error:
-                log.warning("a claim could not be written", extra={"reason": str(error)})
+                log.warning("lease not written, other servers may fold the same session", extra={"reason": str(error)})
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), _REFRESH)
+                await asyncio.wait_for(done.wait(), _RENEW_INTERVAL_S)

@@ -1,25 +1,25 @@
-"""How many folds go on at once, and that large sessions do not take the places of small ones."""
+"""Slots bound the number of concurrent folds; large sessions never take the last one."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-_SMALL = 32 << 20
-"""Bytes in the store: seconds of work."""
+_MAX_SMALL_SESSION_BYTES = 32 << 20
+"""Bytes in the store: folded within seconds."""
 
 
-class Places:
-    """Of all places, one is left to small sessions; where there is only one, they wait like the others."""
+class Slots:
+    """Fold slots, one of which is reserved for small sessions if there are at least two."""
 
-    def __init__(self, number: int) -> None:
-        self._all = asyncio.Semaphore(number)
-        self._large = asyncio.Semaphore(max(1, number - 1))
+    def __init__(self, slots: int) -> None:
+        self._all = asyncio.Semaphore(slots)
+        self._large = asyncio.Semaphore(max(1, slots - 1))
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """While something of so many bytes is worked on."""
+    async def acquire(self, size_bytes: int) -> AsyncIterator[None]:
+        """Hold a slot while a session of this size is folded."""
         async with AsyncExitStack() as held:
-            if size > _SMALL:
+            if size_bytes > _MAX_SMALL_SESSION_BYTES:
                 await held.enter_async_context(self._large)
             await held.enter_async_context(self._all)
             yield

@@ -1,6 +1,6 @@
 """Local copies of index tables, shared by all processes of this machine, within a budget of bytes.
 
-A generation never changes, so a copy of the right size is a good one. What was not used for longest goes first.
+A generation never changes, so a copy of the right size is valid. The least recently used copies are evicted first.
 """
 
 import asyncio
@@ -12,115 +12,117 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rayhistory.errors import DamagedIndex, ObjectNotFound
+from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.manifest import Manifest
-from rayhistory.index.query import OpenIndex
-from rayhistory.layout import Layout, SessionRef
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
-_BLOCK = 16 << 20
-_MOST_UNDER_WAY = 64 << 20
-"""How much is held in memory on its way from the store to the disk, of all tables together."""
-_BEING_WRITTEN = 600.0
+_BLOCK_BYTES = 16 << 20
+_MAX_BYTES_IN_FLIGHT = 64 << 20
+"""Memory for bytes on their way from the store to the disk, for all tables together."""
+_PARTIAL_FILE_MAX_AGE_S = 600.0
 
 
-class IndexCache:
+class TableCache:
     def __init__(self, directory: Path, store: Store, layout: Layout, budget: int) -> None:
         self._directory = directory
         self._store = store
         self._layout = layout
         self._budget = budget
-        self._fetching: dict[Path, asyncio.Lock] = {}
-        self._under_way = 0
-        self._arrived = asyncio.Condition()
+        self._fetch_locks: dict[Path, asyncio.Lock] = {}
+        self._bytes_in_flight = 0
+        self._block_written = asyncio.Condition()
 
     def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
-        """The index of this generation; its tables are fetched when they are asked for."""
+        """Open the index of this generation. Its tables are fetched when a query needs them."""
 
-        async def fetch(name: str, parts: range, *, again: bool) -> list[Path]:
-            return await self.table(ref, manifest, name, parts, again=again)
+        async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+            return await self.table(ref, manifest, name, parts, refetch=refetch)
 
         return OpenIndex(manifest, fetch)
 
     def folder(self, ref: SessionRef, build: str) -> Path:
-        """Where the tables of one generation, or of a moment of it, are kept."""
+        """The directory for the tables of one generation, or of one as-of view of it."""
         return self._directory / ref.path / build
 
     async def table(
-        self, ref: SessionRef, manifest: Manifest, name: str, parts: range | None = None, *, again: bool = False
+        self, ref: SessionRef, manifest: Manifest, name: str, parts: range | None = None, *, refetch: bool = False
     ) -> list[Path]:
-        """The local copies of a table's files; `again` when those that are there turned out to be damaged."""
+        """Return local copies of a table's files; `refetch` replaces damaged copies."""
         parts = range(len(manifest.sizes(name))) if parts is None else parts
-        return list(await asyncio.gather(*(self._part(ref, manifest, name, part, again=again) for part in parts)))
+        return list(await asyncio.gather(*(self._part(ref, manifest, name, part, refetch=refetch) for part in parts)))
 
-    async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, again: bool) -> Path:
+    async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, refetch: bool) -> Path:
         path = self.folder(ref, manifest.build) / f"{name}.{part}.parquet"
-        async with self._fetching.setdefault(path, asyncio.Lock()):
-            if again or not _has_size(path, manifest.files[name][part]):
+        async with self._fetch_locks.setdefault(path, asyncio.Lock()):
+            if refetch or not _has_size(path, manifest.files[name][part]):
                 await self._fetch(ref, manifest, name, part, path)
-        self._fetching.pop(path, None)
+        self._fetch_locks.pop(path, None)
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
 
     async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, part: int, path: Path) -> None:
-        """Block by block; a byte more is asked for than there should be, so that a longer object is seen too."""
+        """Download in blocks. The last range is one byte too long, so that a longer object is noticed."""
         key, size = self._layout.index_file_key(ref, manifest.build, name, part), manifest.files[name][part]
-        half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            for begin in range(0, max(size, 1), _BLOCK):
-                end = min(begin + _BLOCK, size)
-                async with self._room_in_memory(end - begin):
-                    data = await self._store.get_range(key, begin, end + 1 if end == size else end)
-                    if len(data) != end - begin:
-                        text = f"table {name} of generation {manifest.generation} of {ref.path} is damaged"
-                        raise DamagedIndex(text)
-                    await asyncio.to_thread(self._append, half, data)
-            await asyncio.to_thread(half.replace, path)
+            for start in range(0, max(size, 1), _BLOCK_BYTES):
+                end = min(start + _BLOCK_BYTES, size)
+                async with self._reserve_memory(end - start):
+                    data = await self._store.get_range(key, start, end + 1 if end == size else end)
+                    if len(data) != end - start:
+                        text = f"index table {name} of {ref.path} is damaged (generation {manifest.generation})"
+                        raise IndexDamaged(text)
+                    await asyncio.to_thread(self._append, partial, data)
+            await asyncio.to_thread(partial.replace, path)
         except ObjectNotFound:
-            raise DamagedIndex(f"table {name} of generation {manifest.generation} of {ref.path} is gone") from None
+            raise IndexDamaged(
+                f"index table {name} of {ref.path} is missing (generation {manifest.generation})"
+            ) from None
         finally:
-            await asyncio.to_thread(half.unlink, missing_ok=True)
+            await asyncio.to_thread(partial.unlink, missing_ok=True)
 
     @asynccontextmanager
-    async def _room_in_memory(self, size: int) -> AsyncIterator[None]:
-        async with self._arrived:
-            await self._arrived.wait_for(lambda: self._under_way + size <= _MOST_UNDER_WAY)
-            self._under_way += size
+    async def _reserve_memory(self, size: int) -> AsyncIterator[None]:
+        async with self._block_written:
+            await self._block_written.wait_for(lambda: self._bytes_in_flight + size <= _MAX_BYTES_IN_FLIGHT)
+            self._bytes_in_flight += size
         try:
             yield
         finally:
-            self._under_way -= size
-            async with self._arrived:
-                self._arrived.notify_all()
+            self._bytes_in_flight -= size
+            async with self._block_written:
+                self._block_written.notify_all()
 
-    def _append(self, half: Path, data: bytes) -> None:
+    def _append(self, partial: Path, data: bytes) -> None:
         self.make_room(len(data))
-        half.parent.mkdir(parents=True, exist_ok=True)
-        with half.open("ab") as file:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("ab") as file:
             file.write(data)
 
-    def make_room(self, needed: int) -> None:
-        """Removes what was not used for longest. Another process may do the same: a file that is gone is no harm.
+    def make_room(self, needed_bytes: int) -> None:
+        """Evict the least recently used files. Another process may do the same, so missing files are ignored.
 
-        What is just being written is left alone; what has been for long was left by a process that is gone.
+        Recent partial files belong to a running download and stay. Old ones belong to a process that is gone.
         """
         files = []
         for path in self._directory.rglob("*.parquet*"):
             with contextlib.suppress(OSError):
                 stat = path.stat()
                 files.append((stat.st_mtime, stat.st_size, path))
-        room = self._budget - needed - sum(size for _, size, _ in files)
-        being_written = time.time() - _BEING_WRITTEN
+        free = self._budget - needed_bytes - sum(size for _, size, _ in files)
+        oldest_partial = time.time() - _PARTIAL_FILE_MAX_AGE_S
         for modified, size, path in sorted(files):
-            if room >= 0:
+            if free >= 0:
                 return
-            if path.name.startswith(".") and modified > being_written:
+            if path.name.startswith(".") and modified > oldest_partial:
                 continue
             path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
-            room += size
+            free += size
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""The metrics that nodes had, for charts of a cluster that may be gone."""
+"""Names and points of the metrics that were sampled on a session's nodes."""
 
 import asyncio
 import re
@@ -8,32 +8,33 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError, UsageError
-from rayhistory.server.answers import json_answer
-from rayhistory.server.metricfiles import Wanted
-from rayhistory.server.routing import get_plain, own_answer_to, resolver_of, selection_of
+from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.server.http.error_responses import api_error_response
+from rayhistory.server.http.responses import json_response
+from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
 
 
 async def metrics(request: Request) -> Response:
-    """Without `name` all names; with it, the points of its series. Whatever else is asked for is a label."""
+    """List all metrics, or with `name` the points of one. Parameters without another meaning are labels."""
     labels = dict(request.query_params)
     try:
-        name, node, step = labels.pop("name", None), labels.pop("node", None), _ms(labels.pop("step", "1"))
-        moment = selection_of(request).as_of_ms
-        default = Wanted() if moment is None else Wanted(end=moment)
-        start, end = _ms(labels.pop("from", str(default.start))), _ms(labels.pop("to", str(default.end)))
-        wanted = Wanted(node, start, min(end, default.end))
-        found = await resolver_of(request).metrics(selection_of(request), wanted)
+        name, node, step = labels.pop("name", None), labels.pop("node", None), _parse_ms(labels.pop("step", "1"))
+        as_of_ms = selection_of(request).as_of_ms
+        default = MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
+        start, end = _parse_ms(labels.pop("from", str(default.start))), _parse_ms(labels.pop("to", str(default.end)))
+        query = MetricQuery(node, start, min(end, default.end))
+        stored = await resolver_of(request).metrics(selection_of(request), query)
         if name is None:
-            return json_answer(await asyncio.to_thread(found.names))
-        return json_answer(await asyncio.to_thread(found.points, name, labels, wanted, max(1, step)))
+            return json_response(await asyncio.to_thread(stored.names))
+        return json_response(await asyncio.to_thread(stored.points, name, labels, query, max(1, step)))
     except RayHistoryError as error:
-        return own_answer_to(error)
+        return api_error_response(error)
 
 
-def _ms(text: str) -> int:
+def _parse_ms(text: str) -> int:
     if not re.fullmatch(r"\d{1,19}", text):
         raise UsageError(f"not a number of milliseconds: {text!r}")
     return int(text)
 
 
-ROUTES: list[BaseRoute] = [get_plain("/api/history/metrics", metrics)]
+ROUTES: list[BaseRoute] = [plain_route("/api/history/metrics", metrics)]

@@ -1,93 +1,98 @@
-"""The rows of the home page: sessions as the catalogue lists them, with what is known of those on this page only."""
+"""The list of sessions on the home page and in the API: filtered, sorted, and page by page."""
 
 import asyncio
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 from starlette.datastructures import QueryParams
 
 from rayhistory import web
 from rayhistory.errors import StoreError, UsageError
-from rayhistory.index.manifest import Manifest, read_latest
-from rayhistory.layout import Layout
-from rayhistory.server.catalogue import RUNNING, Catalogue, Entry
-from rayhistory.server.frontend import Frontends
+from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.server.pages.frontend import Frontends
+from rayhistory.sessions import Layout
+from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
-from rayhistory.web import HomeFilters, SessionCounts, SessionRow
+from rayhistory.utc import parse_utc_ms
+from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts
 
 PAGE_SIZE = 50
 _HOURS = {"h": 1, "d": 24}
-_LARGEST_PAGE = 10**9
-_FRESH = 30.0
-"""How long counts of a session that is over are shown without another look: what came late may still be added."""
+_DAY_MS = 24 * 3600 * 1000
+_DATE = re.compile("[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
+_SHORT_NUMBER = re.compile("[0-9]{1,7}")
+_MAX_PAGE_NUMBER = 10**9
+_MANIFEST_TTL_S = 30.0
+"""How long the counts of an ended session are cached. Late events may still change them."""
 
-Test = Callable[[Entry], bool]
+EntryPredicate = Callable[[CatalogEntry], bool]
 
 
-class HomePage(msgspec.Struct):
-    """One page of the sessions that match, and where in the list it is."""
+class ListingPage(msgspec.Struct):
+    """One page of the matching sessions."""
 
     sessions: list[SessionRow]
-    filters: HomeFilters
+    filters: SessionFilters
     total: int
     number: int
     dashboards: list[str]
-    """The versions of Ray's frontend that there are."""
+    """Installed versions of Ray's frontend."""
 
     @property
-    def next(self) -> HomeFilters | None:
+    def next(self) -> SessionFilters | None:
         return self.filters.with_page(str(self.number + 1)) if self.number * PAGE_SIZE < self.total else None
 
     @property
-    def previous(self) -> HomeFilters | None:
+    def previous(self) -> SessionFilters | None:
         return self.filters.with_page(str(self.number - 1)) if self.number > 1 else None
 
 
-class Home:
-    def __init__(self, catalogue: Catalogue, store: Store, layout: Layout) -> None:
-        self._catalogue = catalogue
+class SessionListing:
+    def __init__(self, catalog: SessionCatalog, store: Store, layout: Layout) -> None:
+        self._catalog = catalog
         self._store = store
         self._layout = layout
         self._manifests: dict[tuple[str, str, str], tuple[Manifest, float]] = {}
 
-    async def page(self, entries: list[Entry], params: QueryParams, frontends: Frontends) -> HomePage:
-        """Of these sessions, in the catalogue's order, the page that an address asks for."""
-        filters, number = read_filters(params), _number(params.get("page"))
-        tests = self._tests(filters)
+    async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
+        """Return the requested page of these sessions, which come in the order of the catalog."""
+        filters, number = parse_session_filters(params), _parse_page_number(params.get("page"))
+        predicates = self._predicates(filters)
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
-        matching = _in_order([entry for entry in entries if all(test(entry) for test in tests)], filters.sort)
+        matching = _sort_entries(
+            [entry for entry in entries if all(predicate(entry) for predicate in predicates)], filters.sort
+        )
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
         rows = list(await asyncio.gather(*(self.row(entry) for entry in shown)))
         dashboards = [frontend.version for frontend in frontends.installed()]
-        return HomePage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards)
+        return ListingPage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards)
 
-    def _tests(self, filters: HomeFilters) -> list[Test]:
-        """Only what a listing knows of a session is asked for, and only what was chosen."""
-        tests: list[Test] = []
+    def _predicates(self, filters: SessionFilters) -> list[EntryPredicate]:
+        """Return predicates that need only the catalog, and no read from the store."""
+        predicates: list[EntryPredicate] = []
         if filters.namespace:
-            tests.append(lambda entry: entry.ref.namespace == filters.namespace)
+            predicates.append(lambda entry: entry.ref.namespace == filters.namespace)
         if filters.owner:
             kind, _, name = filters.owner.partition("/")
-            wanted = None if kind == "none" else kind
-            tests.append(lambda entry: entry.ref.owner_kind == wanted and name in ("", entry.ref.owner_name))
-        start, end = _span(filters)
+            owner_kind = None if kind == "none" else kind
+            predicates.append(lambda entry: entry.ref.owner_kind == owner_kind and name in ("", entry.ref.owner_name))
+        start, end = _started_between(filters)
         if (start, end) != (None, None):
-            tests.append(lambda entry: (start or 0) <= (entry.started_ms or 0) < (end or float("inf")))
+            predicates.append(lambda entry: (start or 0) <= (entry.started_ms or 0) < (end or float("inf")))
         if filters.state:
-            tests.append(lambda entry: self._catalogue.state(entry) == filters.state)
+            predicates.append(lambda entry: self._catalog.state(entry) == filters.state)
         if words := filters.q.lower().split():
-            tests.append(lambda entry: _has(_text(entry), words))
-        return tests
+            predicates.append(lambda entry: _contains_all(_search_text(entry), words))
+        return predicates
 
-    async def row(self, entry: Entry) -> SessionRow:
-        start, end, found = await asyncio.gather(
-            self._catalogue.start(entry), self._catalogue.end(entry), self._manifest(entry)
+    async def row(self, entry: CatalogEntry) -> SessionRow:
+        start, end, manifest_or_error = await asyncio.gather(
+            self._catalog.start(entry), self._catalog.end(entry), self._manifest(entry)
         )
-        manifest = found if isinstance(found, Manifest) else None
-        state = self._catalogue.state(entry)
+        manifest = manifest_or_error if isinstance(manifest_or_error, Manifest) else None
+        state = self._catalog.state(entry)
         last_ms = manifest.last_ns // 1_000_000 if manifest and manifest.last_ns else None
         vanished_ms = int(entry.alive * 1000) if entry.alive else None
         ended_ms = None if state == RUNNING else end.ended_ms if end else last_ms or vanished_ms
@@ -105,28 +110,28 @@ class Home:
             ray_version=(start.ray_version if start else None) or (manifest.ray_version if manifest else None),
             size_bytes=manifest.counts.size_bytes if manifest else None,
             counts=_counts(manifest) if manifest else None,
-            unreadable=isinstance(found, StoreError),
+            unreadable=isinstance(manifest_or_error, StoreError),
         )
 
-    async def _manifest(self, entry: Entry) -> Manifest | StoreError | None:
-        """What the session's index says of it; of one that is closed as the session is now, it is kept for a while."""
-        closing, now = await self._catalogue.closing(entry), time.monotonic()
-        known, until = self._manifests.get(entry.ref.identity, (None, now))
-        if known and known.closing == closing and now < until:
-            return known
+    async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
+        """Return the manifest of the session's index. It is cached if it covers the session's end."""
+        closing, now = await self._catalog.closing(entry), time.monotonic()
+        cached, expires = self._manifests.get(entry.ref.identity, (None, now))
+        if cached and cached.closing == closing and now < expires:
+            return cached
         try:
-            manifest = await read_latest(self._store, self._layout, entry.ref)
+            manifest = await read_latest_manifest(self._store, self._layout, entry.ref)
         except StoreError as error:
             return error
         if manifest and manifest.closing:
-            self._manifests[entry.ref.identity] = msgspec.structs.replace(manifest, files={}), now + _FRESH
+            self._manifests[entry.ref.identity] = msgspec.structs.replace(manifest, files={}), now + _MANIFEST_TTL_S
         return manifest
 
 
-def read_filters(params: QueryParams) -> HomeFilters:
-    """What is chosen in an address; a value that means nothing is told, so that nobody trusts the wrong list."""
+def parse_session_filters(params: QueryParams) -> SessionFilters:
+    """Parse the filters of a URL. An invalid value is an error, because ignoring it would show the wrong sessions."""
     owner = params.get("owner", "").strip().lower() or None
-    filters = HomeFilters(
+    filters = SessionFilters(
         q=params.get("q", "").strip(),
         namespace=params.get("namespace") or None,
         state=_one_of(params, "state", web.SESSION_STATES),  # type: ignore[arg-type]
@@ -138,56 +143,55 @@ def read_filters(params: QueryParams) -> HomeFilters:
         page=params.get("page") or None,
     )
     if owner and owner.partition("/")[0] not in web.OWNERS:
-        raise UsageError(f"owner is rayjob, rayservice, none, or a kind and a name (rayjob/nightly), not {owner!r}")
-    _span(filters)
+        raise UsageError(
+            f"invalid owner {owner!r}: use rayjob, rayservice, none, or a kind and a name (rayjob/nightly)"
+        )
+    _started_between(filters)
     return filters
 
 
 def _one_of(params: QueryParams, name: str, choices: tuple[str, ...]) -> str | None:
     given = params.get(name) or None
     if given is not None and given not in choices:
-        raise UsageError(f"{name} is one of {', '.join(choices)}, not {given!r}")
+        raise UsageError(f"invalid {name} {given!r}: use one of {', '.join(choices)}")
     return given
 
 
-def _number(page: str | None) -> int:
+def _parse_page_number(page: str | None) -> int:
     if not page:
         return 1
     if not re.fullmatch("[0-9]+", page) or int(page[:20]) == 0:
-        raise UsageError(f"page is a number from 1 on, not {page!r}")
-    return min(int(page[:20]), _LARGEST_PAGE)
+        raise UsageError(f"invalid page {page!r}: use a number from 1")
+    return min(int(page[:20]), _MAX_PAGE_NUMBER)
 
 
-def _span(filters: HomeFilters) -> tuple[int | None, int | None]:
-    """From when to when a session must have started, in ms."""
-    start, end = _moment("from", filters.start), _moment("to", filters.end, whole_day=True)
+def _started_between(filters: SessionFilters) -> tuple[int | None, int | None]:
+    """Return the range of start times in ms."""
+    start, end = _parse_time("from", filters.start), _parse_time("to", filters.end, whole_day=True)
     if filters.since:
-        found = re.fullmatch("([0-9]{1,5})([hd])", filters.since)
-        if not found:
-            raise UsageError(f"since is a number of hours or days (24h, 7d), not {filters.since!r}")
-        since = int((time.time() - int(found[1]) * _HOURS[found[2]] * 3600) * 1000)
+        match = re.fullmatch("([0-9]{1,5})([hd])", filters.since)
+        if not match:
+            raise UsageError(f"invalid since {filters.since!r}: use a number of hours or days (24h, 7d)")
+        since = int((time.time() - int(match[1]) * _HOURS[match[2]] * 3600) * 1000)
         start = max(start or 0, since)
     return start, end
 
 
-def _moment(name: str, text: str | None, *, whole_day: bool = False) -> int | None:
-    """A day, a time with or without a zone (UTC then), or ms since 1970."""
+def _parse_time(name: str, text: str | None, *, whole_day: bool = False) -> int | None:
+    """Parse a date, a time with or without a time zone (default UTC), or ms since 1970."""
     if not text:
         return None
-    if re.fullmatch("[0-9]{9,15}", text):
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if whole_day and re.fullmatch("[0-9-]+", text):
-            moment += timedelta(days=1)
-        return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{name} is a day or a time such as 2026-11-15 or 2026-11-15T19:20Z, not {text!r}") from None
+        ms = None if _SHORT_NUMBER.fullmatch(text) else parse_utc_ms(text)  # 2026 is a year, not milliseconds
+    except ValueError:
+        ms = None
+    if ms is None:
+        raise UsageError(f"invalid {name} {text!r}: use a date or a time such as 2026-11-15 or 2026-11-15T19:20Z")
+    return ms + _DAY_MS if whole_day and _DATE.fullmatch(text) else ms
 
 
-def _in_order(entries: list[Entry], sort: str | None) -> list[Entry]:
-    """The catalogue's own order is that of the usual view, and that of what is alike."""
+def _sort_entries(entries: list[CatalogEntry], sort: str | None) -> list[CatalogEntry]:
+    """Sort entries. The order of the catalog is the default, and the order of equal entries."""
     if not sort:
         return entries
     key = {
@@ -198,24 +202,24 @@ def _in_order(entries: list[Entry], sort: str | None) -> list[Entry]:
     return sorted(entries, key=key, reverse=sort.startswith("-"))
 
 
-def _has(text: str, words: list[str]) -> bool:
+def _contains_all(text: str, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _text(entry: Entry) -> str:
+def _search_text(entry: CatalogEntry) -> str:
     ref = entry.ref
     return f"{ref.namespace} {ref.cluster} {ref.session} {ref.owner_name or ''}".lower()
 
 
 def _with_dashboards(rows: list[SessionRow], frontends: Frontends) -> list[SessionRow]:
     chosen = {version: frontends.choose(version) for version in {row.ray_version for row in rows}}
-    found = {version: frontend.version for version, frontend in chosen.items() if frontend}
-    return [msgspec.structs.replace(row, dashboard=found.get(row.ray_version)) for row in rows]
+    versions = {version: frontend.version for version, frontend in chosen.items() if frontend}
+    return [msgspec.structs.replace(row, dashboard=versions.get(row.ray_version)) for row in rows]
 
 
-def _counts(manifest: Manifest) -> SessionCounts:
+def _counts(manifest: Manifest) -> SessionRowCounts:
     counts = manifest.counts
-    return SessionCounts(
+    return SessionRowCounts(
         jobs=counts.jobs,
         tasks=counts.tasks,
         failed_tasks=counts.failed_tasks,

@@ -1,4 +1,4 @@
-"""Listing a node's log files as Ray does: by glob, folders among them, and in groups."""
+"""Listings of a node's log files as Ray makes them: filtered by a glob, with folders, in groups."""
 
 import fnmatch
 import re
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from rayhistory.errors import UsageError
 
 _ANY_DEPTH = "**"
-_LONGEST, _MOST_PARTS = 1000, 32
+_MAX_GLOB_LENGTH, _MAX_GLOB_PARTS = 1000, 32
 
 
-def listed(paths: Iterable[str], glob: str) -> dict[str, list[str]]:
-    """Names that match, folders with a slash at the end, by the kind of process that wrote them."""
+def group_logs(paths: Iterable[str], glob: str) -> dict[str, list[str]]:
+    """Return the matching files and folders (with a final slash), grouped by the process that wrote them."""
     pattern = _Pattern(glob)
     entries = {entry for path in paths for entry in _with_folders(path) if pattern.matches(entry)}
     groups: dict[str, list[str]] = {}
     for entry in sorted(entries):
-        groups.setdefault(group_of(entry), []).append(entry)
+        groups.setdefault(log_group(entry), []).append(entry)
     return groups
 
 
@@ -28,25 +28,25 @@ def _with_folders(path: str) -> Iterable[str]:
 
 
 class _Pattern:
-    """`*` stays within a folder, `**` does not, as in Python's own globs."""
+    """A glob as in Python: `*` matches within a folder, `**` across folders."""
 
     def __init__(self, glob: str) -> None:
         parts = [part for part in glob.split("/") if part not in ("", ".")] or ["*"]
         if glob.startswith("/") or ".." in parts:
             raise UsageError(f"Invalid glob filter: {glob}. It must be a relative path and cannot contain '..'.")
-        if len(glob) > _LONGEST or len(parts) > _MOST_PARTS:
-            most = f"at most {_LONGEST} characters and {_MOST_PARTS} folders"
-            raise UsageError(f"Invalid glob filter: it may have {most}.")
+        if len(glob) > _MAX_GLOB_LENGTH or len(parts) > _MAX_GLOB_PARTS:
+            limits = f"at most {_MAX_GLOB_LENGTH} characters and {_MAX_GLOB_PARTS} folders"
+            raise UsageError(f"Invalid glob filter: it may have {limits}.")
         self._parts = [None if part == _ANY_DEPTH else re.compile(fnmatch.translate(part)) for part in parts]
 
     def matches(self, entry: str) -> bool:
-        at = self._skip({0})
+        states = self._skip({0})
         for name in entry.rstrip("/").split("/"):
-            at = self._skip({following for state in at for following in self._after(state, name)})
-        return len(self._parts) in at
+            states = self._skip({following for state in states for following in self._after(state, name)})
+        return len(self._parts) in states
 
     def _skip(self, states: set[int]) -> set[int]:
-        """`**` may also stand for no folder at all."""
+        """Add the states behind each `**`, which also matches no folder at all."""
         reached = set(states)
         for state in range(len(self._parts)):
             if state in reached and self._parts[state] is None:
@@ -62,7 +62,7 @@ class _Pattern:
                 yield state + 1
 
 
-def group_of(name: str) -> str:
+def log_group(name: str) -> str:
     if "worker" in name and name.endswith(".out"):
         return "worker_out"
     if "worker" in name and name.endswith(".err"):
@@ -71,13 +71,13 @@ def group_of(name: str) -> str:
         return "core_worker"
     if "core-driver" in name and name.endswith(".log"):
         return "driver"
-    for mark, group in _MARKS:
-        if mark in name:
+    for marker, group in _GROUP_MARKERS:
+        if marker in name:
             return group
     return "internal"
 
 
-_MARKS = (
+_GROUP_MARKERS = (
     ("raylet.", "raylet"),
     ("gcs_server.", "gcs_server"),
     ("log_monitor", "internal"),

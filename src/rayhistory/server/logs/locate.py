@@ -1,6 +1,6 @@
-"""Which file, and which bytes of it, a question about logs means: by name, task, actor, submitted job or process.
+"""Locate a log file, and a byte range in it, by file name, task, actor, submission or process id.
 
-Every answer is a file of a node's listing, so that nothing a caller writes becomes a path.
+Results are always files from a node's listing: no part of a request becomes a path.
 """
 
 import asyncio
@@ -11,168 +11,177 @@ from collections.abc import Iterable
 import msgspec
 
 from rayhistory.errors import LogNotFound
-from rayhistory.index.query import Filter, Row
-from rayhistory.server.logfiles import MOVED, LogFile, Logs, find_file
-from rayhistory.server.state_rows import task_log_info
+from rayhistory.index.query.query import Filter, Row
+from rayhistory.server.logs.source import OLD_LOGS_DIR, LogSource, StoredLogFile, find_file
+from rayhistory.server.ray_api.state_rows import task_log_info
 from rayhistory.server.view import SessionView
 
 OUT, ERR = "out", "err"
 
-_NODE = re.compile(r"[0-9a-f]{56}")
+_NODE_ID = re.compile(r"[0-9a-f]{56}")
 _LOGS_DIR = re.compile(r".*?/session_[^/]+/logs/|.*?/logs/")
-_WORKER = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
-_MOST_ROTATIONS = 32
-_ENOUGH_TO_COMPARE = 64 << 10
+_WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
+_MAX_ROTATIONS = 32
+_COMPARE_BYTES = 64 << 10
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What was asked for; the first of actor, task, submission, pid and file name that is given counts."""
+class LogQuery(msgspec.Struct, frozen=True):
+    """The log that a request asks for, by the first of these that is set: actor, task, submission, pid, file name."""
 
     node_id: str | None = None
     actor_id: str | None = None
     incarnation: int | None = None
-    """Of the actor, from 0 on; None means the latest that left output."""
+    """The actor's incarnation, counted from 0. None means the latest that wrote output."""
     task_id: str | None = None
     attempt: int | None = None
-    """None means the latest."""
+    """None means the latest attempt."""
     submission_id: str | None = None
     pid: int | None = None
     filename: str | None = None
     suffix: str = OUT
 
 
-class Found(msgspec.Struct, frozen=True):
+class LogRange(msgspec.Struct, frozen=True):
     node: str
     path: str
     start: int
     end: int
     complete: bool = False
-    """What is appended after the end is not part of it: it is the output of a task that has ended."""
+    """The range cannot grow: it is the output of a task that has ended."""
 
 
-async def find_log(view: SessionView, wanted: Wanted) -> Found:
-    if wanted.actor_id:
-        return await _of_actor(view, wanted, wanted.actor_id)
-    if wanted.task_id:
-        return await _of_task(view, wanted, wanted.task_id)
-    if wanted.submission_id:
-        return await _of_submission(view, wanted, wanted.submission_id)
-    node = await known_node(view, wanted.node_id or "")
-    if wanted.pid is not None:
-        return await _of_process(view, wanted, node, wanted.pid)
-    return await _of_name(view, node, wanted.filename or "")
+async def find_log(view: SessionView, query: LogQuery) -> LogRange:
+    if query.actor_id:
+        return await _actor_log(view, query, query.actor_id)
+    if query.task_id:
+        return await _task_log(view, query, query.task_id)
+    if query.submission_id:
+        return await _submission_log(view, query, query.submission_id)
+    node = await check_node(view, query.node_id or "")
+    if query.pid is not None:
+        return await _process_log(view, query, node, query.pid)
+    return await _file_log(view, node, query.filename or "")
 
 
-async def known_node(view: SessionView, node_id: str) -> str:
-    """The node, if there is one: a name that is no node's never gets as far as the store."""
+async def check_node(view: SessionView, node_id: str) -> str:
+    """Return the id of an existing node. Other names never reach the store."""
     node = node_id.lower()
-    if _NODE.fullmatch(node) and (await view.logs.files(node) or await view.row("nodes", Filter("node_id", "=", node))):
+    if _NODE_ID.fullmatch(node) and (
+        await view.logs.files(node) or await view.row("nodes", Filter("node_id", "=", node))
+    ):
         return node
-    if not _NODE.fullmatch(node) and node_id in await view.logs.nodes():
+    if not _NODE_ID.fullmatch(node) and node_id in await view.logs.nodes():
         return node_id
     raise LogNotFound(f"Agent for node id: {node_id} doesn't exist.")
 
 
-async def node_of_ip(view: SessionView, ip: str) -> str | None:
-    """The last node that had this address; the head node for one that nobody had, as a proxy sends its own."""
+async def node_by_ip(view: SessionView, ip: str) -> str | None:
+    """Return the last node with this IP address, or the head node if no node had it.
+
+    A proxy in front of the server sends its own address.
+    """
     found = await view.rows("nodes", Filter("node_ip", "=", ip), sort=("-start_time_ms",), limit=1)
     if found:
         return str(found[0]["node_id"])
     return await view.head_node() or next(iter(await view.logs.nodes()), None)
 
 
-async def _of_name(view: SessionView, node: str, name: str) -> Found:
-    return _whole(node, await find_file(view.logs, node, below_logs(name)))
+async def _file_log(view: SessionView, node: str, name: str) -> LogRange:
+    return _whole_file(node, await find_file(view.logs, node, relative_log_path(name)))
 
 
-async def _of_actor(view: SessionView, wanted: Wanted, actor_id: str) -> Found:
-    """The output of one life of the actor, which may be the latest that left any."""
+async def _actor_log(view: SessionView, query: LogQuery, actor_id: str) -> LogRange:
+    """Return the output of one incarnation of the actor, by default of the latest that wrote any."""
     changes = await view.rows("actor_transitions", Filter("actor_id", "in", (actor_id.lower(),)), sort=("ns",))
     if not changes and await view.row("actors", Filter("actor_id", "=", actor_id)) is None:
         raise LogNotFound(f"Actor ID {actor_id} not found.")
-    lives = list(dict.fromkeys((c["node_id"], c["worker_id"]) for c in changes if c["node_id"] and c["worker_id"]))
-    if not lives:
+    incarnations = list(
+        dict.fromkeys((c["node_id"], c["worker_id"]) for c in changes if c["node_id"] and c["worker_id"])
+    )
+    if not incarnations:
         raise LogNotFound(f"Worker ID for Actor ID {actor_id} not found. Actor is not scheduled yet.")
-    number = wanted.incarnation
-    if number is not None and not 0 <= number < len(lives):
-        raise LogNotFound(f"Actor ID {actor_id} has no incarnation {number}: there are 0 to {len(lives) - 1}.")
-    chosen = lives[::-1] if number is None else [lives[number]]
+    number = query.incarnation
+    if number is not None and not 0 <= number < len(incarnations):
+        raise LogNotFound(f"Actor ID {actor_id} has no incarnation {number}: valid are 0 to {len(incarnations) - 1}.")
+    chosen = incarnations[::-1] if number is None else [incarnations[number]]
     for node, worker in chosen:
-        for file in _outputs(await view.logs.files(node), wanted.suffix):
-            if _part(file, 1) == worker:
-                return _whole(node, file)
-    raise _not_found(wanted, chosen[0][0])
+        for file in _worker_outputs(await view.logs.files(node), query.suffix):
+            if _worker_field(file, 1) == worker:
+                return _whole_file(node, file)
+    raise _not_found(query, chosen[0][0])
 
 
-async def _of_process(view: SessionView, wanted: Wanted, node: str, pid: int) -> Found:
-    for file in _outputs(await view.logs.files(node), wanted.suffix):
-        if int(_part(file, 3)) == pid:
-            return _whole(node, file)
-    raise _not_found(wanted, node)
+async def _process_log(view: SessionView, query: LogQuery, node: str, pid: int) -> LogRange:
+    for file in _worker_outputs(await view.logs.files(node), query.suffix):
+        if int(_worker_field(file, 3)) == pid:
+            return _whole_file(node, file)
+    raise _not_found(query, node)
 
 
-async def _of_submission(view: SessionView, wanted: Wanted, submission_id: str) -> Found:
+async def _submission_log(view: SessionView, query: LogQuery, submission_id: str) -> LogRange:
     job = await view.row("jobs", Filter("submission_id", "in", (submission_id,)))
     if job is None:
-        raise _not_found(wanted, None)
+        raise _not_found(query, None)
     nodes = [job["driver_node_id"]] if job["driver_node_id"] else await view.logs.nodes()
     name = f"job-driver-{job['submission_id']}.log"
     for node in nodes:
         for file in await view.logs.files(node):
-            if file.path in (name, MOVED + name):
-                return _whole(node, file)
-    raise _not_found(wanted, job["driver_node_id"])
+            if file.path in (name, OLD_LOGS_DIR + name):
+                return _whole_file(node, file)
+    raise _not_found(query, job["driver_node_id"])
 
 
-async def _of_task(view: SessionView, wanted: Wanted, task_id: str) -> Found:
+async def _task_log(view: SessionView, query: LogQuery, task_id: str) -> LogRange:
     attempts = await view.rows("tasks", Filter("task_id", "in", (task_id.lower(),)), sort=("-attempt_number",))
     if not attempts:
         raise LogNotFound(
-            f"Could not find log file for task: {task_id} (attempt {wanted.attempt or 0}) with suffix: {wanted.suffix}"
+            f"Could not find log file for task: {task_id} (attempt {query.attempt or 0}) with suffix: {query.suffix}"
         )
     for task in attempts:
-        if wanted.attempt is None or task["attempt_number"] == wanted.attempt:
-            return await _of_attempt(view, wanted, task)
-    raise LogNotFound(f"Could not find log file for task attempt:{task_id}({wanted.attempt})")
+        if query.attempt is None or task["attempt_number"] == query.attempt:
+            return await _attempt_log(view, query, task)
+    raise LogNotFound(f"Could not find log file for task attempt:{task_id}({query.attempt})")
 
 
-async def _of_attempt(view: SessionView, wanted: Wanted, task: Row) -> Found:
-    where = _task_range(wanted, task)
-    path = below_logs(where.path)
-    files = {file.path: file for file in await view.logs.files(where.node)}
-    candidates = [files[name] for name in _later_names(path) if name in files]
+async def _attempt_log(view: SessionView, query: LogQuery, task: Row) -> LogRange:
+    reported = _task_range(query, task)
+    path = relative_log_path(reported.path)
+    files = {file.path: file for file in await view.logs.files(reported.node)}
+    candidates = [files[name] for name in _candidate_names(path) if name in files]
     if not candidates:
         raise LogNotFound(f"A file is not found at: {path}")
-    file = await _holding(view.logs, where, task, candidates)
-    end = min(where.end, file.size) if where.end >= 0 else file.size
-    return Found(where.node, file.path, min(where.start, end), end, complete=where.end >= 0)
+    file = await _file_with_task_output(view.logs, reported, task, candidates)
+    end = min(reported.end, file.size) if reported.end >= 0 else file.size
+    return LogRange(reported.node, file.path, min(reported.start, end), end, complete=reported.end >= 0)
 
 
-async def _holding(logs: Logs, where: Found, task: Row, candidates: list[LogFile]) -> LogFile:
-    """The file that has the task's bytes. When it was rotated, the one that took its name may be long enough too.
+async def _file_with_task_output(
+    logs: LogSource, reported: LogRange, task: Row, candidates: list[StoredLogFile]
+) -> StoredLogFile:
+    """Return the file that holds the task's output. After a rotation, the new file may be long enough too.
 
-    Before each task Ray writes its name into the file, so that is what ends where the task's output begins.
+    Ray writes a marker with the task's name into the file, directly before the task's output.
     """
-    reach = max(where.start, where.end)
-    candidates = [file for file in candidates if file.size >= reach] or candidates[:1]
+    min_size = max(reported.start, reported.end)
+    candidates = [file for file in candidates if file.size >= min_size] or candidates[:1]
     if len(candidates) == 1:
         return candidates[0]
-    mark = f":task_name:{(task['name'] or '').replace('()', '')}\n".encode()
-    begin = max(0, where.start - len(mark))
-    end = min(where.start + _ENOUGH_TO_COMPARE, reach if where.end >= 0 else min(file.size for file in candidates))
-    read = await asyncio.gather(*(logs.read(where.node, file.path, begin, end) for file in candidates))
-    blocks, before = dict(zip(candidates, read, strict=True)), where.start - begin
-    likely = [file for file in candidates if blocks[file][:before] == mark] or candidates
+    marker = f":task_name:{(task['name'] or '').replace('()', '')}\n".encode()
+    begin = max(0, reported.start - len(marker))
+    end = min(reported.start + _COMPARE_BYTES, min_size if reported.end >= 0 else min(file.size for file in candidates))
+    read = await asyncio.gather(*(logs.read(reported.node, file.path, begin, end) for file in candidates))
+    blocks, before = dict(zip(candidates, read, strict=True)), reported.start - begin
+    likely = [file for file in candidates if blocks[file][:before] == marker] or candidates
     if len({blocks[file][before:] for file in likely}) == 1:
         return likely[0]
     raise LogNotFound(
-        f"The log of task attempt {task['task_id']}({task['attempt_number']}) was rotated, and it is not known which "
-        f"of these files has its output: {', '.join(file.path for file in likely)}"
+        f"The log of task attempt {task['task_id']}({task['attempt_number']}) was rotated, and its output "
+        f"may be in any of these files: {', '.join(file.path for file in likely)}"
     )
 
 
-def _task_range(wanted: Wanted, task: Row) -> Found:
-    """The file as the task knew it; an end of -1 is the end of the file."""
+def _task_range(query: LogQuery, task: Row) -> LogRange:
+    """Return the path and range that the task reported. An end of -1 is the end of the file."""
     attempt = f"{task['task_id']}({task['attempt_number']})"
     if task["node_id"] is None:
         raise LogNotFound(f"Could not find log file for task attempt.{attempt} due to missing node info.")
@@ -188,56 +197,58 @@ def _task_range(wanted: Wanted, task: Row) -> Found:
             f"Could not find log file for task attempt:{attempt}.Worker id = {task['worker_id']}, "
             f"node id = {task['node_id']},log_info = None"
         )
-    stream = f"std{wanted.suffix}"
+    stream = f"std{query.suffix}"
     if f"{stream}_file" not in info:
         raise LogNotFound(
             f"Missing log filename info in {info} for task {task['task_id']},attempt {task['attempt_number']}"
         )
-    return Found(task["node_id"], info[f"{stream}_file"], info.get(f"{stream}_start", 0), info.get(f"{stream}_end", -1))
+    return LogRange(
+        task["node_id"], info[f"{stream}_file"], info.get(f"{stream}_start", 0), info.get(f"{stream}_end", -1)
+    )
 
 
-def below_logs(name: str) -> str:
-    """A file's name relative to the logs directory; what would leave it matches no listing."""
+def relative_log_path(name: str) -> str:
+    """Return a path relative to the logs directory. A path that leaves the directory matches no listed file."""
     if name.startswith("/"):
-        inside = _LOGS_DIR.match(name)
-        name = name[inside.end() :] if inside else name
+        match = _LOGS_DIR.match(name)
+        name = name[match.end() :] if match else name
     return posixpath.normpath(name)
 
 
-def _later_names(path: str) -> Iterable[str]:
-    """Where a file may be by now: rotated, or moved away, or both."""
+def _candidate_names(path: str) -> Iterable[str]:
+    """Yield the names a file may have by now: rotated, moved to the directory of old logs, or both."""
     stem, extension = posixpath.splitext(path)
-    for folder in ("", MOVED):
+    for folder in ("", OLD_LOGS_DIR):
         yield folder + path
-        for number in range(1, _MOST_ROTATIONS):
+        for number in range(1, _MAX_ROTATIONS):
             yield f"{folder}{stem}.{number}{extension}"
             yield f"{folder}{path}.{number}"
 
 
-def _outputs(files: list[LogFile], suffix: str) -> list[LogFile]:
-    """Output files of workers; those still in place come before those that were moved away."""
-    found = [file for file in files if (match := _WORKER.fullmatch(file.path)) and match[4] == suffix]
-    return sorted(found, key=lambda file: (file.path.startswith(MOVED), file.path))
+def _worker_outputs(files: list[StoredLogFile], suffix: str) -> list[StoredLogFile]:
+    """Return the output files of workers, those in the directory of old logs last."""
+    found = [file for file in files if (match := _WORKER_OUTPUT.fullmatch(file.path)) and match[4] == suffix]
+    return sorted(found, key=lambda file: (file.path.startswith(OLD_LOGS_DIR), file.path))
 
 
-def _part(file: LogFile, number: int) -> str:
-    match = _WORKER.fullmatch(file.path)
+def _worker_field(file: StoredLogFile, number: int) -> str:
+    match = _WORKER_OUTPUT.fullmatch(file.path)
     return match[number] if match else ""
 
 
-def _whole(node: str, file: LogFile) -> Found:
-    return Found(node, file.path, 0, file.size)
+def _whole_file(node: str, file: StoredLogFile) -> LogRange:
+    return LogRange(node, file.path, 0, file.size)
 
 
-def _not_found(wanted: Wanted, node: str | None) -> LogNotFound:
+def _not_found(query: LogQuery, node: str | None) -> LogNotFound:
     return LogNotFound(
         "Could not find a log file. Please make sure the given option exists in the cluster.\n"
         f"\tnode_id: {node}\n"
-        f"\tfilename: {wanted.filename}\n"
-        f"\tactor_id: {wanted.actor_id}\n"
-        f"\ttask_id: {wanted.task_id}\n"
-        f"\tpid: {wanted.pid}\n"
-        f"\tsuffix: {wanted.suffix}\n"
-        f"\tsubmission_id: {wanted.submission_id}\n"
-        f"\tattempt_number: {wanted.attempt or 0}\n"
+        f"\tfilename: {query.filename}\n"
+        f"\tactor_id: {query.actor_id}\n"
+        f"\ttask_id: {query.task_id}\n"
+        f"\tpid: {query.pid}\n"
+        f"\tsuffix: {query.suffix}\n"
+        f"\tsubmission_id: {query.submission_id}\n"
+        f"\tattempt_number: {query.attempt or 0}\n"
     )

@@ -1,7 +1,7 @@
-"""Ray's own dashboard frontends, unmodified: which versions there are, which one a session gets, and their files.
+"""Ray's dashboard frontends, unmodified: the installed versions, the version for a session, and their files.
 
-A page's files are found by their names alone, in whichever frontend has them: the names carry a digest of the content.
-So a page keeps to the version that its document was of, without a cookie, and two tabs may have two.
+Files are looked up by name in all versions, because their names carry a digest of the content. So a page gets the files
+of its own version without a cookie, and two tabs may show two versions.
 """
 
 import importlib.metadata
@@ -17,75 +17,75 @@ import msgspec
 from starlette.responses import FileResponse, Response
 
 from rayhistory.errors import UsageError
-from rayhistory.server.answers import text_answer
+from rayhistory.server.http.responses import text_response
 
-_YEAR = "max-age=31536000"
+_CACHE_FOR_A_YEAR = "max-age=31536000"
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([a-z0-9.+-]{0,99})", re.ASCII)
-_NAMED = 40
-PARAMETER = "dashboard"
-GIVEN = "given"
-"""What stands for a version where a directory is itself a frontend, of nobody knows which."""
-ABSENT = "No Ray Dashboard frontend is installed"
-ADVICE = (
-    "Get one with `rayhistory dashboards add 2.60.0`, install Ray with `pip install 'ray[default]'` beside the server, "
-    "or name a directory with `--dashboard-dir`."
+_MAX_SHOWN_CHARS = 40
+VERSION_PARAM = "dashboard"
+CUSTOM = "custom"
+"""The version of a frontend that lies directly in the directory, so that its version is unknown."""
+NOT_INSTALLED = "No Ray Dashboard frontend is installed"
+INSTALL_HINT = (
+    "Download one with `rayhistory dashboards add 2.60.0`, install Ray beside the server with "
+    "`pip install 'ray[default]'`, or set `--dashboard-dir`."
 )
 
-MORE = "Another is added with `rayhistory dashboards add VERSION` where the server runs."
+ADD_VERSION_HINT = "Install it on the server with `rayhistory dashboards add VERSION`."
 
 
 class Frontend(msgspec.Struct, frozen=True):
     version: str
     path: Path
     from_ray: bool = False
-    """It belongs to the Ray of this environment, and not to us."""
+    """Part of the Ray installed in this environment."""
 
 
 class DashboardChoice(msgspec.Struct, frozen=True):
-    """What a page can say of the frontend that it shows, and of the others."""
+    """The frontend that a page shows, and the installed ones."""
 
     chosen: str | None
     versions: list[str]
     ray_version: str | None
-    """Of the session."""
+    """The version of Ray that the session ran."""
 
 
 class Frontends:
-    """Those in a directory, looked up each time: one that is added while the server runs is there."""
+    """Frontends in a directory. They are looked up at each request, so new ones need no restart."""
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
 
     def installed(self) -> list[Frontend]:
-        """A frontend that was given for all sessions first, then the newest first. Of one version, ours counts."""
-        found: dict[str, Frontend] = {}
-        for frontend in (*_below(self.directory), *_of_ray()):
-            found.setdefault(frontend.version, frontend)
-        return sorted(found.values(), key=_rank, reverse=True)
+        """Return the custom frontend first, then the newest first. The directory takes precedence over Ray's own."""
+        frontends: dict[str, Frontend] = {}
+        for frontend in (*_frontends_in(self.directory), *_frontends_of_ray()):
+            frontends.setdefault(frontend.version, frontend)
+        return sorted(frontends.values(), key=_rank, reverse=True)
 
-    def choose(self, ray_version: str | None, wanted: str | None = None) -> Frontend | None:
-        """The wanted one, else what suits a session of this version of Ray; None when there is none at all."""
+    def choose(self, ray_version: str | None, requested: str | None = None) -> Frontend | None:
+        """Return the requested frontend, else the nearest version; None if none is installed."""
         installed = self.installed()
-        if wanted is None or not installed:
-            return _suiting(installed, ray_version)
+        if requested is None or not installed:
+            return _nearest_version(installed, ray_version)
         for frontend in installed:
-            if frontend.version == wanted:
+            if frontend.version == requested:
                 return frontend
-        there = ", ".join(frontend.version for frontend in installed)
-        raise UsageError(f"no dashboard {wanted[:_NAMED]!r} is installed here; there is {there}")
+        versions = ", ".join(frontend.version for frontend in installed)
+        raise UsageError(f"dashboard {requested[:_MAX_SHOWN_CHARS]!r} is not installed; installed: {versions}")
 
-    def choice(self, ray_version: str | None, wanted: str | None = None) -> DashboardChoice:
-        chosen = self.choose(ray_version, wanted)
+    def describe_choice(self, ray_version: str | None, requested: str | None = None) -> DashboardChoice:
+        chosen = self.choose(ray_version, requested)
         versions = [each.version for each in self.installed()]
         return DashboardChoice(chosen.version if chosen else None, versions, ray_version)
 
-    def file_answer(self, path: str) -> Response:
-        """A file of any frontend; what is below static/ never changes."""
-        found = next(filter(None, (_inside(frontend.path, path) for frontend in self.installed())), None)
-        if found is None:
-            return text_answer("404: Not Found", 404)
-        headers = {"Cache-Control": _YEAR} if path.startswith("static/") else {}
-        return FileResponse(found, media_type=mimetypes.guess_type(found.name)[0], headers=headers)
+    def file_response(self, path: str) -> Response:
+        """Serve a file of any frontend. Files below static/ never change."""
+        file = next(filter(None, (_file_inside(frontend.path, path) for frontend in self.installed())), None)
+        if file is None:
+            return text_response("404: Not Found", 404)
+        headers = {"Cache-Control": _CACHE_FOR_A_YEAR} if path.startswith("static/") else {}
+        return FileResponse(file, media_type=mimetypes.guess_type(file.name)[0], headers=headers)
 
 
 def is_frontend(path: Path) -> bool:
@@ -100,9 +100,9 @@ def index_page(frontend: Frontend, headers: dict[str, str]) -> Response:
     return FileResponse(frontend.path / "index.html", headers={"Cache-Control": "no-store", **headers})
 
 
-def _below(directory: Path) -> Iterator[Frontend]:
+def _frontends_in(directory: Path) -> Iterator[Frontend]:
     if is_frontend(directory):
-        yield Frontend(GIVEN, directory)
+        yield Frontend(CUSTOM, directory)
     try:
         names = os.listdir(directory)  # noqa: PTH208
     except OSError:
@@ -113,36 +113,40 @@ def _below(directory: Path) -> Iterator[Frontend]:
 
 
 @cache
-def _of_ray() -> list[Frontend]:
+def _frontends_of_ray() -> list[Frontend]:
     spec = importlib.util.find_spec("ray")
-    places = [Path(place) / "dashboard/client/build" for place in (spec and spec.submodule_search_locations) or ()]
-    return [Frontend(importlib.metadata.version("ray"), path, from_ray=True) for path in places if is_frontend(path)]
+    directories = [
+        Path(directory) / "dashboard/client/build" for directory in (spec and spec.submodule_search_locations) or ()
+    ]
+    return [
+        Frontend(importlib.metadata.version("ray"), path, from_ray=True) for path in directories if is_frontend(path)
+    ]
 
 
-def _suiting(installed: Sequence[Frontend], ray_version: str | None) -> Frontend | None:
-    """The same version, else the nearest: by minor releases, then by patches; of two that are as far, the newer."""
-    if not installed or installed[0].version == GIVEN or not ray_version or not is_version(ray_version):
+def _nearest_version(installed: Sequence[Frontend], ray_version: str | None) -> Frontend | None:
+    """Return the same version, else the nearest by minor release, then by patch; of two equally near, the newer."""
+    if not installed or installed[0].version == CUSTOM or not ray_version or not is_version(ray_version):
         return installed[0] if installed else None
-    wanted = _numbers(ray_version)
+    requested = _numbers(ray_version)
 
     def distance(frontend: Frontend) -> tuple[bool, list[int]]:
-        apart = [abs(one - other) for one, other in zip(_numbers(frontend.version), wanted, strict=True)]
-        return frontend.version != ray_version, apart
+        distances = [abs(one - other) for one, other in zip(_numbers(frontend.version), requested, strict=True)]
+        return frontend.version != ray_version, distances
 
     return min(installed, key=distance)
 
 
 def _rank(frontend: Frontend) -> tuple[bool, tuple[int, int, int], str]:
-    return frontend.version == GIVEN, _numbers(frontend.version), frontend.version
+    return frontend.version == CUSTOM, _numbers(frontend.version), frontend.version
 
 
 def _numbers(version: str) -> tuple[int, int, int]:
-    found = _VERSION.fullmatch(version)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+    match = _VERSION.fullmatch(version)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
 
 
-def _inside(root: Path, path: str) -> Path | None:
-    """The real path of a file, if it is one and lies inside."""
+def _file_inside(root: Path, path: str) -> Path | None:
+    """Return the real path of a file if it lies inside of the root, else None."""
     if "\0" in path:
         return None
     base = os.path.realpath(root)

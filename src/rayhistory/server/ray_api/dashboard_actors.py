@@ -1,20 +1,17 @@
-"""Actors as the dashboard's pages read them."""
+"""Actors in the shape that the dashboard's pages read."""
 
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from rayhistory import ids
-from rayhistory.index.query import Filter, Query
-from rayhistory.server.answers import google_style, inside, parsed, rest_answer
-from rayhistory.server.kept import FEW
-from rayhistory.server.routing import closed_for_pages, get
+from rayhistory.index.query.query import Filter
+from rayhistory.server.http.session_handlers import end_open_rows_for_browsers
+from rayhistory.server.untrusted_json import decode_json, nested_dict
 from rayhistory.server.view import SessionView
 
-_NIL = "f" * (2 * ids.NODE)
-_DEATHS = {
+_NIL_ID = "f" * (2 * ids.NODE)
+_DEATH_MESSAGE_FIELDS = {
     "actor_died_error_context": "error_message",
     "runtime_env_failed_context": "error_message",
     "actor_unschedulable_context": "error_message",
@@ -23,17 +20,17 @@ _DEATHS = {
 
 
 async def dashboard_actors(request: Request, view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
-    """Actors by id. What only the dashboard measured is what it last said of each."""
+    """Return actors by id. Values that events do not carry come from the last dashboard response."""
     rows = await view.rows("actors", *filters)
-    measured = inside(await view.snapshot("/logical/actors"), "data", "actors")
-    found = {row["actor_id"]: _actor(row, inside(measured, row["actor_id"])) for row in rows}
-    closed_for_pages(request, view, found.values(), "startTime", "endTime")
+    measured = nested_dict(await view.dashboard_response("/logical/actors"), "data", "actors")
+    found = {row["actor_id"]: _actor(row, nested_dict(measured, row["actor_id"])) for row in rows}
+    end_open_rows_for_browsers(request, view, found.values(), "startTime", "endTime")
     return found
 
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     optional = {"placementGroupId": row["placement_group_id"], "callSite": row["call_site"]}
-    told = {} if measured.get("state") != "DEAD" else measured
+    dead = {} if measured.get("state") != "DEAD" else measured
     return {
         "gpus": [],
         "tpus": [],
@@ -45,22 +42,22 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         "state": row["state"],
         "pid": row["pid"] or 0,
         "address": {
-            "nodeId": row["node_id"] or _NIL,
+            "nodeId": row["node_id"] or _NIL_ID,
             "ipAddress": row["node_ip"] or "",
             "port": row["port"] or 0,
-            "workerId": row["worker_id"] or _NIL,
+            "workerId": row["worker_id"] or _NIL_ID,
         },
         "name": row["name"] or "",
         "numRestarts": str(row["num_restarts"]),
         "className": row["class_name"] or "",
         "actorClass": row["class_name"] or "",
-        # Events are some milliseconds later than what the dashboard says.
+        # The dashboard's times are some milliseconds earlier than those of events.
         "startTime": measured.get("startTime") or row["start_time_ms"] or 0,
-        "endTime": told.get("endTime") or row["end_time_ms"] or 0,
-        "timestamp": told.get("timestamp") or float(row["end_time_ms"] or row["changed_ms"] or 0),
+        "endTime": dead.get("endTime") or row["end_time_ms"] or 0,
+        "timestamp": dead.get("timestamp") or float(row["end_time_ms"] or row["changed_ms"] or 0),
         "reprName": row["repr_name"] or measured.get("reprName") or "",
-        "labelSelector": parsed(row["label_selector"], {}),
-        "requiredResources": plain_resources(parsed(row["required_resources"], {})),
+        "labelSelector": decode_json(row["label_selector"], {}),
+        "requiredResources": plain_resources(decode_json(row["required_resources"], {})),
         "exitDetail": exit_detail(row),
         **({"workerId": row["worker_id"]} if row["worker_id"] else {}),
         **{key: value for key, value in optional.items() if value},
@@ -68,15 +65,15 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def exit_detail(row: dict[str, Any]) -> str:
-    for name, context in parsed(row["death_cause"], {}).items():
-        text = context.get(_DEATHS.get(name, "")) if isinstance(context, dict) else None
+    for name, context in decode_json(row["death_cause"], {}).items():
+        text = context.get(_DEATH_MESSAGE_FIELDS.get(name, "")) if isinstance(context, dict) else None
         if text:
             return str(text)
     return "The session ended before Ray reported an end." if row["closed_by_history"] else "-"
 
 
 def plain_resources(resources: dict[str, float]) -> dict[str, float]:
-    """Names that Ray makes for a placement group's bundles, mapped back to what was asked for."""
+    """Map the resource names that Ray makes for bundles of a placement group back to the requested names."""
     plain: dict[str, float] = {}
     for name, amount in resources.items():
         base, _, suffix = name.partition("_group_")
@@ -85,24 +82,3 @@ def plain_resources(resources: dict[str, float]) -> dict[str, float]:
         elif base != "bundle":
             plain[base] = amount
     return plain
-
-
-async def actors(request: Request, view: SessionView) -> Response:
-    wanted = request.query_params.get("ids")
-    filters = [Filter("actor_id", "in", wanted.split(","))] if wanted else []
-    await view.index.fetched(Query("actors"))
-    most = await view.index.most(Query("actors", filters=tuple(filters)), FEW)
-    async with request.app.state.answers.place(most):
-        return rest_answer("All actors fetched.", {"actors": await dashboard_actors(request, view, *filters)})
-
-
-async def actor(request: Request, view: SessionView) -> Response:
-    name = request.path_params["actor"]
-    found = await dashboard_actors(request, view, Filter("actor_id", "=", name))
-    return rest_answer("Actor details fetched.", {"detail": google_style(found.get(name.lower()))})
-
-
-ROUTES: list[BaseRoute] = [
-    get("/logical/actors", actors),
-    get("/logical/actors/{actor}", actor),
-]

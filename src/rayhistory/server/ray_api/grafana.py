@@ -1,4 +1,4 @@
-"""In which versions of Ray's dashboard a session can be shown, and the Grafana that its pages link to."""
+"""Links from Ray's dashboard to a Grafana, with the time range of the session."""
 
 import re
 from html import escape
@@ -9,17 +9,18 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError
-from rayhistory.server.answers import json_answer, rest_answer, text_answer
-from rayhistory.server.catalogue import RUNNING
-from rayhistory.server.frontend import PARAMETER, Frontends
-from rayhistory.server.routing import answer_to, get, get_plain, own_answer_to, selection_of, view_of
-from rayhistory.server.throughray import through_ray
+from rayhistory.server.http.error_responses import ray_error_response
+from rayhistory.server.http.ray_proxy import is_ray_proxy_request
+from rayhistory.server.http.responses import rest_response, text_response
+from rayhistory.server.http.session_handlers import plain_route, selection_of, view_of, view_route
+from rayhistory.server.untrusted_json import nested_dict
 from rayhistory.server.view import SessionView
+from rayhistory.sessions.catalog import RUNNING
 
-# Relative: pages look for Grafana below the session's address, and from there are sent to the session's time.
-_HOST = "grafana"
-_PAGE = re.compile(r"(d|d-solo)/[\w-]{1,64}(/[\w-]*)?", re.ASCII)
-_ABOUT_GRAFANA = {
+# A relative URL: pages open Grafana below the path of the session, where the time range is added.
+_GRAFANA_HOST = "grafana"
+_GRAFANA_PAGE = re.compile(r"(d|d-solo)/[\w-]{1,64}(/[\w-]*)?", re.ASCII)
+_GRAFANA_DEFAULTS = {
     "grafanaOrgId": "1",
     "dashboardUids": {
         "default": "rayDefaultDashboard",
@@ -32,56 +33,52 @@ _ABOUT_GRAFANA = {
 }
 
 
-async def dashboards(request: Request, view: SessionView) -> Response:
-    frontends: Frontends = request.app.state.frontends
-    return json_answer(frontends.choice(view.index.manifest.ray_version, request.query_params.get(PARAMETER)))
-
-
 async def grafana_health(request: Request) -> Response:
-    """What the cluster's own Grafana was called there, as far as its dashboard said so."""
+    """Return the Grafana settings that the cluster's dashboard reported, with defaults for the rest."""
     if not request.app.state.grafana_url:
-        return rest_answer("Grafana is not connected to this history.", {"grafanaHost": "DISABLED"})
+        return rest_response("Grafana is not configured (--grafana-url).", {"grafanaHost": "DISABLED"})
     try:
         view = await view_of(request)
-        kept = await view.snapshot("/api/grafana_health")
+        stored = await view.dashboard_response("/api/grafana_health")
     except RayHistoryError as error:
-        return answer_to(error)
-    said = kept.get("data") if isinstance(kept, dict) else None
-    said = said if isinstance(said, dict) else {}
-    about = _ABOUT_GRAFANA | {name: value for name, value in said.items() if name in _ABOUT_GRAFANA}
-    return rest_answer("Grafana running", {"grafanaHost": _HOST, "sessionName": view.ref.session, **about})
+        return ray_error_response(error)
+    reported = nested_dict(stored, "data")
+    health = _GRAFANA_DEFAULTS | {name: value for name, value in reported.items() if name in _GRAFANA_DEFAULTS}
+    return rest_response("Grafana running", {"grafanaHost": _GRAFANA_HOST, "sessionName": view.ref.session, **health})
 
 
 async def prometheus_health(request: Request) -> Response:
     if request.app.state.grafana_url:
-        return rest_answer("prometheus running", {})
-    return rest_answer("There are no live metrics of a cluster that is gone.", {}, result=False)
+        return rest_response("prometheus running", {})
+    return rest_response("Prometheus is not configured (--grafana-url).", {}, result=False)
 
 
 async def to_grafana(request: Request, view: SessionView) -> Response:
-    """The same page of Grafana, in the session's time: the frontends ask for the last minutes before now."""
+    """Redirect to the same page of Grafana with the time range of the session.
+
+    Frontends request the last minutes before now.
+    """
     page = request.path_params["page"].rstrip("/")
-    if not request.app.state.grafana_url or not _PAGE.fullmatch(page):
-        return text_answer("404: Not Found", 404)
-    asked = dict(request.query_params)
+    if not request.app.state.grafana_url or not _GRAFANA_PAGE.fullmatch(page):
+        return text_response("404: Not Found", 404)
+    params = dict(request.query_params)
     first, last = view.index.manifest.first_ns, selection_of(request).as_of_ms or view.last_ms
-    if first and not asked.get("from", "").isdecimal():
-        asked["from"] = str(first // 1_000_000)
+    if first and not params.get("from", "").isdecimal():
+        params["from"] = str(first // 1_000_000)
     if view.state == RUNNING and selection_of(request).as_of_ms is None:
-        asked["to"] = asked.get("to", "now")
+        params["to"] = params.get("to", "now")
     else:
-        asked.pop("refresh", None)
-        if not asked.get("to", "").isdecimal():
-            asked["to"] = str(last)
-    address = f"{request.app.state.grafana_url}/{page}?{urlencode(asked)}"
-    if through_ray(request):  # which would follow a redirect, and bring Grafana's page to the wrong address
-        return HTMLResponse(f'<meta http-equiv="refresh" content="0; url={escape(address)}">')
-    return RedirectResponse(address, 302)
+        params.pop("refresh", None)
+        if not params.get("to", "").isdecimal():
+            params["to"] = str(last)
+    url = f"{request.app.state.grafana_url}/{page}?{urlencode(params)}"
+    if is_ray_proxy_request(request):  # its proxy follows redirects itself, so Grafana's page would get the wrong URL
+        return HTMLResponse(f'<meta http-equiv="refresh" content="0; url={escape(url)}">')
+    return RedirectResponse(url, 302)
 
 
 ROUTES: list[BaseRoute] = [
-    get("/api/history/dashboards", dashboards, keep=False, failed=own_answer_to),
-    get("/grafana/{page:path}", to_grafana, keep=False),
-    get_plain("/api/grafana_health", grafana_health),
-    get_plain("/api/prometheus_health", prometheus_health),
+    view_route("/grafana/{page:path}", to_grafana, cache=False),
+    plain_route("/api/grafana_health", grafana_health),
+    plain_route("/api/prometheus_health", prometheus_health),
 ]

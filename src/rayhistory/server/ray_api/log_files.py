@@ -1,4 +1,4 @@
-"""Ray's log API: which files a node has, and what is in one of them. Mistakes are told in plain text, as Ray does."""
+"""Ray's log API: the log files of a node, and their content. Errors are plain text, as in Ray."""
 
 import asyncio
 import math
@@ -7,40 +7,40 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.datastructures import QueryParams
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from rayhistory.errors import LogNotFound, UsageError
-from rayhistory.layout import SessionRef
-from rayhistory.server.answers import ray_error, rest_answer, text_answer
-from rayhistory.server.byterange import NoSuchRange, asked_range, range_headers
-from rayhistory.server.catalogue import RUNNING
-from rayhistory.server.logfiles import Logs, start_of_last_lines
-from rayhistory.server.logfind import ERR, OUT, Found, Wanted, find_log, known_node, node_of_ip
-from rayhistory.server.logflow import begun, followed, nothing, pieces, whole_characters
-from rayhistory.server.logglob import listed
-from rayhistory.server.routing import get, resolver_of, selection_of
+from rayhistory.errors import LogNotFound, RangeNotSatisfiable, UsageError
+from rayhistory.server.http.byte_range import parse_range, range_headers
+from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.responses import rest_failure, rest_response, text_response
+from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.logs.follow import follow, session_has_ended
+from rayhistory.server.logs.listing import group_logs
+from rayhistory.server.logs.locate import ERR, OUT, LogQuery, LogRange, check_node, find_log, node_by_ip
+from rayhistory.server.logs.source import LogSource, start_of_last_lines
+from rayhistory.server.logs.stream import empty_body, prefetch_first, read_range, split_at_characters
 from rayhistory.server.view import SessionView
 
 _DEFAULT_LINES = 1000
-_SHORTEST_INTERVAL = 0.2
+_MIN_INTERVAL_S = 0.2
 
 
 async def list_logs(request: Request, view: SessionView) -> Response:
     query = request.query_params
     node_id, node_ip = query.get("node_id"), query.get("node_ip")
     if not node_id and not node_ip:
-        return ray_error("Both node id and node ip are not provided. Please provide at least one of them.", 400)
-    node_id = node_id or await node_of_ip(view, node_ip or "")
+        return rest_failure("Both node id and node ip are not provided. Please provide at least one of them.", 400)
+    node_id = node_id or await node_by_ip(view, node_ip or "")
     if not node_id:
-        return ray_error(f"Cannot find matching node_id for a given node ip {node_ip}", 404)
+        return rest_failure(f"Cannot find matching node_id for a given node ip {node_ip}", 404)
     try:
-        files = await view.logs.files(await known_node(view, node_id))
-        groups = await asyncio.to_thread(listed, [file.path for file in files], query.get("glob", "*"))
+        files = await view.logs.files(await check_node(view, node_id))
+        groups = await asyncio.to_thread(group_logs, [file.path for file in files], query.get("glob", "*"))
     except (LogNotFound, UsageError) as error:
-        return ray_error(str(error), 500)
-    return rest_answer("", {"result": groups})
+        return rest_failure(str(error), 500, error_headers(error))
+    return rest_response("", {"result": groups})
 
 
 async def get_log(request: Request, view: SessionView) -> Response:
@@ -51,56 +51,47 @@ async def get_log(request: Request, view: SessionView) -> Response:
         "X-Content-Type-Options": "nosniff",
     }
     try:
-        lines, interval = _number(query, "lines", _DEFAULT_LINES), _interval(query)
-        found = await find_log(view, await _wanted(request, view))
-        start = await _start(view.logs, found, lines or _DEFAULT_LINES)
-        found = msgspec.structs.replace(found, start=start)
+        lines, interval = _parse_int(query, "lines", _DEFAULT_LINES), _parse_interval(query)
+        log_range = await find_log(view, await _parse_log_query(request, view))
+        start = await _first_byte(view.logs, log_range, lines or _DEFAULT_LINES)
+        log_range = msgspec.structs.replace(log_range, start=start)
         ansi = query.get("filter_ansi_code", "").lower() != "true"
         if request.path_params["media_type"] == "stream":
-            blocks = followed(view.logs, found, lambda: session_is_over(request, view.ref), interval)
+            blocks = follow(view.logs, log_range, lambda: session_has_ended(request, view.ref), interval)
         elif ansi:
-            return await _file(request, view.logs, found, headers)
+            return await _file_response(request, view.logs, log_range, headers)
         else:
-            blocks = pieces(view.logs, found)
+            blocks = read_range(view.logs, log_range)
         if request.method == "HEAD":
-            return StreamingResponse(nothing(), 200, headers)
-        return StreamingResponse(await begun(whole_characters(blocks, ansi=ansi)), 200, headers)
+            return StreamingResponse(empty_body(), 200, headers)
+        return StreamingResponse(await prefetch_first(split_at_characters(blocks, ansi=ansi)), 200, headers)
     except (LogNotFound, UsageError) as error:
-        return text_answer(str(error), 500)
+        return text_response(str(error), 500, error_headers(error))
 
 
-async def _file(request: Request, logs: Logs, found: Found, headers: dict[str, str]) -> Response:
-    """As it is, or the part of it that was asked for.
+async def _file_response(request: Request, logs: LogSource, log_range: LogRange, headers: dict[str, str]) -> Response:
+    """Return the bytes of a file unchanged, or the requested byte range.
 
-    The whole has no length, unless that is all that was asked for: Ray's client decodes piece by piece, and only what
-    has no length arrives in our pieces.
+    The whole file is sent without Content-Length: Ray's client decodes chunk by chunk, and only a response without a
+    length reaches it in the chunks sent here, which never split a character.
     """
-    size, headers = found.end - found.start, {**headers, "Accept-Ranges": "bytes"}
+    size, headers = log_range.end - log_range.start, {**headers, "Accept-Ranges": "bytes"}
     try:
-        part = asked_range(request, size)
-    except NoSuchRange:
+        part = parse_range(request, size)
+    except RangeNotSatisfiable:
         return Response(status_code=416, headers={"Accept-Ranges": "bytes", "Content-Range": f"bytes */{size}"})
     status = 200
     if part:
         status, headers = 206, headers | range_headers(*part, size)
-        found = msgspec.structs.replace(found, start=found.start + part[0], end=found.start + part[1])
+        log_range = msgspec.structs.replace(log_range, start=log_range.start + part[0], end=log_range.start + part[1])
     if request.method == "HEAD":
         return Response(status_code=status, headers={"Content-Length": str(size), **headers})
-    return StreamingResponse(await begun(whole_characters(pieces(logs, found), ansi=True)), status, headers)
+    return StreamingResponse(
+        await prefetch_first(split_at_characters(read_range(logs, log_range), ansi=True)), status, headers
+    )
 
 
-async def session_is_over(connection: HTTPConnection, ref: SessionRef) -> bool:
-    """Whether nothing will be appended to its logs any more; nor is there more to see as of a moment.
-
-    It is asked by its own name: what was the latest session when it was opened need not be that now.
-    """
-    if selection_of(connection).as_of_ms is not None:
-        return True
-    catalogue = resolver_of(connection).catalogue
-    return catalogue.state(await catalogue.find(ref.namespace, ref.cluster, ref.session)) != RUNNING
-
-
-async def _wanted(request: Request, view: SessionView) -> Wanted:
+async def _parse_log_query(request: Request, view: SessionView) -> LogQuery:
     query, media_type = request.query_params, request.path_params["media_type"]
     node_id, node_ip, suffix = query.get("node_id"), query.get("node_ip"), query.get("suffix", OUT)
     named = [query.get(name) for name in ("actor_id", "task_id", "pid", "filename", "submission_id")]
@@ -125,20 +116,20 @@ async def _wanted(request: Request, view: SessionView) -> Wanted:
         )
     if suffix not in (OUT, ERR):
         raise UsageError(f"Invalid suffix: {suffix}. Must be one of 'out' or 'err'.")
-    return Wanted(
-        node_id or (await node_of_ip(view, node_ip) if node_ip else None),
+    return LogQuery(
+        node_id or (await node_by_ip(view, node_ip) if node_ip else None),
         query.get("actor_id"),
-        _number(query, "incarnation", 0) if query.get("incarnation") else None,
+        _parse_int(query, "incarnation", 0) if query.get("incarnation") else None,
         query.get("task_id"),
-        _number(query, "attempt_number", 0) if "attempt_number" in query else None,
+        _parse_int(query, "attempt_number", 0) if "attempt_number" in query else None,
         query.get("submission_id"),
-        _number(query, "pid", 0) if query.get("pid") else None,
+        _parse_int(query, "pid", 0) if query.get("pid") else None,
         query.get("filename"),
         suffix,
     )
 
 
-def _number(query: QueryParams, name: str, default: int) -> int:
+def _parse_int(query: QueryParams, name: str, default: int) -> int:
     text = query.get(name) or str(default)
     try:
         return int(text)
@@ -146,7 +137,7 @@ def _number(query: QueryParams, name: str, default: int) -> int:
         raise UsageError(f"{name} must be a whole number, not {text!r}") from None
 
 
-def _interval(query: QueryParams) -> float:
+def _parse_interval(query: QueryParams) -> float:
     text = query.get("interval") or "1"
     try:
         interval = float(text)
@@ -154,13 +145,13 @@ def _interval(query: QueryParams) -> float:
         interval = math.nan
     if not 0 <= interval < math.inf:
         raise UsageError(f"interval must be a number of seconds, not {text!r}")
-    return max(interval, _SHORTEST_INTERVAL)
+    return max(interval, _MIN_INTERVAL_S)
 
 
-async def _start(logs: Logs, found: Found, lines: int) -> int:
+async def _first_byte(logs: LogSource, log_range: LogRange, lines: int) -> int:
     if lines < 0:
-        return found.start
-    return await start_of_last_lines(logs, found.node, found.path, found.end, lines, start=found.start)
+        return log_range.start
+    return await start_of_last_lines(logs, log_range.node, log_range.path, log_range.end, lines, start=log_range.start)
 
 
 def _attachment(name: str) -> str:
@@ -169,6 +160,6 @@ def _attachment(name: str) -> str:
 
 
 ROUTES: list[BaseRoute] = [
-    get("/api/v0/logs", list_logs, keep=False),
-    get("/api/v0/logs/{media_type}", get_log, keep=False),
+    view_route("/api/v0/logs", list_logs, cache=False),
+    view_route("/api/v0/logs/{media_type}", get_log, cache=False),
 ]

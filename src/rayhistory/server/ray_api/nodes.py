@@ -1,4 +1,4 @@
-"""Nodes as the dashboard's pages read them: from events, with what the dashboard last measured on each."""
+"""Nodes in the shape that the dashboard's pages read: from events, with statistics of the last dashboard response."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory.index.query import Filter
-from rayhistory.server.answers import google_style, inside, objects, parsed, rest_answer
-from rayhistory.server.routes.actors import dashboard_actors
-from rayhistory.server.routing import get
+from rayhistory.index.query.query import Filter
+from rayhistory.server.http.responses import google_style, rest_response
+from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.ray_api.dashboard_actors import dashboard_actors
+from rayhistory.server.untrusted_json import decode_json, dicts_in, nested_dict
 from rayhistory.server.view import SessionView
 
-_SUMMARY = "/nodes?view=summary"
+_SUMMARY_PATH = "/nodes?view=summary"
 
-_NOTHING_MEASURED: dict[str, Any] = {
+_DEFAULT_STATS: dict[str, Any] = {
     "cpu": 0.0,
     "cpus": [0, 0],
     "bootTime": 0,
@@ -25,18 +26,18 @@ _NOTHING_MEASURED: dict[str, Any] = {
     "gpus": [],
     "tpus": [],
 }
-"""What the node's page reads without asking whether it is there."""
+"""Fields that the node page reads without checking that they exist."""
 
 
 def displayed_state(row: dict[str, Any]) -> str:
-    """A node that lived until the session's end counts as alive here: the Logs page lists no others."""
+    """Return the state for the pages. A node that was alive at session end is ALIVE, or the Logs page would hide it."""
     return "ALIVE" if row["closed_by_history"] else str(row["state"])
 
 
 def _node(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    raylet = inside(measured, "raylet")
+    raylet = nested_dict(measured, "raylet")
     return {
-        **_NOTHING_MEASURED,
+        **_DEFAULT_STATS,
         "now": (row["end_time_ms"] or row["start_time_ms"] or 0) / 1000,
         "hostname": row["hostname"] or row["node_name"] or "",
         "ip": row["node_ip"] or "",
@@ -47,7 +48,7 @@ def _node(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 def _raylet(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     state = displayed_state(row)
-    resources = parsed(row["resources"], {})
+    resources = decode_json(row["resources"], {})
     return {
         "nodeId": row["node_id"],
         "nodeManagerAddress": row["node_ip"] or "",
@@ -56,11 +57,11 @@ def _raylet(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         "nodeName": row["node_name"] or "",
         "instanceId": row["instance_id"] or "",
         "instanceTypeName": row["instance_type_name"] or "",
-        "nodeTypeName": measured.get("nodeTypeName") or parsed(row["labels"], {}).get("ray.io/node-group", ""),
+        "nodeTypeName": measured.get("nodeTypeName") or decode_json(row["labels"], {}).get("ray.io/node-group", ""),
         "startTimeMs": str(row["start_time_ms"] or 0),
         "endTimeMs": "0" if state == "ALIVE" else str(row["end_time_ms"] or 0),
         "isHeadNode": row["is_head"],
-        "labels": parsed(row["labels"], {}),
+        "labels": decode_json(row["labels"], {}),
         "numWorkers": measured.get("numWorkers", 0),
         "objectStoreUsedMemory": measured.get("objectStoreUsedMemory", 0),
         "objectStoreAvailableMemory": measured.get(
@@ -72,13 +73,13 @@ def _raylet(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logical_resources(row: dict[str, Any]) -> str:
-    """What could be used on a node, where it is not known how much was in use."""
+    """Return the total resources of a node, with unknown usage shown as zero."""
     lines = []
-    for name, amount in sorted(parsed(row["resources"], {}).items()):
+    for name, amount in sorted(decode_json(row["resources"], {}).items()):
         if name.startswith(("node:", "accelerator_type:")) or not _is_amount(amount):
             continue
         if "memory" in name:
-            lines.append(f"0B/{_size(amount)} {name}")
+            lines.append(f"0B/{_format_bytes(amount)} {name}")
         else:
             lines.append(f"0.0/{float(amount)} {name}")
     return "\n".join(lines)
@@ -88,7 +89,7 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and 0 <= value < 2**63
 
 
-def _size(number: float) -> str:
+def _format_bytes(number: float) -> str:
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= size:
             return f"{number / size:.2f}{unit}"
@@ -96,17 +97,17 @@ def _size(number: float) -> str:
 
 
 async def nodes(request: Request, view: SessionView) -> Response:
-    kind = request.query_params.get("view", "summary").lower()
+    view_name = request.query_params.get("view", "summary").lower()
     rows = await view.rows("nodes", sort=("-is_head", "start_time_ms"))
-    if kind == "hostnamelist":
+    if view_name == "hostnamelist":
         names = [row["hostname"] or row["node_name"] for row in rows if displayed_state(row) == "ALIVE"]
-        return rest_answer("Node hostname list fetched.", {"hostNameList": list(dict.fromkeys(names))})
-    if kind != "summary":
-        return rest_answer(f"Unknown view {kind}", {}, result=False, status=500)
-    answer = inside(await view.snapshot(_SUMMARY), "data")
-    measured = {str(inside(node, "raylet").get("nodeId")): node for node in objects(answer.get("summary"))}
-    usage = inside(answer, "nodeLogicalResources")
-    return rest_answer(
+        return rest_response("Node hostname list fetched.", {"hostNameList": list(dict.fromkeys(names))})
+    if view_name != "summary":
+        return rest_response(f"Unknown view {view_name}", {}, result=False, status=500)
+    summary = nested_dict(await view.dashboard_response(_SUMMARY_PATH), "data")
+    measured = {str(nested_dict(node, "raylet").get("nodeId")): node for node in dicts_in(summary.get("summary"))}
+    usage = nested_dict(summary, "nodeLogicalResources")
+    return rest_response(
         "Node summary fetched.",
         {
             "summary": [_node(row, measured.get(row["node_id"], {})) for row in rows],
@@ -118,27 +119,31 @@ async def nodes(request: Request, view: SessionView) -> Response:
 
 
 async def node(request: Request, view: SessionView) -> Response:
-    name = request.path_params["node"]
-    row = await view.row("nodes", Filter("node_id", "=", name))
+    node_id = request.path_params["node"]
+    row = await view.row("nodes", Filter("node_id", "=", node_id))
     if row is None:
-        raylet = {"nodeId": name, "objectStoreUsedMemory": 0, "objectStoreAvailableMemory": 0, "stateMessage": None}
-        nothing = {**_NOTHING_MEASURED, "raylet": raylet, "actors": {}, "workers": []}
-        return rest_answer("Node details fetched.", {"detail": nothing})
-    measured = inside(await view.snapshot(f"/nodes/{row['node_id']}"), "data", "detail")
+        raylet = {"nodeId": node_id, "objectStoreUsedMemory": 0, "objectStoreAvailableMemory": 0, "stateMessage": None}
+        empty = {**_DEFAULT_STATS, "raylet": raylet, "actors": {}, "workers": []}
+        return rest_response("Node details fetched.", {"detail": empty})
+    measured = nested_dict(await view.dashboard_response(f"/nodes/{row['node_id']}"), "data", "detail")
     detail = _node(row, measured)
     detail["actors"] = google_style(await dashboard_actors(request, view, Filter("node_id", "=", row["node_id"])))
-    detail["workers"] = [_worker(worker) for worker in objects(measured.get("workers"))]
-    return rest_answer("Node details fetched.", {"detail": detail})
+    detail["workers"] = [_worker(worker) for worker in dicts_in(measured.get("workers"))]
+    return rest_response("Node details fetched.", {"detail": detail})
 
 
 def _worker(worker: dict[str, Any]) -> dict[str, Any]:
-    """The page reads the first core worker's statistics, and every figure of memory, without asking whether there is
-    one: on Linux Ray has some figures of memory that are none."""
-    memory = {name: amount for name, amount in inside(worker, "memoryInfo").items() if isinstance(amount, int | float)}
-    return {**worker, "memoryInfo": memory, "coreWorkerStats": objects(worker.get("coreWorkerStats")) or [{}]}
+    """Add the fields that the page reads without checking: statistics of a core worker, and memory values as numbers.
+
+    On Linux, Ray reports some memory values that are not numbers.
+    """
+    memory = {
+        name: amount for name, amount in nested_dict(worker, "memoryInfo").items() if isinstance(amount, int | float)
+    }
+    return {**worker, "memoryInfo": memory, "coreWorkerStats": dicts_in(worker.get("coreWorkerStats")) or [{}]}
 
 
 ROUTES: list[BaseRoute] = [
-    get("/nodes", nodes),
-    get("/nodes/{node}", node),
+    view_route("/nodes", nodes),
+    view_route("/nodes/{node}", node),
 ]

@@ -1,4 +1,4 @@
-"""The parameters of Ray's State API, read as Ray reads them, and its filters turned into those of the index."""
+"""Query parameters of Ray's State API, parsed as Ray parses them, and its filters as filters of the index."""
 
 import binascii
 from typing import Any
@@ -7,46 +7,46 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from rayhistory.errors import UsageError
-from rayhistory.index.query import Filter
-from rayhistory.server.state_schema import Column, Kind, Schema
+from rayhistory.index.query.query import Filter
+from rayhistory.server.ray_api.state_schema import FilterType, StateColumn, StateSchema
 
 DEFAULT_LIMIT = 100
-_LARGEST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 _TRUE, _FALSE = ("True", "true", "1"), ("False", "false", "0")
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """One filter: its value has the type of the column, or is still text where Ray does not convert it."""
+class StateFilter(msgspec.Struct, frozen=True):
+    """One filter. The value has the type of the column, or is text where Ray does not convert it."""
 
-    column: Column
+    column: StateColumn
     equal: bool
     value: str | int | bool
 
-    def holds(self, row: dict[str, Any]) -> bool:
-        """Whether a row that is not in the index passes."""
-        found = row.get(self.column.name)
-        if isinstance(found, str) and isinstance(self.value, str):
-            return (found.lower() == self.value.lower()) == self.equal
-        return (found == self.value) == self.equal
+    def matches(self, row: dict[str, Any]) -> bool:
+        """Return True if a row that does not come from the index passes."""
+        value = row.get(self.column.name)
+        if isinstance(value, str) and isinstance(self.value, str):
+            return (value.lower() == self.value.lower()) == self.equal
+        return (value == self.value) == self.equal
 
 
-class Options(msgspec.Struct, frozen=True):
+class ListOptions(msgspec.Struct, frozen=True):
     limit: int
     detail: bool
     exclude_driver: bool
-    conditions: tuple[Condition, ...]
+    filters: tuple[StateFilter, ...]
 
 
-def list_options(query: QueryParams, schema: Schema) -> Options:
+def parse_list_options(query: QueryParams, schema: StateSchema) -> ListOptions:
     limit = _number(query, "limit", DEFAULT_LIMIT)
     _number(query, "timeout", 30)
     if limit < 0:
         raise UsageError(f"Given limit {limit} is negative. Use 0 or more.")
-    return Options(
-        min(limit, _LARGEST),
+    return ListOptions(
+        min(limit, _MAX_INT64),
         _bool(query.get("detail", "false")),
         _bool(query.get("exclude_driver", "true")),
-        conditions(query, schema),
+        parse_filters(query, schema),
     )
 
 
@@ -57,23 +57,23 @@ def _number(query: QueryParams, name: str, default: int) -> int:
         raise UsageError(f"{name}: {error}") from None
 
 
-def conditions(query: QueryParams, schema: Schema) -> tuple[Condition, ...]:
+def parse_filters(query: QueryParams, schema: StateSchema) -> tuple[StateFilter, ...]:
     keys, predicates, values = (query.getlist(f"filter_{part}") for part in ("keys", "predicates", "values"))
     if not len(keys) == len(predicates) == len(values):
         raise UsageError(
             f"{len(keys)} filter_keys, {len(predicates)} filter_predicates and {len(values)} filter_values are given. "
             "Each filter needs one of each."
         )
-    return tuple(_condition(schema, *given) for given in zip(keys, predicates, values, strict=True))
+    return tuple(_parse_filter(schema, *parts) for parts in zip(keys, predicates, values, strict=True))
 
 
-def _condition(schema: Schema, key: str, predicate: str, value: str) -> Condition:
+def _parse_filter(schema: StateSchema, key: str, predicate: str, value: str) -> StateFilter:
     if predicate not in ("=", "!="):
         raise UsageError(f"Unsupported filter predicate {predicate} is given. Available predicates: =, !=.")
     name, equal = key.lower(), predicate == "="
     column = schema.column(name)
     if column is None or not column.filterable:
-        supported = "{" + ", ".join(f"'{one}'" for one in schema.filterable) + "}"
+        supported = "{" + ", ".join(f"'{column}'" for column in schema.filterable) + "}"
         raise UsageError(
             f"The given filter column {name} is not supported. Enter filters with –-filter key=value "
             f"or –-filter key!=value Supported filter columns: {supported}"
@@ -81,12 +81,12 @@ def _condition(schema: Schema, key: str, predicate: str, value: str) -> Conditio
     if name in schema.id_sizes and (equal or schema.table == "tasks"):
         check_id(value, schema.id_sizes[name])
     if name == "state" and equal and schema.states and value.upper() not in schema.states:
-        raise UsageError(f"Invalid {schema.what} state for filtering: {value.upper()}")
-    return Condition(column, equal, _converted(column, equal, value))
+        raise UsageError(f"Invalid {schema.state_label} state for filtering: {value.upper()}")
+    return StateFilter(column, equal, _convert(column, equal, value))
 
 
 def check_id(value: str, size: int) -> None:
-    """Ray reads ids of filters before it looks for them."""
+    """Raise UsageError for an invalid id, as Ray does before it looks for the id."""
     try:
         length = len(binascii.unhexlify(value))
     except ValueError as error:
@@ -95,8 +95,8 @@ def check_id(value: str, size: int) -> None:
         raise UsageError(f"ID string needs to have length {size}, got {length}")
 
 
-def _converted(column: Column, equal: bool, value: str) -> str | int | bool:
-    if column.kind is Kind.INT:
+def _convert(column: StateColumn, equal: bool, value: str) -> str | int | bool:
+    if column.filter_type is FilterType.INT:
         try:
             return int(value)
         except ValueError:
@@ -104,7 +104,7 @@ def _converted(column: Column, equal: bool, value: str) -> str | int | bool:
                 f"Invalid filter `--filter {column.name} {value}` for a int type column. "
                 f"Please provide an integer filter `--filter {column.name} [int]`"
             ) from None
-    if column.kind is Kind.BOOL:
+    if column.filter_type is FilterType.BOOL:
         if value not in _TRUE + _FALSE:
             raise UsageError(
                 f"Invalid filter `--filter {column.name} {value}` for a boolean type column. Please provide "
@@ -112,9 +112,9 @@ def _converted(column: Column, equal: bool, value: str) -> str | int | bool:
                 f"`--filter {column.name} [False|false|0]` for False."
             )
         return value in _TRUE
-    if column.kind is Kind.MAYBE_INT and equal:
+    if column.filter_type is FilterType.MAYBE_INT and equal:
         return _int(value)
-    if column.kind is Kind.MAYBE_BOOL and equal:
+    if column.filter_type is FilterType.MAYBE_BOOL and equal:
         return _bool(value)
     return value
 
@@ -132,31 +132,31 @@ def _bool(value: str) -> bool:
     return value in _TRUE
 
 
-def index_filters(schema: Schema, given: tuple[Condition, ...]) -> tuple[Filter, ...]:
-    """The same conditions on the columns of the index."""
+def index_filters(schema: StateSchema, state_filters: tuple[StateFilter, ...]) -> tuple[Filter, ...]:
+    """Convert filters to filters on the columns of the index."""
     filters: list[Filter] = []
-    for condition in given:
-        column, value = condition.column, condition.value
-        if not column.source:
+    for state_filter in state_filters:
+        column, value = state_filter.column, state_filter.value
+        if not column.index_column:
             filters.append(Filter(schema.key, "=", None))
             continue
-        operator = "=" if condition.equal else "!="
-        if column.optional and not condition.equal:
-            filters.append(Filter(column.source, "!=", None))
-        if isinstance(value, str) and column.kind not in (Kind.TEXT, Kind.ID):
+        operator = "=" if state_filter.equal else "!="
+        if column.optional and not state_filter.equal:
+            filters.append(Filter(column.index_column, "!=", None))
+        if isinstance(value, str) and column.filter_type not in (FilterType.TEXT, FilterType.ID):
             continue
-        if column.absent is not None and _same(value, column.absent):
-            filters.append(Filter(column.source, operator, None))
-        elif column.kind is Kind.ID and condition.equal:
-            filters.append(Filter(column.source, "in", (str(value).lower(),)))
+        if column.default is not None and _equals_default(value, column.default):
+            filters.append(Filter(column.index_column, operator, None))
+        elif column.filter_type is FilterType.ID and state_filter.equal:
+            filters.append(Filter(column.index_column, "in", (str(value).lower(),)))
         else:
-            filters.append(Filter(column.source, operator, _bounded(value)))
+            filters.append(Filter(column.index_column, operator, _clamp_int64(value)))
     return tuple(filters)
 
 
-def _same(value: str | int, absent: str | int) -> bool:
-    return value.lower() == absent if isinstance(value, str) else value == absent
+def _equals_default(value: str | int, default: str | int) -> bool:
+    return value.lower() == default if isinstance(value, str) else value == default
 
 
-def _bounded(value: str | int) -> str | int:
-    return value if isinstance(value, str | bool) else max(-_LARGEST, min(value, _LARGEST))
+def _clamp_int64(value: str | int) -> str | int:
+    return value if isinstance(value, str | bool) else max(-_MAX_INT64, min(value, _MAX_INT64))

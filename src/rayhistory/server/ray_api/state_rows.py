@@ -1,4 +1,4 @@
-"""Rows of the index in the shape of Ray's State API: the same fields, types and ways to say "nothing"."""
+"""Rows of the index in the shape of Ray's State API: the same fields, types and defaults."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.spans import read_spans
-from rayhistory.events.tables import TASK_STATES, state_column
+from rayhistory.events.merged_tables import TASK_STATES, state_column
+from rayhistory.events.profile_spans import read_spans
 from rayhistory.index.manifest import Nanoseconds
-from rayhistory.index.query import Row
-from rayhistory.server.answers import parsed, without_ansi
-from rayhistory.server.state_schema import (
+from rayhistory.index.query.query import Row
+from rayhistory.server.http.responses import strip_ansi
+from rayhistory.server.ray_api.state_schema import (
     ACTOR_STATES,
     EXIT_TYPES,
     NIL_TASK,
@@ -22,11 +22,12 @@ from rayhistory.server.state_schema import (
     UNKNOWN_MS,
     WORKER_TYPES,
 )
+from rayhistory.server.untrusted_json import decode_json
 
 _STATE_COLUMNS = tuple((state, state_column(state)) for state in TASK_STATES)
 _LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
-_LAST_SECOND = 253_402_300_799  # of the year 9999
-_NOTHING: Row = {}
+_MAX_TIMESTAMP_S = 253_402_300_799  # the end of the year 9999
+_NO_EXTRA_DATA: Row = {}
 _RUNTIME_ENV_CONFIG = {"setup_timeout_seconds": 600, "eager_install": True, "log_files": []}
 
 TASK_COLUMNS = (
@@ -37,21 +38,21 @@ TASK_COLUMNS = (
 PROFILE_COLUMNS = ("task_id", "attempt", "component_type", "component_id", "node_ip", "spans")
 
 
-def known(word: str | None, words: tuple[str, ...]) -> str:
-    """The word, if Ray's clients know it: they refuse a whole list for one that they do not."""
-    return word if word in words else words[0]
+def known_value(value: str | None, values: tuple[str, ...]) -> str:
+    """Replace a value that Ray's clients do not know: a single one makes them reject the whole list."""
+    return value if value in values else values[0]
 
 
 def task(row: Row) -> Row:
-    """A task as lists without detail show it."""
+    """Return a task without details."""
     shown = {name: row[name] for name in TASK_COLUMNS}
-    shown["type"] = known(row["type"], TASK_TYPES)
+    shown["type"] = known_value(row["type"], TASK_TYPES)
     shown["parent_task_id"] = row["parent_task_id"] or NIL_TASK
     return shown
 
 
 def task_detail(row: Row, profile: list[Row]) -> Row:
-    """A task with its details; `profile` are the rows about what was measured in it."""
+    """Return a task with details. `profile` has its rows of profile events."""
     driver = row["type"] == "DRIVER_TASK"
     return task(row) | {
         "language": row["language"],
@@ -64,19 +65,19 @@ def task_detail(row: Row, profile: list[Row]) -> Row:
         "start_time_ms": _float(row["start_time_ms"]),
         "end_time_ms": _float(row["end_time_ms"]),
         "task_log_info": task_log_info(row),
-        "error_message": without_ansi(row["error_message"]) if row["error_message"] else None,
+        "error_message": strip_ansi(row["error_message"]) if row["error_message"] else None,
         "is_debugger_paused": row["is_debugger_paused"],
         "call_site": row["call_site"],
         "label_selector": _object(row["label_selector"]),
-        "fallback_strategy": parsed(row["fallback_strategy"], None if driver else {"options": []}),
+        "fallback_strategy": decode_json(row["fallback_strategy"], None if driver else {"options": []}),
     }
 
 
 @lru_cache(maxsize=1024)
 def _object(text: str | None) -> dict[str, Any]:
-    """JSON that thousands of tasks have in common; what is made of it is only ever written out."""
-    found: dict[str, Any] = parsed(text, {})
-    return found
+    """Decode JSON that thousands of tasks share. Callers must not modify the result."""
+    decoded: dict[str, Any] = decode_json(text, {})
+    return decoded
 
 
 def _runtime_env_info(serialized: str | None, *, driver: bool) -> Row:
@@ -97,14 +98,14 @@ def _task_events(row: Row) -> list[Row]:
 
 
 def task_log_info(row: Row) -> Row | None:
-    """Where a task's output is: the fields that are known; None when no file is."""
+    """Return the location of a task's output, without unknown fields; None if no file is known."""
     if row["stdout_file"] is None and row["stderr_file"] is None:
         return None
     return {name: row[name] for name in _LOG_FIELDS if row[name] is not None}
 
 
 class _Span(msgspec.Struct, rename="camel", gc=False):
-    """A span as almost all are."""
+    """The usual shape of a span."""
 
     event_name: str
     start_time: Nanoseconds
@@ -123,13 +124,13 @@ _SPANS = msgspec.json.Decoder(list[_Span], strict=False)
 
 
 def profiling_data(profile: list[Row]) -> Row:
-    told = [(row, spans) for row in profile if (spans := _spans(row))]
-    if not told:
+    with_spans = [(row, spans) for row in profile if (spans := _spans(row))]
+    if not with_spans:
         return {}
-    first, spans = told[0] if len(told) == 1 else min(told, key=lambda one: min(map(_ended, one[1])))
-    if len(told) > 1:
-        spans = [span for _, more in told for span in more]
-    spans.sort(key=_ended)
+    first, spans = with_spans[0] if len(with_spans) == 1 else min(with_spans, key=lambda pair: min(map(_end, pair[1])))
+    if len(with_spans) > 1:
+        spans = [span for _, more in with_spans for span in more]
+    spans.sort(key=_end)
     return {
         "component_type": first["component_type"] or "",
         "component_id": first["component_id"] or "",
@@ -141,7 +142,7 @@ def profiling_data(profile: list[Row]) -> Row:
     }
 
 
-def _ended(span: _Span) -> tuple[int, int]:
+def _end(span: _Span) -> tuple[int, int]:
     return span.end_time, span.start_time
 
 
@@ -149,39 +150,39 @@ def _spans(row: Row) -> list[_Span]:
     try:
         return _SPANS.decode(row["spans"])
     except (msgspec.DecodeError, RecursionError):
-        found = read_spans(row)
-        return [_Span(one["event_name"], one["start_ns"], one["end_ns"], one["extra_data"]) for one in found]
+        spans = read_spans(row)
+        return [_Span(span["event_name"], span["start_ns"], span["end_ns"], span["extra_data"]) for span in spans]
 
 
 def extra_data(text: Any) -> Row:
-    """What the program added to a span; it may be anything."""
+    """Decode the data that a program attached to a span. It may be any text."""
     if text == "{}" or not isinstance(text, str):
-        return _NOTHING
-    extra: Row = parsed(text, _NOTHING)
+        return _NO_EXTRA_DATA
+    extra: Row = decode_json(text, _NO_EXTRA_DATA)
     return extra
 
 
 def by_attempt(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
-    """Profiles, or spans of them, by the attempt that they are of."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    """Group profiles or spans by task attempt."""
+    grouped: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        found.setdefault((row["task_id"], row["attempt"]), []).append(row)
-    return found
+        grouped.setdefault((row["task_id"], row["attempt"]), []).append(row)
+    return grouped
 
 
 def actor(row: Row) -> Row:
     return {
         "actor_id": row["actor_id"],
         "class_name": row["class_name"] or "",
-        "state": known(row["state"], ACTOR_STATES),
+        "state": known_value(row["state"], ACTOR_STATES),
         "job_id": row["job_id"],
         "name": row["name"] or "",
         "node_id": row["node_id"],
         "pid": row["pid"] or 0,
         "ray_namespace": row["ray_namespace"] or "",
         "serialized_runtime_env": row["runtime_env"] or "{}",
-        "required_resources": parsed(row["required_resources"], {}),
-        "death_cause": parsed(row["death_cause"], None),
+        "required_resources": decode_json(row["required_resources"], {}),
+        "death_cause": decode_json(row["death_cause"], None),
         "is_detached": row["is_detached"],
         "placement_group_id": row["placement_group_id"],
         "repr_name": row["repr_name"] or "",
@@ -189,8 +190,8 @@ def actor(row: Row) -> Row:
         "num_restarts_due_to_lineage_reconstruction": str(row["lineage_restarts"]),
         "num_restarts_due_to_node_preemption": str(row["preemption_restarts"]),
         "call_site": row["call_site"],
-        "label_selector": parsed(row["label_selector"], {}),
-        "fallback_strategy": parsed(row["fallback_strategy"], None),
+        "label_selector": decode_json(row["label_selector"], {}),
+        "fallback_strategy": decode_json(row["fallback_strategy"], None),
     }
 
 
@@ -199,11 +200,11 @@ def node(row: Row) -> Row:
         "node_id": row["node_id"],
         "node_ip": row["node_ip"] or "",
         "is_head_node": row["is_head"],
-        "state": known(row["state"], NODE_STATES),
+        "state": known_value(row["state"], NODE_STATES),
         "state_message": row["state_message"],
         "node_name": row["node_name"] or "",
-        "resources_total": parsed(row["resources"], {}),
-        "labels": parsed(row["labels"], {}),
+        "resources_total": decode_json(row["resources"], {}),
+        "labels": decode_json(row["labels"], {}),
         "start_time_ms": row["start_time_ms"] or 0,
         "end_time_ms": row["end_time_ms"] or 0,
     }
@@ -213,8 +214,8 @@ def worker(row: Row) -> Row:
     return {
         "worker_id": row["worker_id"],
         "is_alive": row["is_alive"],
-        "worker_type": known(row["worker_type"], WORKER_TYPES),
-        "exit_type": known(row["exit_type"], EXIT_TYPES) if row["exit_type"] else None,
+        "worker_type": known_value(row["worker_type"], WORKER_TYPES),
+        "exit_type": known_value(row["exit_type"], EXIT_TYPES) if row["exit_type"] else None,
         "node_id": row["node_id"] or "",
         "ip": row["ip"] or "",
         "pid": row["pid"] or 0,
@@ -233,12 +234,12 @@ def placement_group(row: Row) -> Row:
         "placement_group_id": row["placement_group_id"],
         "name": row["name"] or "",
         "creator_job_id": row["creator_job_id"] or "",
-        "state": known(row["state"], PLACEMENT_GROUP_STATES),
-        "bundles": parsed(row["bundles"], []),
+        "state": known_value(row["state"], PLACEMENT_GROUP_STATES),
+        "bundles": decode_json(row["bundles"], []),
         "is_detached": row["is_detached"],
-        "stats": parsed(row["stats"], {}),
-        "topology_strategy": parsed(row["topology_strategy"], {}),
-        "topology_assignments": parsed(row["topology_assignments"], {}),
+        "stats": decode_json(row["stats"], {}),
+        "topology_strategy": decode_json(row["topology_strategy"], {}),
+        "topology_assignments": decode_json(row["topology_assignments"], {}),
     }
 
 
@@ -249,13 +250,13 @@ def cluster_event(row: Row) -> Row:
         "source_type": row["source_type"] or "",
         "message": row["message"] or "",
         "event_id": row["event_id"],
-        "custom_fields": parsed(row["custom_fields"], {}),
+        "custom_fields": decode_json(row["custom_fields"], {}),
     }
 
 
 def _time(seconds: int) -> str:
-    """The nearest that a calendar has."""
-    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_SECOND), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """Format a timestamp, clamped to the years that a datetime can represent."""
+    return datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIMESTAMP_S), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _float(value: Any) -> float | None:

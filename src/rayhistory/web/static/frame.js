@@ -1,122 +1,130 @@
-// The bar above Ray's frontend, which knows nothing of it: the address follows what is looked at inside, what is looked
-// at follows the address, and a slider moves both to another moment.
+// The bar above Ray's frontend, which runs unmodified in an iframe. The page's URL mirrors the URL inside the iframe and
+// the other way round; the slider shows the session as of another time.
 "use strict";
 
 (() => {
-  const { remembered, remember, timeText } = window.rayHistory;
+  const { loadPreference, savePreference, formatTime } = window.rayHistory;
   const root = document.documentElement;
-  const FOLDED_KEY = "rayhistory-bar";
+  const BAR_KEY = "rayhistory-bar";
+  const COLLAPSED = "collapsed";
   const REFRESH_MS = 10_000;
-  const AGE_MS = 5_000;
-  const SETTLE_MS = 250;
+  const AGE_REFRESH_MS = 5_000;
+  const SLIDER_DELAY_MS = 250;
   const POLL_MS = 300;
-  const LAST_SEEN = { running: "Up to", ended: "Ended", vanished: "Last seen" };
+  const DATA_AGE_LABELS = { running: "Data as of", ended: "Ended", vanished: "Last data" };
   const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000]];
 
-  if (remembered(FOLDED_KEY) === "folded") root.classList.add("folded");
+  if (loadPreference(BAR_KEY) === COLLAPSED) root.classList.add("bar-collapsed");
 
   const start = () => {
     const element = (id) => document.getElementById(id);
-    const [bar, dashboard, slider, marks] = ["bar", "dashboard", "moment", "marks"].map(element);
-    const { address } = bar.dataset;
-    let course = { state: bar.dataset.state, started_ms: 0, last_ms: Number(bar.dataset.last), gaps: null, failures: [] };
+    const [bar, dashboard, slider, markers] = ["bar", "dashboard", "as-of", "markers"].map(element);
+    const { sessionPath } = bar.dataset;
+    let overview = {
+      state: bar.dataset.state,
+      started_ms: 0,
+      last_ms: Number(bar.dataset.lastMs),
+      gaps: null,
+      failures: [],
+    };
     let loading = false;
-    let known = location.href;
-    let settling = 0;
+    let currentUrl = location.href;
+    let sliderTimer = 0;
 
-    // Addresses
+    // URLs
 
-    const momentIn = (path) => {
-      const found = path.startsWith(address) && /^@(\d+)\/$/.exec(path.slice(address.length));
-      return found ? Number(found[1]) : null;
+    const asOfIn = (path) => {
+      const match = path.startsWith(sessionPath) && /^@(\d+)\/$/.exec(path.slice(sessionPath.length));
+      return match ? Number(match[1]) : null;
     };
 
-    const path = (moment) => `${address}${moment === null ? "" : `@${moment}`}/`;
+    const pathAsOf = (asOf) => `${sessionPath}${asOf === null ? "" : `@${asOf}`}/`;
 
-    const inside = () => {
+    const frameLocation = () => {
       try {
         const { location } = dashboard.contentWindow;
-        return location.pathname.startsWith(`${address}/`) || location.pathname.startsWith(`${address}@`) ? location : null;
+        const inSession = [`${sessionPath}/`, `${sessionPath}@`].some((prefix) => location.pathname.startsWith(prefix));
+        return inSession ? location : null;
       } catch {
         return null;
       }
     };
 
-    const bareAddress = (moment, hash) => {
+    const frameUrl = (asOf, hash) => {
       const query = new URLSearchParams(location.search);
       query.set("bare", "1");
-      return `${path(moment)}?${query}${hash}`;
+      return `${pathAsOf(asOf)}?${query}${hash}`;
     };
 
-    const moment = () => {
-      const asked = momentIn(location.pathname);
-      return asked !== null && (!course.started_ms || asked < course.last_ms) ? asked : null;
+    const shownAsOf = () => {
+      const requested = asOfIn(location.pathname);
+      return requested !== null && (!overview.started_ms || requested < overview.last_ms) ? requested : null;
     };
 
-    // Both ways
+    // Synchronize the page and the iframe
 
     const load = (hash) => {
       loading = true;
       bar.setAttribute("aria-busy", "true");
-      const target = bareAddress(momentIn(location.pathname), hash);
-      if (inside()) dashboard.contentWindow.location.replace(target);
+      const target = frameUrl(asOfIn(location.pathname), hash);
+      if (frameLocation()) dashboard.contentWindow.location.replace(target);
       else dashboard.src = target;
     };
 
-    const followInside = () => {
-      const there = inside();
-      if (!there || loading || location.href !== known) return;
-      const target = `${path(momentIn(there.pathname))}${location.search}${there.hash}`;
+    const followFrame = () => {
+      const inside = frameLocation();
+      if (!inside || loading || location.href !== currentUrl) return;
+      const target = `${pathAsOf(asOfIn(inside.pathname))}${location.search}${inside.hash}`;
       if (target !== `${location.pathname}${location.search}${location.hash}`) history.replaceState(null, "", target);
-      known = location.href;
-      show();
+      currentUrl = location.href;
+      render();
     };
 
-    const followAddress = () => {
-      known = location.href;
-      const there = inside();
-      if (!there || momentIn(there.pathname) !== momentIn(location.pathname)) load(location.hash);
-      else if (there.hash !== location.hash) there.replace(`${there.pathname}${there.search}${location.hash}`);
-      show();
+    const followPage = () => {
+      currentUrl = location.href;
+      const inside = frameLocation();
+      if (!inside || asOfIn(inside.pathname) !== asOfIn(location.pathname)) load(location.hash);
+      else if (inside.hash !== location.hash) inside.replace(`${inside.pathname}${inside.search}${location.hash}`);
+      render();
     };
 
-    const go = (to) => {
-      const target = to === null || to >= course.last_ms ? null : Math.max(Math.round(to), course.started_ms);
-      const hash = (!loading && inside()?.hash) || location.hash;
-      if (target === momentIn(location.pathname)) {
-        show();
+    const goTo = (time) => {
+      const target = time === null || time >= overview.last_ms ? null : Math.max(Math.round(time), overview.started_ms);
+      const hash = (!loading && frameLocation()?.hash) || location.hash;
+      if (target === asOfIn(location.pathname)) {
+        render();
         return;
       }
-      history.pushState(null, "", `${path(target)}${location.search}${hash}`);
-      known = location.href;
+      history.pushState(null, "", `${pathAsOf(target)}${location.search}${hash}`);
+      currentUrl = location.href;
       load(hash);
-      show();
+      render();
     };
 
     dashboard.addEventListener("load", () => {
-      if (!inside()) return;
+      if (!frameLocation()) return;
       loading = false;
       bar.removeAttribute("aria-busy");
       const page = dashboard.contentWindow;
-      if (page.navigation) page.navigation.addEventListener("currententrychange", followInside);
-      else page.setInterval(followInside, POLL_MS);
-      followInside();
+      if (page.navigation) page.navigation.addEventListener("currententrychange", followFrame);
+      else page.setInterval(followFrame, POLL_MS);
+      followFrame();
     });
 
-    // A step back may also move what is inside: it is left alone until that has happened, and until then does not lead.
-    addEventListener("popstate", () => setTimeout(followAddress, POLL_MS));
+    // Going back may also navigate the iframe. Wait until it has, or its old URL would overwrite the page's.
+    addEventListener("popstate", () => setTimeout(followPage, POLL_MS));
 
-    // What the bar says
+    // Texts of the bar
 
-    const age = (then) => {
-      const passed = Date.now() - then;
-      const [name, unit] = UNITS.find(([, size]) => passed >= size) ?? ["s", 1_000];
-      return passed < 1_000 ? "just now" : `${Math.floor(passed / unit)} ${name} ago`;
+    const formatAge = (then) => {
+      const age = Date.now() - then;
+      const [name, unit] = UNITS.find(([, size]) => age >= size) ?? ["s", 1_000];
+      return age < 1_000 ? "just now" : `${Math.floor(age / unit)} ${name} ago`;
     };
 
     const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-    const failed = ({ tasks, actors, jobs }) =>
+    const describeFailures = ({ tasks, actors, jobs }) =>
       [
         tasks && `${plural(tasks, "task")} failed`,
         actors && `${plural(actors, "actor")} died`,
@@ -125,100 +133,103 @@
         .filter(Boolean)
         .join(", ");
 
-    const text = (ms) => timeText(new Date(ms), { second: "2-digit" });
+    const formatSeconds = (ms) => formatTime(new Date(ms), { second: "2-digit" });
 
-    const span = () => Math.max(course.last_ms - course.started_ms, 1);
+    const duration = () => Math.max(overview.last_ms - overview.started_ms, 1);
 
-    const near = (ms) =>
-      course.failures
-        .map((mark) => [Math.abs(mark.at_ms - ms), mark])
-        .filter(([distance]) => distance <= span() / 150)
+    const markerNear = (ms) =>
+      overview.failures
+        .map((marker) => [Math.abs(marker.at_ms - ms), marker])
+        .filter(([distance]) => distance <= duration() / 150)
         .sort(([one], [other]) => one - other)[0]?.[1];
 
-    const word = () => course.state[0].toUpperCase() + course.state.slice(1);
+    const stateLabel = () => overview.state[0].toUpperCase() + overview.state.slice(1);
 
-    const say = (id, words) => {
-      if (element(id).textContent !== words) element(id).textContent = words;
+    const isRunning = () => overview.state === "running";
+
+    const setText = (id, text) => {
+      if (element(id).textContent !== text) element(id).textContent = text;
     };
 
-    const showMoment = (ms) => {
-      const mark = near(ms);
-      const words = [ms >= course.last_ms ? (course.state === "running" ? "Now" : "End") : text(ms), mark && failed(mark)];
-      const output = element("moment-text");
-      say("moment-text", words.filter(Boolean).join(" · "));
-      output.style.setProperty("--place", (ms - course.started_ms) / span());
-      slider.setAttribute("aria-valuetext", output.textContent);
+    const renderSlider = (ms) => {
+      const marker = markerNear(ms);
+      const time = ms < overview.last_ms ? formatSeconds(ms) : isRunning() ? "Now" : "End of session";
+      const label = element("as-of-label");
+      setText("as-of-label", [time, marker && describeFailures(marker)].filter(Boolean).join(" · "));
+      label.style.setProperty("--position", (ms - overview.started_ms) / duration());
+      slider.setAttribute("aria-valuetext", label.textContent);
     };
 
-    const show = () => {
-      const at = moment();
-      root.classList.toggle("past", at !== null);
-      if (at !== null) say("shown", `As of ${text(at)}`);
-      else if (course.last_ms) say("shown", `${LAST_SEEN[course.state]} ${age(course.last_ms)}`);
-      say("changed", at === null ? word() : `As of ${text(at)}`); // read aloud, so not with an age that always changes
-      element("shown").title = course.last_ms ? `Known until ${text(course.last_ms)}` : "";
-      element("at-end").setAttribute("aria-pressed", String(at === null));
-      const from = at ?? course.last_ms + 1;
-      element("failure-before").disabled = !course.failures.some((mark) => mark.at_ms < from);
-      element("failure-after").disabled = !course.failures.some((mark) => mark.at_ms > from);
-      if (!settling) {
-        slider.value = at ?? course.last_ms;
-        showMoment(Number(slider.value));
+    const render = () => {
+      const asOf = shownAsOf();
+      root.classList.toggle("past", asOf !== null);
+      if (asOf !== null) setText("data-age", `As of ${formatSeconds(asOf)}`);
+      else if (overview.last_ms) setText("data-age", `${DATA_AGE_LABELS[overview.state]} ${formatAge(overview.last_ms)}`);
+      // Screen readers announce this text, so it has no age, which would change all the time.
+      setText("announcement", asOf === null ? stateLabel() : `As of ${formatSeconds(asOf)}`);
+      element("data-age").title = overview.last_ms ? `Last data: ${formatSeconds(overview.last_ms)}` : "";
+      element("latest").setAttribute("aria-disabled", String(asOf === null));
+      const from = asOf ?? overview.last_ms + 1;
+      element("previous-failure").disabled = !overview.failures.some((marker) => marker.at_ms < from);
+      element("next-failure").disabled = !overview.failures.some((marker) => marker.at_ms > from);
+      if (!sliderTimer) {
+        slider.value = asOf ?? overview.last_ms;
+        renderSlider(Number(slider.value));
       }
     };
 
-    const showCourse = () => {
-      element("course").hidden = !(course.started_ms > 0 && course.last_ms > course.started_ms);
-      slider.min = course.started_ms;
-      slider.max = course.last_ms;
-      marks.replaceChildren(
-        ...course.failures.map((mark) => {
-          const drawn = document.createElement("i");
-          const place = (mark.at_ms - course.started_ms) / span();
-          drawn.style.setProperty("--place", Math.min(Math.max(place, 0), 1));
-          if (mark.jobs) drawn.className = "job";
-          return drawn;
+    const renderOverview = () => {
+      element("timeline").hidden = !(overview.started_ms > 0 && overview.last_ms > overview.started_ms);
+      slider.min = overview.started_ms;
+      slider.max = overview.last_ms;
+      markers.replaceChildren(
+        ...overview.failures.map((marker) => {
+          const line = document.createElement("i");
+          const position = (marker.at_ms - overview.started_ms) / duration();
+          line.style.setProperty("--position", Math.min(Math.max(position, 0), 1));
+          if (marker.jobs) line.className = "job";
+          return line;
         }),
       );
       const chip = element("state");
-      chip.className = `chip ${course.state}`;
-      chip.lastElementChild.textContent = word();
-      say("at-end", course.state === "running" ? "Now" : "End");
-      if (course.gaps !== null) {
-        element("gaps").hidden = course.gaps === 0;
-        element("gaps").lastElementChild.textContent = plural(course.gaps, "gap");
+      chip.className = `chip ${overview.state}`;
+      chip.lastElementChild.textContent = stateLabel();
+      setText("latest", isRunning() ? "Back to now" : "Jump to end");
+      if (overview.gaps !== null) {
+        element("gaps").hidden = overview.gaps === 0;
+        element("gaps").lastElementChild.textContent = plural(overview.gaps, "gap");
       }
-      show();
+      render();
     };
 
-    const look = async () => {
-      const answer = document.hidden ? null : await fetch(`${address}/api/history/course`).catch(() => null);
-      if (answer?.ok) {
-        course = await answer.json();
-        showCourse();
+    const refresh = async () => {
+      const response = document.hidden ? null : await fetch(`${sessionPath}/api/history/overview`).catch(() => null);
+      if (response?.ok) {
+        overview = await response.json();
+        renderOverview();
       }
-      if (course.state === "running" || !course.started_ms) setTimeout(look, REFRESH_MS);
+      if (isRunning() || !overview.started_ms) setTimeout(refresh, REFRESH_MS);
     };
 
     // The slider
 
-    const settle = () => {
-      clearTimeout(settling);
-      settling = 0;
+    const applySlider = () => {
+      clearTimeout(sliderTimer);
+      sliderTimer = 0;
       const ms = Number(slider.value);
-      go(near(ms)?.at_ms ?? ms);
+      goTo(markerNear(ms)?.at_ms ?? ms);
     };
 
-    const later = () => {
-      clearTimeout(settling);
-      settling = setTimeout(settle, SETTLE_MS);
-      showMoment(Number(slider.value));
+    const scheduleSlider = () => {
+      clearTimeout(sliderTimer);
+      sliderTimer = setTimeout(applySlider, SLIDER_DELAY_MS);
+      renderSlider(Number(slider.value));
     };
 
-    const beside = (direction) => {
-      const from = moment() ?? course.last_ms + 1;
-      const times = course.failures.map((mark) => mark.at_ms).filter((ms) => (ms - from) * direction > 0);
-      if (times.length) go(direction > 0 ? Math.min(...times) : Math.max(...times));
+    const goToFailure = (direction) => {
+      const from = shownAsOf() ?? overview.last_ms + 1;
+      const times = overview.failures.map((marker) => marker.at_ms).filter((ms) => (ms - from) * direction > 0);
+      if (times.length) goTo(direction > 0 ? Math.min(...times) : Math.max(...times));
     };
 
     const STEPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 };
@@ -226,33 +237,33 @@
     slider.addEventListener("keydown", (event) => {
       if (!(event.key in STEPS) || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
-      slider.value = Number(slider.value) + Math.max(1, Math.round(span() / 100)) * STEPS[event.key];
-      later();
+      slider.value = Number(slider.value) + Math.max(1, Math.round(duration() / 100)) * STEPS[event.key];
+      scheduleSlider();
     });
     slider.addEventListener("input", () => {
-      clearTimeout(settling);
-      settling = -1;
-      showMoment(near(Number(slider.value))?.at_ms ?? Number(slider.value));
+      clearTimeout(sliderTimer);
+      sliderTimer = -1;
+      renderSlider(markerNear(Number(slider.value))?.at_ms ?? Number(slider.value));
     });
-    slider.addEventListener("change", later);
+    slider.addEventListener("change", scheduleSlider);
     for (const [event, hidden] of [["pointerenter", false], ["focus", false], ["pointerleave", true], ["blur", true]]) {
       slider.addEventListener(event, () => {
-        element("moment-text").hidden = hidden && document.activeElement !== slider;
+        element("as-of-label").hidden = hidden && document.activeElement !== slider;
       });
     }
-    element("failure-before").addEventListener("click", () => beside(-1));
-    element("failure-after").addEventListener("click", () => beside(1));
-    element("at-end").addEventListener("click", () => go(null));
+    element("previous-failure").addEventListener("click", () => goToFailure(-1));
+    element("next-failure").addEventListener("click", () => goToFailure(1));
+    element("latest").addEventListener("click", () => goTo(null));
 
-    // The rest of the bar
+    // Hide and show the bar, switch the dashboard version
 
-    const fold = (folded) => {
-      root.classList.toggle("folded", folded);
-      remember(FOLDED_KEY, folded ? "folded" : "");
-      element(folded ? "unfold" : "fold").focus();
+    const setCollapsed = (collapsed) => {
+      root.classList.toggle("bar-collapsed", collapsed);
+      savePreference(BAR_KEY, collapsed ? COLLAPSED : "");
+      element(collapsed ? "show-bar" : "hide-bar").focus();
     };
-    element("fold").addEventListener("click", () => fold(true));
-    element("unfold").addEventListener("click", () => fold(false));
+    element("hide-bar").addEventListener("click", () => setCollapsed(true));
+    element("show-bar").addEventListener("click", () => setCollapsed(false));
 
     element("dashboard-version")?.addEventListener("change", ({ target }) => {
       const query = new URLSearchParams(location.search);
@@ -260,9 +271,9 @@
       location.assign(`${location.pathname}?${query}${location.hash}`);
     });
 
-    setInterval(show, AGE_MS);
+    setInterval(render, AGE_REFRESH_MS);
     load(location.hash);
-    look();
+    refresh();
   };
 
   document.addEventListener("DOMContentLoaded", start);

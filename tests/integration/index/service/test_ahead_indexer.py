@@ -1,4 +1,4 @@
-"""Sessions are indexed as they grow and end, before anybody opens them; those that are over are left alone."""
+"""Sessions are indexed while they grow and when they end; sessions that ended long ago cost no listings."""
 
 import asyncio
 import os
@@ -14,21 +14,21 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from folding import RECORDED, REF, as_lines, put, settings_for
-from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.manifest import Manifest, read_latest
-from rayhistory.layout import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.service.ahead_indexer import AheadIndexer
+from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.server.app import create_app
-from rayhistory.server.catalogue import Catalogue
-from rayhistory.server.indexer import Indexer
+from rayhistory.sessions import EndRecord, Layout, SessionRef, StartRecord
+from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.storage import ObjectInfo
 from rayhistory.storage.local import LocalStore
+from support.folding import RECORDED, REF, as_lines, put, settings_for
 
 LAYOUT = Layout()
 OTHER = SessionRef.checked("default", "other", "session_2026-11-16_00-00-00_000000_1")
 
 
-def begin(store: Path, ref: SessionRef = REF) -> None:
+def write_running_session(store: Path, ref: SessionRef = REF) -> None:
     """What a collector writes of a session that runs."""
     record = StartRecord(ref.namespace, ref.cluster, ref.session, 1_794_770_288_055)
     for key, data in {LAYOUT.start_key(ref): msgspec.json.encode(record), LAYOUT.alive_key(ref): b""}.items():
@@ -37,41 +37,41 @@ def begin(store: Path, ref: SessionRef = REF) -> None:
 
 
 def latest(store: Path, ref: SessionRef = REF) -> Manifest | None:
-    return asyncio.run(read_latest(LocalStore(store), LAYOUT, ref))
+    return asyncio.run(read_latest_manifest(LocalStore(store), LAYOUT, ref))
 
 
-def eventually(store: Path, is_so: Callable[[Manifest], bool]) -> Manifest:
+def wait_for_index(store: Path, matches: Callable[[Manifest], bool]) -> Manifest:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         (store / LAYOUT.alive_key(REF)).touch()
         manifest = latest(store)
-        if manifest and is_so(manifest):
+        if manifest and matches(manifest):
             return manifest
         time.sleep(0.2)
-    raise AssertionError(f"no such index within two minutes: {latest(store)}")
+    raise AssertionError(f"no matching index within two minutes: {latest(store)}")
 
 
-def grows_and_is_indexed(store: Path, first: str) -> None:
-    """Of the file that was folded already nothing is left to read: its tasks are there all the same."""
-    assert eventually(store, lambda manifest: manifest.events == 50).closing is None
+def grow_and_check_index(store: Path, first: str) -> None:
+    """Blank the folded object and add a second one: the extended index has the tasks of both."""
+    assert wait_for_index(store, lambda manifest: manifest.events == 50).closing is None
     path = store / first
     path.write_bytes(b"\n" * path.stat().st_size)
     put(store, 1, as_lines(RECORDED[50:]))
-    grown = eventually(store, lambda manifest: manifest.events == len(RECORDED))
+    grown = wait_for_index(store, lambda manifest: manifest.events == len(RECORDED))
     assert (grown.generation, grown.counts.tasks, grown.closing) == (2, 23, None)
 
 
-def test_the_server_indexes_a_session_that_grows_without_a_visitor(tmp_path: Path) -> None:
+def test_server_indexes_a_growing_session_without_requests(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = put(store, 0, as_lines(RECORDED[:50]))
-    begin(store)
+    write_running_session(store)
     with TestClient(create_app(settings_for(store, cache=tmp_path / "cache"))):
-        grows_and_is_indexed(store, first)
+        grow_and_check_index(store, first)
 
 
 @contextmanager
 def watching(store: Path, cache: Path, *names: str) -> Iterator["subprocess.Popen[str]"]:
-    """`rayhistory index --watch`, after its first look at the store."""
+    """Run `rayhistory index --watch` and wait for its first pass."""
     command = [Path(sys.executable).with_name("rayhistory"), "index", "--watch", *names, "--cache-dir", str(cache)]
     environment = os.environ | {"LOCAL_STORAGE_DIR": str(store)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -83,50 +83,50 @@ def watching(store: Path, cache: Path, *names: str) -> Iterator["subprocess.Pope
             process.terminate()
 
 
-def test_watching_a_session_indexes_it_as_it_grows_and_leaves_others_alone(tmp_path: Path) -> None:
-    """The other one is newer: without a name it would come first."""
+def test_index_watch_indexes_only_the_named_session(tmp_path: Path) -> None:
+    """The other session is newer and would come first without a name."""
     store = tmp_path / "store"
     first = put(store, 0, as_lines(RECORDED[:50]))
-    begin(store)
-    begin(store, OTHER)
+    write_running_session(store)
+    write_running_session(store, OTHER)
     with watching(store, tmp_path / "cache", f"{REF.namespace}/{REF.cluster}"):
-        grows_and_is_indexed(store, first)
+        grow_and_check_index(store, first)
         assert latest(store, OTHER) is None
 
 
-class Counting(LocalStore):
-    """Counts how often each place is listed."""
+class ListingCounter(LocalStore):
+    """Counts the listings of each prefix."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.looks: Counter[str] = Counter()
+        self.listings: Counter[str] = Counter()
 
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        self.looks[prefix] += 1
+        self.listings[prefix] += 1
         return super().list_all(prefix, start_after)
 
 
-def test_a_session_that_ended_long_ago_is_not_listed_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that has just ended is: other nodes may still be uploading."""
-    monkeypatch.setattr("rayhistory.server.indexer._LATE_FILES", 0.1)
-    monkeypatch.setattr("rayhistory.index.builder._LOOK_AGAIN", 0.0)
-    store, hour = Counting(tmp_path / "store"), 3600
+def test_sessions_that_ended_long_ago_are_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that has just ended is: other nodes may still upload."""
+    monkeypatch.setattr("rayhistory.index.service.ahead_indexer._MIN_RECHECK_S", 0.1)
+    monkeypatch.setattr("rayhistory.index.service.builder._FRESH_FOR_S", 0.0)
+    store, hour = ListingCounter(tmp_path / "store"), 3600
     old = SessionRef.checked("default", "old", "session_2020-01-01_00-00-00_000000_1")
     for ref, ended in ((OTHER, time.time() + hour), (old, time.time() - hour)):
-        begin(tmp_path / "store", ref)
+        write_running_session(tmp_path / "store", ref)
         (tmp_path / "store" / LAYOUT.end_key(ref)).write_bytes(msgspec.json.encode(EndRecord(int(ended * 1000))))
 
     async def work() -> None:
         settings = settings_for(tmp_path / "store", cache=tmp_path / "cache")
         builder = IndexBuilder(settings, store, LAYOUT)
-        indexing = asyncio.create_task(Indexer(Catalogue(store, LAYOUT, 120), builder).run(looking=0.01))
+        indexing = asyncio.create_task(
+            AheadIndexer(SessionCatalog(store, LAYOUT, 120), builder).run(poll_interval_s=0.01)
+        )
         async with asyncio.timeout(120):
-            while not store.looks[LAYOUT.snapshots_prefix(old)]:  # noqa: ASYNC110
+            while not store.listings[LAYOUT.dashboard_responses_prefix(old)]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            store.looks.clear()
-            while store.looks[LAYOUT.snapshots_prefix(OTHER)] < 5:  # noqa: ASYNC110
+            store.listings.clear()
+            while store.listings[LAYOUT.dashboard_responses_prefix(OTHER)] < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         indexing.cancel()
         await asyncio.gather(indexing, return_exceptions=True)
@@ -134,4 +134,4 @@ def test_a_session_that_ended_long_ago_is_not_listed_again_and_again(
 
     asyncio.run(work())
     assert latest(tmp_path / "store", old)
-    assert store.looks[LAYOUT.snapshots_prefix(old)] == 0
+    assert store.listings[LAYOUT.dashboard_responses_prefix(old)] == 0

@@ -1,50 +1,35 @@
-"""An index is built once, found again, extended, replaced when it is damaged, and never half there."""
+"""An index is built once, reused, extended, rebuilt when damaged, and never partly visible."""
 
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
-from rayhistory.errors import DamagedIndex, FoldFailed, ObjectExists, StoreDenied, StoreUnavailable, UsageError
-from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.engine import Say
-from rayhistory.index.fold import FoldJob
-from rayhistory.index.manifest import MERGED, Manifest, read_latest
-from rayhistory.index.overlay import Overlay
-from rayhistory.index.places import Places
-from rayhistory.index.query import Filter, OpenIndex, Query
-from rayhistory.index.sources import list_sources
-from rayhistory.layout import Layout
-from rayhistory.settings import Settings, resolve
+from rayhistory.errors import IndexDamaged, IndexFailed, ObjectExists, StoreDenied, StoreUnavailable
+from rayhistory.index.fold.process import FoldJob
+from rayhistory.index.fold.sources import list_sources
+from rayhistory.index.manifest import MERGED_PREFIX, Manifest, read_latest_manifest
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.query.query import Filter, Query
+from rayhistory.index.service.builder import IndexBuilder
+from rayhistory.index.service.fold_engine import ReportProgress
+from rayhistory.index.service.overlay import Overlay
+from rayhistory.index.service.slots import Slots
+from rayhistory.sessions import Layout
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
-
-
-def settings_for(directory: Path, **more: str) -> Settings:
-    flags = {"setting_local_storage_dir": str(directory), "setting_cache_dir": str(directory / "cache")}
-    return resolve("historyserver", flags | {f"setting_{name}": value for name, value in more.items()}, {})[0]
-
-
-def with_builder(settings: Settings, work: Callable[[IndexBuilder], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        builder = IndexBuilder(settings, open_store(settings), Layout())
-        await work(builder)
-        await builder.close()
-
-    asyncio.run(whole())
+from support.folding import END, RECORDED, REF, as_lines, fold_session, put
+from support.index_builder import settings_for, with_builder
 
 
 async def count_tasks(index: OpenIndex) -> int:
     return await index.count(Query("tasks", filters=(Filter("type", "!=", "DRIVER_TASK"),)))
 
 
-def test_a_session_is_folded_once_for_all_replicas(tmp_path: Path) -> None:
-    """The second builder, with an empty cache of its own, finds what the first one left."""
+def test_session_is_folded_once_for_all_replicas(tmp_path: Path) -> None:
+    """A second builder with an empty cache finds the index of the first."""
     put(tmp_path, 0, as_lines(RECORDED))
 
     async def work(builder: IndexBuilder) -> None:
@@ -56,7 +41,7 @@ def test_a_session_is_folded_once_for_all_replicas(tmp_path: Path) -> None:
     with_builder(settings_for(tmp_path, cache_dir=str(tmp_path / "other")), work)
 
 
-def test_visitors_at_the_same_time_share_one_fold(tmp_path: Path) -> None:
+def test_concurrent_requests_share_one_fold(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 
     async def work(builder: IndexBuilder) -> None:
@@ -66,8 +51,8 @@ def test_visitors_at_the_same_time_share_one_fold(tmp_path: Path) -> None:
     with_builder(settings_for(tmp_path), work)
 
 
-def test_a_running_session_is_served_at_once_and_extended_behind(tmp_path: Path) -> None:
-    """Opening does not wait for what is new; the next look sees it."""
+def test_running_session_is_served_at_once_and_extended_in_background(tmp_path: Path) -> None:
+    """Opening does not wait for new objects; a later open sees them."""
     put(tmp_path, 0, as_lines(RECORDED[:50]))
 
     async def work(builder: IndexBuilder) -> None:
@@ -83,7 +68,7 @@ def test_a_running_session_is_served_at_once_and_extended_behind(tmp_path: Path)
     with_builder(settings_for(tmp_path), work)
 
 
-def test_a_session_that_ends_is_closed_even_if_nothing_new_came(tmp_path: Path) -> None:
+def test_ended_session_is_folded_again_without_new_objects(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 
     async def work(builder: IndexBuilder) -> None:
@@ -95,8 +80,8 @@ def test_a_session_that_ends_is_closed_even_if_nothing_new_came(tmp_path: Path) 
     with_builder(settings_for(tmp_path), work)
 
 
-def test_copies_that_were_evicted_or_damaged_are_fetched_again(tmp_path: Path) -> None:
-    """A visitor notices nothing."""
+def test_evicted_or_damaged_copies_are_fetched_again(tmp_path: Path) -> None:
+    """Queries succeed as before."""
     put(tmp_path, 0, as_lines(RECORDED))
 
     async def work(builder: IndexBuilder) -> None:
@@ -112,20 +97,20 @@ def test_copies_that_were_evicted_or_damaged_are_fetched_again(tmp_path: Path) -
     with_builder(settings_for(tmp_path), work)
 
 
-def test_the_cache_keeps_within_its_budget(tmp_path: Path) -> None:
+def test_cache_stays_within_its_budget(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
         for table in ("tasks", "actors", "workers", "jobs", "tasks"):
             assert await index.rows(Query(table))
-        kept = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.parquet"))
-        assert kept <= 30_000 + max(map(max, index.manifest.files.values()))
+        cached = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.parquet"))
+        assert cached <= 30_000 + max(map(max, index.manifest.files.values()))
 
     with_builder(settings_for(tmp_path, cache_size="30000"), work)
 
 
-def test_an_index_that_is_half_there_or_of_another_schema_does_not_exist(tmp_path: Path) -> None:
+def test_damaged_manifest_or_other_schema_counts_as_no_index(tmp_path: Path) -> None:
     """Only a readable manifest of this schema counts."""
     put(tmp_path, 0, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
@@ -134,7 +119,7 @@ def test_an_index_that_is_half_there_or_of_another_schema_does_not_exist(tmp_pat
     good = path.read_bytes()
     for bad in (good[: len(good) // 2], good.replace(b'"schema":', b'"schema":9'), b""):
         path.write_bytes(bad)
-        assert asyncio.run(read_latest(store, layout, REF)) is None
+        assert asyncio.run(read_latest_manifest(store, layout, REF)) is None
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -144,7 +129,7 @@ def test_an_index_that_is_half_there_or_of_another_schema_does_not_exist(tmp_pat
     with_builder(settings_for(tmp_path), work)
 
 
-def test_older_generations_are_removed_but_for_the_one_before(tmp_path: Path) -> None:
+def test_only_the_last_two_generations_are_stored(tmp_path: Path) -> None:
     for number in range(4):
         put(tmp_path, number, as_lines(RECORDED[number * 40 : (number + 1) * 40]))
         fold_session(tmp_path, None)
@@ -152,58 +137,58 @@ def test_older_generations_are_removed_but_for_the_one_before(tmp_path: Path) ->
     assert names == {"manifest-3.json", "manifest-4.json"}
 
 
-def test_an_outage_is_not_an_empty_session(tmp_path: Path) -> None:
-    """A listing that fails is an error, and nothing is sealed."""
+def test_outage_is_not_an_empty_session(tmp_path: Path) -> None:
+    """A failed listing is an error, and nothing is published."""
 
-    class Broken(LocalStore):
+    class UnavailableStore(LocalStore):
         async def list_folder(self, prefix: str):  # type: ignore[no-untyped-def]
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailable("no connection")
 
     with pytest.raises(StoreUnavailable):
-        asyncio.run(list_sources(Broken(tmp_path), Layout(), REF))
+        asyncio.run(list_sources(UnavailableStore(tmp_path), Layout(), REF))
 
 
-class Failing:
-    """An engine of which every fold fails."""
+class FailingEngine:
+    """An engine whose folds all fail."""
 
     def __init__(self) -> None:
         self.folds = 0
 
-    async def fold(self, job: FoldJob, say: Say) -> Manifest:
+    async def fold(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:
         self.folds += 1
-        raise FoldFailed("it is too much")
+        raise IndexFailed("out of memory")
 
 
-def test_what_cannot_be_folded_is_not_tried_again_by_everybody_who_asks(tmp_path: Path) -> None:
+def test_failed_fold_is_not_retried_by_every_request(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
-    engine = Failing()
+    engine = FailingEngine()
 
-    async def ask() -> None:
+    async def open_three_times() -> None:
         settings = settings_for(tmp_path)
         builder = IndexBuilder(settings, open_store(settings), Layout(), engine)
         for _ in range(3):
-            with pytest.raises(FoldFailed, match="it is too much"):
+            with pytest.raises(IndexFailed, match="out of memory"):
                 await builder.open(REF, END)
         await builder.close()
 
-    asyncio.run(ask())
+    asyncio.run(open_three_times())
     assert engine.folds == 1
 
 
 def test_small_sessions_do_not_wait_for_large_ones() -> None:
-    """However many of those there are."""
+    """One slot is reserved for small sessions, however many large ones wait."""
 
     async def work() -> list[str]:
-        places, done = Places(2), []
+        slots, done = Slots(2), []
 
         async def large(number: int) -> None:
-            async with places.taken(1 << 30):
+            async with slots.acquire(1 << 30):
                 await small_ones
                 done.append(f"large {number}")
 
         async def small() -> None:
             for _ in range(3):
-                async with places.taken(1000):
+                async with slots.acquire(1000):
                     done.append("small")
 
         small_ones = asyncio.get_running_loop().create_future()
@@ -218,7 +203,7 @@ def test_small_sessions_do_not_wait_for_large_ones() -> None:
     assert asyncio.run(work()) == ["small"] * 3 + ["large 0", "large 1", "large 2"]
 
 
-def test_nothing_is_left_behind_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fold_leaves_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -231,219 +216,10 @@ def test_nothing_is_left_behind_in_the_temporary_directory(tmp_path: Path, monke
     assert list(scratch.iterdir()) == []
 
 
-def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
-    """One layer for all routes: Ray's rules for = and !=, and more."""
-    put(tmp_path, 0, as_lines(RECORDED))
+def test_overlay_stores_locally_if_writes_are_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects in the local cache are found again."""
 
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-
-        async def names(*filters: Filter, sort: tuple[str, ...] = ("name",), limit: int | None = None) -> list[str]:
-            query = Query("tasks", ("name",), (*filters, Filter("type", "!=", "DRIVER_TASK")), sort, limit)
-            return [row["name"] for row in await index.rows(query)]
-
-        assert await names(Filter("name", "=", "BOOM")) == ["boom"]
-        assert set(await names(Filter("name", "contains", "OO"))) == {"boom"}
-        assert set(await names(Filter("name", "prefix", "su"))) == {"suicide"}
-        assert set(await names(Filter("name", "in", ["boom", "flaky"]))) == {"boom", "flaky"}
-        assert len(await names(Filter("actor_id", "!=", "x"))) == 23
-        assert await names(sort=("-start_time_ms",), limit=3) != await names(sort=("start_time_ms",), limit=3)
-        assert await names(Filter("start_time_ms", ">", 10**15)) == []
-        grouped = await index.group(Query("tasks"), ("state",))
-        assert {row["state"] for row in grouped} == {"FINISHED", "FAILED"}
-        node = (await index.rows(Query("nodes")))[0]
-        assert node["node_id"] == NODE
-
-    with_builder(settings_for(tmp_path), work)
-
-
-@pytest.mark.parametrize(
-    "sort",
-    [
-        ("task_id",),
-        ("state",),
-        ("-start_time_ms",),
-        ("node_id", "-name"),
-        ("-error_type", "task_id"),
-        ("name", "-name"),
-    ],
-)
-def test_pages_by_cursor_are_the_whole_list_in_its_order(tmp_path: Path, sort: tuple[str, ...]) -> None:
-    """However many rows are alike, and whether values are absent or not: none is missed, none comes twice."""
-    put(tmp_path, 0, as_lines(RECORDED))
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-        names = tuple(name.lstrip("-") for name in Query("tasks", sort=sort).order)
-        assert len(set(names)) == len(names)
-        whole = await index.rows(Query("tasks", names, (), sort, limit=1000))
-        after, pages = None, []
-        while page := await index.rows(Query("tasks", names, (), sort, limit=4, after=after)):
-            pages += page
-            after = tuple(page[-1].values())
-        assert len(pages) > 20
-        assert pages == whole
-
-    with_builder(settings_for(tmp_path), work)
-
-
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        (Filter("start_time_ms", ">", "soon"), "start_time_ms is a number, not 'soon'"),
-        (Filter("start_time_ms", "=", str(2**70)), f"start_time_ms is never as large as {2**70}"),
-        (Filter("worker_pid", "in", ["1", "x"]), "worker_pid is a number, not 'x'"),
-        (Filter("defined", "=", "maybe"), "defined is true or false, not 'maybe'"),
-        (Filter("start_time_ms", "<", None), "start_time_ms < needs a value"),
-        (Filter("name", "contains", "\udc80"), r"name cannot be compared with '\udc80': that is no text"),
-        (Filter("name", "like", "x"), "unknown operator 'like': use one of !=, <, <=, =, >, >=, contains, in, prefix"),
-        (Filter("colour", "=", "x"), "table 'tasks' has no column 'colour': there are task_id, attempt_number, name"),
-    ],
-)
-def test_nonsense_in_a_filter_is_a_mistake_of_the_asker(tmp_path: Path, condition: Filter, message: str) -> None:
-    """And never looks like a damaged index, which would be built again."""
-    put(tmp_path, 0, as_lines(RECORDED))
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-        with pytest.raises(UsageError) as raised:
-            await index.rows(Query("tasks", ("task_id",), (condition,)))
-        assert str(raised.value).startswith(message)
-        for table in ("merged.workers", "task_list", "nothing"):
-            with pytest.raises(UsageError, match="there are actor_transitions, actors, cluster_events"):
-                await index.rows(Query(table))
-
-    with_builder(settings_for(tmp_path), work)
-
-
-def test_a_large_page_of_whole_rows_is_that_of_small_ones(tmp_path: Path) -> None:
-    """It is cut by its keys first; nothing of that is seen."""
-    put(tmp_path, 0, as_lines(RECORDED))
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-        for columns in ((), ("language", "name"), ("name",)):
-            for sort in (("-start_time_ms",), ("error_message", "-name"), ("task_id", "-attempt_number")):
-                small = await index.rows(Query("tasks", columns, (), sort, limit=1_000))
-                assert await index.rows(Query("tasks", columns, (), sort, limit=10_000)) == small
-                assert len(small) > 20
-        assert await index.rows(Query("tasks", (), (Filter("name", "=", "none"),), ("name",), limit=10_000)) == []
-        many = [f"{number:048x}" for number in range(100)] + [small[0]["name"]]
-        assert await index.count(Query("tasks", (), (Filter("name", "in", many),))) > 0
-        assert await index.count(Query("tasks", (), (Filter("name", "in", []),))) == 0
-
-    with_builder(settings_for(tmp_path), work)
-
-
-def test_an_index_in_parts_answers_like_one_in_a_piece(tmp_path: Path) -> None:
-    """Though only those files are looked into that can have what is asked for."""
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    for directory, memory in ((whole, "1Gi"), (parted, "64Ki")):
-        put(directory, 0, as_lines(RECORDED))
-        manifest = fold_session(directory, memory=memory)
-    assert len(manifest.files["tasks"]) > 4
-    keys = ("task_id", "attempt_number")
-    found: list[list[object]] = []
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-        rows = await index.rows(Query("tasks", keys, sort=keys))
-        ids = [row["task_id"] for row in rows]
-        conditions: list[tuple[Filter, ...]] = [
-            (),
-            (Filter("job_id", "!=", "boom"),),
-            (Filter("task_id", "=", ids[0].upper()),),
-            (Filter("task_id", "in", [ids[2], ids[-1]]),),
-            (Filter("task_id", "in", []),),
-            (Filter("task_id", ">=", ids[5]), Filter("task_id", "<", ids[-4])),
-            (Filter("task_id", ">", ids[-5]), Filter("task_id", "<=", ids[2])),
-            (Filter("task_id", ">", "A"),),
-            (Filter("task_id", "prefix", ids[3][:2]),),
-            (Filter("task_id", "!=", ids[3]),),
-            (Filter("task_id", "=", None),),
-        ]
-        sorts = (("task_id",), ("-task_id",), ("task_id", "-attempt_number"), ("-start_time_ms",))
-        ordered = {sort: await index.rows(Query("tasks", (), (), sort, limit=100)) for sort in sorts}
-        answers: list[object] = [rows]
-        for filters in conditions:
-            answers.append(await index.count(Query("tasks", filters=filters)))
-            answers.append(await index.rows(Query("profile_events", (), filters, ("task_id", "attempt"), 5)))
-            for sort in sorts:
-                for limit in (1, 2_000):
-                    query = Query("tasks", keys, filters, sort, limit)
-                    starts = [None, *(query.place_of(ordered[sort][place]) for place in (3, 20))]
-                    answers += [await index.rows(msgspec.structs.replace(query, after=after)) for after in starts]
-        found.append(answers)
-
-    for directory in (whole, parted):
-        with_builder(settings_for(directory), work)
-    assert found[0] == found[1]
-
-
-def test_only_those_files_are_fetched_that_can_have_the_tasks(tmp_path: Path) -> None:
-    put(tmp_path, 0, as_lines(RECORDED))
-    manifest = fold_session(tmp_path, memory="64Ki")
-    number = len(manifest.files["tasks"])
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-
-        def fetched() -> set[str]:
-            return {path.name for path in (tmp_path / "cache").rglob("tasks.*.parquet")}
-
-        [first] = await index.rows(Query("tasks", (), (), ("task_id",), limit=1))
-        assert fetched() == {"tasks.0.parquet"}
-        drivers = (Filter("type", "=", "DRIVER_TASK"),)
-        driver, *_ = await index.rows(Query("tasks", ("task_id",), drivers))
-        assert await index.rows(Query("tasks", (), (Filter("task_id", "=", driver["task_id"]),)))
-        assert fetched() == {"tasks.0.parquet", f"tasks.{number - 1}.parquet"}
-        assert len(await index.rows(Query("tasks", (), (), ("task_id",), limit=1_000))) > 20
-        assert len(fetched()) == number
-        assert first["task_id"] < driver["task_id"]
-
-    with_builder(settings_for(tmp_path), work)
-
-
-@pytest.mark.parametrize("sort", [("task_id",), ("-start_time_ms",)])
-@pytest.mark.parametrize("columns", [(), ("task_id", "attempt_number", "start_time_ms")])
-def test_what_was_fetched_is_read_without_the_store(
-    tmp_path: Path, sort: tuple[str, ...], columns: tuple[str, ...]
-) -> None:
-    """Others wait while a large answer is made: it must not wait for the store then."""
-    put(tmp_path, 0, as_lines(RECORDED))
-    fold_session(tmp_path, memory="64Ki")
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-        query = Query("tasks", columns, (), sort)
-        await index.fetched(query)
-        (tmp_path / "ray-history").rename(tmp_path / "away")
-        found = [row async for rows in index.portions(msgspec.structs.replace(query, limit=2)) for row in rows]
-        assert len(found) == 2
-
-    with_builder(settings_for(tmp_path), work)
-
-
-def test_values_of_filters_may_be_text(tmp_path: Path) -> None:
-    put(tmp_path, 0, as_lines(RECORDED))
-
-    async def work(builder: IndexBuilder) -> None:
-        index = await builder.open(REF, END)
-
-        async def count(*filters: Filter) -> int:
-            return await index.count(Query("tasks", filters=filters))
-
-        assert await count(Filter("attempt_number", "=", "1")) == await count(Filter("attempt_number", "=", 1)) > 0
-        assert await count(Filter("defined", "=", "false")) == await count(Filter("defined", "=", False)) == 2
-        assert await count(Filter("start_time_ms", ">=", "0")) == await count(Filter("start_time_ms", "!=", None))
-
-    with_builder(settings_for(tmp_path), work)
-
-
-def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index then lives in the local cache, and is found there again."""
-
-    class ReadOnly(LocalStore):
+    class ReadOnlyStore(LocalStore):
         async def put(self, key: str, data: bytes | Path) -> None:
             raise StoreDenied("read-only")
 
@@ -451,7 +227,7 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
             raise StoreDenied("read-only")
 
     async def work() -> None:
-        overlay = Overlay(ReadOnly(tmp_path / "store"), tmp_path / "beside", 10**9)
+        overlay = Overlay(ReadOnlyStore(tmp_path / "store"), tmp_path / "local-indexes", 10**9)
         await overlay.put("a/b", b"1")
         await overlay.create("a/c", b"2")
         with pytest.raises(ObjectExists):
@@ -460,7 +236,7 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
         assert [info.key async for info in overlay.list_all("a")] == ["a/b", "a/c"]
         assert [info.key for info in (await overlay.list_folder("a")).objects] == ["a/b", "a/c"]
         assert not list((tmp_path / "store").rglob("*"))
-        shutil.rmtree(tmp_path / "beside")  # a cache may be cleared
+        shutil.rmtree(tmp_path / "local-indexes")  # a cache may be cleared
         assert [info.key async for info in overlay.list_all("a")] == []
         await overlay.put("a/b", b"1")
         assert await overlay.get("a/b") == b"1"
@@ -468,17 +244,17 @@ def test_a_store_that_refuses_writes_is_read_all_the_same(tmp_path: Path, monkey
     asyncio.run(work())
 
 
-def rot(path: Path) -> None:
-    """The right size, and half of it other bytes."""
+def corrupt(path: Path) -> None:
+    """Overwrite half of a file without changing its size."""
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2].ljust(len(data), b"\0"))
 
 
-def test_a_session_whose_merged_tables_rot_is_extended_from_its_events(tmp_path: Path) -> None:
+def test_corrupt_merged_tables_cause_a_full_fold(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED[:50]))
     manifest = fold_session(tmp_path)
-    for path in (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED}*.parquet"):
-        rot(path)
+    for path in (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED_PREFIX}*.parquet"):
+        corrupt(path)
     put(tmp_path, 1, as_lines(RECORDED[50:]))
 
     async def work(builder: IndexBuilder) -> None:
@@ -489,8 +265,8 @@ def test_a_session_whose_merged_tables_rot_is_extended_from_its_events(tmp_path:
     with_builder(settings_for(tmp_path), work)
 
 
-def test_a_moment_is_made_though_a_copy_or_the_index_rots(tmp_path: Path) -> None:
-    """A copy is fetched again; when that is no better, the index is damaged and is to be built again."""
+def test_as_of_view_survives_corrupt_copies_and_reports_a_corrupt_index(tmp_path: Path) -> None:
+    """A corrupt copy is fetched again; a corrupt index is reported as damaged and can be rebuilt."""
     put(tmp_path, 0, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
     assert manifest.first_ns
@@ -498,23 +274,23 @@ def test_a_moment_is_made_though_a_copy_or_the_index_rots(tmp_path: Path) -> Non
     middle_ms = (manifest.first_ns + manifest.last_ns) // 2 // 10**6
 
     async def work(builder: IndexBuilder) -> None:
-        wanted = await count_tasks(await builder.open_as_of(REF, END, middle_ms, 120))
-        (copy,) = (tmp_path / "cache").rglob(f"{MERGED}driver_jobs.0.parquet")
-        rot(copy)
-        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 1, 120)) == wanted
-        rot(copy)
-        (kept,) = (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED}driver_jobs*")
-        rot(kept)
-        with pytest.raises(DamagedIndex):
+        expected = await count_tasks(await builder.open_as_of(REF, END, middle_ms, 120))
+        (copy,) = (tmp_path / "cache").rglob(f"{MERGED_PREFIX}driver_jobs.0.parquet")
+        corrupt(copy)
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 1, 120)) == expected
+        corrupt(copy)
+        (stored,) = (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED_PREFIX}driver_jobs*")
+        corrupt(stored)
+        with pytest.raises(IndexDamaged):
             await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120))
         await builder.open(REF, END, 120, rebuild=True)
-        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120)) == wanted
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120)) == expected
 
     with_builder(settings_for(tmp_path), work)
 
 
-def test_a_moment_of_a_session_without_any_time_of_its_own_is_not_its_end(tmp_path: Path) -> None:
-    """Its events do not say when they were sent; what is in them has times all the same."""
+def test_as_of_view_of_a_session_without_event_timestamps(tmp_path: Path) -> None:
+    """Its events have no time of their own, but their contents do."""
     put(tmp_path, 0, as_lines([event | {"timestamp": ""} for event in RECORDED]))
     finished = Query("tasks", filters=(Filter("state", "=", "FINISHED"),))
 
@@ -528,8 +304,8 @@ def test_a_moment_of_a_session_without_any_time_of_its_own_is_not_its_end(tmp_pa
     with_builder(settings_for(tmp_path), work)
 
 
-def test_an_index_that_rots_in_the_store_is_built_from_the_events_again(tmp_path: Path) -> None:
-    """Files of the right size with other bytes in them, served and merged: nothing of that generation is taken."""
+def test_corrupt_index_in_the_store_is_rebuilt_from_events(tmp_path: Path) -> None:
+    """Corrupt files of the right size are noticed in served and merged tables."""
     put(tmp_path, 0, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
     for path in (tmp_path / Layout().index_prefix(REF) / manifest.build).glob("*.parquet"):
@@ -537,7 +313,7 @@ def test_an_index_that_rots_in_the_store_is_built_from_the_events_again(tmp_path
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
-        with pytest.raises(DamagedIndex):
+        with pytest.raises(IndexDamaged):
             await count_tasks(index)
         rebuilt = await builder.open(REF, END, rebuild=True)
         assert await count_tasks(rebuilt) == 23

@@ -1,4 +1,4 @@
-"""Requests that want to be two, or to be read in another way by something in front: a server answers one, or none."""
+"""Request smuggling and malformed HTTP against the server and the collector: each gets one response or none."""
 
 import json
 import socket
@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faults.victim import SESSION, Victim
-from hostile import INJECTED, exchange, statuses
-from recorded.served import serving
-from recorded_sample import REF, keep_sample, settings_for
+from faults.collector_under_test import SESSION, CollectorUnderTest
+from support.hostile_inputs import INJECTED, send_raw, statuses
+from support.recorded_sample import REF, settings_for, store_sample
+from support.server_process import running_server
 
 _SMUGGLED = b"GET /home.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _BATCH = json.dumps([{"eventId": "good", "sessionName": SESSION, "eventType": "NODE_LIFECYCLE_EVENT"}]).encode()
@@ -27,19 +27,19 @@ CONFLICTS = {
     "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
     "two lengths": b"Content-Length: 0\r\nContent-Length: 44\r\n",
     "two lengths in one": b"Content-Length: 0, 44\r\n",
-    "a length that is none": b"Content-Length: +4\r\n",
+    "length with a sign": b"Content-Length: +4\r\n",
     "a negative length": b"Content-Length: -1\r\n",
     "a length in hexadecimal": b"Content-Length: 0x4\r\n",
-    "a length beyond all numbers": b"Content-Length: 99999999999999999999999999\r\n",
-    "chunks in disguise": b"Content-Length: 4\r\nTransfer-Encoding: xchunked\r\n",
+    "huge length": b"Content-Length: 99999999999999999999999999\r\n",
+    "unknown transfer encoding": b"Content-Length: 4\r\nTransfer-Encoding: xchunked\r\n",
     "chunks after a tab": b"Content-Length: 4\r\nTransfer-Encoding:\tchunked\r\n",
-    "chunks, and chunks as nothing": b"Transfer-Encoding: chunked, identity\r\n",
+    "chunked and identity": b"Transfer-Encoding: chunked, identity\r\n",
     "a space before the colon": b"Content-Length: 4\r\nTransfer-Encoding : chunked\r\n",
     "a folded line": b"Content-Length: 4\r\nX: y\r\n Transfer-Encoding: chunked\r\n",
     "a bare carriage return": b"X: y\rContent-Length: 4\r\n",
     "a NUL": b"X: y\0z\r\n",
     "a header without a name": b": x\r\n",
-    "a header that is no header": b"Content-Length 4\r\n",
+    "header without a colon": b"Content-Length 4\r\n",
 }
 LINES = {
     "no version": b"GET /livez\r\n",
@@ -49,75 +49,78 @@ LINES = {
     "a tab for a space": b"GET\t/livez\tHTTP/1.1\r\n",
     "an unknown method": b"SMUGGLE /livez HTTP/1.1\r\n",
     "control in the path": b"GET /\x01\x7f HTTP/1.1\r\n",
-    "HTTP/2 without asking": b"PRI * HTTP/2.0\r\n\r\nSM\r\n",
+    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
 
 
 _TOLERATED = {"no version", "a line break in the path"}
-"""Read as requests of HTTP/0.9, which end with their first line."""
+"""Parsed as HTTP/0.9 requests, which end with their first line."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("requests")
-    keep_sample(settings_for(directory))
-    with serving(directory / "store", directory / "work") as address:
+    store_sample(settings_for(directory))
+    with running_server(directory / "store", directory / "work") as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def collector() -> Iterator[Victim]:
-    with Victim() as victim:
-        victim.start()
-        yield victim
+def collector() -> Iterator[CollectorUnderTest]:
+    with CollectorUnderTest() as collector:
+        collector.start()
+        yield collector
 
 
-def events_port(collector: Victim) -> str:
+def events_port(collector: CollectorUnderTest) -> str:
     return f"http://127.0.0.1:{collector.port}"
 
 
-def is_well(address: str) -> bool:
-    return statuses(exchange(address, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")) == [200]
+def is_healthy(address: str) -> bool:
+    return statuses(send_raw(address, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize("conflict", CONFLICTS)
-def test_no_second_request_hides_in_the_body_of_one(server: str, conflict: str) -> None:
-    """Whatever the lengths say, the hidden request is part of the first, or nothing is read on."""
-    heard = exchange(server, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n" + CONFLICTS[conflict] + b"\r\n" + _SMUGGLED)
-    assert b"sessions" not in heard
-    assert len(statuses(heard)) <= 1
-    assert INJECTED.encode() not in heard
-    assert is_well(server)
+def test_smuggled_request_is_not_served(server: str, conflict: str) -> None:
+    """With conflicting lengths, the smuggled request is part of the first body or is not read."""
+    received = send_raw(
+        server, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n" + CONFLICTS[conflict] + b"\r\n" + _SMUGGLED
+    )
+    assert b"sessions" not in received
+    assert len(statuses(received)) <= 1
+    assert INJECTED.encode() not in received
+    assert is_healthy(server)
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_that_is_no_request_gets_one_answer_or_none(server: str, collector: Victim, line: str) -> None:
+def test_malformed_request_line_gets_at_most_one_response(
+    server: str, collector: CollectorUnderTest, line: str
+) -> None:
     for address in (server, events_port(collector)):
-        heard = exchange(address, LINES[line] + b"Host: 127.0.0.1\r\n\r\n")
-        assert len(statuses(heard)) <= 1
-        assert set(statuses(heard)) <= {400, 404, 405} or line in _TOLERATED
-        assert INJECTED.encode() not in heard
-        assert is_well(address)
+        received = send_raw(address, LINES[line] + b"Host: 127.0.0.1\r\n\r\n")
+        assert len(statuses(received)) <= 1
+        assert set(statuses(received)) <= {400, 404, 405} or line in _TOLERATED
+        assert INJECTED.encode() not in received
+        assert is_healthy(address)
 
 
 @pytest.mark.parametrize("conflict", CONFLICTS)
-def test_no_second_batch_hides_in_the_body_of_one(collector: Victim, conflict: str) -> None:
-    """The hidden one is neither answered nor kept."""
+def test_smuggled_batch_is_not_stored(collector: CollectorUnderTest, conflict: str) -> None:
     hidden = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(_HIDDEN), _HIDDEN)
     address = events_port(collector)
-    heard = exchange(address, b"POST /v1/events HTTP/1.1\r\nHost: x\r\n" + CONFLICTS[conflict] + b"\r\n" + hidden)
-    assert len(statuses(heard)) <= 1
-    assert is_well(address)
-    kept = b"".join(path.read_bytes() for path in collector.spool.rglob("*") if path.is_file())
-    assert b"smuggled" not in kept
+    received = send_raw(address, b"POST /v1/events HTTP/1.1\r\nHost: x\r\n" + CONFLICTS[conflict] + b"\r\n" + hidden)
+    assert len(statuses(received)) <= 1
+    assert is_healthy(address)
+    stored = b"".join(path.read_bytes() for path in collector.spool.rglob("*") if path.is_file())
+    assert b"smuggled" not in stored
 
 
 BROKEN_CHUNKS = {
-    "a size that is none": b"zz\r\nabc\r\n0\r\n\r\n",
-    "a size beyond all numbers": b"ffffffffffffffffffff\r\nabc",
+    "invalid size": b"zz\r\nabc\r\n0\r\n\r\n",
+    "huge size": b"ffffffffffffffffffff\r\nabc",
     "a size with a sign": b"-1\r\nabc\r\n0\r\n\r\n",
-    "more than was said": b"1\r\nabcdef\r\n0\r\n\r\n",
+    "data longer than its size": b"1\r\nabcdef\r\n0\r\n\r\n",
     "no end": b"3\r\nabc\r\n",
     "a header after the end": b"0\r\nX-Injected: 1\r\n\r\n",
     "an extension with a line break": b"3;a=\"\nb\"\r\nabc\r\n0\r\n\r\n",
@@ -125,47 +128,47 @@ BROKEN_CHUNKS = {
 
 
 @pytest.mark.parametrize("chunks", BROKEN_CHUNKS)
-def test_broken_chunks_harm_nobody(collector: Victim, chunks: str) -> None:
+def test_malformed_chunks_are_harmless(collector: CollectorUnderTest, chunks: str) -> None:
     request = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + BROKEN_CHUNKS[chunks]
-    heard = exchange(events_port(collector), request)
-    assert set(statuses(heard)) <= {200, 400, 408}
-    assert INJECTED.encode() not in heard
-    assert is_well(events_port(collector))
+    received = send_raw(events_port(collector), request)
+    assert set(statuses(received)) <= {200, 400, 408}
+    assert INJECTED.encode() not in received
+    assert is_healthy(events_port(collector))
 
 
-def test_good_chunks_are_taken(collector: Victim) -> None:
-    """So that the tests above refuse for the right reason."""
-    begin = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert statuses(exchange(events_port(collector), begin + chunked(_BATCH))) == [200]
+def test_valid_chunks_are_accepted(collector: CollectorUnderTest) -> None:
+    """Control for the tests above."""
+    head = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert statuses(send_raw(events_port(collector), head + chunked(_BATCH))) == [200]
 
 
-def test_two_good_requests_in_a_row_are_two(server: str) -> None:
-    one = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
-    assert statuses(exchange(server, one % b"" + one % b"Connection: close\r\n")) == [200, 200]
+def test_two_pipelined_requests_are_both_served(server: str) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
+    assert statuses(send_raw(server, request % b"" + request % b"Connection: close\r\n")) == [200, 200]
 
 
 @pytest.mark.parametrize("size", [70_000, 4_000_000])
-def test_headers_without_end_are_not_collected_without_end(server: str, collector: Victim, size: int) -> None:
+def test_endless_headers_are_limited(server: str, collector: CollectorUnderTest, size: int) -> None:
     for address in (server, events_port(collector)):
-        heard = exchange(address, b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * size)
-        assert set(statuses(heard)) <= {400, 431}
-        assert is_well(address)
+        received = send_raw(address, b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * size)
+        assert set(statuses(received)) <= {400, 431}
+        assert is_healthy(address)
 
 
-def test_visitors_that_say_nothing_leave_no_trace(server: str, collector: Victim) -> None:
-    """Connections that are opened and closed, or end in the middle of a request."""
+def test_aborted_connections_leak_nothing(server: str, collector: CollectorUnderTest) -> None:
+    """Open and close connections, also in the middle of a request."""
     for address in (server, events_port(collector)):
-        found = urlsplit(address)
-        for said in (
+        url = urlsplit(address)
+        for partial in (
             b"",
             b"G",
             b"GET /livez HTTP/1.1\r\nHo",
             b"POST /v1/events HTTP/1.1\r\nContent-Length: 100\r\n\r\n[",
         ):
             for _ in range(20):
-                with socket.create_connection((found.hostname or "", found.port or 0)) as connection:
-                    connection.sendall(said)
-        assert is_well(address)
+                with socket.create_connection((url.hostname or "", url.port or 0)) as connection:
+                    connection.sendall(partial)
+        assert is_healthy(address)
     assert collector.process
     assert len(list(Path(f"/proc/{collector.process.pid}/fd").iterdir())) < 100
 
@@ -184,16 +187,16 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_collector_has_no_other_places(collector: Victim, name: str) -> None:
+def test_collector_serves_no_other_paths(collector: CollectorUnderTest, name: str) -> None:
     for method in (b"GET", b"POST", b"PUT", b"DELETE"):
         request = b"%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n[]" % (
             method,
             NAMES[name].encode(),
         )
-        heard = exchange(events_port(collector), request)
-        assert set(statuses(heard)) <= {307, 400, 404, 405, 431}, heard[:200]
-        assert f"\n{INJECTED}".lower().encode() not in heard.lower()
-        assert b"root:x" not in heard
+        received = send_raw(events_port(collector), request)
+        assert set(statuses(received)) <= {307, 400, 404, 405, 431}, received[:200]
+        assert f"\n{INJECTED}".lower().encode() not in received.lower()
+        assert b"root:x" not in received
 
 
 SESSIONS = {
@@ -212,15 +215,15 @@ SESSIONS = {
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_no_session_of_an_event_is_a_path(collector: Victim, name: str) -> None:
-    """It is set aside and answered 200, so that Ray does not send it for ever; nothing is written outside."""
+def test_session_name_of_an_event_is_never_used_as_a_path(collector: CollectorUnderTest, name: str) -> None:
+    """The event is quarantined and acked with 200, so that Ray does not retry forever."""
     for field in ("sessionName", "session_name"):
         body = json.dumps([{"eventId": "x", field: SESSIONS[name], "eventType": "NODE_LIFECYCLE_EVENT"}]).encode()
         request = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (
             len(body),
             body,
         )
-        assert statuses(exchange(events_port(collector), request)) == [200]
+        assert statuses(send_raw(events_port(collector), request)) == [200]
     known = {SESSION, "set-aside"}
     assert not [path for path in collector.spool.rglob("session_*") if path.is_dir() and path.name not in known]
 
@@ -229,8 +232,8 @@ JOBS = {"up": "../../../x", "absolute": "/etc/x", "dots": "..", "nul": "a\0b", "
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_job_of_an_event_is_a_path(collector: Victim, name: str) -> None:
-    """An event whose job cannot be a folder is kept with those of no job."""
+def test_job_id_of_an_event_is_never_used_as_a_path(collector: CollectorUnderTest, name: str) -> None:
+    """An event whose job id cannot be a folder is stored with the events without a job."""
     event = {"eventId": f"job {name}", "sessionName": SESSION, "eventType": "TASK_DEFINITION_EVENT",
              "taskDefinitionEvent": {"jobId": JOBS[name]}}  # fmt: skip
     body = json.dumps([event]).encode()
@@ -238,11 +241,11 @@ def test_no_job_of_an_event_is_a_path(collector: Victim, name: str) -> None:
         len(body),
         body,
     )
-    assert statuses(exchange(events_port(collector), request)) == [200]
+    assert statuses(send_raw(events_port(collector), request)) == [200]
     assert not [path for path in collector.home.rglob("*") if path.name in ("x", "c")]
 
 
-def test_a_session_address_is_not_an_open_redirect(server: str) -> None:
+def test_session_path_is_not_an_open_redirect(server: str) -> None:
     for path in (
         "//evil.example/s/a/b/latest",
         "/s//evil.example/x/latest",
@@ -252,7 +255,7 @@ def test_a_session_address_is_not_an_open_redirect(server: str) -> None:
         "/s/default/sample/latest%0d%0aX-Injected: 1",
     ):
         request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/html\r\nConnection: close\r\n\r\n".encode()
-        head = exchange(server, request).split(b"\r\n\r\n")[0].lower()
-        where = [line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.startswith(b"location:")]
-        assert all(place.startswith(b"/s/") for place in where), where
+        head = send_raw(server, request).split(b"\r\n\r\n")[0].lower()
+        locations = [line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.startswith(b"location:")]
+        assert all(location.startswith(b"/s/") for location in locations), locations
         assert INJECTED.lower().encode() + b":" not in head

@@ -1,4 +1,4 @@
-"""The collector's port on a real socket: those who connect and ask nothing."""
+"""Idle connections to the collector's port, on a real socket."""
 
 import asyncio
 import contextlib
@@ -9,25 +9,25 @@ import pytest
 import uvicorn
 
 from rayhistory.collector.app import make_app
-from rayhistory.collector.connections import Connection
-from rayhistory.collector.metrics import Metrics
+from rayhistory.collector.ingest.connections import BoundedConnection
+from rayhistory.collector.telemetry import Telemetry
 
-HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
-ASKED = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+LOCAL, REMOTE = "127.0.0.1", "127.0.0.2"
+REQUEST = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
 async def listening() -> AsyncIterator[int]:
     config = uvicorn.Config(
-        make_app(None, Metrics(), lambda: None),
-        http=Connection,
+        make_app(None, Telemetry(), lambda: None),
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,
         timeout_keep_alive=3600,
     )
     server = uvicorn.Server(config)
-    with socket.create_server((HERE, 0)) as listener:
+    with socket.create_server((LOCAL, 0)) as listener:
         task = asyncio.create_task(server._serve([listener]))
         try:
             yield listener.getsockname()[1]
@@ -40,12 +40,12 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connect(port: int, source: str) -> Pair:
-    return await asyncio.open_connection(HERE, port, local_addr=(source, 0))
+    return await asyncio.open_connection(LOCAL, port, local_addr=(source, 0))
 
 
-async def answer(pair: Pair) -> bytes:
+async def get(pair: Pair) -> bytes:
     reader, writer = pair
-    writer.write(ASKED)
+    writer.write(REQUEST)
     return await reader.readuntil(b"ok\n")
 
 
@@ -55,35 +55,35 @@ async def is_closed(pair: Pair) -> bool:
     return True
 
 
-def test_connections_that_stay_silent_are_closed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest silent ones make room; those of other machines never take that of this one."""
-    monkeypatch.setattr("rayhistory.collector.connections._MOST", 5)
-    monkeypatch.setattr("rayhistory.collector.connections.is_loopback", lambda host: host == HERE)
+def test_idle_connections_over_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that has been idle longest is closed; remote connections never displace local ones."""
+    monkeypatch.setattr("rayhistory.collector.ingest.connections._MAX_CONNECTIONS", 5)
+    monkeypatch.setattr("rayhistory.collector.ingest.connections.is_loopback", lambda host: host == LOCAL)
 
-    async def use() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(60), listening() as port:
-            ours = [await connect(port, HERE) for _ in range(3)]
-            assert b"200 OK" in await answer(ours[0])
-            theirs = [await connect(port, ELSEWHERE) for _ in range(12)]
-            assert all([await is_closed(each) for each in theirs[:7]])
-            for each in (*ours, *theirs[7:]):
-                assert b"200 OK" in await answer(each)
-            for _, writer in (*ours, *theirs):
+            local = [await connect(port, LOCAL) for _ in range(3)]
+            assert b"200 OK" in await get(local[0])
+            remote = [await connect(port, REMOTE) for _ in range(12)]
+            assert all([await is_closed(each) for each in remote[:7]])
+            for each in (*local, *remote[7:]):
+                assert b"200 OK" in await get(each)
+            for _, writer in (*local, *remote):
                 writer.close()
 
-    asyncio.run(use())
+    asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\nHost", ASKED])
-def test_a_connection_that_asks_nothing_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    """Also when it has asked before, and when what it asks has no end."""
-    monkeypatch.setattr("rayhistory.collector.connections.KEEP_ALIVE", 0.3)
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost", REQUEST])
+def test_idle_connection_is_closed_after_keep_alive(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """Also after a complete request, and in the middle of one."""
+    monkeypatch.setattr("rayhistory.collector.ingest.connections.KEEP_ALIVE_S", 0.3)
 
-    async def use() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(60), listening() as port:
-            reader, writer = await connect(port, HERE)
-            writer.write(said)
-            assert (b"200 OK" in await reader.read()) is (said == ASKED)
+            reader, writer = await connect(port, LOCAL)
+            writer.write(sent)
+            assert (b"200 OK" in await reader.read()) is (sent == REQUEST)
             writer.close()
 
-    asyncio.run(use())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""POST /v1/events with everything that can be wrong with a body: Ray must get its 200, and nothing good is lost."""
+"""POST /v1/events with every kind of malformed body: Ray gets its 200, and valid events are stored."""
 
 import asyncio
 import errno
@@ -13,37 +13,37 @@ import httpx
 import pytest
 
 from rayhistory.collector.app import make_app
-from rayhistory.collector.block import Damage
-from rayhistory.collector.ingest import Ingest, is_loopback
-from rayhistory.collector.metrics import Metrics
-from rayhistory.collector.segment import records
-from rayhistory.collector.setaside import SetAside
-from rayhistory.collector.spool import Spool
+from rayhistory.collector.ingest.endpoint import IngestEndpoint, is_loopback
+from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
+from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.segment import read_lines
+from rayhistory.collector.spool.spool import Spool
+from rayhistory.collector.telemetry import Telemetry
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
-GOOD = {"eventId": "good", "eventType": "X", "sessionName": SESSION}
+EVENT = {"eventId": "valid", "eventType": "X", "sessionName": SESSION}
 
 
 class Receiver:
-    """The real app on a real spool, called without a network."""
+    """The real application on a real spool, called without a network."""
 
     def __init__(
         self,
         directory: Path,
         *,
         budget: int = 10**7,
-        largest_body: int = 10**6,
+        max_body_bytes: int = 10**6,
         remote: bool = False,
         token: str = "",
     ) -> None:
         self.directory = directory
-        self.metrics = Metrics()
+        self.telemetry = Telemetry()
         self.spool = Spool(directory, budget=budget, segment_size=10**6, segment_age=300)
-        aside = SetAside(directory / "set-aside", self.metrics)
-        self.ingest = Ingest(
-            self.spool, aside, self.metrics, largest_body=largest_body, allow_remote=remote, token=token
+        quarantine = Quarantine(directory / QUARANTINE_DIR, self.telemetry)
+        self.ingest = IngestEndpoint(
+            self.spool, quarantine, self.telemetry, max_body_bytes=max_body_bytes, allow_remote=remote, token=token
         )
-        self.app = make_app(self.ingest, self.metrics, lambda: None)
+        self.app = make_app(self.ingest, self.telemetry, lambda: None)
 
     async def post(self, body: bytes, peer: str = "127.0.0.1", authorization: str = "") -> httpx.Response:
         transport = httpx.ASGITransport(self.app, client=(peer, 1234))
@@ -55,57 +55,56 @@ class Receiver:
         return [
             (category, line.rstrip(b"\n"))
             for path in sorted(self.directory.rglob("*.wal"))
-            for category, line in records(path, Damage())
+            for category, line in read_lines(path, Damage())
         ]
 
-    def aside(self) -> list[bytes]:
-        return [path.read_bytes() for path in sorted(self.directory.joinpath("set-aside").glob("*"))]
+    def quarantined(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted(self.directory.joinpath(QUARANTINE_DIR).glob("*"))]
 
 
-def run(directory: Path, use: Callable[[Receiver], Awaitable[None]], **options: Any) -> Receiver:
-    async def session() -> Receiver:
+def run(directory: Path, scenario: Callable[[Receiver], Awaitable[None]], **options: Any) -> Receiver:
+    async def main() -> Receiver:
         receiver = Receiver(directory, **options)
         await receiver.spool.open()
         try:
-            await use(receiver)
+            await scenario(receiver)
         finally:
-            await receiver.spool.shut()
+            await receiver.spool.close()
         return receiver
 
-    return asyncio.run(session())
+    return asyncio.run(main())
 
 
 def post(directory: Path, body: bytes, **options: Any) -> tuple[Receiver, int]:
     statuses: list[int] = []
 
-    async def use(receiver: Receiver) -> None:
+    async def scenario(receiver: Receiver) -> None:
         statuses.append((await receiver.post(body)).status_code)
 
-    return run(directory, use, **options), statuses[0]
+    return run(directory, scenario, **options), statuses[0]
 
 
-def test_a_batch_becomes_one_record_per_event(tmp_path: Path) -> None:
-    """The events' own bytes are kept: no number goes through a float."""
-    body = f'[{{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}, {json.dumps(GOOD)}]'.encode()
+def test_batch_becomes_one_line_per_event(tmp_path: Path) -> None:
+    """The bytes of events are stored unchanged: no number is converted to a float."""
+    body = f'[{{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}, {json.dumps(EVENT)}]'.encode()
     receiver, status = post(tmp_path, body)
     assert status == 200
     assert receiver.spooled() == [
         ("node_events", f'{{"sessionName": "{SESSION}", "n": 12345678901234567890.10}}'.encode()),
-        ("node_events", json.dumps(GOOD).encode()),
+        ("node_events", json.dumps(EVENT).encode()),
     ]
 
 
-def test_a_single_object_is_a_batch_of_one(tmp_path: Path) -> None:
-    """An object instead of an array is understood."""
-    receiver, status = post(tmp_path, json.dumps(GOOD).encode())
+def test_single_object_is_a_batch_of_one(tmp_path: Path) -> None:
+    receiver, status = post(tmp_path, json.dumps(EVENT).encode())
     assert (status, len(receiver.spooled())) == (200, 1)
 
 
 def test_pretty_printed_events_stay_on_one_line(tmp_path: Path) -> None:
-    """Line breaks between tokens would break the records."""
-    receiver, status = post(tmp_path, json.dumps([GOOD, GOOD], indent=2).replace("\n", "\r\n").encode())
+    """A line break inside an event would split it into two lines."""
+    receiver, status = post(tmp_path, json.dumps([EVENT, EVENT], indent=2).replace("\n", "\r\n").encode())
     assert status == 200
-    assert [json.loads(line) for _, line in receiver.spooled()] == [GOOD, GOOD]
+    assert [json.loads(line) for _, line in receiver.spooled()] == [EVENT, EVENT]
 
 
 @pytest.mark.parametrize(
@@ -122,23 +121,22 @@ def test_pretty_printed_events_stay_on_one_line(tmp_path: Path) -> None:
         b'{"sessionName"',
     ],
 )
-def test_a_body_that_is_not_json_is_set_aside_and_acknowledged(tmp_path: Path, body: bytes) -> None:
-    """Otherwise Ray would send it for ever, and everything behind it would wait."""
+def test_body_that_is_not_json_is_quarantined_and_acknowledged(tmp_path: Path, body: bytes) -> None:
+    """Otherwise Ray would send it forever, and all later batches would wait."""
     receiver, status = post(tmp_path, body)
     assert status == 200
     assert receiver.spooled() == []
-    assert receiver.aside() == [body]
+    assert receiver.quarantined() == [body]
 
 
 @pytest.mark.parametrize("body", [b"[]", b" [ ] ", b""])
-def test_a_body_with_nothing_in_it_is_acknowledged(tmp_path: Path, body: bytes) -> None:
-    """There is nothing to keep of it."""
+def test_empty_body_is_acknowledged(tmp_path: Path, body: bytes) -> None:
     receiver, status = post(tmp_path, body)
-    assert (status, receiver.spooled(), receiver.aside()) == (200, [], [])
+    assert (status, receiver.spooled(), receiver.quarantined()) == (200, [], [])
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "malformed",
     [
         b"3",
         b'"text"',
@@ -151,82 +149,84 @@ def test_a_body_with_nothing_in_it_is_acknowledged(tmp_path: Path, body: bytes) 
         pytest.param(b'{"sessionName": "x", "deep": %b}' % (b"[" * 5000 + b"]" * 5000), id="5,000 deep"),
     ],
 )
-def test_a_bad_element_does_not_harm_its_neighbours(tmp_path: Path, bad: bytes) -> None:
-    """It is set aside alone."""
-    good = json.dumps(GOOD).encode()
-    receiver, status = post(tmp_path, b"[%b, %b, %b]" % (good, bad, good))
+def test_only_the_malformed_element_of_a_batch_is_quarantined(tmp_path: Path, malformed: bytes) -> None:
+    event = json.dumps(EVENT).encode()
+    receiver, status = post(tmp_path, b"[%b, %b, %b]" % (event, malformed, event))
     assert status == 200
-    assert receiver.spooled() == [("node_events", good)] * 2
-    assert receiver.aside() == [bad]
+    assert receiver.spooled() == [("node_events", event)] * 2
+    assert receiver.quarantined() == [malformed]
 
 
-def test_elements_too_deep_to_be_read_are_set_aside_alone(tmp_path: Path) -> None:
-    """Each is counted, and brackets and breaks elsewhere do not confuse what is told by brackets."""
-    good = {**GOOD, "odd": 'a "]}, \\ [{', "list": [[1, 2], {}]}
+def test_only_elements_nested_too_deeply_are_quarantined(tmp_path: Path) -> None:
+    """Brackets and line breaks inside strings and other elements do not confuse the split."""
+    valid = {**EVENT, "text": 'a "]}, \\ [{', "list": [[1, 2], {}]}
     deep = b"[" * 5000 + b'"],", 1' + b"]" * 5000
-    body = b" [%b,\n %b ,%b,\n%b]\n" % (json.dumps(good, indent=1).encode(), deep, deep, json.dumps(GOOD).encode())
+    body = b" [%b,\n %b ,%b,\n%b]\n" % (json.dumps(valid, indent=1).encode(), deep, deep, json.dumps(EVENT).encode())
     receiver, status = post(tmp_path, body)
     assert status == 200
-    assert [json.loads(line) for _, line in receiver.spooled()] == [good, GOOD]
-    assert receiver.aside() == [deep, deep]
+    assert [json.loads(line) for _, line in receiver.spooled()] == [valid, EVENT]
+    assert receiver.quarantined() == [deep, deep]
 
 
-def test_a_body_of_many_jobs_and_sessions_is_acked_and_bounded(tmp_path: Path) -> None:
-    """A job becomes an object and a session a directory: all events of the first are kept, of the others some."""
+@pytest.mark.slow
+def test_body_with_too_many_jobs_and_sessions_is_acked_and_bounded(tmp_path: Path) -> None:
+    """All events of the real session are stored; jobs share categories, and most invented sessions are quarantined."""
 
     def event(number: int, session: str = SESSION) -> dict[str, Any]:
         return {"eventId": number, "sessionName": session, "taskDefinitionEvent": {"jobId": f"{number:08x}"}}
 
     invented = [event(number, f"{SESSION}-{number}") for number in range(100)]
     body = json.dumps([*map(event, range(20_000)), *invented]).encode()
-    receiver, status = post(tmp_path, body, largest_body=10**7)
+    receiver, status = post(tmp_path, body, max_body_bytes=10**7)
     assert status == 200
-    kept = [(category, json.loads(line)) for category, line in receiver.spooled()]
-    assert sorted(each["eventId"] for _, each in kept if each["sessionName"] == SESSION) == list(range(20_000))
-    assert 100 < len({category for category, _ in kept}) <= 256
+    stored = [(category, json.loads(line)) for category, line in receiver.spooled()]
+    assert sorted(each["eventId"] for _, each in stored if each["sessionName"] == SESSION) == list(range(20_000))
+    assert 100 < len({category for category, _ in stored}) <= 256
     assert len(list(tmp_path.glob("session_*"))) == 16
-    assert receiver.metrics.bad == 20_100 - len(kept) == 85
-    assert b'set_aside_total{reason="too many sessions"} 85.0' in receiver.metrics.exposition()
+    assert receiver.telemetry.quarantined_count == 20_100 - len(stored) == 85
+    assert b'quarantined_total{reason="too_many_sessions"} 85.0' in receiver.telemetry.exposition()
 
 
-def test_sessions_without_end_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Post by post: what is on the disk, and what is remembered of them, is bounded; the real one goes on."""
-    monkeypatch.setattr("rayhistory.collector.spool._MOST_SESSIONS", 5)
-    monkeypatch.setattr("rayhistory.collector.ingest._MOST_SESSIONS", 3)
+def test_invented_sessions_over_the_limit_are_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions on disk and in memory are bounded over many posts; the real session is not affected."""
+    monkeypatch.setattr("rayhistory.collector.spool.spool._MAX_SESSIONS", 5)
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._MAX_REMEMBERED_SESSIONS", 3)
 
-    async def use(receiver: Receiver) -> None:
+    async def scenario(receiver: Receiver) -> None:
         for number in range(20):
             for session in (SESSION, f"{SESSION}-{number}"):
-                assert (await receiver.post(json.dumps([{**GOOD, "sessionName": session}]).encode())).status_code == 200
-        assert receiver.ingest.has_heard_of(SESSION)
-        assert len(receiver.ingest._heard) == 3
+                assert (
+                    await receiver.post(json.dumps([{**EVENT, "sessionName": session}]).encode())
+                ).status_code == 200
+        assert receiver.ingest.has_events_of(SESSION)
+        assert len(receiver.ingest._reported_nodes) == 3
 
-    receiver = run(tmp_path, use)
+    receiver = run(tmp_path, scenario)
     assert len(list(tmp_path.glob("session_*"))) == 5
     assert len(receiver.spooled()) == 24
-    assert receiver.metrics.bad == 16
+    assert receiver.telemetry.quarantined_count == 16
 
 
-def test_a_body_that_is_too_large_is_set_aside_and_acknowledged(tmp_path: Path) -> None:
-    """Its beginning is kept: memory and disk are bounded."""
-    receiver, status = post(tmp_path, b"[" + b" " * 5000 + b"]", largest_body=1000)
+def test_sample_of_a_body_that_is_too_large_is_quarantined_and_acknowledged(tmp_path: Path) -> None:
+    """Memory and disk usage stay bounded."""
+    receiver, status = post(tmp_path, b"[" + b" " * 5000 + b"]", max_body_bytes=1000)
     assert (status, receiver.spooled()) == (200, [])
-    assert all(len(kept) <= 1000 for kept in receiver.aside())
+    assert all(len(sample) <= 1000 for sample in receiver.quarantined())
 
 
-def test_what_is_set_aside_is_bounded_in_number(tmp_path: Path) -> None:
-    """A sender of garbage cannot fill the disk with files."""
+def test_number_of_quarantined_files_is_bounded(tmp_path: Path) -> None:
+    """A client that sends garbage cannot fill the disk with files."""
     receiver, status = post(tmp_path, b"[" + b",".join([b"1"] * 1500) + b"]")
     assert status == 200
-    assert len(receiver.aside()) == 1000
-    assert receiver.metrics.bad == 1500
+    assert len(receiver.quarantined()) == 1000
+    assert receiver.telemetry.quarantined_count == 1500
 
 
-def test_a_spent_disk_budget_is_the_only_reason_to_refuse(tmp_path: Path) -> None:
-    """503 with Retry-After, and taken again as soon as there is room."""
+def test_exceeded_disk_budget_is_answered_with_503(tmp_path: Path) -> None:
+    """The response has Retry-After, and events are accepted again as soon as there is room."""
 
-    async def use(receiver: Receiver) -> None:
-        body = json.dumps([{**GOOD, "pad": random.Random(1).randbytes(300).hex()}]).encode()
+    async def scenario(receiver: Receiver) -> None:
+        body = json.dumps([{**EVENT, "pad": random.Random(1).randbytes(300).hex()}]).encode()
         assert (await receiver.post(body)).status_code == 200
         refused = await receiver.post(body)
         assert refused.status_code == 503
@@ -236,124 +236,124 @@ def test_a_spent_disk_budget_is_the_only_reason_to_refuse(tmp_path: Path) -> Non
             await receiver.spool.discard(segment, 1)
         assert (await receiver.post(body)).status_code == 200
 
-    receiver = run(tmp_path, use, budget=1200)
-    assert b'refused_total{reason="spool"} 1.0' in receiver.metrics.exposition()
+    receiver = run(tmp_path, scenario, budget=1200)
+    assert b'refused_total{reason="spool"} 1.0' in receiver.telemetry.exposition()
 
 
-def test_other_machines_are_refused_unless_allowed(tmp_path: Path) -> None:
-    """Ray posts from the same machine; anybody else could forge history."""
+def test_remote_clients_are_refused_unless_allowed(tmp_path: Path) -> None:
+    """Ray posts from the same host; any other client could forge events."""
 
-    async def use(receiver: Receiver) -> None:
-        body = json.dumps([GOOD]).encode()
+    async def scenario(receiver: Receiver) -> None:
+        body = json.dumps([EVENT]).encode()
         assert (await receiver.post(body, "10.1.2.3")).status_code == 403
         assert (await receiver.post(body, "::1")).status_code == 200
 
-    async def use_open(receiver: Receiver) -> None:
-        assert (await receiver.post(json.dumps([GOOD]).encode(), "10.1.2.3")).status_code == 200
+    async def post_remotely(receiver: Receiver) -> None:
+        assert (await receiver.post(json.dumps([EVENT]).encode(), "10.1.2.3")).status_code == 200
 
-    run(tmp_path / "closed", use)
-    run(tmp_path / "open", use_open, remote=True)
+    run(tmp_path / "closed", scenario)
+    run(tmp_path / "open", post_remotely, remote=True)
 
 
-def test_a_token_is_asked_for_when_there_is_one(tmp_path: Path) -> None:
-    """Without it, and with a wrong one, nothing is read."""
+def test_configured_token_is_required(tmp_path: Path) -> None:
 
-    async def use(receiver: Receiver) -> None:
-        body = json.dumps([GOOD]).encode()
+    async def scenario(receiver: Receiver) -> None:
+        body = json.dumps([EVENT]).encode()
         for wrong in ("", "Bearer", "Bearer other", "secret", "Basic secret"):
             assert (await receiver.post(body, authorization=wrong)).status_code == 401
         assert (await receiver.post(body, authorization="Bearer secret")).status_code == 200
 
-    receiver = run(tmp_path, use, token="secret")  # noqa: S106
+    receiver = run(tmp_path, scenario, token="secret")  # noqa: S106
     assert len(receiver.spooled()) == 1
 
 
-def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is counted; a sender that lives sends it again."""
-    monkeypatch.setattr("rayhistory.collector.ingest._SLOWEST_BODY", 0.05)
+def test_slow_body_times_out_with_408(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted, and a sender that still runs sends it again."""
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._BODY_TIMEOUT_S", 0.05)
 
-    async def use(receiver: Receiver) -> None:
-        async def slowly() -> AsyncIterator[bytes]:
+    async def scenario(receiver: Receiver) -> None:
+        async def slow_body() -> AsyncIterator[bytes]:
             yield b"["
             await asyncio.sleep(5)
             yield b"]"
 
         transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            assert (await client.post("/v1/events", content=slowly())).status_code == 408
+            assert (await client.post("/v1/events", content=slow_body())).status_code == 408
 
-    receiver = run(tmp_path, use)
-    assert b'refused_total{reason="slow"} 1.0' in receiver.metrics.exposition()
+    receiver = run(tmp_path, scenario)
+    assert b'refused_total{reason="slow"} 1.0' in receiver.telemetry.exposition()
 
 
-def test_slow_large_senders_do_not_keep_others_waiting(tmp_path: Path) -> None:
-    """Nor do those that do not say how much they send: a large batch is taken while another is on its way."""
+def test_large_body_is_accepted_while_another_is_received_slowly(tmp_path: Path) -> None:
+    """Also when the slow sender has sent no Content-Length."""
 
-    async def use(receiver: Receiver) -> None:
-        begun, go_on = asyncio.Event(), asyncio.Event()
+    async def scenario(receiver: Receiver) -> None:
+        started, resume = asyncio.Event(), asyncio.Event()
 
-        async def slowly() -> AsyncIterator[bytes]:
+        async def slow_body() -> AsyncIterator[bytes]:
             yield b"[" + b" " * (9 << 20)
-            begun.set()
-            await go_on.wait()
+            started.set()
+            await resume.wait()
             yield b"]"
 
         transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
-            slow = asyncio.create_task(client.post("/v1/events", content=slowly()))
-            await begun.wait()
-            large = b"[%b%b]" % (b" " * (9 << 20), json.dumps(GOOD).encode())
+            slow = asyncio.create_task(client.post("/v1/events", content=slow_body()))
+            await started.wait()
+            large = b"[%b%b]" % (b" " * (9 << 20), json.dumps(EVENT).encode())
             assert (await receiver.post(large)).status_code == 200
-            go_on.set()
+            resume.set()
             assert (await slow).status_code == 200
 
-    receiver = run(tmp_path, use, largest_body=20 << 20, budget=10**8)
+    receiver = run(tmp_path, scenario, max_body_bytes=20 << 20, budget=10**8)
     assert len(receiver.spooled()) == 1
 
 
-def test_when_memory_is_short_a_slow_body_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones wait for each other, but not for a sender that does not go on."""
-    monkeypatch.setattr("rayhistory.collector.ingest._LARGE", 1000)
-    monkeypatch.setattr("rayhistory.collector.ingest._MOST_OF_LARGE", 1000)
-    monkeypatch.setattr("rayhistory.collector.ingest._SLOWEST_BODY", 3600.0)
-    monkeypatch.setattr("rayhistory.collector.arriving._LONGEST_WAIT_FOR_ONE", 0.1)
+def test_slow_body_is_cut_off_when_the_body_budget_is_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large bodies wait for each other, but not for a stalled sender."""
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._LARGE_BODY_BYTES", 1000)
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._LARGE_BODIES_BUDGET", 1000)
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._BODY_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr("rayhistory.collector.ingest.body_budget._SLOW_SENDER_TIMEOUT_S", 0.1)
 
-    async def use(receiver: Receiver) -> None:
-        begun = asyncio.Event()
+    async def scenario(receiver: Receiver) -> None:
+        started = asyncio.Event()
 
-        async def slowly() -> AsyncIterator[bytes]:
+        async def slow_body() -> AsyncIterator[bytes]:
             yield b"[" + b" " * 600_000
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
-        async def piece_by_piece() -> AsyncIterator[bytes]:
+        async def in_chunks() -> AsyncIterator[bytes]:
             yield b"["
             for _ in range(100):
                 yield b" " * 5000
-            yield json.dumps(GOOD).encode() + b"]"
+            yield json.dumps(EVENT).encode() + b"]"
 
         transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
         async with (
             asyncio.timeout(60),
             httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
         ):
-            slow = asyncio.create_task(client.post("/v1/events", content=slowly()))
-            await begun.wait()
-            assert (await receiver.post(json.dumps([GOOD]).encode())).status_code == 200
+            slow = asyncio.create_task(client.post("/v1/events", content=slow_body()))
+            await started.wait()
+            assert (await receiver.post(json.dumps([EVENT]).encode())).status_code == 200
             assert not slow.done()
-            others = [client.post("/v1/events", content=piece_by_piece()) for _ in range(5)]
+            others = [client.post("/v1/events", content=in_chunks()) for _ in range(5)]
             assert [each.status_code for each in await asyncio.gather(*others)] == [200] * 5
             assert (await slow).status_code == 408
-            assert receiver.ingest._arriving._held == 0
+            assert receiver.ingest._body_budget._reserved == 0
 
-    assert len(run(tmp_path, use).spooled()) == 6
+    assert len(run(tmp_path, scenario).spooled()) == 6
 
 
-def test_a_failing_disk_is_answered_503_and_recovered_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOSPC and EIO alike: not acknowledged, said, and taken when the disk works again."""
+def test_failing_disk_is_answered_with_503_until_it_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
-    async def use(receiver: Receiver) -> None:
-        body = json.dumps([GOOD]).encode()
+    async def scenario(receiver: Receiver) -> None:
+        body = json.dumps([EVENT]).encode()
         for number in (errno.ENOSPC, errno.EIO):
             with monkeypatch.context() as patch:
 
@@ -361,15 +361,15 @@ def test_a_failing_disk_is_answered_503_and_recovered_from(tmp_path: Path, monke
                     raise OSError(number, os.strerror(number))
 
                 patch.setattr(os, "fdatasync", fails)
-                answer = await receiver.post(body)
-                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-                assert os.strerror(number) in answer.text
+                response = await receiver.post(body)
+                assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+                assert os.strerror(number) in response.text
                 assert not receiver.spool.writable
             await receiver.spool.probe()
             assert receiver.spool.writable
             assert (await receiver.post(body)).status_code == 200
 
-    receiver = run(tmp_path, use)
+    receiver = run(tmp_path, scenario)
     assert len(receiver.spooled()) == 2
 
 
@@ -378,6 +378,6 @@ def test_a_failing_disk_is_answered_503_and_recovered_from(tmp_path: Path, monke
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False),
      ("::ffff:10.0.0.1", False), ("localhost.evil", False), ("", False)],
 )  # fmt: skip
-def test_loopback_is_told_from_the_address(host: str, expected: bool) -> None:
-    """In both families, and in the mixed form."""
+def test_loopback_addresses_are_recognised(host: str, expected: bool) -> None:
+    """IPv4, IPv6, and IPv4-mapped IPv6 addresses."""
     assert is_loopback(host) is expected

@@ -1,4 +1,4 @@
-"""Events on their way with the packs: there within a flush, folded, and forgotten when they have their own objects."""
+"""Open events are in the packs within a flush, folded from there, and forgotten when stored as objects."""
 
 import asyncio
 import gzip
@@ -10,45 +10,46 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
-from folding import NODE, RECORDED, REF, as_lines, fold_session, put, rows, settings_for, tables
-from rayhistory.collector.block import Block
-from rayhistory.collector.eventstreams import EventStreams
-from rayhistory.collector.packs import PackSeries, Sealed
-from rayhistory.collector.segment import Segment
-from rayhistory.collector.spool import Spool
-from rayhistory.events.columns import Rows
-from rayhistory.index.read import read_source
-from rayhistory.index.sources import Kind, list_sources
-from rayhistory.layout import Layout
-from rayhistory.layout.packread import PackReader
-from rayhistory.layout.packs import Catalog
-from rayhistory.layout.records import NodeSeal
+from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.logs.pack_series import BuiltPack, PackSeries
+from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.segment import Segment
+from rayhistory.collector.spool.spool import Spool
+from rayhistory.events.row_buffer import RowBuffer
+from rayhistory.index.fold.source_reader import read_source
+from rayhistory.index.fold.sources import SourceKind, list_sources
+from rayhistory.packs.pack_directory import PackDirectory
+from rayhistory.packs.pack_reader import PackReader
+from rayhistory.sessions import Layout
+from rayhistory.sessions.records import NodeSeal
 from rayhistory.storage import Store, open_store
+from support.folding import NODE, RECORDED, REF, as_lines, fold_session, put, rows, settings_for, tables
 
 LAYOUT = Layout()
 PREFIX = LAYOUT.node_packs_prefix(REF, NODE)
 
 
-class Node:
+class EventNode:
     """A spool, a store, and the packs between them."""
 
     def __init__(self, home: Path, spool: Spool, store: Store) -> None:
         self.logs = home / "logs"
         self.spool = spool
         self.store = store
-        self.series = PackSeries(self.logs, Catalog(), events=EventStreams(spool, REF.session))
+        self.series = PackSeries(self.logs, PackDirectory(), events=EventStreams(spool, REF.session))
 
     async def post(self, events: list[dict[str, Any]], category: str = "job_events/01000000") -> None:
         await self.spool.append({REF.session: [Block(category, len(events), as_lines(events))]})
 
-    async def flush(self) -> list[Sealed]:
+    async def flush(self) -> list[BuiltPack]:
         packs = []
-        more = True
-        while more and (sealed := self.series.make()):
-            await self.store.put(f"{PREFIX}/{sealed.name}", sealed.data)
-            packs.append(sealed)
-            more = sealed.more
+        has_more = True
+        while has_more and (pack := self.series.build()):
+            await self.store.put(f"{PREFIX}/{pack.name}", pack.data)
+            packs.append(pack)
+            has_more = pack.has_more
         return packs
 
     async def rotate(self) -> Segment:
@@ -57,14 +58,16 @@ class Node:
         return segment
 
     async def upload(self, segment: Segment) -> None:
-        """As one object, which is enough here."""
+        """Upload a segment as one object."""
         key = LAYOUT.events_key(REF, NODE, "node_events", segment.created_ns, compressed=True)
         await self.store.put(key, segment.path)
         await self.spool.discard(segment, segment.events)
 
     async def restart(self) -> None:
         reader = await self.reader()
-        self.series = PackSeries(self.logs, reader.catalog, reader.newest, EventStreams(self.spool, REF.session))
+        self.series = PackSeries(
+            self.logs, reader.directory, reader.newest_number, EventStreams(self.spool, REF.session)
+        )
 
     async def reader(self) -> PackReader:
         reader = PackReader(self.store, PREFIX)
@@ -73,163 +76,164 @@ class Node:
 
     async def streams(self) -> dict[str, bytes]:
         reader = await self.reader()
-        return {name: await reader.read_stream(stream, 0, 1 << 40) for name, stream in reader.events.items()}
+        return {name: await reader.read_stream(stream, 0, 1 << 40) for name, stream in reader.event_streams.items()}
 
 
-def run(home: Path, *lives: Callable[[Node], Awaitable[None]], budget: int = 10**9) -> None:
-    """Each life is that of one collector process; the spool and the store stay."""
+def run(home: Path, *processes: Callable[[EventNode], Awaitable[None]], budget: int = 10**9) -> None:
+    """Run collector processes one after the other, with the same spool and store."""
 
-    async def live(work: Callable[[Node], Awaitable[None]]) -> None:
+    async def run_process(work: Callable[[EventNode], Awaitable[None]]) -> None:
         (home / "logs").mkdir(exist_ok=True)
         (home / "store").mkdir(exist_ok=True)
         store = open_store(settings_for(home / "store"), writable=True)
         spool = Spool(home / "spool", budget=budget, segment_size=budget // 10, segment_age=3600)
         await spool.open()
-        await spool.name_node(REF.session, NODE)
-        node = Node(home, spool, store)
+        await spool.assign_node(REF.session, NODE)
+        node = EventNode(home, spool, store)
         await node.restart()
         await work(node)
-        await spool.shut()
+        await spool.close()
 
-    for life in lives:
-        asyncio.run(live(life))
+    for process in processes:
+        asyncio.run(run_process(process))
 
 
-def named(numbers: range) -> list[dict[str, Any]]:
+def make_events(numbers: range) -> list[dict[str, Any]]:
     return [{"eventId": str(number), "sessionName": REF.session} for number in numbers]
 
 
-def ids(data: bytes) -> list[int]:
+def event_ids(data: bytes) -> list[int]:
     return [int(json.loads(line)["eventId"]) for line in gzip.decompress(data).splitlines()]
 
 
-def test_a_flush_takes_logs_and_new_events_in_one_object(tmp_path: Path) -> None:
-    """What is acknowledged is off the node; each flush brings what was added, and nothing when there is nothing."""
+def test_one_flush_ships_logs_and_new_events_in_one_object(tmp_path: Path) -> None:
+    """Each flush ships the new bytes, and there is no pack without any."""
 
-    async def work(node: Node) -> None:
+    async def work(node: EventNode) -> None:
         (node.logs / "a.log").write_text("a line\n")
-        await node.post(named(range(3)))
+        await node.post(make_events(range(3)))
         assert len(await node.flush()) == 1
         assert await node.flush() == []
-        await node.post(named(range(3, 5)), "node_events")
+        await node.post(make_events(range(3, 5)), "node_events")
         assert len(await node.flush()) == 1
         segment = node.spool.open_segment(REF.session)
         assert segment
         assert await node.streams() == {f"{segment.created_ns}.wal": segment.path.read_bytes()}
-        assert ids(segment.path.read_bytes()) == [0, 1, 2, 3, 4]
+        assert event_ids(segment.path.read_bytes()) == [0, 1, 2, 3, 4]
         reader = await node.reader()
-        assert list(reader.names) == ["a.log"]
+        assert list(reader.files) == ["a.log"]
 
     run(tmp_path, work)
 
 
-def test_a_stream_is_forgotten_when_its_objects_are_there(tmp_path: Path) -> None:
-    """And the note that they are is kept until the packs say so."""
+def test_stream_is_forgotten_when_its_events_are_stored_as_objects(tmp_path: Path) -> None:
+    """The spool remembers the uploaded segment until a pack has recorded that."""
 
-    async def work(node: Node) -> None:
-        await node.post(named(range(3)))
+    async def work(node: EventNode) -> None:
+        await node.post(make_events(range(3)))
         await node.flush()
         segment = await node.rotate()
         assert await node.flush() == []
         assert len(await node.streams()) == 1
         await node.upload(segment)
-        assert node.spool.stored(REF.session) == {segment.created_ns}
+        assert node.spool.uploaded_segments(REF.session) == {segment.created_ns}
         assert len(await node.flush()) == 1
         assert await node.streams() == {}
         assert await node.flush() == []
-        assert node.spool.stored(REF.session) == set()
+        assert node.spool.uploaded_segments(REF.session) == set()
 
     run(tmp_path, work)
 
 
-def test_what_a_killed_collector_had_in_packs_is_forgotten_by_the_next(tmp_path: Path) -> None:
-    """Whether it was killed before or after the upload."""
+def test_streams_of_a_killed_collector_are_forgotten_by_the_next(tmp_path: Path) -> None:
+    """Whether it was killed before or after the upload of the segment."""
 
-    async def first(node: Node) -> None:
-        await node.post(named(range(3)))
+    async def first(node: EventNode) -> None:
+        await node.post(make_events(range(3)))
         await node.flush()
         await node.upload(await node.rotate())
-        await node.post(named(range(3, 6)))
+        await node.post(make_events(range(3, 6)))
         await node.flush()
 
-    async def second(node: Node) -> None:
+    async def second(node: EventNode) -> None:
         assert len(await node.streams()) == 1
         await node.upload(await node.rotate())
-        await node.post(named(range(6, 9)))
+        await node.post(make_events(range(6, 9)))
         await node.flush()
         (stream,) = (await node.streams()).values()
-        assert ids(stream) == [6, 7, 8]
+        assert event_ids(stream) == [6, 7, 8]
 
-    async def killed_after_the_upload(node: Node) -> None:
+    async def killed_after_upload(node: EventNode) -> None:
         await node.upload(await node.rotate())
 
-    async def last(node: Node) -> None:
+    async def last(node: EventNode) -> None:
         assert len(await node.streams()) == 1
         await node.flush()
         assert await node.streams() == {}
 
-    run(tmp_path, first, second, killed_after_the_upload, last)
+    run(tmp_path, first, second, killed_after_upload, last)
 
 
-def test_without_its_spool_a_collector_keeps_what_is_in_packs(tmp_path: Path) -> None:
-    """The stream is all that is left of these events: nobody has confirmed that they are elsewhere."""
+def test_collector_without_its_spool_keeps_earlier_streams(tmp_path: Path) -> None:
+    """The stream may be the only copy of these events."""
 
-    async def first(node: Node) -> None:
-        await node.post(named(range(3)))
+    async def first(node: EventNode) -> None:
+        await node.post(make_events(range(3)))
         await node.flush()
 
-    async def second(node: Node) -> None:
-        await node.post(named(range(3, 6)))
+    async def second(node: EventNode) -> None:
+        await node.post(make_events(range(3, 6)))
         await node.flush()
         await node.upload(await node.rotate())
         await node.flush()
         (stream,) = (await node.streams()).values()
-        assert ids(stream) == [0, 1, 2]
+        assert event_ids(stream) == [0, 1, 2]
 
     run(tmp_path, first)
     shutil.rmtree(tmp_path / "spool")
     run(tmp_path, second)
 
 
-def test_a_segment_that_was_damaged_or_vanished_is_kept_in_packs(tmp_path: Path) -> None:
-    """What the store got of it is not all there was."""
+def test_stream_of_a_vanished_segment_is_kept(tmp_path: Path) -> None:
+    """Its objects are not complete."""
 
-    async def work(node: Node) -> None:
-        await node.post(named(range(3)))
+    async def work(node: EventNode) -> None:
+        await node.post(make_events(range(3)))
         await node.flush()
         segment = await node.rotate()
         segment.path.unlink()
-        await node.spool.discard(segment, 0, whole=False)
+        await node.spool.discard(segment, 0, complete=False)
         await node.flush()
         (stream,) = (await node.streams()).values()
-        assert ids(stream) == [0, 1, 2]
+        assert event_ids(stream) == [0, 1, 2]
 
     run(tmp_path, work)
 
 
-def test_many_events_go_in_packs_of_bounded_size_that_end_with_whole_members(tmp_path: Path) -> None:
-    """And a flush ends, however fast events come."""
+@pytest.mark.slow
+def test_many_events_go_in_packs_of_bounded_size_with_whole_members(tmp_path: Path) -> None:
+    """A flush ends, however fast events arrive."""
 
-    async def work(node: Node) -> None:
+    async def work(node: EventNode) -> None:
         dice = random.Random(1)
         noise = [{"eventId": str(n), "pad": dice.randbytes(30_000).hex()} for n in range(10)]
         for _ in range(30):
             await node.post(noise)
         packs = 0
-        while sealed := node.series.make():
-            assert len(sealed.data) < 4 << 20
-            await node.store.put(f"{PREFIX}/{sealed.name}", sealed.data)
+        while pack := node.series.build():
+            assert len(pack.data) < 4 << 20
+            await node.store.put(f"{PREFIX}/{pack.name}", pack.data)
             packs += 1
             (stream,) = (await node.streams()).values()
-            assert len(ids(stream)) % 10 == 0
-            if not sealed.more:
+            assert len(event_ids(stream)) % 10 == 0
+            if not pack.has_more:
                 break
             await node.post(noise)
         assert packs > 3
         segment = node.spool.open_segment(REF.session)
         assert segment
-        left = segment.size - len(stream)
-        assert 0 < left < segment.size // 3
+        remaining = segment.size - len(stream)
+        assert 0 < remaining < segment.size // 3
         assert len(await node.flush()) == 1
 
     run(tmp_path, work)
@@ -238,8 +242,9 @@ def test_many_events_go_in_packs_of_bounded_size_that_end_with_whole_members(tmp
 # The fold
 
 
-def test_events_in_packs_are_folded_like_those_in_objects(tmp_path: Path) -> None:
-    async def work(node: Node) -> None:
+@pytest.mark.slow
+def test_events_in_packs_and_in_objects_fold_to_the_same_tables(tmp_path: Path) -> None:
+    async def work(node: EventNode) -> None:
         await node.post(RECORDED)
         await node.flush()
 
@@ -249,11 +254,12 @@ def test_events_in_packs_are_folded_like_those_in_objects(tmp_path: Path) -> Non
     assert tables(tmp_path / "store", here) == tables(tmp_path / "other", other)
 
 
-def test_only_what_was_added_to_a_stream_is_read_again(tmp_path: Path) -> None:
-    """And what has become an object since is folded without a trace of having been read before."""
-    events = [*RECORDED, {"eventId": "odd", "eventType": "TASK_DEFINITION_EVENT", "timestamp": "never"}]
+@pytest.mark.slow
+def test_fold_reads_only_bytes_added_to_a_stream(tmp_path: Path) -> None:
+    """Events that became objects since are folded without counting twice."""
+    events = [*RECORDED, {"eventId": "malformed", "eventType": "TASK_DEFINITION_EVENT", "timestamp": "never"}]
 
-    async def one_process(node: Node) -> None:
+    async def work(node: EventNode) -> None:
         await node.post(events[:50])
         await node.flush()
         first = await asyncio.to_thread(fold_session, tmp_path / "store")
@@ -265,17 +271,17 @@ def test_only_what_was_added_to_a_stream_is_read_again(tmp_path: Path) -> None:
         await node.upload(await node.rotate())
         await node.flush()
         sources = await list_sources(node.store, LAYOUT, REF)
-        assert [source.kind for source in sources] == [Kind.EVENTS]
+        assert [source.kind for source in sources] == [SourceKind.EVENTS]
         third = await asyncio.to_thread(fold_session, tmp_path / "store")
         assert (third.counts.tasks, third.counts.gaps) == (23, second.counts.gaps)
 
-    run(tmp_path, one_process)
+    run(tmp_path, work)
 
 
-def test_a_stream_that_was_forgotten_while_it_was_looked_at_is_no_gap(tmp_path: Path) -> None:
-    """Its events are in an object, which the next fold finds."""
+def test_stream_forgotten_during_the_fold_is_not_a_gap(tmp_path: Path) -> None:
+    """The next fold finds its events in an object."""
 
-    async def work(node: Node) -> None:
+    async def work(node: EventNode) -> None:
         await node.post(RECORDED)
         await node.flush()
         listed = await list_sources(node.store, LAYOUT, REF)
@@ -283,22 +289,22 @@ def test_a_stream_that_was_forgotten_while_it_was_looked_at_is_no_gap(tmp_path: 
         await node.spool.discard(node.spool.segments()[0], 1)
         await node.flush()
         (source,) = listed
-        assert source.kind is Kind.PACKED_EVENTS
+        assert source.kind is SourceKind.PACKED_EVENTS
         assert await list_sources(node.store, LAYOUT, REF) == []
-        found = Rows()
-        assert sum([count async for count, _ in read_source(node.store, source, found)]) == 0
-        assert found.rows("gaps") == []
+        buffer = RowBuffer()
+        assert sum([count async for count, _ in read_source(node.store, source, buffer)]) == 0
+        assert buffer.rows("gaps") == []
 
     run(tmp_path, work)
 
 
-def test_what_came_after_the_seal_is_told_and_is_no_loss(tmp_path: Path) -> None:
-    """In the session's gaps, without a source: nothing is missing."""
+def test_late_events_are_reported_and_do_not_count_as_lost(tmp_path: Path) -> None:
+    """They are a gap without a source, because nothing is missing."""
     put(tmp_path, 0, as_lines(RECORDED))
     path = tmp_path / LAYOUT.node_seal_key(REF, NODE)
     path.parent.mkdir(parents=True)
     path.write_bytes(msgspec.json.encode(NodeSeal(NODE, 1, received=10, stored=10, late=3)))
     manifest = fold_session(tmp_path)
-    found = rows(tmp_path, manifest, "SELECT source, detail, count FROM gaps WHERE kind LIKE '%after the seal%'")
-    assert found == [("", f"node {NODE}", 3)]
-    assert manifest.counts.gaps == 2, "tasks of which Ray sent no definition"
+    gaps = rows(tmp_path, manifest, "SELECT source, detail, count FROM gaps WHERE kind = 'events_late'")
+    assert gaps == [("", f"node {NODE}", 3)]
+    assert manifest.counts.gaps == 2, "the other gap is tasks without a definition"

@@ -1,4 +1,4 @@
-"""A Ray that may not be asked whether it is there, and nodes that nobody names: they are kept all the same."""
+"""Sessions are collected even if their raylet cannot be probed or their node id is not found."""
 
 import asyncio
 import dataclasses
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_collector_process import NODE, SESSION, FakeRay
-from test_collector_snapshots import serving
 
-from rayhistory.collector.block import Block
-from rayhistory.collector.discovery import look, nameless
 from rayhistory.collector.service import Collector
-from rayhistory.layout.keys import is_node_folder
+from rayhistory.collector.session import node_id
+from rayhistory.collector.session.node_id import placeholder_node_id
+from rayhistory.collector.session.ray_discovery import find_latest_session
+from rayhistory.collector.spool.block import Block
 from rayhistory.settings import COLLECTOR, resolve
 from rayhistory.storage.local import LocalStore
+from support.collector_process import NODE, SESSION, FakeRay
+from support.dashboard_double import run_dashboard
 
 EVENT = Block("node_events", 1, b"{}\n")
 
 
-def collector_in(home: Path, **options: Any) -> Collector:
+def make_collector(home: Path, **options: Any) -> Collector:
     settings = dataclasses.replace(
         resolve(COLLECTOR, {}, {"LOCAL_STORAGE_DIR": str(home / "store")})[0],
         **{
@@ -40,11 +41,11 @@ def collector_in(home: Path, **options: Any) -> Collector:
     return Collector(settings, "test", LocalStore(home / "store"))
 
 
-async def nothing() -> None:
+async def stop_listening() -> None:
     pass
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -52,92 +53,97 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: Ray's sockets are below it."""
+    """A short path, because Ray's sockets are below it."""
     directory = Path(tempfile.mkdtemp(prefix="rh"))
     yield directory
     shutil.rmtree(directory)
 
 
-def test_a_raylet_that_may_not_be_asked_is_kept_all_the_same(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its logs grow: that is enough, and is said once. When they do not any more, the session is over."""
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for timeout in ("_PLACEHOLDER_AFTER_S", "_PLACEHOLDER_WITHOUT_FILES_AFTER_S"):
+        monkeypatch.setattr(node_id, timeout, 0.1)
+
+
+def test_session_is_collected_if_its_raylet_socket_cannot_be_probed(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session has ended when its logs stop growing. The failure is logged once."""
     ray = FakeRay(home / "short")
-    ray.begin()
+    ray.start()
     root = (home / "short").rename(home / ("a-path-too-long-for-a-socket-" * 4))
     (root / "session_latest").unlink()
     (root / "session_latest").symlink_to(SESSION)
 
-    async def day() -> None:
-        collector = collector_in(home, ray_tmp_root=str(root))
-        await collector._shared.spool.open()
+    async def run() -> None:
+        collector = make_collector(home, ray_tmp_root=str(root))
+        await collector._context.spool.open()
         for _ in range(2):
-            await collector._notice(await asyncio.to_thread(look, root))
-        assert collector._keeper
-        assert collector._keeper.ref.session == SESSION
-        assert not await collector._is_over(SESSION)
+            await collector._update_session(await asyncio.to_thread(find_latest_session, root))
+        assert collector._current
+        assert collector._current.ref.session == SESSION
+        assert not await collector._has_ended(SESSION)
         for path in (root / SESSION / "logs").iterdir():
             os.utime(path, (1000, 1000))
-        assert await collector._is_over(SESSION)
-        await collector.end(nothing)
+        assert await collector._has_ended(SESSION)
+        await collector.shut_down(stop_listening)
 
-    asyncio.run(day())
-    ray.end()
+    asyncio.run(run())
+    ray.stop()
     assert list((home / "store").rglob("raylet.out"))
-    assert len([each for each in caplog.records if "raylet cannot be asked" in each.message]) == 1
+    assert len([each for each in caplog.records if "cannot probe raylet socket" in each.message]) == 1
 
 
-def test_events_leave_the_node_though_nobody_names_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither files nor events tell its id: of the session that is kept, and of one that somebody invented. What is
-    learned later counts from then on."""
-    for place in ("keeper.NOBODY_NAMES", "service.NOBODY_NAMES", "keeper._NOBODY_TELLS"):
-        monkeypatch.setattr(f"rayhistory.collector.{place}", 0.1)
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_timeouts")
+def test_events_are_stored_under_a_placeholder_until_the_node_id_is_found(home: Path) -> None:
+    """Of the collected session, and of one that is known only from its events."""
     ray = FakeRay(home)
-    port_file = ray.begin() / f"metrics_export_port_{NODE}"
+    port_file = ray.start() / f"metrics_export_port_{NODE}"
     port_file.unlink()
-    other, made_up = f"{SESSION}-other", nameless(home)
-    stored = (home / "store").rglob
+    other, placeholder = f"{SESSION}-other", placeholder_node_id(home)
+    find_stored = (home / "store").rglob
 
-    async def day() -> None:
-        collector = collector_in(home, log_interval=0.2)
+    async def run() -> None:
+        collector = make_collector(home, log_interval=0.2)
         await collector.start()
-        await collector._shared.spool.append({SESSION: [EVENT], other: [EVENT]})
-        await until(lambda: any(made_up in str(path) for path in stored("*.pack")))
-        await until(lambda: any(made_up in str(path) and other in str(path) for path in stored("*.jsonl.gz")))
+        await collector._context.spool.append({SESSION: [EVENT], other: [EVENT]})
+        await wait_until(lambda: any(placeholder in str(path) for path in find_stored("*.pack")))
+        await wait_until(
+            lambda: any(placeholder in str(path) and other in str(path) for path in find_stored("*.jsonl.gz"))
+        )
         port_file.write_text("1")
-        await until(lambda: collector._keeper is not None and collector._keeper.node == NODE)
-        ray.end()
-        await collector.end(nothing)
+        await wait_until(lambda: collector._current is not None and collector._current.node == NODE)
+        ray.stop()
+        await collector.shut_down(stop_listening)
 
-    asyncio.run(day())
-    assert is_node_folder(made_up)
-    assert any(made_up in str(path) and other not in str(path) for path in stored("*.jsonl.gz"))
-    assert json.loads(next(stored("start.json")).read_text())["node_id"] == NODE
+    asyncio.run(run())
+    assert any(placeholder in str(path) and other not in str(path) for path in find_stored("*.jsonl.gz"))
+    assert json.loads(next(find_stored("start.json")).read_text())["node_id"] == NODE
 
 
-def test_the_head_is_asked_for_the_pods_node_when_nothing_else_tells(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the pod's address, as in KubeRay; once, and not at all by those who know."""
-    for place in ("keeper.NOBODY_NAMES", "keeper._NOBODY_TELLS"):
-        monkeypatch.setattr(f"rayhistory.collector.{place}", 0.1)
-    question = "/api/v0/nodes?limit=10000&filter_keys=node_ip&filter_predicates=%3D&filter_values=10.1.2.3"
+@pytest.mark.usefixtures("short_timeouts")
+def test_head_is_asked_once_for_the_node_with_the_pods_ip(home: Path) -> None:
+    """Only if nothing else tells the node id, as KubeRay's collector does."""
+    uri = "/api/v0/nodes?limit=10000&filter_keys=node_ip&filter_predicates=%3D&filter_values=10.1.2.3"
     nodes = [
         {"node_id": "ab" * 28, "node_ip": "10.1.2.3", "state": "DEAD"},
         {"node_id": "cd" * 28, "node_ip": "10.1.2.4", "state": "ALIVE"},
         {"node_id": NODE, "node_ip": "10.1.2.3", "state": "ALIVE"},
     ]
     ray = FakeRay(home)
-    (ray.begin() / f"metrics_export_port_{NODE}").unlink()
+    (ray.start() / f"metrics_export_port_{NODE}").unlink()
 
-    async def day(address: str) -> None:
-        collector = collector_in(home, role="Worker", pod_ip="10.1.2.3", fq_ray_ip=address)
+    async def run(address: str) -> None:
+        collector = make_collector(home, role="Worker", pod_ip="10.1.2.3", fq_ray_ip=address)
         await collector.start()
-        await until(lambda: collector._keeper is not None and collector._keeper.node is not None)
-        assert collector._keeper
-        assert collector._keeper.node == NODE
-        ray.end()
-        await collector.end(nothing)
+        await wait_until(lambda: collector._current is not None and collector._current.node is not None)
+        assert collector._current
+        assert collector._current.node == NODE
+        ray.stop()
+        await collector.shut_down(stop_listening)
 
-    with serving() as head:
-        head.answers[question] = {"data": {"result": {"result": nodes}}}
-        asyncio.run(day(head.url))
-    assert head.asked == [question]
+    with run_dashboard() as head:
+        head.responses[uri] = {"data": {"result": {"result": nodes}}}
+        asyncio.run(run(head.url))
+    assert head.requests == [uri]

@@ -9,10 +9,10 @@ from arro3.core import Table as ArrowTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayhistory.events.tables import BY_NAME, TABLES, Rule, Table, Type
-from rayhistory.index.merge import merge_sql
-from rayhistory.index.partials import arrow_batch
-from rayhistory.index.reference import merge_rows
+from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, Rule, Table, Type
+from rayhistory.index.fold.merge import merge_sql
+from rayhistory.index.fold.partial_files import arrow_batch
+from support.merge_reference import merge_rows
 
 Row = tuple[object, ...]
 DATABASE = duckdb.connect(config={"threads": 1})
@@ -45,34 +45,33 @@ def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:
     return merge_rows(table, DATABASE.execute(merge_sql(table, "source")).fetchall())
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", TABLES_BY_NAME)
 @LAWS
 @given(data=st.data())
-def test_sql_and_reference_agree(name: str, data: st.DataObject) -> None:
-    """One declaration, two implementations, the same rows."""
-    table = BY_NAME[name]
+def test_sql_equals_the_reference(name: str, data: st.DataObject) -> None:
+    table = TABLES_BY_NAME[name]
     rows = data.draw(rows_of(table))
     assert merged_by_sql(table, rows) == merge_rows(table, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["task_updates", "submission_jobs", "placement_groups", "workers"])
 @LAWS
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_order_repetition_and_grouping_do_not_matter(name: str, data: st.DataObject, seed: int) -> None:
-    """Shuffled, doubled, and merged in two parts first: the same rows."""
-    table = BY_NAME[name]
+    table = TABLES_BY_NAME[name]
     rows = data.draw(rows_of(table))
     shuffled = rows + rows[: len(rows) // 2]
     random.Random(seed).shuffle(shuffled)
     cut = seed % (len(shuffled) + 1)
-    in_parts = merged_by_sql(table, shuffled[:cut]) + merged_by_sql(table, shuffled[cut:])
+    in_two_steps = merged_by_sql(table, shuffled[:cut]) + merged_by_sql(table, shuffled[cut:])
     expected = merged_by_sql(table, rows)
     assert merged_by_sql(table, shuffled) == expected
-    assert merged_by_sql(table, in_parts) == expected
+    assert merged_by_sql(table, in_two_steps) == expected
 
 
 def test_every_table_has_a_key_and_every_group_begins_with_its_time() -> None:
-    """What the rules take for granted."""
+    """The merge relies on it."""
     for table in TABLES:
         assert table.keys
         first_of_group = {}

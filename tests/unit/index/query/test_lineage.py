@@ -1,4 +1,4 @@
-"""The tree of calls, made by SQL: that of a plain reference for any tasks, exact counts and few rows for many."""
+"""The lineage tree by SQL: equal to a plain reference, with exact counts and a bounded number of nodes."""
 
 import asyncio
 import tempfile
@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage_reference import lineage as reference
-from rayhistory.events.tables import TASK_STATES
-from rayhistory.index.lineage import DEEPEST, Tree, read_tree
-from rayhistory.index.manifest import SCHEMA, Counts, Manifest
-from rayhistory.index.query import Filter, OpenIndex
-from rayhistory.server.lineage import Node, nodes
+from rayhistory.events.merged_tables import TASK_STATES
+from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts
+from rayhistory.index.query.lineage import MAX_DEPTH, LineageTree, read_lineage
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.query.query import Filter
+from rayhistory.server.ray_api.nested_summary import NestedTaskSummary, nested_summaries
+from support.lineage_reference import lineage as reference
 
 Row = dict[str, Any]
 
@@ -37,8 +38,13 @@ def task(task_id: str, parent: str | None = DRIVER, **more: Any) -> Row:
 
 
 def creation(task_id: str, actor: str, parent: str | None = DRIVER, **more: Any) -> Row:
-    what = {"type": "ACTOR_CREATION_TASK", "actor_id": actor, "name": "A.__init__", "func_or_class_name": "A.__init__"}
-    return task(task_id, parent, **what, **more)
+    fields = {
+        "type": "ACTOR_CREATION_TASK",
+        "actor_id": actor,
+        "name": "A.__init__",
+        "func_or_class_name": "A.__init__",
+    }
+    return task(task_id, parent, **fields, **more)
 
 
 def write(path: Path, types: dict[str, str], select: str, values: list[Any]) -> None:
@@ -56,28 +62,28 @@ def write_rows(path: Path, types: dict[str, str], rows: list[Row]) -> None:
         write(path, types, f"SELECT {', '.join(f'NULL AS {name}' for name in types)} WHERE false", [])
 
 
-def opened(folder: Path) -> OpenIndex:
+def open_index(folder: Path) -> OpenIndex:
     files = {"tasks": [1], "task_list": [1], "actors": [1]}
-    manifest = Manifest(SCHEMA, 1, "b", files, "", None, Counts(), None, None, None, 0, 0)
+    manifest = Manifest(SCHEMA_VERSION, 1, "b", files, "", None, SessionCounts(), None, None, None, 0, 0)
 
-    async def fetch(name: str, parts: range, *, again: bool) -> list[Path]:
+    async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
         return [folder / ("actors" if name == "actors" else "tasks")]
 
     return OpenIndex(manifest, fetch)
 
 
-def tree_in(folder: Path, *filters: Filter, **limits: int) -> Tree:
-    return asyncio.run(read_tree(opened(folder), filters, **limits))
+def tree_in(folder: Path, *filters: Filter, **limits: int) -> LineageTree:
+    return asyncio.run(read_lineage(open_index(folder), filters, **limits))
 
 
-def tree_of(tasks: list[Row], actors: list[Row] | None = None, **limits: int) -> Tree:
+def tree_of(tasks: list[Row], actors: list[Row] | None = None, **limits: int) -> LineageTree:
     with tempfile.TemporaryDirectory() as name:
         write_rows(Path(name) / "tasks", TASK_TYPES, tasks)
         write_rows(Path(name) / "actors", ACTOR_TYPES, actors or [])
         return tree_in(Path(name), **limits)
 
 
-def expected(tasks: list[Row], actors: list[Row]) -> list[Node]:
+def expected(tasks: list[Row], actors: list[Row]) -> list[NestedTaskSummary]:
     return reference(sorted(tasks, key=lambda row: (row["task_id"], -row["attempt_number"])), actors)
 
 
@@ -87,7 +93,7 @@ _ACTORS = ["a1", "a2", "a3"]
 
 @st.composite
 def forests(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
-    """Tasks with attempts, of actors or not, below each other, themselves, the driver, or something unknown."""
+    """Tasks with attempts, with or without actors, called by each other, themselves, the driver or an unknown task."""
     tasks: list[Row] = []
     for task_id in draw(st.lists(st.sampled_from(_IDS), unique=True)):
         kind = draw(st.sampled_from(["NORMAL_TASK", "NORMAL_TASK", "ACTOR_TASK", "ACTOR_CREATION_TASK"]))
@@ -110,45 +116,47 @@ def forests(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
         ]
     actors = [
         {
-            "actor_id": one,
+            "actor_id": actor_id,
             "repr_name": draw(st.sampled_from([None, "", "f"])),
             "class_name": draw(st.sampled_from([None, "A"])),
         }
-        for one in draw(st.lists(st.sampled_from(_ACTORS), unique=True))
+        for actor_id in draw(st.lists(st.sampled_from(_ACTORS), unique=True))
     ]
     return draw(st.permutations(tasks)), actors
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(forests())
-def test_any_tasks_make_the_tree_of_the_reference(forest: tuple[list[Row], list[Row]]) -> None:
+def test_tree_equals_reference_for_any_tasks(forest: tuple[list[Row], list[Row]]) -> None:
     tasks, actors = forest
     tree = tree_of(tasks, actors)
-    assert msgspec.to_builtins(nodes(tree.children)) == msgspec.to_builtins(expected(tasks, actors))
+    assert msgspec.to_builtins(nested_summaries(tree.children)) == msgspec.to_builtins(expected(tasks, actors))
     assert tree.complete
 
 
-def test_what_hangs_below_an_unknown_task_is_not_shown() -> None:
+def test_descendants_of_an_unknown_task_are_not_listed() -> None:
     tree = tree_of([task("a", None), task("b", "lost"), task("c", "b")])
     assert [node.key for node in tree.children] == ["a"]
 
 
-def test_tasks_that_call_each_other_in_a_circle_do_no_harm() -> None:
+def test_cycles_of_calls_are_not_listed() -> None:
     assert tree_of([task("a", "b"), task("b", "a"), task("c", "c")]).children == []
 
 
-@pytest.mark.parametrize("length", [DEEPEST - 1, DEEPEST, DEEPEST + 1, 1500])
-def test_a_chain_of_calls_is_shown_as_deep_as_can_be_and_counted_to_its_end(length: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 1500])
+def test_long_chain_is_listed_to_max_depth_and_counted_completely(length: int) -> None:
     chain = [task("t0")] + [task(f"t{i}", f"t{i - 1}", creation_time_ms=length - i) for i in range(1, length)]
     chain += [task("x", f"t{length - 1}"), task("lost", "y"), task("y", "lost")]
     tree = tree_of(chain)
     [top] = tree.children
-    assert msgspec.to_builtins(nodes(tree.children)) == msgspec.to_builtins(expected(chain, []))
+    assert msgspec.to_builtins(nested_summaries(tree.children)) == msgspec.to_builtins(expected(chain, []))
     assert top.state_counts == {"FINISHED": length + 1}
-    assert tree.complete == (length < DEEPEST)
+    assert tree.complete == (length < MAX_DEPTH)
 
 
-def test_running_tasks_come_first_then_pending_failed_and_earlier_ones() -> None:
+def test_siblings_are_sorted_by_state_then_time() -> None:
     tree = tree_of(
         [
             task("late", creation_time_ms=9),
@@ -161,48 +169,49 @@ def test_running_tasks_come_first_then_pending_failed_and_earlier_ones() -> None
     assert [node.name for node in tree.children] == ["running", "pending", "failed", "early", "late"]
 
 
-def test_an_actor_that_is_not_known_is_named_by_its_creation() -> None:
-    [actor] = nodes(tree_of([creation("t", "a")]).children)
+def test_unknown_actor_is_named_by_its_creation_task() -> None:
+    [actor] = nested_summaries(tree_of([creation("t", "a")]).children)
     assert (actor.name, actor.key, actor.timestamp) == ("A", "actor:a", 1)
     assert msgspec.to_builtins(actor.link) == {"type": "actor", "id": "a"}
 
 
-def test_of_a_large_group_the_first_are_listed_and_all_are_counted() -> None:
-    """Also where some were tried again, and one of them called others."""
+def test_large_group_lists_first_members_and_counts_all() -> None:
+    """Some tasks of the group were retried, and one called others."""
     tasks = [task(f"t{i:03}", name="f", state="FAILED" if i % 3 == 0 else "FINISHED", creation_time_ms=900 - i)
              for i in range(300)]  # fmt: skip
     tasks += [task(f"t{i:03}", name="f", attempt_number=1, creation_time_ms=900 - i) for i in range(0, 300, 7)]
     tasks += [task("u", "t005"), task("v", "t005", state="RUNNING")]
     [whole] = expected(tasks, [])
-    tree = tree_of(tasks, most_of_a_group=40)
-    [group] = nodes(tree.children)
+    tree = tree_of(tasks, max_per_group=40)
+    [group] = nested_summaries(tree.children)
     assert (group.state_counts, group.timestamp) == (whole.state_counts, whole.timestamp)
     assert msgspec.to_builtins(group.children) == msgspec.to_builtins(whole.children[:40])
     assert not tree.complete
 
 
-def test_no_more_is_listed_than_can_be_shown_and_every_group_gets_a_share() -> None:
+def test_listed_nodes_are_bounded_and_shared_by_groups() -> None:
     tasks = [task(f"{name}{i:02}", name=name) for name in "abc" for i in range(20)]
     tasks += [task(f"z{i}", "a00") for i in range(5)]
-    tree = tree_of(tasks, most=30)
+    tree = tree_of(tasks, max_nodes=30)
     assert [(len(group.children), sum(group.state_counts.values())) for group in tree.children] == [
         (10, 25), (10, 20), (10, 20),
     ]  # fmt: skip
     assert tree.children[0].children[0].children == []
     assert not tree.complete
-    many = tree_of([task(f"t{i}") for i in range(50)], most=30)
+    many = tree_of([task(f"t{i}") for i in range(50)], max_nodes=30)
     assert (len(many.children), many.complete) == (30, False)
 
 
-def test_a_tree_can_be_of_some_tasks_only(tmp_path: Path) -> None:
+def test_filters_select_the_tasks_of_the_tree(tmp_path: Path) -> None:
     write_rows(tmp_path / "tasks", TASK_TYPES, [task("a"), task("b", state="FAILED"), task("c", "a", state="FAILED")])
     write_rows(tmp_path / "actors", ACTOR_TYPES, [])
     tree = tree_in(tmp_path, Filter("state", "=", "failed"))
     assert [(node.key, node.state_counts) for node in tree.children] == [("b", {"FAILED": 1})]
 
 
-def test_of_many_tasks_the_counts_are_exact(tmp_path: Path) -> None:
-    """A hundred thousand leaves of few names, and fifty thousand below a hundred of them."""
+@pytest.mark.slow
+def test_counts_of_many_tasks_are_exact(tmp_path: Path) -> None:
+    """A hundred thousand leaves with few names, and fifty thousand below a hundred of them."""
     leaves = f"""SELECT printf('%06d', i) AS task_id, 0 AS attempt_number, 'f' || i % 5 AS name,
       name AS func_or_class_name, 'NORMAL_TASK' AS type,
       CASE WHEN i < 100000 THEN '{DRIVER}' ELSE printf('%06d', i % 100) END AS parent_task_id,
@@ -222,7 +231,8 @@ def test_of_many_tasks_the_counts_are_exact(tmp_path: Path) -> None:
     assert first.children[0].state_counts == {"FAILED": 500}
 
 
-def test_as_many_names_as_tasks_do_no_harm(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_listed_nodes_are_bounded_if_all_names_differ(tmp_path: Path) -> None:
     each = f"""SELECT printf('%06d', i) AS task_id, 0 AS attempt_number, 'item-' || i AS name,
       name AS func_or_class_name, 'NORMAL_TASK' AS type, '{DRIVER}' AS parent_task_id, NULL AS actor_id,
       'FINISHED' AS state, i + 1 AS creation_time_ms FROM range(50000) r(i)"""

@@ -1,4 +1,4 @@
-"""Several servers on one store: one folds, the others wait for it, but not for one that is gone."""
+"""Several servers on one store: one folds, the others wait, but not for a server that is gone."""
 
 import asyncio
 import os
@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from folding import RECORDED, REF, as_lines, put, settings_for
-from rayhistory.index.builder import IndexBuilder
-from rayhistory.index.claims import STALE, Claims
-from rayhistory.index.manifest import Closing
-from rayhistory.layout import Layout
+from rayhistory.index.service.builder import IndexBuilder
+from rayhistory.index.service.leases import LEASE_EXPIRES_AFTER_S, Leases
+from rayhistory.sessions import Layout
+from rayhistory.sessions.records import Closing
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
+from support.folding import RECORDED, REF, as_lines, put, settings_for
+
+pytestmark = pytest.mark.slow
 
 LAYOUT = Layout()
 CLOSING = Closing(1_794_770_600_000_000_000, clean=True)
@@ -26,13 +28,13 @@ def builder(directory: Path, name: str) -> IndexBuilder:
     return IndexBuilder(settings, open_store(settings, writable=True), LAYOUT)
 
 
-def run(directory: Path, use: Callable[[IndexBuilder, IndexBuilder, Claims], Awaitable[None]]) -> None:
+def run(directory: Path, use: Callable[[IndexBuilder, IndexBuilder, Leases], Awaitable[None]]) -> None:
     put(directory / "store", 0, as_lines(RECORDED))
 
     async def both() -> None:
         first, second = builder(directory, "one"), builder(directory, "two")
         try:
-            await use(first, second, Claims(open_store(settings_for(directory / "store"), writable=True), LAYOUT))
+            await use(first, second, Leases(open_store(settings_for(directory / "store"), writable=True), LAYOUT))
         finally:
             await first.close()
             await second.close()
@@ -41,61 +43,61 @@ def run(directory: Path, use: Callable[[IndexBuilder, IndexBuilder, Claims], Awa
 
 
 def test_two_servers_fold_a_session_once(tmp_path: Path) -> None:
-    async def use(first: IndexBuilder, second: IndexBuilder, claims: Claims) -> None:
+    async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
         opening = asyncio.create_task(first.open(REF, CLOSING, 120))
-        while not await claims.is_held(REF):  # noqa: ASYNC110
+        while not await leases.is_held(REF):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        theirs = await second.open(REF, CLOSING, 120)
-        assert theirs.manifest == (await opening).manifest
-        assert theirs.manifest.generation == 1
-        assert not await claims.is_held(REF)
+        index = await second.open(REF, CLOSING, 120)
+        assert index.manifest == (await opening).manifest
+        assert index.manifest.generation == 1
+        assert not await leases.is_held(REF)
 
     run(tmp_path, use)
 
 
-def test_a_claim_of_a_server_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
-    """It is a minute old, and nobody has renewed it."""
+def test_expired_lease_does_not_delay_others(tmp_path: Path) -> None:
+    """A lease that nobody renews expires after a minute."""
 
-    async def use(first: IndexBuilder, second: IndexBuilder, claims: Claims) -> None:
-        path = tmp_path / "store" / LAYOUT.claim_key(REF)
+    async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
+        path = tmp_path / "store" / LAYOUT.lease_key(REF)
         path.parent.mkdir(parents=True)
-        path.write_bytes(b"of a server that was killed")
-        assert await claims.is_held(REF)
-        old = time.time() - STALE - 1
+        path.write_bytes(b"written by a killed server")
+        assert await leases.is_held(REF)
+        old = time.time() - LEASE_EXPIRES_AFTER_S - 1
         os.utime(path, (old, old))
-        assert not await claims.is_held(REF)
+        assert not await leases.is_held(REF)
         assert (await first.open(REF, CLOSING, 120)).manifest.counts.tasks == 23
 
     run(tmp_path, use)
 
 
-class Slow(LocalStore):
-    """A store that takes an object, and has it later, whether or not somebody waits for that."""
+class SlowStore(LocalStore):
+    """A store whose writes finish later, even if the caller is cancelled."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.writing, self.go_on = threading.Event(), threading.Event()
+        self.writing, self.proceed = threading.Event(), threading.Event()
         self.written: list[asyncio.Future[None]] = []
 
     async def put(self, key: str, data: bytes | Path) -> None:
-        def later() -> None:
+        def write_later() -> None:
             self.writing.set()
-            assert self.go_on.wait(60)
+            assert self.proceed.wait(60)
             self._write(key, data, os.replace)
 
-        self.written.append(asyncio.ensure_future(asyncio.to_thread(later)))
+        self.written.append(asyncio.ensure_future(asyncio.to_thread(write_later)))
         await asyncio.shield(self.written[-1])
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_claim_that_is_being_written_when_the_fold_ends_is_taken_back(tmp_path: Path, *, cancelled: bool) -> None:
-    store = Slow(tmp_path)
-    claims = Claims(store, LAYOUT)
+def test_lease_write_in_flight_at_the_end_is_deleted(tmp_path: Path, *, cancelled: bool) -> None:
+    store = SlowStore(tmp_path)
+    leases = Leases(store, LAYOUT)
 
     async def fold() -> None:
-        async with claims.hold(REF):
+        async with leases.hold(REF):
             await asyncio.to_thread(store.writing.wait, 60)
-            asyncio.get_running_loop().call_later(0.2, store.go_on.set)
+            asyncio.get_running_loop().call_later(0.2, store.proceed.set)
             if cancelled:
                 await asyncio.sleep(60)
 
@@ -107,6 +109,6 @@ def test_a_claim_that_is_being_written_when_the_fold_ends_is_taken_back(tmp_path
             folding.cancel()
         await asyncio.wait([folding])
         await asyncio.gather(*store.written)
-        assert not await claims.is_held(REF)
+        assert not await leases.is_held(REF)
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""Our own way to the tables: any columns, filters and order, page by page, with mistakes told in our own shape."""
+"""Rows of tables through the history API: columns, filters, order, pages and errors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.index import ask
-from rayhistory.index.query import Filter
-from rayhistory.server.routes import rows
-from recorded_sample import serving
+from rayhistory.index.query import query_params
+from rayhistory.index.query.query import Filter
+from rayhistory.server.history_api import table_rows
+from support.recorded_sample import serving
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-def ask_for(client: TestClient, table: str, **parameters: Any) -> dict[str, Any]:
-    answer = client.get(f"api/history/rows/{table}", params=parameters)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+def get_rows(client: TestClient, table: str, **parameters: Any) -> dict[str, Any]:
+    response = client.get(f"api/history/rows/{table}", params=parameters)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
     return body
 
 
@@ -38,42 +38,44 @@ def ask_for(client: TestClient, table: str, **parameters: Any) -> dict[str, Any]
         ("error_type!=", Filter("error_type", "!=", None)),
     ],
 )
-def test_conditions_are_read_from_text(text: str, expected: Filter) -> None:
-    assert ask.condition(text) == expected
+def test_conditions_are_parsed(text: str, expected: Filter) -> None:
+    assert query_params.parse_filter(text) == expected
 
 
-def test_rows_have_the_columns_that_were_asked_for_in_the_order_that_was_asked_for(client: TestClient) -> None:
-    answer = ask_for(client, "tasks", columns="name,state", where=["state=failed", "name!=boom"], sort="-name", count=1)
-    assert {tuple(row) for row in answer["rows"]} == {("name", "state")}
-    names = [row["name"] for row in answer["rows"]]
+def test_rows_have_the_requested_columns_and_order(client: TestClient) -> None:
+    response = get_rows(
+        client, "tasks", columns="name,state", where=["state=failed", "name!=boom"], sort="-name", count=1
+    )
+    assert {tuple(row) for row in response["rows"]} == {("name", "state")}
+    names = [row["name"] for row in response["rows"]]
     assert names == sorted(names, reverse=True)
     assert "boom" not in names
-    assert {row["state"] for row in answer["rows"]} == {"FAILED"}
-    assert (answer["next"], answer["total"]) == (None, len(names))
+    assert {row["state"] for row in response["rows"]} == {"FAILED"}
+    assert (response["next"], response["total"]) == (None, len(names))
 
 
 @pytest.mark.parametrize("sort", ["", "-start_time_ms", "state,-name"])
-def test_pages_follow_each_other_to_the_end(client: TestClient, sort: str) -> None:
-    everything = ask_for(client, "tasks", sort=sort, limit=1000)
+def test_cursor_reaches_all_pages(client: TestClient, sort: str) -> None:
+    everything = get_rows(client, "tasks", sort=sort, limit=1000)
     assert "total" not in everything
-    found, more = [], {"cursor": ""}
+    rows, more = [], {"cursor": ""}
     while more["cursor"] is not None:
-        page = ask_for(client, "tasks", sort=sort, limit=7, count=1, **more)
+        page = get_rows(client, "tasks", sort=sort, limit=7, count=1, **more)
         assert page["total"] == len(everything["rows"])
-        found += page["rows"]
+        rows += page["rows"]
         more = {"cursor": page["next"]}
-    assert found == everything["rows"]
+    assert rows == everything["rows"]
 
 
 @pytest.mark.parametrize(("size", "limit"), [(1, 9_997), (3_000, 9_998), (10**9, 9_999)])
-def test_a_page_of_large_rows_ends_early_and_is_followed_by_others(
+def test_page_of_large_rows_ends_early(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int, limit: int
 ) -> None:
-    everything = ask_for(client, "snapshots", limit=10_000)["rows"]
-    monkeypatch.setattr(rows, "_LARGEST_PAGE", size)
+    everything = get_rows(client, "snapshots", limit=10_000)["rows"]
+    monkeypatch.setattr(table_rows, "_MAX_PAGE_BYTES", size)
     pages, more = [], {"cursor": ""}
     while more["cursor"] is not None:
-        page = ask_for(client, "snapshots", limit=limit, **more)
+        page = get_rows(client, "snapshots", limit=limit, **more)
         assert sum(len(row["body"]) for row in page["rows"][:-1]) <= size
         pages.append(page["rows"])
         more = {"cursor": page["next"]}
@@ -81,37 +83,37 @@ def test_a_page_of_large_rows_ends_early_and_is_followed_by_others(
     assert (len(pages) > 2) == (size < 10**9)
 
 
-def test_every_table_that_is_served_can_be_asked_for(client: TestClient) -> None:
+def test_every_served_table_can_be_requested(client: TestClient) -> None:
     for table in ("tasks", "actors", "jobs", "nodes", "workers", "placement_groups", "profile_events", "gaps",
                   "actor_transitions", "cluster_events", "platform_events", "snapshots"):  # fmt: skip
-        first = ask_for(client, table, limit=1, count=1)
+        first = get_rows(client, table, limit=1, count=1)
         assert len(first["rows"]) == min(1, first["total"])
         if first["next"]:
-            assert ask_for(client, table, limit=1, cursor=first["next"])["rows"] != first["rows"]
+            assert get_rows(client, table, limit=1, cursor=first["next"])["rows"] != first["rows"]
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("tasks?where=colour=red", "table 'tasks' has no column 'colour': there are task_id, attempt_number, name"),
-        ("tasks?columns=colour", "table 'tasks' has no column 'colour': there are task_id, attempt_number, name"),
-        ("nodes?sort=-colour", "table 'nodes' has no column 'colour': there are node_id, node_ip"),
+        ("tasks?where=colour=red", "table 'tasks' has no column 'colour': use one of task_id, attempt_number, name"),
+        ("tasks?columns=colour", "table 'tasks' has no column 'colour': use one of task_id, attempt_number, name"),
+        ("nodes?sort=-colour", "table 'nodes' has no column 'colour': use one of node_id, node_ip"),
         ("tasks?where=start_time_ms>soon", "start_time_ms is a number, not 'soon'"),
-        ("tasks?where=name", "not a condition: 'name'"),
-        ("tasks?limit=0", "limit is from 1 to 10000, not 0"),
-        ("tasks?limit=x", "limit is a number, not 'x'"),
-        ("tasks?cursor=x", "the cursor cannot be read"),
-        ("tasks?cursor=W1tdLFtdXQ", "the cursor is that of another table or sort"),
-        ("tasks?cursor=W1sidGFza19pZCIsImF0dGVtcHRfbnVtYmVyIl0sWyJ4Il1d", "a place in this order has 2 values, not 1"),
-        ("tasks?order=name", "unknown parameters order: there are columns, count, cursor, limit, sort, where"),
-        ("merged.workers", "no table 'merged.workers': there are actor_transitions, actors"),
-        ("task_list", "no table 'task_list'"),
+        ("tasks?where=name", "invalid filter 'name'"),
+        ("tasks?limit=0", "limit=0: use 1 to 10000"),
+        ("tasks?limit=x", "limit=x: use a number"),
+        ("tasks?cursor=x", "invalid cursor"),
+        ("tasks?cursor=W1tdLFtdXQ", "cursor belongs to another table or sort"),
+        ("tasks?cursor=W1sidGFza19pZCIsImF0dGVtcHRfbnVtYmVyIl0sWyJ4Il1d", "cursor has 1 values, but this sort needs 2"),
+        ("tasks?order=name", "unknown parameters order: use columns, count, cursor, limit, sort, where"),
+        ("merged.workers", "unknown table 'merged.workers': use one of actor_transitions, actors"),
+        ("task_list", "unknown table 'task_list'"),
     ],
 )
-def test_a_mistake_is_told_in_our_own_shape(client: TestClient, address: str, message: str) -> None:
-    answer = client.get(f"api/history/rows/{address}")
-    assert answer.status_code == 400
-    error = answer.json()["error"]
+def test_invalid_request_gets_an_api_error(client: TestClient, address: str, message: str) -> None:
+    response = client.get(f"api/history/rows/{address}")
+    assert response.status_code == 400
+    error = response.json()["error"]
     assert error["status"] == 400
     assert error["message"].startswith(message)
 
@@ -119,18 +121,20 @@ def test_a_mistake_is_told_in_our_own_shape(client: TestClient, address: str, me
 @pytest.mark.parametrize("parameter", ["sort={}", "sort=state,-{}", "where={}~bar", "where={}^=x&count=1", "where={}="])
 @pytest.mark.parametrize(("table", "column"), [("jobs", "runtime_env"), ("tasks", "runtime_env"),
                          ("actors", "runtime_env"), ("snapshots", "body"), ("platform_events", "body")])  # fmt: skip
-def test_browsers_cannot_find_out_what_is_masked(client: TestClient, table: str, column: str, parameter: str) -> None:
-    """Neither from the cursor, which holds the last row's values, nor from which rows there are."""
-    known = "state" if table in ("tasks", "actors") else "status" if table == "jobs" else "ns"
-    asked = parameter.format(column).replace("state", known)
-    address = f"api/history/rows/{table}?limit=1&columns={known}&{asked}"
+def test_browsers_cannot_sort_or_filter_by_masked_columns(
+    client: TestClient, table: str, column: str, parameter: str
+) -> None:
+    """The cursor, which holds values of the last row, and the selected rows would reveal the values."""
+    visible = "state" if table in ("tasks", "actors") else "status" if table == "jobs" else "ns"
+    requested = parameter.format(column).replace("state", visible)
+    address = f"api/history/rows/{table}?limit=1&columns={visible}&{requested}"
     assert client.get(address).status_code == 200
-    answer = client.get(address, headers={"User-Agent": "Mozilla/5.0"})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"].startswith(f"{column} may have secrets, which browsers do not see")
+    response = client.get(address, headers={"User-Agent": "Mozilla/5.0"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(f"{column} may hold secrets and is masked in browsers")
 
 
-def test_browsers_do_not_see_the_values_of_environment_variables(client: TestClient) -> None:
+def test_environment_variables_are_masked_for_browsers(client: TestClient) -> None:
     for table in ("tasks", "actors", "jobs", "snapshots"):
         address = f"api/history/rows/{table}?limit=1000"
         assert '"bar' in client.get(address).text.replace("\\", "")

@@ -1,4 +1,4 @@
-"""The timeline: the spans of the live dashboard, readable for Chrome's tracing and Perfetto."""
+"""The task timeline in the Chrome trace format."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from manytasks import SMALL_JOB, keep_many
 from rayhistory.server.app import create_app
-from rayhistory.server.routes import timeline
-from recorded_sample import REF, live, serving, settings_for
+from rayhistory.server.ray_api import chrome_trace as timeline
+from support.many_tasks import SMALL_JOB, store_many_tasks
+from support.recorded_sample import REF, live, serving, settings_for
 
 Row = dict[str, Any]
 
@@ -22,10 +22,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def events(client: TestClient, query: str = "") -> list[Row]:
-    answer = client.get(f"api/v0/tasks/timeline{query}")
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("application/json")
-    found: list[Row] = answer.json()
+    response = client.get(f"api/v0/tasks/timeline{query}")
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("application/json")
+    found: list[Row] = response.json()
     return found
 
 
@@ -40,8 +40,8 @@ def span(event: Row, all_events: list[Row]) -> Row:
     return {k: v for k, v in event.items() if k not in numbers} | {"worker": worker_of(event, all_events)}
 
 
-def test_spans_are_those_of_the_live_dashboard(client: TestClient) -> None:
-    """All of them, on the same workers, to the microsecond (Ray rounds); more came after the live answer."""
+def test_spans_match_the_live_dashboard(client: TestClient) -> None:
+    """All spans of the live response, on the same workers, to the microsecond. Later spans are extra."""
     ours, theirs = events(client), live("v0_tasks_timeline")
     for expected in (event for event in theirs if event["ph"] == "X"):
         [same] = [
@@ -53,50 +53,52 @@ def test_spans_are_those_of_the_live_dashboard(client: TestClient) -> None:
         assert (same["ts"], same["dur"]) == pytest.approx((expected["ts"], expected["dur"]), abs=1)
 
 
-def test_nodes_and_workers_are_named(client: TestClient) -> None:
+def test_trace_names_nodes_and_workers(client: TestClient) -> None:
     found = events(client)
     assert {"name": "process_name", "args": {"name": "Node 192.0.2.2"}, "pid": 0, "tid": None, "ph": "M"} in found
     assert all(event["ph"] == "M" for event in found[-2:])
 
 
-def test_driver_spans_are_left_out_as_in_ray(client: TestClient) -> None:
+def test_driver_spans_are_excluded_as_in_ray(client: TestClient) -> None:
     assert not [event for event in events(client) if event.get("cat") == "submit_task"]
 
 
-def test_a_timeline_can_be_of_one_job(client: TestClient) -> None:
+def test_timeline_can_be_limited_to_one_job(client: TestClient) -> None:
     found = events(client, "?job_id=03000000")
     assert {event["args"]["job_id"] for event in found if event["ph"] == "X"} == {"03000000"}
 
 
-def test_a_job_without_spans_gives_an_empty_array(client: TestClient) -> None:
+def test_job_without_spans_gets_an_empty_array(client: TestClient) -> None:
     assert client.get("api/v0/tasks/timeline?job_id=99000000").text == "[]"
 
 
-def test_the_timeline_can_be_downloaded(client: TestClient) -> None:
-    answer = client.get("api/v0/tasks/timeline?download=1&job_id=01000000")
-    assert answer.headers["content-disposition"].startswith('attachment; filename="timeline-01000000-')
+def test_timeline_can_be_downloaded(client: TestClient) -> None:
+    response = client.get("api/v0/tasks/timeline?download=1&job_id=01000000")
+    assert response.headers["content-disposition"].startswith('attachment; filename="timeline-01000000-')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_portions_change_nothing_though_a_task_has_as_many_attempts(
+def test_batch_size_does_not_change_the_timeline(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     whole = events(client)
-    monkeypatch.setattr("rayhistory.index.query._AT_ONCE", size)
+    monkeypatch.setattr("rayhistory.index.query.open_index._BATCH_ROWS", size)
     assert events(client) == whole
 
 
-def test_the_timeline_of_a_small_job_reads_no_spans_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tasks lie far apart among those of a large one."""
-    keep_many(tmp_path, 3_000, small_job=30)
+@pytest.mark.slow
+def test_timeline_of_a_small_job_reads_no_other_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks are scattered among the tasks of a large job."""
+    store_many_tasks(tmp_path, 3_000, small_job=30)
     read: list[Row] = []
     sort_by_attempt = timeline.by_attempt
 
-    def noted(spans: list[Row]) -> Any:
+    def record(spans: list[Row]) -> Any:
         read.extend(spans)
         return sort_by_attempt(spans)
 
-    monkeypatch.setattr(timeline, "by_attempt", noted)
+    monkeypatch.setattr(timeline, "by_attempt", record)
     with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:
         found = [event for event in events(client, f"?job_id={SMALL_JOB}") if event["ph"] == "X"]
         assert len({event["args"]["task_id"] for event in found}) == 30
@@ -104,6 +106,6 @@ def test_the_timeline_of_a_small_job_reads_no_spans_of_others(tmp_path: Path, mo
         assert len(events(client)) > 99 * len(found)
 
 
-def test_what_is_no_job_is_refused(client: TestClient) -> None:
-    answer = client.get("api/v0/tasks/timeline", params={"download": "1", "job_id": 'x"\r\nSet-Cookie: a=b'})
-    assert answer.status_code == 400
+def test_invalid_job_id_is_rejected(client: TestClient) -> None:
+    response = client.get("api/v0/tasks/timeline", params={"download": "1", "job_id": 'x"\r\nSet-Cookie: a=b'})
+    assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""What Ray says of a cluster as a whole, asked of one that is gone."""
+"""Endpoints about the whole cluster, for a cluster that has ended."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.layout import Layout
 from rayhistory.server.app import create_app
-from recorded_sample import NODE, REF, keep_sample, serving, settings_for
+from rayhistory.sessions import Layout
+from support.recorded_sample import NODE, REF, serving, settings_for, store_sample
 
 
 @pytest.fixture(scope="module")
@@ -19,29 +19,30 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-def test_no_driver_is_active_in_a_cluster_that_is_gone(client: TestClient) -> None:
-    """In Ray's own shape: what scales clusters down asks for it."""
+def test_no_driver_is_active_after_the_cluster_ended(client: TestClient) -> None:
+    """The response has Ray's shape, which autoscalers read."""
     job_head = pytest.importorskip("ray.dashboard.modules.job.job_head")
-    answer = client.get("api/component_activities").json()
-    assert set(answer) == {"driver"}
-    driver = job_head.RayActivityResponse(**answer["driver"])
+    response = client.get("api/component_activities").json()
+    assert set(response) == {"driver"}
+    driver = job_head.RayActivityResponse(**response["driver"])
     ended = [job["end_time"] for job in client.get("api/jobs/").json() if job["job_id"]]
     assert (driver.is_active.value, driver.reason) == ("INACTIVE", None)
     assert driver.last_activity_at == max(ended) / 1000
     assert driver.timestamp >= driver.last_activity_at
 
 
-def test_drivers_are_active_at_the_moment_at_which_they_ran(client: TestClient) -> None:
+@pytest.mark.slow
+def test_drivers_are_active_as_of_a_time_when_they_ran(client: TestClient) -> None:
     jobs = [job for job in client.get("api/jobs/").json() if job["job_id"]]
-    moment = min(job["end_time"] for job in jobs) - 1
-    running = sum(job["start_time"] <= moment <= job["end_time"] for job in jobs)
-    driver = client.get(f"http://testserver{REF.url[:-1]}@{moment}/api/component_activities").json()["driver"]
+    as_of_ms = min(job["end_time"] for job in jobs) - 1
+    running = sum(job["start_time"] <= as_of_ms <= job["end_time"] for job in jobs)
+    driver = client.get(f"http://testserver{REF.url[:-1]}@{as_of_ms}/api/component_activities").json()["driver"]
     assert (driver["is_active"], driver["reason"]) == ("ACTIVE", f"Number of active drivers: {running}")
-    assert driver["timestamp"] <= moment / 1000
+    assert driver["timestamp"] <= as_of_ms / 1000
 
 
 def platform_event(name: str, at: str, message: str) -> dict[str, Any]:
-    """As Ray's aggregator sends what happened in Kubernetes."""
+    """Return an event as Ray's aggregator sends it for Kubernetes."""
     source = {"platform": "KUBERNETES", "component": "kubelet", "metadata": {"host": "node-1"}}
     return {
         "eventId": name,
@@ -57,10 +58,11 @@ def platform_event(name: str, at: str, message: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_events_of_the_platform_are_told_the_newest_first(tmp_path: Path) -> None:
-    """As Ray tells them: its page does not sort. One that came again has its latest time."""
+@pytest.mark.slow
+def test_platform_events_are_listed_newest_first(tmp_path: Path) -> None:
+    """The page does not sort. A repeated event has its latest time."""
     settings = settings_for(tmp_path)
-    keep_sample(settings)
+    store_sample(settings)
     first = platform_event("Zmlyc3Q=", "19:19:01", "pulling")
     second = platform_event("c2Vjb25k", "19:19:02.5", "failed")
     third = platform_event("dGhpcmQ=", "19:19:03", "killed")
@@ -71,9 +73,16 @@ def test_events_of_the_platform_are_told_the_newest_first(tmp_path: Path) -> Non
     )
     with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
         assert client.head("api/v0/platform_events").status_code == 200
-        answer = client.get("api/v0/platform_events").json()
-    assert answer == {"result": True, "msg": "Retrieved platform events", "data": {"events": [third, again, second]}}
+        response = client.get("api/v0/platform_events").json()
+    assert response == {"result": True, "msg": "Retrieved platform events", "data": {"events": [third, again, second]}}
 
 
-def test_without_events_of_the_platform_their_page_is_hidden(client: TestClient) -> None:
+def test_platform_events_page_is_hidden_without_events(client: TestClient) -> None:
     assert client.head("api/v0/platform_events").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["worker/traceback", "worker/cpu_profile", "memory_profile", "task/traceback"])
+def test_profiling_is_unavailable(client: TestClient, path: str) -> None:
+    """Older frontends link to these pages without checking that profiling is enabled."""
+    response = client.get(f"{path}?pid=1&ip=127.0.0.1&node_id=x")
+    assert (response.status_code, "running cluster" in response.text) == (410, True)

@@ -1,4 +1,4 @@
-"""The output of jobs: in one piece however large, over a WebSocket that ends, and followed while it is written."""
+"""Output of jobs: as one JSON string, over a WebSocket, and followed while it grows."""
 
 import asyncio
 import dataclasses
@@ -14,13 +14,15 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from rayhistory.errors import StoreUnavailable
-from rayhistory.layout import Layout, SessionRef, StartRecord
-from rayhistory.server import logfiles, logflow
 from rayhistory.server.app import create_app
-from rayhistory.server.logfind import Found
+from rayhistory.server.logs import follow as follow_module
+from rayhistory.server.logs import source, stream
+from rayhistory.server.logs.follow import follow
+from rayhistory.server.logs.locate import LogRange
+from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
-from recorded_sample import NODE, REF, keep_sample, live, serving, settings_for
+from support.recorded_sample import NODE, REF, live, serving, settings_for, store_sample
 
 NEXT = SessionRef.checked("default", "sample", "session_2026-11-16_00-00-00_000000_1")
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
@@ -42,7 +44,7 @@ def submissions(client: TestClient) -> dict[str, dict[str, Any]]:
     return {job["submission_id"]: job for job in client.get("api/jobs/").json() if job["submission_id"]}
 
 
-def tailed(client: TestClient, job: str) -> str:
+def read_websocket(client: TestClient, job: str) -> str:
     text = ""
     with client.websocket_connect(f"{REF.url}api/jobs/{job}/logs/tail") as socket:
         while True:
@@ -53,39 +55,40 @@ def tailed(client: TestClient, job: str) -> str:
                 return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 7, 4096])
-def test_the_output_is_one_json_text_however_it_is_read(
+def test_job_output_is_one_json_string_for_any_block_size(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(logflow, "BLOCK", size)
+    monkeypatch.setattr(stream, "BLOCK_BYTES", size)
     assert client.get("api/jobs/sub-ok/logs").json() == {"logs": OUTPUT}
     assert client.get("api/jobs/sub-fail/logs").json() == {
         "logs": FILES["job-driver-sub-fail.log"].decode("utf-8", "replace")
     }
-    assert tailed(client, "sub-ok") == OUTPUT
+    assert read_websocket(client, "sub-ok") == OUTPUT
 
 
-def test_a_job_is_found_by_the_id_of_its_driver_too(client: TestClient) -> None:
+def test_job_is_found_by_its_job_id(client: TestClient) -> None:
     driver = submissions(client)["sub-ok"]["job_id"]
-    assert tailed(client, driver) == client.get(f"api/jobs/{driver}/logs").json()["logs"] == OUTPUT
+    assert read_websocket(client, driver) == client.get(f"api/jobs/{driver}/logs").json()["logs"] == OUTPUT
 
 
-def test_a_job_whose_output_was_not_kept_has_none(client: TestClient) -> None:
+def test_job_without_stored_output_has_empty_logs(client: TestClient) -> None:
     without = next(name for name in submissions(client) if name not in ("sub-ok", "sub-fail"))
     assert client.get(f"api/jobs/{without}/logs").json() == {"logs": ""}
-    assert tailed(client, without) == ""
+    assert read_websocket(client, without) == ""
 
 
 @pytest.mark.parametrize(
     ("job", "status", "text"),
     [
-        ("nobody", 404, "Job nobody does not exist"),
+        ("unknown", 404, "Job unknown does not exist"),
         ("01000000", 400, "Can only get logs of submission type jobs"),
     ],
 )
-def test_only_submitted_jobs_have_output(client: TestClient, job: str, status: int, text: str) -> None:
-    answer = client.get(f"api/jobs/{job}/logs")
-    assert (answer.status_code, answer.text) == (status, text)
+def test_only_submission_jobs_have_output(client: TestClient, job: str, status: int, text: str) -> None:
+    response = client.get(f"api/jobs/{job}/logs")
+    assert (response.status_code, response.text) == (status, text)
     with (
         pytest.raises(WebSocketDenialResponse) as denied,
         client.websocket_connect(f"{REF.url}api/jobs/{job}/logs/tail"),
@@ -94,24 +97,24 @@ def test_only_submitted_jobs_have_output(client: TestClient, job: str, status: i
     assert (denied.value.status_code, denied.value.text) == (status, text)
 
 
-def test_a_socket_to_no_session_is_refused_with_the_reason(client: TestClient) -> None:
-    path = REF.url.replace("sample", "nobodys")
+def test_websocket_to_unknown_session_is_rejected_with_reason(client: TestClient) -> None:
+    path = REF.url.replace("sample", "unknown")
     for url, status in ((f"{path}api/jobs/x/logs/tail", 404), ("/api/jobs/x/logs/tail", 400), ("/s/x", 400)):
         with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect(url):
             pass
         assert denied.value.status_code == status
 
 
-def test_a_socket_finds_the_session_that_the_cookies_name(client: TestClient) -> None:
-    """The job client of Ray takes cookies."""
+def test_websocket_uses_the_session_of_the_cookies(client: TestClient) -> None:
+    """Ray's job client sends cookies."""
     cookies = f"cluster_name={REF.cluster}; cluster_namespace={REF.namespace}; session_name={REF.session}"
     with client.websocket_connect("/api/jobs/sub-ok/logs/tail", headers={"cookie": cookies}) as socket:
         assert OUTPUT.startswith(socket.receive_text()[:100])
 
 
-def test_who_asks_for_a_socket_without_one_is_told(client: TestClient) -> None:
-    answer = client.get("api/jobs/sub-ok/logs/tail")
-    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+def test_plain_get_of_a_websocket_path_gets_426(client: TestClient) -> None:
+    response = client.get("api/jobs/sub-ok/logs/tail")
+    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
 
 
 @pytest.mark.parametrize(
@@ -123,26 +126,26 @@ def test_who_asks_for_a_socket_without_one_is_told(client: TestClient) -> None:
         ("PUT", "api/packages/gcs/_ray_pkg_0123456789abcdef.zip"),
     ],
 )
-def test_nothing_can_be_changed(client: TestClient, method: str, path: str) -> None:
-    answer = client.request(method, path, json={})
-    assert answer.status_code == 405
-    assert answer.text == f"{method} is not possible here: this is history, and can only be read"
-    assert answer.headers["allow"] == "GET, HEAD"
+def test_jobs_cannot_be_changed(client: TestClient, method: str, path: str) -> None:
+    response = client.request(method, path, json={})
+    assert response.status_code == 405
+    assert response.text == f"{method} is not allowed: the history server is read-only"
+    assert response.headers["allow"] == "GET, HEAD"
 
 
-class Growing:
-    """A session that runs, with one log that grows."""
+class RunningSession:
+    """A running session with a log that grows."""
 
     def __init__(self, directory: Path) -> None:
         self.settings = settings_for(directory)
         self.layout = Layout(self.settings.storage_root_dir)
-        keep_sample(self.settings, {"raylet.out": b"one\n", "job-driver-sub-run.log": b"one\n"})
-        self.begin(REF)
+        store_sample(self.settings, {"raylet.out": b"one\n", "job-driver-sub-run.log": b"one\n"})
+        self.start(REF)
 
     def put(self, key: str, data: bytes) -> None:
         asyncio.run(open_store(self.settings, writable=True).put(key, data))
 
-    def begin(self, ref: SessionRef) -> None:
+    def start(self, ref: SessionRef) -> None:
         start = StartRecord(ref.namespace, ref.cluster, ref.session, 1)
         self.put(self.layout.metadata_key(ref), b"")
         self.put(self.layout.start_key(ref), msgspec.json.encode(start))
@@ -151,30 +154,31 @@ class Growing:
     def write(self, data: bytes, file: str = "raylet.out") -> None:
         self.put(self.layout.log_key(REF, NODE, file), data)
 
-    def say(self, uri: str, body: Any) -> None:
-        """What its dashboard answers from now on."""
-        said = {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:20:00Z",
-                "dashboardSnapshot": {"uri": uri, "body": body}}  # fmt: skip
+    def store_response(self, uri: str, body: Any) -> None:
+        """Store a newer dashboard response."""
+        event = {"eventType": "DASHBOARD_SNAPSHOT", "timestamp": "2026-11-15T19:20:00Z",
+                 "dashboardSnapshot": {"uri": uri, "body": body}}  # fmt: skip
         key = self.layout.events_key(REF, NODE, "snapshots", time.time_ns(), compressed=False)
-        self.put(key, msgspec.json.encode(said))
+        self.put(key, msgspec.json.encode(event))
 
     def end(self) -> None:
         self.put(self.layout.end_key(REF), b'{"ended_ms": 1}')
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
-    for module in (logfiles, logflow):
-        monkeypatch.setattr(module, "FRESH", 0.0)
-    return Growing(tmp_path)
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSession:
+    for module in (source, follow_module):
+        monkeypatch.setattr(module, "LISTING_TTL_S", 0.0)
+    return RunningSession(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [REF.session, "latest", "live"])
-def test_a_stream_of_a_running_session_goes_on_until_it_ends(session: Growing, name: str) -> None:
-    """Also when another has begun in the meantime."""
+def test_stream_of_a_running_session_continues_until_it_ends(session: RunningSession, name: str) -> None:
+    """Another session of the cluster starts in the meantime."""
     query = {"node_id": NODE, "filename": "raylet.out", "interval": "0.2"}
 
-    async def ask() -> bytes:
+    async def fetch() -> bytes:
         text = b""
         app = create_app(session.settings)
         async with app.router.lifespan_context(app):
@@ -182,7 +186,7 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(session: Growing, n
             scope = http_scope(
                 app, f"/s/default/sample/{name}/api/v0/logs/stream", "&".join(f"{k}={v}" for k, v in query.items())
             )
-            asking = asyncio.create_task(app(scope, never, messages.put))
+            task = asyncio.create_task(app(scope, never, messages.put))
             steps = {b"one\n": b"one\ntwo\n", b"one\ntwo\n": b"one\ntwo\nthree"}
             while True:
                 message = await asyncio.wait_for(messages.get(), 60)
@@ -190,72 +194,75 @@ def test_a_stream_of_a_running_session_goes_on_until_it_ends(session: Growing, n
                 if text in steps:
                     await asyncio.to_thread(session.write, steps.pop(text))
                 elif text == b"one\ntwo\nthree" and message["more_body"]:
-                    await asyncio.to_thread(session.begin, NEXT)
+                    await asyncio.to_thread(session.start, NEXT)
                     await asyncio.to_thread(session.end)
                 if message["type"] == "http.response.body" and not message["more_body"]:
                     break
-            await asking
+            await task
         return text
 
-    assert asyncio.run(ask()) == b"one\ntwo\nthree"
+    assert asyncio.run(fetch()) == b"one\ntwo\nthree"
 
 
-def test_a_log_that_grows_between_two_looks_is_still_followed(session: Growing) -> None:
-    """Whoever finds it and whoever follows it look at different times."""
+def test_log_that_grows_between_polls_is_followed(session: RunningSession) -> None:
+    """The size is read when the log is located, and again when it is followed."""
 
-    async def follow() -> bytes:
-        (logs, *_) = logfiles.plain_logs(LocalStore(Path(session.settings.local_storage_dir)), session.layout, REF)
-        size = (await logfiles.find_file(logs, NODE, "raylet.out")).size
+    async def read_all() -> bytes:
+        (logs, *_) = source.object_logs(LocalStore(Path(session.settings.local_storage_dir)), session.layout, REF)
+        size = (await source.find_file(logs, NODE, "raylet.out")).size
         await asyncio.to_thread(session.write, b"one\ntwo\n")
         rounds = iter([b"one\ntwo\nthree", b""])
 
-        async def is_over() -> bool:
+        async def has_ended() -> bool:
             if more := next(rounds):
                 await asyncio.to_thread(session.write, more)
             return not more
 
-        found = Found(NODE, "raylet.out", 0, size)
-        return b"".join([piece async for piece in logflow.followed(logs, found, is_over, 0.0)])
+        log_range = LogRange(NODE, "raylet.out", 0, size)
+        return b"".join([block async for block in follow(logs, log_range, has_ended, 0.0)])
 
-    assert asyncio.run(follow()) == b"one\ntwo\nthree"
+    assert asyncio.run(read_all()) == b"one\ntwo\nthree"
 
 
-def test_jobs_whose_ids_differ_only_in_case_have_each_their_own_output(session: Growing) -> None:
+@pytest.mark.slow
+def test_job_ids_that_differ_only_in_case_have_their_own_output(session: RunningSession) -> None:
     jobs = [job for job in live("jobs_after_snap") if job["submission_id"] == "sub-ok"]
     names = ("Train", "train", "TRAIN")
-    session.say("/api/jobs/", [job | {"submission_id": name, "job_id": None} for job in jobs for name in names])
+    session.store_response(
+        "/api/jobs/", [job | {"submission_id": name, "job_id": None} for job in jobs for name in names]
+    )
     for name in names:
         session.write(f"output of {name}\n".encode(), f"job-driver-{name}.log")
     with TestClient(create_app(session.settings), base_url=f"http://testserver{REF.url}") as client:
         for name in names:
             assert client.get(f"api/jobs/{name}/logs").json() == {"logs": f"output of {name}\n"}
-            found = client.get("api/v0/logs/file", params={"submission_id": name, "node_id": NODE})
-            assert found.text == f"output of {name}\n"
+            log = client.get("api/v0/logs/file", params={"submission_id": name, "node_id": NODE})
+            assert log.text == f"output of {name}\n"
         assert client.get("api/v0/logs/file", params={"submission_id": "tRAIN", "node_id": NODE}).status_code == 500
 
 
-def test_a_log_that_is_moved_away_is_followed_to_where_it_is(session: Growing) -> None:
-    async def follow() -> bytes:
+def test_moved_log_is_followed(session: RunningSession) -> None:
+    async def read_all() -> bytes:
         store = Path(session.settings.local_storage_dir)
-        logs = logfiles.AllLogs(*logfiles.plain_logs(LocalStore(store), session.layout, REF))
+        logs = source.CombinedLogs(*source.object_logs(LocalStore(store), session.layout, REF))
         rounds = iter([False, False, True])
 
-        async def is_over() -> bool:
-            if over := next(rounds):
+        async def has_ended() -> bool:
+            if ended := next(rounds):
                 (store / session.layout.log_key(REF, NODE, "raylet.out")).unlink()
                 await asyncio.to_thread(session.write, b"one\ntwo\n", "old/raylet.out")
-            return over
+            return ended
 
-        found = Found(NODE, "raylet.out", 0, 4)
-        return b"".join([piece async for piece in logflow.followed(logs, found, is_over, 0.0)])
+        log_range = LogRange(NODE, "raylet.out", 0, 4)
+        return b"".join([block async for block in follow(logs, log_range, has_ended, 0.0)])
 
-    assert asyncio.run(follow()) == b"one\ntwo\n"
+    assert asyncio.run(read_all()) == b"one\ntwo\n"
 
 
-def test_a_log_that_is_moved_away_while_it_is_read_is_read_on(session: Growing) -> None:
+def test_log_moved_during_a_read_is_read_to_its_end(session: RunningSession) -> None:
     async def read() -> list[bytes]:
         store = Path(session.settings.local_storage_dir)
-        logs = logfiles.AllLogs(*logfiles.plain_logs(LocalStore(store), session.layout, REF))
+        logs = source.CombinedLogs(*source.object_logs(LocalStore(store), session.layout, REF))
         first = await logs.read(NODE, "raylet.out", 0, 2)
         (store / session.layout.log_key(REF, NODE, "raylet.out")).unlink()
         await asyncio.to_thread(session.write, b"one\n", "old/raylet.out")
@@ -264,11 +271,12 @@ def test_a_log_that_is_moved_away_while_it_is_read_is_read_on(session: Growing) 
     assert asyncio.run(read()) == [b"on", b"e\n"]
 
 
-def test_the_output_of_a_task_that_has_ended_is_not_followed(session: Growing) -> None:
-    """It ends where the file ends, until another task writes to it."""
+@pytest.mark.slow
+def test_output_of_an_ended_task_is_not_followed(session: RunningSession) -> None:
+    """Its range ends where the file ends until another task writes to it."""
     session.write(b"x" * 54 + b"its lines", f"{WORKER}.out")
 
-    async def ask() -> bytes:
+    async def fetch() -> bytes:
         text = b""
 
         async def send(message: dict[str, Any]) -> None:
@@ -281,31 +289,33 @@ def test_the_output_of_a_task_that_has_ended_is_not_followed(session: Growing) -
             await asyncio.wait_for(app(scope, never, send), 60)
         return text
 
-    assert asyncio.run(ask()) == b"its lines"
+    assert asyncio.run(fetch()) == b"its lines"
 
 
-def test_the_output_of_a_job_is_not_over_because_another_session_begins(session: Growing) -> None:
+@pytest.mark.slow
+def test_job_output_continues_when_another_session_starts(session: RunningSession) -> None:
     job = live("jobs_after_snap")[0] | {"submission_id": "sub-run", "status": "RUNNING", "end_time": None}
-    session.say("/api/jobs/", [job])
+    session.store_response("/api/jobs/", [job])
     with TestClient(create_app(session.settings)) as client:
         latest = "/s/default/sample/latest"
         with client.websocket_connect(f"{latest}/api/jobs/sub-run/logs/tail") as socket:
             assert socket.receive_text() == "one\n"
-            session.begin(NEXT)
-            until = time.monotonic() + 60
+            session.start(NEXT)
+            deadline = time.monotonic() + 60
             while client.get(f"{latest}/api/version").json()["session_name"] != NEXT.session:
-                assert time.monotonic() < until
+                assert time.monotonic() < deadline
                 time.sleep(0.2)
-            time.sleep(1.5)  # which is longer than one round of the one who follows
+            time.sleep(1.5)  # longer than one poll of the follower
             session.write(b"one\ntwo\n", "job-driver-sub-run.log")
             assert socket.receive_text() == "two\n"
             session.end()
             assert socket.receive() == {"type": "websocket.close", "code": 1000, "reason": ""}
 
 
-def test_kept_answers_of_another_shape_are_as_good_as_none(session: Growing) -> None:
-    session.say("/api/version", ["2.60.0"])
-    session.say("/api/grafana_health", {"data": ["http://grafana"]})
+@pytest.mark.slow
+def test_malformed_dashboard_responses_are_ignored(session: RunningSession) -> None:
+    session.store_response("/api/version", ["2.60.0"])
+    session.store_response("/api/grafana_health", {"data": ["http://grafana"]})
     settings = dataclasses.replace(session.settings, grafana_url="https://grafana.example.com")
     with TestClient(create_app(settings)) as client:
         assert client.get(f"{REF.url}api/version").json()["session_name"] == REF.session
@@ -325,18 +335,19 @@ def http_scope(app: Any, path: str, query: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_output_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: Path) -> None:
-    """Ray's client takes any close for the end of the output; what breaks off is an error to it."""
+@pytest.mark.slow
+def test_job_output_is_aborted_when_the_store_fails(tmp_path: Path) -> None:
+    """Ray's client takes a regular close for the end of the output, and a dropped connection for an error."""
 
-    class Failing(LocalStore):
+    class FailingStore(LocalStore):
         async def get_range(self, key: str, start: int, end: int) -> bytes:
             if key.endswith("job-driver-sub-ok.log") and start > 0:
-                raise StoreUnavailable("away")
+                raise StoreUnavailable("unavailable")
             return await super().get_range(key, start, end)
 
     settings = settings_for(tmp_path)
-    keep_sample(settings, {"job-driver-sub-ok.log": b"x" * (logflow.BLOCK + 1)})
-    with TestClient(create_app(settings, Failing(Path(settings.local_storage_dir)))) as client:
+    store_sample(settings, {"job-driver-sub-ok.log": b"x" * (stream.BLOCK_BYTES + 1)})
+    with TestClient(create_app(settings, FailingStore(Path(settings.local_storage_dir)))) as client:
         scope = http_scope(client.app, f"{REF.url}api/jobs/sub-ok/logs/tail", "")
         scope |= {"type": "websocket", "scheme": "ws", "subprotocols": [], "extensions": {}}
         sent: list[dict[str, Any]] = []
@@ -347,26 +358,27 @@ def test_output_that_cannot_be_read_to_its_end_has_no_proper_end(tmp_path: Path)
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        async def ask() -> None:
+        async def fetch() -> None:
             await client.app(scope, receive, send)
 
         assert client.portal is not None
-        client.portal.call(ask)
+        client.portal.call(fetch)
     kinds = [message["type"] for message in sent]
     assert kinds[0] == "websocket.accept"
-    assert sum(len(message["text"]) for message in sent[1:]) == logflow.BLOCK
+    assert sum(len(message["text"]) for message in sent[1:]) == stream.BLOCK_BYTES
     assert "websocket.close" not in kinds
 
 
-def test_slashes_that_meet_are_one(client: TestClient) -> None:
-    """`http://host/` and `/s/…`, or a session's address and `/api/…`, put together by a script."""
+def test_double_slashes_are_collapsed(client: TestClient) -> None:
+    """Scripts join a base URL and a path that both have a slash."""
     expected = client.get("api/version").json()
     for path in (f"{REF.url}/api/version", f"/{REF.url}api/version?a=%2F", f"//{REF.url}//api/version"):
         assert client.get(f"http://testserver{path}").json() == expected
 
 
-def test_a_session_of_an_unknown_version_has_one_that_clients_can_compare(tmp_path: Path) -> None:
-    """KubeRay's collectors do not keep it; Ray's job client gives up on what is no version."""
+@pytest.mark.slow
+def test_unknown_ray_version_is_replaced_by_a_comparable_one(tmp_path: Path) -> None:
+    """KubeRay's collectors do not store the version, and Ray's job client fails without a valid one."""
     settings = settings_for(tmp_path)
     path = tmp_path / "store" / Layout().events_key(REF, NODE, "node_events", 1, compressed=False)
     path.parent.mkdir(parents=True)

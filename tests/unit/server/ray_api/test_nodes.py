@@ -1,4 +1,4 @@
-"""What Ray's pages take for granted: figures of every node, and an end of what they count the time of."""
+"""Fields that the node pages require: statistics of every node, and an end of open actors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.layout import EndRecord, Layout, StartRecord
 from rayhistory.server.app import create_app
-from recorded_sample import NODE, REF, keep_sample, serving, settings_for
+from rayhistory.sessions import EndRecord, Layout, StartRecord
+from support.recorded_sample import NODE, REF, serving, settings_for, store_sample
 
 BROWSER = {"User-Agent": "Mozilla/5.0"}
-MOMENT = 1794770340000
+AS_OF_MS = 1794770340000
 LOOKED_AT = 1794770600000
 
 
@@ -24,10 +24,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="module")
-def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """Of a session that went on there is what a look at it told, as `rayhistory snapshot` keeps it."""
-    settings, layout = settings_for(tmp_path_factory.mktemp("looked")), Layout()
-    keep_sample(settings)
+def snapshot_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """Serve a session made by `rayhistory snapshot`: the cluster continued after it."""
+    settings, layout = settings_for(tmp_path_factory.mktemp("snapshot")), Layout()
+    store_sample(settings)
     started = StartRecord(REF.namespace, REF.cluster, REF.session, 1794770288055)
     for key, record in (
         (layout.start_key(REF), started),
@@ -40,21 +40,21 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-def ends_of_open(client: TestClient, headers: dict[str, str], base: str = "") -> list[set[int]]:
-    """When actors that are alive are said to have ended: in the list of all, on their node's page, and on their own."""
+def open_actor_ends(client: TestClient, headers: dict[str, str], base: str = "") -> list[set[int]]:
+    """Return the end times of live actors: in the list, on the node page, and on the actor page."""
 
-    def ask(path: str) -> Any:
+    def get_data(path: str) -> Any:
         return client.get(base + path, headers=headers).json()["data"]
 
-    listed, on_node = ask("logical/actors")["actors"], ask(f"nodes/{NODE}")["detail"]["actors"]
+    listed, on_node = get_data("logical/actors")["actors"], get_data(f"nodes/{NODE}")["detail"]["actors"]
     alive = [name for name, actor in listed.items() if actor["state"] == "ALIVE"]
-    single = {name: ask(f"logical/actors/{name}")["detail"] for name in alive}
+    single = {name: get_data(f"logical/actors/{name}")["detail"] for name in alive}
     return [{found[name]["endTime"] for name in alive} for found in (listed, on_node, single)]
 
 
-@pytest.mark.parametrize("node", ["ab" * 28, "f" * 56, "nobody"])
-def test_the_page_of_a_node_that_is_not_there_has_all_that_it_reads(client: TestClient, node: str) -> None:
-    """An actor that was never placed leads to the node `ffff…`; and before a node joined it was not there."""
+@pytest.mark.parametrize("node", ["ab" * 28, "f" * 56, "unknown"])
+def test_page_of_an_unknown_node_has_all_required_fields(client: TestClient, node: str) -> None:
+    """An actor that was never placed links to the node `ffff…`, and a node is unknown before it joined."""
     known = client.get(f"nodes/{NODE}").json()["data"]["detail"]
     detail = client.get(f"nodes/{node}").json()["data"]["detail"]
     for field in ("loadAvg", "networkSpeed", "cmdline", "cpus", "cpu", "bootTime", "disk", "gpus", "tpus", "actors"):
@@ -63,16 +63,18 @@ def test_the_page_of_a_node_that_is_not_there_has_all_that_it_reads(client: Test
     assert (detail["workers"], detail["raylet"]["nodeId"]) == ([], node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", [BROWSER, {}], ids=["page", "program"])
-def test_actors_of_a_node_last_until_the_moment_on_its_page_too(client: TestClient, headers: dict[str, str]) -> None:
-    ends = ends_of_open(client, headers, f"http://testserver{REF.url[:-1]}@{MOMENT}/")
-    assert ends == [{MOMENT if headers else 0}] * 3
+def test_open_actors_on_the_node_page_end_as_of_the_shown_time(client: TestClient, headers: dict[str, str]) -> None:
+    ends = open_actor_ends(client, headers, f"http://testserver{REF.url[:-1]}@{AS_OF_MS}/")
+    assert ends == [{AS_OF_MS if headers else 0}] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", [BROWSER, {}], ids=["page", "program"])
 @pytest.mark.parametrize("base", ["", f"http://testserver{REF.url[:-1]}@{LOOKED_AT + 60_000}/"], ids=["all", "later"])
-def test_what_ran_when_a_cluster_was_looked_at_lasts_until_then_on_pages(
-    looked_at: TestClient, headers: dict[str, str], base: str
+def test_open_rows_of_a_snapshot_end_at_its_time_on_pages(
+    snapshot_client: TestClient, headers: dict[str, str], base: str
 ) -> None:
-    """And not until today: nobody knows how it went on."""
-    assert ends_of_open(looked_at, headers, base) == [{LOOKED_AT if headers else 0}] * 3
+    """Their end is unknown, and pages would count until now."""
+    assert open_actor_ends(snapshot_client, headers, base) == [{LOOKED_AT if headers else 0}] * 3

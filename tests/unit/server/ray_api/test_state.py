@@ -1,4 +1,4 @@
-"""The State API's lists: the rows of the live dashboard, its filters, its envelope and its messages."""
+"""Lists of the State API: rows, filters, envelope and messages as in Ray."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from recorded_sample import NODE, live, live_rows, serving
+from support.recorded_sample import NODE, live, live_rows, serving
 
 Rows = list[dict[str, Any]]
 
@@ -27,10 +27,10 @@ KEYS = {
     "runtime_envs": ("node_id",),
 }
 
-CLOSED: dict[str, dict[str, set[str]]] = {
-    # Running when the live answer was taken; the worker was ended with its job soon after.
+CHANGED: dict[str, dict[str, set[str]]] = {
+    # Running when the live response was recorded; the worker ended with its job soon after.
     SLEEPER: {"tasks": {"state", "error_type", "error_message", "events", "end_time_ms"}},
-    # Open until the session's end, which Ray does not export: closed by us.
+    # Open at session end, which Ray does not export: the state is inferred.
     "f" * 40 + "02000000": {
         "tasks": {"state", "error_type", "error_message", "events", "end_time_ms", "profiling_data"}
     },
@@ -39,14 +39,14 @@ CLOSED: dict[str, dict[str, set[str]]] = {
     INTERNAL_DRIVER: {"workers": {"is_alive", "exit_detail", "end_time_ms"}},
     DETACHED_WORKER: {"workers": {"is_alive", "exit_detail", "end_time_ms"}},
 }
-"""Every field in which a dead session differs from the live answer, and why."""
+"""Fields in which a stored session differs from the live response, with the reason."""
 
 LATER = {
     "tasks": {
-        # The owner's half of these was lost, and Ray drops such tasks; we show what is known of them.
+        # Only the worker exported events of these tasks: Ray drops them, the history server shows them.
         "17f2b76b455887adffffffffffffffffffffffff01000000",
         "37ae34bb096fa216ffffffffffffffffffffffff01000000",
-        # These, and what follows, came after the live answers were taken.
+        # Created after the live responses were recorded.
         "f" * 40 + "04000000",
         "f" * 40 + "05000000",
         "f" * 40 + "06000000",
@@ -63,10 +63,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-def ask(client: TestClient, resource: str, *filters: tuple[str, str, str], **options: object) -> dict[str, Any]:
-    answer = client.get(f"api/v0/{resource}", params=parameters(*filters, **options))
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
+def get_result(client: TestClient, resource: str, *filters: tuple[str, str, str], **options: object) -> dict[str, Any]:
+    response = client.get(f"api/v0/{resource}", params=parameters(*filters, **options))
+    assert response.status_code == 200, response.text
+    body = response.json()
     assert (body["result"], body["msg"]) == (True, "")
     result: dict[str, Any] = body["data"]["result"]
     return result
@@ -80,7 +80,7 @@ def parameters(*filters: tuple[str, str, str], **options: object) -> list[tuple[
 
 
 def rows(client: TestClient, resource: str, *filters: tuple[str, str, str], **options: object) -> Rows:
-    found: Rows = ask(client, resource, *filters, **options)["result"]
+    found: Rows = get_result(client, resource, *filters, **options)["result"]
     return found
 
 
@@ -103,14 +103,14 @@ def rows(client: TestClient, resource: str, *filters: tuple[str, str, str], **op
         ("v0_runtime_envs_detail", "runtime_envs", {"detail": 1}),
     ],
 )
-def test_rows_are_those_of_the_live_dashboard(
+def test_rows_match_the_live_dashboard(
     client: TestClient, sample: str, resource: str, options: dict[str, object]
 ) -> None:
-    """Field by field, except for what ended or came after the live answer."""
+    """Compare field by field, except for changes after the live response."""
     ours = {identity(resource, row): row for row in rows(client, resource, **options)}
     for expected in live_rows(sample):
         row = ours.pop(identity(resource, expected))
-        may_differ = CLOSED.get(str(expected[KEYS[resource][0]]), {}).get(resource, set())
+        may_differ = CHANGED.get(str(expected[KEYS[resource][0]]), {}).get(resource, set())
         assert row.keys() == expected.keys()
         assert {k: v for k, v in row.items() if k not in may_differ} == {
             k: v for k, v in expected.items() if k not in may_differ
@@ -124,7 +124,7 @@ def identity(resource: str, row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_rows_pass_the_validation_of_ray_clients(client: TestClient) -> None:
-    """The clients refuse a whole list for one missing field or unknown word."""
+    """Clients reject a whole list for one missing field or unknown value."""
     common = pytest.importorskip("ray.util.state.common")
     for resource in [*KEYS, "cluster_events", "objects"]:
         for detail in (0, 1):
@@ -132,48 +132,48 @@ def test_rows_pass_the_validation_of_ray_clients(client: TestClient) -> None:
                 common.dict_to_state(row, common.StateResource(resource))
 
 
-def test_a_task_that_was_open_is_closed_with_an_event(client: TestClient) -> None:
+def test_open_task_gets_a_final_failed_event(client: TestClient) -> None:
     [sleeper] = rows(client, "tasks", ("task_id", "=", SLEEPER), detail=1)
     assert sleeper["events"][-1] == {"state": "FAILED", "created_ms": sleeper["end_time_ms"]}
     assert sleeper["task_log_info"] is not None
     assert "stdout_end" not in sleeper["task_log_info"]
 
 
-def test_attempts_are_rows_of_their_own_and_the_newest_comes_first(client: TestClient) -> None:
-    found = ask(client, "tasks", ("name", "=", "FLAKY"))
+def test_attempts_are_separate_rows_newest_first(client: TestClient) -> None:
+    found = get_result(client, "tasks", ("name", "=", "FLAKY"))
     expected = live("filter_case")["data"]["result"]
     assert found["result"] == expected["result"]
     assert (found["total"], found["num_filtered"]) == (expected["total"], expected["num_filtered"])
 
 
 @pytest.mark.parametrize("resource", ["tasks", "actors", "workers", "placement_groups", "jobs"])
-def test_lists_are_in_order_of_their_ids(client: TestClient, resource: str) -> None:
+def test_lists_are_sorted_by_id(client: TestClient, resource: str) -> None:
     key = KEYS[resource][0]
     ids = [row[key] or "" for row in rows(client, resource, exclude_driver=0)]
     assert ids == sorted(ids)
     assert len(ids) > 1
 
 
-def test_a_limit_cuts_the_list_but_not_the_counts(client: TestClient) -> None:
-    found = ask(client, "tasks", ("state", "=", "finished"), limit=3)
+def test_limit_does_not_change_the_counts(client: TestClient) -> None:
+    found = get_result(client, "tasks", ("state", "=", "finished"), limit=3)
     assert len(found["result"]) == 3
     assert found["num_filtered"] > 3
     assert found["total"] == found["num_after_truncation"] == found["num_filtered"]
 
 
-def test_a_filter_that_ray_applies_late_leaves_the_total(client: TestClient) -> None:
-    found = ask(client, "tasks", ("type", "=", "ACTOR_TASK"))
+def test_filter_that_ray_applies_late_does_not_change_the_total(client: TestClient) -> None:
+    found = get_result(client, "tasks", ("type", "=", "ACTOR_TASK"))
     assert found["num_filtered"] == len(found["result"]) == 7
     assert found["total"] == found["num_after_truncation"] == 23
 
 
-def test_a_limit_above_that_of_ray_is_accepted(client: TestClient) -> None:
+def test_limit_above_the_maximum_of_ray_is_accepted(client: TestClient) -> None:
     assert len(rows(client, "tasks", limit=20_000)) == 23
     assert rows(client, "tasks", limit=0) == []
 
 
 @pytest.mark.parametrize(
-    ("resource", "condition", "passes"),
+    ("resource", "state_filter", "matches"),
     [
         ("tasks", ("attempt_number", "=", "1"), lambda row: row["attempt_number"] == 1),
         ("tasks", ("attempt_number", "!=", "0"), lambda row: row["attempt_number"] != 0),
@@ -201,20 +201,20 @@ def test_a_limit_above_that_of_ray_is_accepted(client: TestClient) -> None:
         ("runtime_envs", ("success", "=", "true"), lambda row: row["success"]),
     ],
 )
-def test_filters_mean_what_they_mean_to_ray(
-    client: TestClient, resource: str, condition: tuple[str, str, str], passes: Callable[[dict[str, Any]], bool]
+def test_filters_match_as_in_ray(
+    client: TestClient, resource: str, state_filter: tuple[str, str, str], matches: Callable[[dict[str, Any]], bool]
 ) -> None:
     everything = rows(client, resource, detail=1, exclude_driver=0, limit=1000)
-    found = rows(client, resource, condition, detail=1, exclude_driver=0, limit=1000)
-    assert found == [row for row in everything if passes(row)]
+    found = rows(client, resource, state_filter, detail=1, exclude_driver=0, limit=1000)
+    assert found == [row for row in everything if matches(row)]
 
 
-def test_unequal_to_a_number_that_may_be_absent_always_holds_as_in_ray(client: TestClient) -> None:
-    """Ray compares the text with the number there, so nothing is ever equal."""
+def test_not_equal_on_optional_numbers_matches_every_row_as_in_ray(client: TestClient) -> None:
+    """Ray compares the text with the number, so no value is equal."""
     assert rows(client, "actors", ("pid", "!=", "16653")) == rows(client, "actors")
 
 
-def test_all_filters_must_hold(client: TestClient) -> None:
+def test_all_filters_must_match(client: TestClient) -> None:
     found = rows(client, "tasks", ("name", "=", "flaky"), ("state", "=", "FAILED"))
     assert [(row["task_id"], row["attempt_number"]) for row in found] == [(FLAKY, 0)]
 
@@ -245,38 +245,38 @@ def test_all_filters_must_hold(client: TestClient) -> None:
          "Non-hexadecimal digit found: 'zz' is not an id"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_answered_with_what_is_wrong(client: TestClient, address: str, message: str) -> None:
-    answer = client.get(f"api/v0/{address}")
-    assert answer.status_code == 400
-    assert answer.json() == {"result": False, "msg": message, "data": {"result": None}}
+def test_invalid_request_gets_the_error_of_ray(client: TestClient, address: str, message: str) -> None:
+    response = client.get(f"api/v0/{address}")
+    assert response.status_code == 400
+    assert response.json() == {"result": False, "msg": message, "data": {"result": None}}
 
 
-def test_an_unknown_column_is_answered_with_those_that_there_are(client: TestClient) -> None:
-    answer = client.get("api/v0/tasks", params=parameters(("zzz", "=", "1")))
+def test_unknown_column_error_lists_the_valid_ones(client: TestClient) -> None:
+    response = client.get("api/v0/tasks", params=parameters(("zzz", "=", "1")))
     expected = live("bad_col")["msg"]
-    assert answer.status_code == 400
-    assert sorted(answer.json()["msg"].replace("{", " ").replace("}", ",").split()) == sorted(
+    assert response.status_code == 400
+    assert sorted(response.json()["msg"].replace("{", " ").replace("}", ",").split()) == sorted(
         expected.replace("{", " ").replace("}", ",").split()
     )
 
 
-def test_text_that_is_no_text_filters_nothing_in(client: TestClient) -> None:
-    for odd in ("\0", "'; DROP TABLE tasks; --", "%", "\ud7ff😀"):
-        assert rows(client, "tasks", ("name", "=", odd)) == []
+def test_unusual_filter_values_match_nothing(client: TestClient) -> None:
+    for value in ("\0", "'; DROP TABLE tasks; --", "%", "\ud7ff😀"):
+        assert rows(client, "tasks", ("name", "=", value)) == []
 
 
-def test_lists_of_what_is_not_recorded_say_so(client: TestClient) -> None:
-    found = ask(client, "objects")
+def test_list_of_objects_warns_that_they_are_not_recorded(client: TestClient) -> None:
+    found = get_result(client, "objects")
     assert (found["result"], found["total"]) == ([], 0)
     assert "not recorded" in found["warnings"][0]
 
 
-def test_browsers_do_not_see_the_values_of_environment_variables(client: TestClient) -> None:
+def test_environment_variables_are_masked_for_browsers(client: TestClient) -> None:
     browser = {"User-Agent": "Mozilla/5.0"}
     for resource in ("tasks", "actors", "jobs", "runtime_envs"):
         shown = client.get(f"api/v0/{resource}?detail=1", headers=browser).text
-        told = client.get(f"api/v0/{resource}?detail=1").text
+        reported = client.get(f"api/v0/{resource}?detail=1").text
         assert '"bar' not in shown.replace("\\", "")
         assert "<redacted>" in shown
-        assert '"bar' in told.replace("\\", "")
+        assert '"bar' in reported.replace("\\", "")
         json.loads(shown)

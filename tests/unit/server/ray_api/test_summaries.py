@@ -1,4 +1,4 @@
-"""Summaries: the counts of the live dashboard, and the same tree of calls that Ray makes."""
+"""Summaries: counts as in the live dashboard, and the lineage that Ray computes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.server.routes import summaries
-from recorded_sample import live, serving
+from rayhistory.server.ray_api import summaries
+from support.recorded_sample import live, serving
 
 Row = dict[str, Any]
 JOB = "filter_keys=job_id&filter_predicates=%3D&filter_values=01000000"
@@ -15,7 +15,7 @@ UNDEFINED = {
     "17f2b76b455887adffffffffffffffffffffffff01000000",
     "37ae34bb096fa216ffffffffffffffffffffffff01000000",
 }
-"""Tasks of which only the executor's half was recorded: Ray drops them, we show them."""
+"""Tasks for which only the worker exported events: Ray drops them, the history server shows them."""
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +25,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def result(client: TestClient, address: str) -> Row:
-    answer = client.get(f"api/v0/{address}")
-    assert answer.status_code == 200, answer.text
-    found: Row = answer.json()["data"]["result"]
+    response = client.get(f"api/v0/{address}")
+    assert response.status_code == 200, response.text
+    found: Row = response.json()["data"]["result"]
     return found
 
 
-def cluster(answer: Row) -> Row:
-    found: Row = answer["result"]["node_id_to_summary"]["cluster"]
+def cluster(response: Row) -> Row:
+    found: Row = response["result"]["node_id_to_summary"]["cluster"]
     return found
 
 
-def test_tasks_by_name_are_counted_as_live(client: TestClient) -> None:
+def test_task_summary_matches_the_live_dashboard(client: TestClient) -> None:
     ours, theirs = result(client, "tasks/summarize"), live("v0_tasks_summarize")["data"]["result"]
     expected = cluster(theirs)
     expected["summary"]["ok"]["state_counts"]["FINISHED"] += len(UNDEFINED)
@@ -47,26 +47,26 @@ def test_tasks_by_name_are_counted_as_live(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("by_function", [False, True])
-@pytest.mark.parametrize("most", range(1, 12))
-def test_of_very_many_names_the_most_frequent_are_listed_and_all_are_counted(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int, by_function: bool
+@pytest.mark.parametrize("max_names", range(1, 12))
+def test_summary_lists_the_most_frequent_names_and_counts_all(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, max_names: int, by_function: bool
 ) -> None:
-    """Each with all its states."""
+    """Each listed name has all its states."""
     monkeypatch.setattr(summaries, "_grouped_by_function", lambda _: by_function)
     whole = result(client, f"tasks/summarize?timeout={50 + by_function}")
-    monkeypatch.setattr(summaries, "_MOST_NAMES", most)
-    monkeypatch.setattr(summaries, "_MOST_GROUPS", 1)
-    cut = result(client, f"tasks/summarize?timeout={100 + 2 * most + by_function}")
+    monkeypatch.setattr(summaries, "_MAX_NAMES", max_names)
+    monkeypatch.setattr(summaries, "_MAX_GROUPS", 1)
+    cut = result(client, f"tasks/summarize?timeout={100 + 2 * max_names + by_function}")
     names, all_names = cluster(cut).pop("summary"), cluster(whole).pop("summary")
     assert names.items() <= all_names.items()
     counts = sorted(sum(name["state_counts"].values()) for name in all_names.values())
-    assert sorted(sum(name["state_counts"].values()) for name in names.values()) == counts[-most:]
+    assert sorted(sum(name["state_counts"].values()) for name in names.values()) == counts[-max_names:]
     assert cluster(cut) == cluster(whole)
     assert (cut["total"], cut["num_filtered"]) == (whole["total"], whole["num_filtered"])
-    assert (cut["warnings"] is None) == (most >= len(all_names))
+    assert (cut["warnings"] is None) == (max_names >= len(all_names))
 
 
-def test_a_summary_can_be_of_one_job(client: TestClient) -> None:
+def test_summary_can_be_limited_to_one_job(client: TestClient) -> None:
     found = result(client, f"tasks/summarize?{JOB}")
     assert "f" not in cluster(found)["summary"]
     assert found["num_filtered"] == found["total"] == 22
@@ -86,19 +86,19 @@ def test_actors_are_counted_by_class(client: TestClient) -> None:
     }
 
 
-def test_the_summary_of_objects_has_the_shape_of_an_empty_one(client: TestClient) -> None:
+def test_summary_of_objects_is_empty(client: TestClient) -> None:
     found = result(client, "objects/summarize")
     assert cluster(found) == cluster(live("v0_objects_summarize")["data"]["result"])
     assert "not recorded" in found["warnings"][0]
 
 
-def test_the_tree_of_calls_is_that_of_the_live_dashboard(client: TestClient) -> None:
+def test_lineage_matches_the_live_dashboard(client: TestClient) -> None:
     ours = cluster(result(client, f"tasks/summarize?summary_by=lineage&{JOB}"))
     theirs = cluster(live("v0_tasks_summarize_lineage")["data"]["result"])
     shown = {key: node for key, node in nodes(ours["summary"]).items() if key not in UNDEFINED}
     expected = nodes(theirs["summary"])
     expected["ok"]["state_counts"] = {"FINISHED": 6}
-    # Which of two attempts comes first when Ray filters by job is left to chance: here it took the second.
+    # With a job filter, Ray's order of attempts is arbitrary; the recorded response has the second attempt.
     expected["359ec6ce30d3ca2d52297792c799d4f52f1fb4a701000000"]["timestamp"] = 1794770335258
     assert shown == expected
     assert (ours["total_actor_tasks"], ours["total_actor_scheduled"]) == (7, 3)
@@ -112,7 +112,7 @@ def nodes(tree: list[Row]) -> dict[str, Row]:
     return found
 
 
-def test_the_same_tasks_make_the_same_tree_as_in_ray(client: TestClient) -> None:
+def test_lineage_matches_the_one_that_ray_computes(client: TestClient) -> None:
     common = pytest.importorskip("ray.util.state.common")
     tasks = client.get("api/v0/tasks?detail=1").json()["data"]["result"]["result"]
     actors = client.get("api/v0/actors?detail=1").json()["data"]["result"]["result"]
@@ -126,11 +126,11 @@ def test_the_same_tasks_make_the_same_tree_as_in_ray(client: TestClient) -> None
     ("version", "by_function"),
     [("2.9.3", True), ("2.56.1", True), ("2.57.0", False), ("9" * 5000 + ".1", False), ("٢.1", False), (None, False)],
 )
-def test_only_old_versions_put_tasks_together_by_function(version: str | None, by_function: bool) -> None:
+def test_only_old_ray_versions_group_by_function(version: str | None, by_function: bool) -> None:
     assert summaries._grouped_by_function(version) is by_function
 
 
-def test_an_unknown_kind_of_summary_is_refused(client: TestClient) -> None:
-    answer = client.get("api/v0/tasks/summarize?summary_by=colour")
-    assert answer.status_code == 400
-    assert answer.json()["msg"] == 'summary_by must be one of "func_name", "task_name", or "lineage".'
+def test_unknown_summary_kind_is_rejected(client: TestClient) -> None:
+    response = client.get("api/v0/tasks/summarize?summary_by=colour")
+    assert response.status_code == 400
+    assert response.json()["msg"] == 'summary_by must be one of "func_name", "task_name", or "lineage".'

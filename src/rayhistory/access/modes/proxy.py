@@ -1,0 +1,36 @@
+"""`--auth=proxy`: a reverse proxy authenticates visitors and names them in request headers.
+
+The headers count only in requests from the addresses of `--trusted-proxies`.
+"""
+
+from starlette.requests import HTTPConnection
+
+from rayhistory.access.rules_file import RulesFile
+from rayhistory.access.trusted_proxies import TrustedProxies
+from rayhistory.access.visitor import Visitor, namespace_matches
+from rayhistory.errors import NotSignedIn
+
+_MAX_GROUPS = 1000
+
+
+class ProxyAccess:
+    takes_tokens = False
+
+    def __init__(self, rules: RulesFile, proxies: TrustedProxies, user_header: str, groups_header: str) -> None:
+        self._rules = rules
+        self._proxies = proxies
+        self._user_header = user_header
+        self._groups_header = groups_header
+
+    async def visitor(self, connection: HTTPConnection) -> Visitor:
+        if not self._proxies.trusts(connection):
+            raise NotSignedIn("Unauthorized: this request did not come through a trusted proxy")
+        names = connection.headers.getlist(self._user_header)
+        if len(names) != 1 or not names[0].strip():
+            raise NotSignedIn(f"Unauthorized: the proxy sent no {self._user_header} header")
+        lines = connection.headers.getlist(self._groups_header)
+        groups = [group.strip() for line in lines for group in line.split(",") if group.strip()]
+        return self._rules.rules().of_user(names[0].strip(), tuple(groups[:_MAX_GROUPS]))
+
+    async def may_see(self, visitor: Visitor, namespace: str) -> bool:
+        return namespace_matches(namespace, visitor.namespaces)

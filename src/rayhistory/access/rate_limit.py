@@ -1,0 +1,47 @@
+"""Rate limit per visitor, as a token bucket."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from rayhistory.errors import RateLimited
+from rayhistory.lru import LruCache
+
+_MAX_VISITORS = 10_000
+
+
+class _Bucket(msgspec.Struct, frozen=True):
+    tokens: float
+    updated: float
+
+
+class RateLimiter:
+    """Allow `per_minute` calls per visitor, in bursts of at most half of that; 0 means no limit."""
+
+    def __init__(self, per_minute: int, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_minute / 60
+        self._burst = max(1.0, per_minute / 2)
+        self._what = what
+        self._clock = clock
+        self._buckets: LruCache[str, _Bucket] = LruCache(_MAX_VISITORS)
+
+    def take(self, visitor: str) -> None:
+        """Count a call; raise RateLimited if the visitor has none left."""
+        if self._rate:
+            tokens = self._checked_tokens(visitor)
+            self._buckets.put(visitor, _Bucket(tokens - 1, self._clock()))
+
+    def check(self, visitor: str) -> None:
+        """Raise RateLimited if the visitor has no call left, without counting one."""
+        if self._rate:
+            self._checked_tokens(visitor)
+
+    def _checked_tokens(self, visitor: str) -> float:
+        now = self._clock()
+        bucket = self._buckets.get(visitor) or _Bucket(self._burst, now)
+        tokens = min(self._burst, bucket.tokens + (now - bucket.updated) * self._rate)
+        if tokens < 1:
+            wait = (1 - tokens) / self._rate
+            raise RateLimited(f"too many {self._what}, retry in {wait:.0f} s", wait)
+        return tokens

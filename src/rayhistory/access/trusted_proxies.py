@@ -1,0 +1,49 @@
+"""Trusted reverse proxies (X-Forwarded-*)."""
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.requests import HTTPConnection
+
+from rayhistory.errors import InvalidSetting
+
+_MAX_ADDRESS_CHARS = 64
+
+
+class TrustedProxies:
+    """Networks whose X-Forwarded-For and X-Forwarded-Proto headers are believed."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        try:
+            self._networks = [ipaddress.ip_network(address, strict=False) for address in addresses]
+        except ValueError as error:
+            raise InvalidSetting(f"--trusted-proxies: {error}") from None
+
+    def trusts(self, connection: HTTPConnection) -> bool:
+        return bool(connection.client) and self.contains(connection.client.host)  # type: ignore[union-attr]
+
+    def contains(self, address: str) -> bool:
+        try:
+            peer = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = getattr(peer, "ipv4_mapped", None)
+        return any((mapped or peer) in network for network in self._networks)
+
+    def client_address(self, connection: HTTPConnection) -> str:
+        """Return the visitor's address: behind trusted proxies, the last hop that is not one of them."""
+        address = connection.client.host if connection.client else ""
+        if self.trusts(connection):
+            for hop in reversed(",".join(connection.headers.getlist("x-forwarded-for")).split(",")):
+                if not hop.strip():
+                    break
+                address = hop.strip()[:_MAX_ADDRESS_CHARS]
+                if not self.contains(address):
+                    break
+        return address
+
+    def is_secure(self, connection: HTTPConnection) -> bool:
+        """Return True if the visitor's own connection is encrypted."""
+        forwarded = connection.headers.get("x-forwarded-proto", "") if self.trusts(connection) else ""
+        first = forwarded.partition(",")[0].strip().lower()
+        return (first or connection.url.scheme) in ("https", "wss")

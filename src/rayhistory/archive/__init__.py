@@ -1,0 +1,1 @@
+"""Work on whole sessions: copy, import, snapshot, retention and removal."""

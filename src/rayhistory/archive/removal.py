@@ -1,0 +1,83 @@
+"""Removal of a session, without ever showing a part of it.
+
+A tombstone is written first and hides the session. Then the keys that make the session visible are deleted, then its
+data, and the tombstone last. Every step is idempotent: any process that finds a tombstone can finish the removal, and
+several may do so at once. Only the process that wrote a tombstone may withdraw it, and only before the first deletion.
+"""
+
+import time
+
+import msgspec
+
+from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
+from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from rayhistory.sessions import MAX_RECORD_BYTES, Layout, Owner, SessionRef, Tombstone, read_record
+from rayhistory.storage import Store
+
+_MAX_DELETE_ROUNDS = 5  # a fold that is under way may write while we delete
+
+
+async def remove_session(
+    store: Store, layout: Layout, ref: SessionRef, tombstone: Tombstone, *, vanished_after: float
+) -> str | None:
+    """Remove a session, or return why it must not be removed. `tombstone` is written unless there is one already."""
+    key = layout.tombstone_key(ref)
+    try:
+        await store.create(key, msgspec.json.encode(tombstone))
+        is_ours = True
+    except ObjectExists:
+        is_ours = False
+    reason = await _reason_to_keep(store, layout, ref, vanished_after)
+    if reason:
+        if is_ours:
+            await store.delete(key)
+        return reason
+    owners = {*tombstone.owners, *(await _read_tombstone(store, layout, ref)).owners}
+    await _delete(store, layout, ref, owners)
+    await store.delete(key)
+    return None
+
+
+async def _read_tombstone(store: Store, layout: Layout, ref: SessionRef) -> Tombstone:
+    try:
+        record = read_record(await store.get_range(layout.tombstone_key(ref), 0, MAX_RECORD_BYTES), Tombstone)
+    except ObjectNotFound:
+        record = None
+    return record or Tombstone(made_ms=0)
+
+
+async def list_tombstones(store: Store, layout: Layout) -> list[SessionRef]:
+    refs = [layout.parse_pin_or_tombstone_key(info.key) async for info in store.list_all(layout.tombstones_prefix())]
+    return [ref for ref in refs if ref]
+
+
+async def _reason_to_keep(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> str | None:
+    if await _exists(store, layout.pin_key(ref)):
+        return "pinned"
+    if await _exists(store, layout.end_key(ref)) or await _exists(store, layout.vanished_key(ref)):
+        return None
+    try:
+        heartbeat = await store.head(layout.alive_key(ref))
+    except ObjectNotFound:
+        return None
+    return "running" if time.time() - heartbeat.modified < vanished_after else None
+
+
+async def _exists(store: Store, key: str) -> bool:
+    try:
+        await store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Owner]) -> None:
+    prefixes = await session_prefixes(store, layout, ref, sorted(owners))
+    await for_each(prefixes.metadata, store.delete)
+    for _ in range(_MAX_DELETE_ROUNDS):
+        await for_each([info.key for info in await list_objects(store, prefixes.records)], store.delete)
+        remaining = await list_objects(store, prefixes.data)
+        if not remaining:
+            return
+        await for_each([info.key for info in remaining], store.delete)
+    raise StoreUnavailable(f"{ref.path} is still being written to: the next retention run removes the rest")

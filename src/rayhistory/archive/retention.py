@@ -1,0 +1,109 @@
+"""Retention decisions: a pure function of a policy and a few facts about each session.
+
+Failed sessions are useful for longer and have their own maximum age. A session without an index counts as failed,
+because it may have failed.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rayhistory.sessions import SessionRef
+from rayhistory.sessions.catalog import RUNNING
+
+DAY_S = 86_400.0
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """Limits; None is no limit. Ages are in seconds."""
+
+    max_age: float | None = None
+    failed_max_age: float | None = None
+    max_sessions: int | None = None
+    max_bytes: int | None = None
+    namespace: str | None = None
+
+
+class RetentionCandidate(msgspec.Struct, frozen=True):
+    """A session that a policy may concern. Times are seconds since the epoch."""
+
+    ref: SessionRef
+    state: str
+    started: float
+    ended: float
+    """The end, or the last heartbeat of a vanished session."""
+    size: int
+    last_write: float
+    failed: bool | None
+    """None if the session is not indexed."""
+    pinned: bool = False
+    idle_after: float = 0.0
+    """The session may be running until it has not been written to for this long."""
+
+
+class RetentionDecision(msgspec.Struct, frozen=True):
+    candidate: RetentionCandidate
+    remove: bool
+    reason: str
+
+
+def decide(candidates: Iterable[RetentionCandidate], policy: RetentionPolicy, now: float) -> list[RetentionDecision]:
+    """Remove sessions that are too old, then the oldest of the rest, failed ones last, until all limits are met."""
+    candidates = list(candidates)
+    decisions = {candidate.ref.identity: _decide_by_age(candidate, policy, now) for candidate in candidates}
+    kept = [candidate for candidate in candidates if not decisions[candidate.ref.identity].remove]
+    count, size = len(kept), sum(candidate.size for candidate in kept)
+    for candidate in sorted(kept, key=lambda c: (c.failed is not False, c.started, c.ref)):
+        reason = _exceeded_limit(policy, count, size)
+        if reason is None:
+            break
+        if _reason_to_keep(candidate, now):
+            continue
+        decisions[candidate.ref.identity] = RetentionDecision(candidate, True, reason)
+        count, size = count - 1, size - candidate.size
+    return [decisions[candidate.ref.identity] for candidate in candidates]
+
+
+def _decide_by_age(candidate: RetentionCandidate, policy: RetentionPolicy, now: float) -> RetentionDecision:
+    if reason := _reason_to_keep(candidate, now):
+        return RetentionDecision(candidate, False, reason)
+    age = now - candidate.ended
+    is_old = policy.max_age is not None and age > policy.max_age
+    if candidate.failed is False:
+        return RetentionDecision(candidate, is_old, f"ended {_format_age(age)} ago" if is_old else "")
+    status = "failed" if candidate.failed else "not indexed, may have failed"
+    if policy.failed_max_age is not None and age > policy.failed_max_age:
+        return RetentionDecision(candidate, True, f"ended {_format_age(age)} ago ({status})")
+    return RetentionDecision(candidate, False, f"{status}: --failed-max-age applies" if is_old else "")
+
+
+def _reason_to_keep(candidate: RetentionCandidate, now: float) -> str:
+    if candidate.state == RUNNING:
+        return "running"
+    if candidate.pinned:
+        return "pinned"
+    if now - candidate.last_write < candidate.idle_after:
+        return "written to recently, may be running"
+    return ""
+
+
+def _exceeded_limit(policy: RetentionPolicy, count: int, size: int) -> str | None:
+    if policy.max_sessions is not None and count > policy.max_sessions:
+        return f"{count} sessions, --max-sessions is {policy.max_sessions}"
+    if policy.max_bytes is not None and size > policy.max_bytes:
+        return f"sessions take {format_size(size)}, --max-bytes is {format_size(policy.max_bytes)}"
+    return None
+
+
+def _format_age(seconds: float) -> str:
+    return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else f"{seconds / 3600:.1f} hours"
+
+
+def format_size(size: float) -> str:
+    if size < 1000:
+        return f"{size:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):  # noqa: B007 - GB also stands for everything larger
+        size /= 1000
+        if size < 1000:
+            break
+    return f"{size:.1f} {unit}"

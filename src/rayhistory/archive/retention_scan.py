@@ -1,0 +1,73 @@
+"""The scan for sessions that a retention policy may concern. Each costs a listing of all its objects."""
+
+import time
+
+from rayhistory.archive.pins import list_pins
+from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
+from rayhistory.archive.session_objects import SessionIdentity, for_each, list_objects, session_prefixes
+from rayhistory.index.manifest import read_latest_manifest
+from rayhistory.sessions import Layout, Owner
+from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
+from rayhistory.storage import Store
+
+_CONCURRENT_SESSIONS = 8
+
+
+class RetentionScan:
+    def __init__(self, store: Store, layout: Layout, catalog: SessionCatalog, vanished_after: float) -> None:
+        self._store = store
+        self._layout = layout
+        self._catalog = catalog
+        self._vanished_after = vanished_after
+
+    async def candidates(
+        self, policy: RetentionPolicy, owners: dict[SessionIdentity, list[Owner]]
+    ) -> tuple[list[RetentionCandidate], int]:
+        """Return the candidates, oldest first, and the number of all sessions."""
+        pins = await list_pins(self._store, self._layout)
+        entries = [e for e in await self._catalog.entries() if policy.namespace in (None, e.ref.namespace)]
+        found: list[RetentionCandidate] = []
+
+        async def examine(entry: CatalogEntry) -> None:
+            identity = entry.ref.identity
+            found.append(await self._candidate(entry, owners.get(identity, []), is_pinned=identity in pins))
+
+        concerned = [entry for entry in entries if _is_concerned(entry, policy, len(entries))]
+        await for_each(concerned, examine, _CONCURRENT_SESSIONS)
+        return sorted(found, key=lambda candidate: (candidate.started, candidate.ref)), len(entries)
+
+    async def _candidate(self, entry: CatalogEntry, owners: list[Owner], *, is_pinned: bool) -> RetentionCandidate:
+        state = self._catalog.state(entry)
+        prefixes = await session_prefixes(self._store, self._layout, entry.ref, owners)
+        objects = await list_objects(self._store, [*prefixes.records, *prefixes.data])
+        index = self._layout.index_prefix(entry.ref) + "/"
+        last_write = max((info.modified for info in objects if not info.key.startswith(index)), default=0.0)
+        return RetentionCandidate(
+            ref=entry.ref,
+            state=state,
+            started=(entry.started_ms or 0) / 1000,
+            ended=await self._ended(entry, state, last_write),
+            size=sum(info.size for info in objects),
+            last_write=last_write,
+            failed=True if state == VANISHED else await self._failed(entry),
+            pinned=is_pinned,
+            idle_after=self._vanished_after if entry.recorded else DAY_S,
+        )
+
+    async def _ended(self, entry: CatalogEntry, state: str, last_write: float) -> float:
+        """Return the recorded end, or the time of the last write for sessions without our records."""
+        if state == RUNNING:
+            return time.time()
+        closing = await self._catalog.closing(entry)
+        return closing.ns / 1e9 if closing and closing.ns else last_write
+
+    async def _failed(self, entry: CatalogEntry) -> bool | None:
+        manifest = await read_latest_manifest(self._store, self._layout, entry.ref)
+        return bool(manifest.counts.jobs.get("FAILED")) if manifest and manifest.closing else None
+
+
+def _is_concerned(entry: CatalogEntry, policy: RetentionPolicy, sessions: int) -> bool:
+    if policy.max_bytes is not None or (policy.max_sessions is not None and sessions > policy.max_sessions):
+        return True
+    ages = [age for age in (policy.max_age, policy.failed_max_age) if age is not None]
+    return bool(ages) and time.time() - (entry.started_ms or 0) / 1000 > min(ages)

@@ -1,0 +1,1 @@
+"""Commands on whole sessions: copy, import-dir, snapshot, retention, pin and unpin."""

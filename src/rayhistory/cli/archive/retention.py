@@ -1,0 +1,104 @@
+"""`rayhistory retention`: remove old sessions."""
+
+import argparse
+import asyncio
+import time
+
+from rayhistory.archive.removal import list_tombstones, remove_session
+from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide, format_size
+from rayhistory.archive.retention_scan import RetentionScan
+from rayhistory.archive.session_objects import list_owners
+from rayhistory.cli.arguments import parse_age, value_type
+from rayhistory.cli.session_store import SessionStore, open_session_store
+from rayhistory.errors import StoreError, UsageError
+from rayhistory.names import parse_dns_name
+from rayhistory.sessions import SessionRef, Tombstone
+from rayhistory.settings import Settings, parse_positive, parse_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-age", type=value_type(parse_age), metavar="AGE",
+        help="remove sessions that ended longer ago, such as 30d, 2w or 12h",
+    )  # fmt: skip
+    parser.add_argument(
+        "--failed-max-age", type=value_type(parse_age), metavar="AGE",
+        help="maximum age of sessions that failed or are not indexed (default: twice --max-age)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-sessions", type=value_type(parse_positive), metavar="N",
+        help="keep at most N sessions; remove the oldest first, failed ones last",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-bytes", type=value_type(parse_size), metavar="SIZE",
+        help="keep at most this size, such as 500G; remove the oldest first, failed ones last",
+    )  # fmt: skip
+    parser.add_argument(
+        "--namespace", type=value_type(parse_dns_name), metavar="NAME", help="only sessions of this namespace"
+    )
+    parser.add_argument("--yes", action="store_true", help="remove the sessions (default: only list them)")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    limits = (arguments.max_age, arguments.failed_max_age, arguments.max_sessions, arguments.max_bytes)
+    if all(limit is None for limit in limits):
+        raise UsageError("set a limit: --max-age, --failed-max-age, --max-sessions or --max-bytes")
+    failed_max_age = arguments.failed_max_age
+    if failed_max_age is None and arguments.max_age is not None:
+        failed_max_age = 2 * arguments.max_age
+    policy = RetentionPolicy(
+        max_age=arguments.max_age,
+        failed_max_age=failed_max_age,
+        max_sessions=arguments.max_sessions,
+        max_bytes=arguments.max_bytes,
+        namespace=arguments.namespace,
+    )
+    return asyncio.run(_run(settings, policy, dry_run=not arguments.yes))
+
+
+async def _run(settings: Settings, policy: RetentionPolicy, *, dry_run: bool) -> int:
+    async with open_session_store(settings) as opened:
+        store, layout, catalog = opened
+        owners = await list_owners(store, layout)
+        unfinished = [r for r in await list_tombstones(store, layout) if policy.namespace in (None, r.namespace)]
+        scan = RetentionScan(store, layout, catalog, settings.vanished_after)
+        candidates, session_count = await scan.candidates(policy, owners)
+        decisions = decide(candidates, policy, time.time())
+        _print_decisions(decisions, unfinished, session_count, dry_run=dry_run)
+        if dry_run:
+            return 0
+        reasons = dict.fromkeys(unfinished, "removal started by an earlier run")
+        reasons |= {decision.candidate.ref: decision.reason for decision in decisions if decision.remove}
+        now_ms, results = int(time.time() * 1000), []
+        for ref, reason in reasons.items():
+            tombstone = Tombstone(now_ms, reason, owners.get(ref.identity, []))
+            results.append(await _remove(opened, ref, tombstone, settings.vanished_after))
+    return 0 if all(results) else 1
+
+
+async def _remove(opened: SessionStore, ref: SessionRef, tombstone: Tombstone, vanished_after: float) -> bool:
+    try:
+        kept = await remove_session(opened.store, opened.layout, ref, tombstone, vanished_after=vanished_after)
+    except StoreError as error:
+        print(f"{ref.path}  not removed, the next run retries: {error}", flush=True)
+        return False
+    print(f"{ref.path}  {f'kept: {kept}' if kept else 'removed'}", flush=True)
+    return True
+
+
+def _print_decisions(
+    decisions: list[RetentionDecision], unfinished: list[SessionRef], session_count: int, *, dry_run: bool
+) -> None:
+    verb = "would remove" if dry_run else "removing"
+    for ref in unfinished:
+        print(f"{ref.path}  {verb}: removal started by an earlier run")
+    for decision in decisions:
+        if decision.remove:
+            print(f"{decision.candidate.ref.path}  {verb}, {format_size(decision.candidate.size)}: {decision.reason}")
+        elif decision.reason:
+            print(f"{decision.candidate.ref.path}  keep: {decision.reason}")
+    removed = [decision.candidate for decision in decisions if decision.remove]
+    size = format_size(sum(candidate.size for candidate in removed))
+    print(f"{verb} {len(removed)} of {session_count} sessions, {size}", flush=True)
+    if dry_run and (removed or unfinished):
+        print("Nothing was removed: add --yes to remove these sessions.")

@@ -1,0 +1,1 @@
+"""A private Ray cluster on this machine, for `rayhistory run` and `rayhistory demo`."""

@@ -1,0 +1,31 @@
+"""`rayhistory run`: run a command as a job on a local Ray, and record its session."""
+
+import argparse
+import asyncio
+import sys
+
+from rayhistory.cli.arguments import add_cluster_arguments
+from rayhistory.cli.local_ray.recording import RecordingOptions, record
+from rayhistory.errors import UsageError
+from rayhistory.settings import Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser)
+    parser.add_argument("--num-cpus", type=int, metavar="N", help="number of CPUs for Ray (default: all)")
+    parser.add_argument(
+        "--port", type=int, default=8080, metavar="PORT",
+        help="port of your history server, for the printed URL (default: 8080)",
+    )  # fmt: skip
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="command to run, after --")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
+    if not argv:
+        raise UsageError("no command given: use rayhistory run -- python my_job.py")
+    options = RecordingOptions(argv, settings, arguments.name, arguments.namespace, arguments.num_cpus)
+    recorded = asyncio.run(record(options))
+    url = f"http://127.0.0.1:{arguments.port}{recorded.url}"
+    sys.stderr.write(f"Session recorded: {url}  (start the server with: rayhistory serve)\n")
+    return recorded.exit_code

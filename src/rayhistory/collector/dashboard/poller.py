@@ -1,0 +1,260 @@
+"""Poll the head's dashboard, and store each response that has changed."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from rayhistory.collector.dashboard.dashboard_client import DashboardClient, DashboardError
+from rayhistory.collector.dashboard.response_record import dashboard_response_record, response_digest
+from rayhistory.collector.dashboard.schedule import (
+    ACTORS,
+    DATASETS,
+    GRAFANA,
+    JOBS,
+    NODES,
+    SERVE,
+    TRAIN,
+    VERSION,
+    Poll,
+    PollSchedule,
+)
+from rayhistory.collector.session.session_record import SessionRecord
+from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.spool import Spool, SpoolError
+from rayhistory.collector.supervise import backoff_delays
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.errors import StoreError
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_MIN_POLL_INTERVAL_S = 1.0
+_MAX_VERIFY_DELAY_S = 5.0
+_FINAL_TIMEOUT_S = 5.0
+_MAX_CONCURRENT_FINAL_POLLS = 4
+
+# Polls that start a driver inside Ray are made only when an actor shows that the library is in use.
+_SERVE_ACTOR, _DATA_ACTOR, _TRAIN_ACTOR = "ServeController", "_StatsActor", "TrainStateActor"
+_ENDED_STATUSES = {"SUCCEEDED", "FAILED", "STOPPED"}
+_RUNNING, _ENDED, _DATASETS_STORED = "running", "ended", "datasets stored"
+
+
+# Responses may have many megabytes, so only these fields are decoded.
+
+
+class _Actor(msgspec.Struct, gc=False):
+    actor_class: Any = msgspec.field(default=None, name="actorClass")
+    class_name: Any = msgspec.field(default=None, name="className")
+
+
+class _RayletInfo(msgspec.Struct, gc=False):
+    node: Any = msgspec.field(default=None, name="nodeId")
+
+
+class _NodeSummary(msgspec.Struct, gc=False):
+    raylet: _RayletInfo | None = None
+
+
+class _ResponseData(msgspec.Struct):
+    actors: dict[str, _Actor] = {}
+    summary: list[_NodeSummary] = []
+
+
+class _Response(msgspec.Struct):
+    data: _ResponseData = msgspec.field(default_factory=_ResponseData)
+
+
+class _Job(msgspec.Struct, gc=False):
+    job_id: Any = None
+    status: Any = None
+
+
+class DashboardPoller:
+    """`put_endpoint` stores a response as KubeRay does, as an object named after the request's URI."""
+
+    def __init__(
+        self,
+        *,
+        session: str,
+        dashboard: DashboardClient,
+        schedule: PollSchedule,
+        spool: Spool,
+        put_endpoint: Callable[[str, bytes], Awaitable[None]],
+        record: SessionRecord,
+        telemetry: Telemetry,
+    ) -> None:
+        self._session = session
+        self._dashboard = dashboard
+        self._schedule = schedule
+        self._spool = spool
+        self._put_endpoint = put_endpoint
+        self._record = record
+        self._telemetry = telemetry
+        self._spooled_digests: dict[str, bytes] = {}
+        self._endpoint_digests: dict[str, bytes] = {}
+        self._actor_classes: set[str] = set()
+        self._job_states: dict[str, str] = {}
+        self._logged_failures: set[str] = set()
+        self._final_slots = asyncio.Semaphore(_MAX_CONCURRENT_FINAL_POLLS)
+
+    async def run(self) -> None:
+        delays = backoff_delays(_MIN_POLL_INTERVAL_S, _MAX_VERIFY_DELAY_S)
+        while True:
+            if self._dashboard.verified:
+                poll = self._schedule.next()
+                await asyncio.sleep(max(0.0, poll.due - time.monotonic()))
+                await self._poll(poll)
+                await asyncio.sleep(_MIN_POLL_INTERVAL_S)
+            elif await self._verify():
+                delays = backoff_delays(_MIN_POLL_INTERVAL_S, _MAX_VERIFY_DELAY_S)
+            else:
+                await asyncio.sleep(_MIN_POLL_INTERVAL_S + next(delays))
+
+    async def poll_final(self) -> None:
+        """Poll everything once more, a few requests at a time, while the dashboard still runs."""
+        try:
+            async with asyncio.timeout(_FINAL_TIMEOUT_S):
+                if not self._dashboard.verified and not await self._verify():
+                    return
+                polls = self._schedule.final_polls()
+                await asyncio.gather(*map(self._poll_final, polls))
+                added = [poll for poll in self._schedule.final_polls() if poll not in polls]
+                added += self._schedule.final_node_polls()
+                await asyncio.gather(*map(self._poll_final, added))
+        except TimeoutError:
+            log.warning("final dashboard polls timed out, some responses are not up to date")
+
+    async def close(self) -> None:
+        await self._dashboard.close()
+
+    async def _poll_final(self, poll: Poll) -> None:
+        async with self._final_slots:
+            await self._poll(poll, final=True)
+
+    async def _poll(self, poll: Poll, *, final: bool = False) -> None:
+        self._telemetry.dashboard_polls.inc()
+        try:
+            async with self._dashboard.open_response(poll.request) as body:
+                self._update_schedule(poll.uri, body)
+                await self._store(poll, body, final=final)
+                self._schedule.succeeded(poll, time.monotonic(), len(body))
+        except DashboardError as failure:
+            self._report_failure(poll.uri, str(failure))
+            self._schedule.failed(poll, time.monotonic())
+
+    async def _verify(self) -> bool:
+        """Check that the dashboard runs and belongs to this session."""
+        self._telemetry.dashboard_polls.inc()
+        try:
+            ray_version, body = await self._dashboard.verify()
+        except DashboardError as failure:
+            self._report_failure(VERSION, str(failure))
+            return False
+        self._record.update(ray_version=ray_version, dashboard=self._dashboard.address)
+        await self._store(Poll(VERSION, 0.0), body, final=False)
+        return True
+
+    def _report_failure(self, uri: str, reason: str) -> None:
+        self._telemetry.dashboard_poll_failures.labels(reason).inc()
+        has_no_grafana = uri == GRAFANA and reason.startswith("status")
+        key = f"{uri} {reason}" if has_no_grafana else reason
+        if key not in self._logged_failures:
+            self._logged_failures.add(key)
+            log.log(
+                logging.INFO if has_no_grafana else logging.WARNING,
+                "dashboard poll failed, retrying (logged once per reason)",
+                extra={"uri": uri, "address": self._dashboard.address, "reason": reason},
+            )
+
+    async def _store(self, poll: Poll, body: bytes, *, final: bool) -> None:
+        uri, digest = poll.uri, response_digest(body)
+        if self._spooled_digests.get(uri) != digest:
+            line = dashboard_response_record(self._session, self._spool.node_of(self._session), uri, body)
+            try:
+                await self._spool.append({self._session: [Block(DASHBOARD_RESPONSES, 1, line)]})
+            except SpoolError:
+                self._telemetry.dashboard_responses_dropped.inc()
+                self._telemetry.lost_count += 1
+            else:
+                self._spooled_digests[uri] = digest
+                self._telemetry.dashboard_responses_stored.inc()
+        if poll.kuberay and self._endpoint_digests.get(uri) != digest and not _is_empty(uri, body, final=final):
+            try:
+                await self._put_endpoint(uri, body)
+            except StoreError as error:
+                self._telemetry.upload_retries.labels("endpoints").inc()
+                log.warning(
+                    "dashboard response upload failed, retrying at the next poll",
+                    extra={"uri": uri, "reason": str(error)},
+                )
+            else:
+                self._endpoint_digests[uri] = digest
+
+    def _update_schedule(self, uri: str, body: bytes) -> None:
+        """Add and remove polls according to the nodes, actors and jobs in a response."""
+        if uri == NODES:
+            response = _decode(body, _Response) or _Response()
+            self._schedule.set_nodes([node for node in map(_node_id, response.data.summary) if node])
+        elif uri == ACTORS:
+            response = _decode(body, _Response) or _Response()
+            for actor in response.data.actors.values():
+                self._actor_classes |= {str(actor.actor_class), str(actor.class_name)}
+        elif uri == JOBS:
+            for job in _decode(body, list[_Job]) or ():
+                if isinstance(job.job_id, str):
+                    self._job_states.setdefault(job.job_id, _RUNNING)
+                    if job.status in _ENDED_STATUSES and self._job_states[job.job_id] == _RUNNING:
+                        self._job_states[job.job_id] = _ENDED
+        elif uri.startswith(DATASETS) and self._job_states.get(uri.rpartition("/")[2]) == _ENDED:
+            self._job_states[uri.rpartition("/")[2]] = _DATASETS_STORED  # the job had ended: no more changes
+            self._schedule.remove(uri)
+        self._add_library_polls()
+
+    def _add_library_polls(self) -> None:
+        if any(_SERVE_ACTOR in name for name in self._actor_classes):
+            self._schedule.add(SERVE)
+        if any(_TRAIN_ACTOR in name for name in self._actor_classes):
+            self._schedule.add(TRAIN)
+        if any(_DATA_ACTOR in name for name in self._actor_classes):
+            for job, state in self._job_states.items():
+                if state != _DATASETS_STORED:
+                    self._schedule.add(DATASETS + job)
+
+
+def library_uris(actors: Any, jobs: Any) -> list[str]:
+    """List the URIs of Ray libraries in use, from one response about actors and one about jobs."""
+    classes = _actor_classes(actors["data"]["actors"]) if actors else set()
+    job_ids = [job["job_id"] for job in jobs or () if job.get("job_id")]
+    uris = [SERVE] if any(_SERVE_ACTOR in name for name in classes) else []
+    uris += [TRAIN] if any(_TRAIN_ACTOR in name for name in classes) else []
+    return uris + ([DATASETS + job for job in job_ids] if any(_DATA_ACTOR in name for name in classes) else [])
+
+
+def _actor_classes(actors: Any) -> set[str]:
+    rows = [actor for actor in actors.values() if isinstance(actor, dict)] if isinstance(actors, dict) else []
+    return {str(actor.get(name)) for actor in rows for name in ("actorClass", "className")}
+
+
+def _is_empty(uri: str, body: bytes, *, final: bool) -> bool:
+    """Detect empty responses, which must not replace better ones in the store; the rules are KubeRay's."""
+    if uri.startswith(DATASETS):
+        return not (_decode(body, dict[str, Any]) or {}).get("datasets")
+    return uri == SERVE and final and not (_decode(body, dict[str, Any]) or {}).get("applications")
+
+
+def _decode(body: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _node_id(summary: _NodeSummary) -> str | None:
+    node = summary.raylet.node if summary.raylet else None
+    return node if isinstance(node, str) and re.fullmatch(r"[0-9a-f]{56}", node) else None

@@ -1,0 +1,72 @@
+"""Memory budget for large request bodies that are being received.
+
+Several large bodies may be received at once. When the budget is used up, only the oldest one continues and the
+others are not read until memory is free again. A slow sender that blocks others is cut off.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rayhistory.collector.supervise import wait_for_event
+
+_SLOW_SENDER_TIMEOUT_S = 3.0  # Ray's own timeout for a POST
+_RECHECK_INTERVAL_S = 0.25
+
+
+class IncomingBody:
+    """One request body that is being received."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timer = asyncio.timeout(timeout_s)
+        """Enter it right away: it raises TimeoutError when the body takes too long."""
+        self.reserved = 0
+        """Bytes reserved in the budget."""
+        self.complete = False
+        self.blocking_since: float | None = None
+        """Time since which other bodies have been waiting for this one."""
+
+
+class BodyBudget:
+    """Limits the bytes of all bodies together to `max_bytes`; the oldest body may exceed it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._reserved = 0
+        self._bodies: dict[IncomingBody, None] = {}
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def body(self, timeout_s: float) -> Iterator[IncomingBody]:
+        """Track one body, and release its memory at the end of the block."""
+        body = IncomingBody(timeout_s)
+        try:
+            yield body
+        finally:
+            self._bodies.pop(body, None)
+            self._reserved -= body.reserved
+            self._changed.set()
+
+    async def reserve(self, body: IncomingBody, size: int) -> None:
+        """Wait until the budget has room for `size` more bytes. The wait does not count against the sender."""
+        self._bodies[body] = None
+        if not self._has_room(body, size):
+            now = asyncio.get_running_loop().time
+            left = (body.timer.when() or now()) - now()
+            body.timer.reschedule(None)
+            while not self._has_room(body, size):
+                self._cut_off_if_slow(next(iter(self._bodies)), now())
+                self._changed.clear()
+                await wait_for_event(self._changed, _RECHECK_INTERVAL_S)
+            body.timer.reschedule(now() + left)
+        body.reserved += size
+        self._reserved += size
+
+    def _has_room(self, body: IncomingBody, size: int) -> bool:
+        return self._reserved + size <= self._max_bytes or body is next(iter(self._bodies))
+
+    def _cut_off_if_slow(self, oldest: IncomingBody, now: float) -> None:
+        oldest.blocking_since = oldest.blocking_since or now
+        slow = now - oldest.blocking_since > _SLOW_SENDER_TIMEOUT_S
+        if slow and not oldest.complete and not oldest.timer.expired():
+            oldest.timer.reschedule(now)

@@ -1,0 +1,1 @@
+"""Tail a node's log files and ship the appended bytes."""

@@ -1,0 +1,1 @@
+"""Sample the node's Prometheus metrics into small objects."""

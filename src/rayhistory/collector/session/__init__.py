@@ -1,0 +1,1 @@
+"""One session on this node: discovery, records, and everything collected for it."""

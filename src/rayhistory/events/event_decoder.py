@@ -1,0 +1,127 @@
+"""Bytes of an event object to rows.
+
+A block of lines is decoded at once on the fast path. If anything in it does not fit, its lines are decoded one by one,
+each is repaired if possible, and what cannot be read at all is counted. Nothing here raises on malformed input.
+"""
+
+from collections import Counter, defaultdict
+
+import msgspec
+
+from rayhistory.events import event_types, lenient
+from rayhistory.events.event_rows import add_events
+from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
+from rayhistory.events.times import parse_all
+from rayhistory.gaps import GapCode
+
+_LINES = msgspec.json.Decoder(event_types.Event, strict=False)
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_MAX_EVENT_IDS = 200_000
+_MAX_DETAILS = 200
+"""Details per object and kind of gap; further occurrences are counted without their detail."""
+_MAX_DETAIL_LENGTH = 200
+
+
+class EventDecoder:
+    """Turns the contents of one object (`source`) into rows and counts its gaps."""
+
+    def __init__(self, source: str, rows: RowBuffer) -> None:
+        self.source = source
+        self.rows = rows
+        self._gaps: defaultdict[GapCode, Counter[str]] = defaultdict(Counter)
+        self._event_ids: set[str] = set()
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
+
+    def feed(self, block: bytes) -> int:
+        """Add whole lines of JSON; return the number of events in them."""
+        try:
+            events = _LINES.decode_lines(block)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            events = [event for line in block.split(b"\n") if line.strip() and (event := self._decode(line))]
+        return self._add(events)
+
+    def feed_array(self, block: bytes) -> int:
+        """Add one JSON array of events; return their number."""
+        try:
+            events = _ARRAY.decode(block)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self.count_gap(GapCode.EVENT_ARRAY_UNREADABLE, str(error))
+            return 0
+        return self._add([event for raw in events if (event := self._decode(bytes(raw)))])
+
+    def count_gap(self, code: GapCode, detail: str = "", count: int = 1) -> None:
+        details = self._gaps[code]
+        detail = detail[:_MAX_DETAIL_LENGTH]
+        details[detail if detail in details or len(details) < _MAX_DETAILS else ""] += count
+
+    def finish(self) -> None:
+        """Add one row per gap, and the times of the first and the last event."""
+        self._count_anomalies(self.rows.take_anomalies())
+        for code, details in self._gaps.items():
+            for detail, count in details.items():
+                self.rows.add("gaps", source=self.source, kind=code.value, detail=detail, count=count)
+        if self._first_ns is not None:
+            self.rows.add("life_signs", source=self.source, first_ns=self._first_ns, last_ns=self._last_ns)
+
+    def _decode(self, line: bytes) -> event_types.Event | None:
+        try:
+            return event_types.DECODER.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._decode_leniently(line)
+
+    def _decode_leniently(self, line: bytes) -> event_types.Event | None:
+        unknown_fields: set[str] = set()
+        try:
+            document = msgspec.json.decode(line)
+            if isinstance(document, dict):
+                event = lenient.convert_event(document, unknown_fields)
+                self._count_anomalies([(GapCode.EVENT_FIELD_UNKNOWN, name) for name in unknown_fields])
+                return event
+            self.count_gap(GapCode.LINE_NOT_AN_EVENT)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.count_gap(GapCode.LINE_UNREADABLE)
+        except RecursionError:
+            self.count_gap(GapCode.EVENT_NESTED_TOO_DEEPLY)
+        except MALFORMED_ERRORS as error:
+            self.count_gap(GapCode.EVENT_UNREADABLE, repr(error))
+        return None
+
+    def _add(self, events: list[event_types.Event]) -> int:
+        self._count_repeated(events)
+        times = parse_all([event.timestamp for event in events])
+        if None in times:
+            self.count_gap(GapCode.EVENT_WITHOUT_TIMESTAMP, count=times.count(None))
+        readable = [ns for ns in times if ns is not None]
+        if readable:
+            first, last = min(readable), max(readable)
+            self._first_ns = min(first, self._first_ns or first)
+            self._last_ns = max(last, self._last_ns or last)
+        try:
+            anomalies = add_events(self.rows, events, times)
+        except MALFORMED_ERRORS:  # raised by one of the events: rows that were added already are merged with themselves
+            self.rows.take_anomalies()
+            anomalies = [anomaly for pair in zip(events, times, strict=True) for anomaly in self._add_one(*pair)]
+        self._count_anomalies(anomalies + self.rows.take_anomalies())
+        return len(events)
+
+    def _add_one(self, event: event_types.Event, ns: int | None) -> list[Anomaly]:
+        try:
+            return add_events(self.rows, [event], [ns])
+        except MALFORMED_ERRORS as error:
+            return [(GapCode.EVENT_UNREADABLE, f"{event.event_type}: {error!r}")]
+
+    def _count_anomalies(self, anomalies: list[Anomaly]) -> None:
+        for (code, detail), count in Counter(anomalies).items():
+            self.count_gap(code, detail, count)
+
+    def _count_repeated(self, events: list[event_types.Event]) -> None:
+        """Count events of batches that Ray sent again. They follow soon after the first, so that few ids suffice."""
+        event_ids = [event.event_id for event in events if event.event_id]
+        before = len(self._event_ids)
+        self._event_ids.update(event_ids)
+        repeated = before + len(event_ids) - len(self._event_ids)
+        if repeated:
+            self.count_gap(GapCode.EVENTS_REPEATED, count=repeated)
+        if len(self._event_ids) > _MAX_EVENT_IDS:
+            self._event_ids.clear()

@@ -1,0 +1,69 @@
+"""Partitions: ranges of task ids that are folded one by one, to bound the memory of a fold.
+
+The ids of tasks begin with bytes of a hash, so equal ranges hold about the same number of tasks. The ids of drivers and
+of actor creation tasks all begin with ff; there are few of them.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+_BOUND_DIGITS = 3
+_BOUND_VALUES = 16**_BOUND_DIGITS
+MAX_PARTITIONS = 256
+_TOLERANCE = 0.25
+"""A partition may exceed its size by this share: each further partition means to read the same files once more."""
+
+
+class _PartitionByPrefix(dict[str, int]):
+    """A cache of the partition of each id prefix. Prefixes are as long as bounds."""
+
+    def __init__(self, bounds: list[str]) -> None:
+        super().__init__()
+        self._bounds = bounds
+
+    def __missing__(self, prefix: str) -> int:
+        self[prefix] = partition = bisect_right(self._bounds, prefix)
+        return partition
+
+
+class Partitions:
+    """A number of equal ranges of task ids."""
+
+    def __init__(self, count: int = 1, file_count: int = 0) -> None:
+        self.count = max(1, min(count, MAX_PARTITIONS))
+        self._file_count = file_count or self.count
+        """The number of partitions at the time when the rows were written to files."""
+        self._bounds = [
+            f"{-(-partition * _BOUND_VALUES // self.count):0{_BOUND_DIGITS}x}" for partition in range(1, self.count)
+        ]
+        """The first ids of all partitions except the first."""
+        self._partition_by_prefix = _PartitionByPrefix(self._bounds)
+
+    def finer(self, count: int) -> "Partitions":
+        """Split each partition so that there are about `count`; the rows of the pieces are in the same files."""
+        times = min(math.ceil(count / self.count - _TOLERANCE), MAX_PARTITIONS // self.count)
+        return Partitions(self.count * max(1, times), self._file_count)
+
+    def file_number(self, partition: int) -> int:
+        """Return the number in the names of the files with the partition's rows."""
+        return partition * self._file_count // self.count
+
+    def split(self, task_ids: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
+        """Yield each partition that has rows, with their positions."""
+        partition_by_prefix = self._partition_by_prefix
+        positions: list[list[int]] = [[] for _ in range(self.count)]
+        for position, task_id in enumerate(task_ids):
+            positions[partition_by_prefix[task_id[:_BOUND_DIGITS]]].append(position)
+        return ((partition, found) for partition, found in enumerate(positions) if found)
+
+    def between(self, low: str, high: str) -> range:
+        """Return the partitions that can have tasks with ids from `low` to `high`; at least one."""
+        first = bisect_right(self._bounds, low)
+        return range(first, max(first, bisect_right(self._bounds, high)) + 1)
+
+    def condition(self, partition: int) -> str:
+        """Return the SQL condition that a task is in the partition."""
+        terms = [f"task_id >= '{self._bounds[partition - 1]}'"] if partition else []
+        terms += [f"task_id < '{self._bounds[partition]}'"] if partition < self.count - 1 else []
+        return " AND ".join(terms) or "true"

@@ -1,0 +1,1 @@
+"""Queries over the tables of an open index."""

@@ -1,0 +1,273 @@
+"""Read the tables of one index generation: filter, sort, page, count and group.
+
+Only this module and `lineage.py` run SQL to serve requests.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import duckdb
+import msgspec
+
+from rayhistory.errors import IndexDamaged, StoreUnavailable, UsageError
+from rayhistory.events.merged_tables import Type
+from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.partitions import Partitions
+from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE
+from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, TASK_LIST_COLUMNS
+from rayhistory.index.manifest import MERGED_PREFIX, Manifest
+from rayhistory.index.query.database import connection, execute
+from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
+from rayhistory.index.query.query_sql import MAX_INT64, checked_column, column_types, order_sql, where_sql
+
+T = TypeVar("T")
+
+_LIST_COLUMNS = set(TASK_LIST_COLUMNS)
+_DERIVED_TABLES = ("task_list", LAST_RESPONSES_TABLE)
+"""Smaller copies of served tables, read when they have all needed columns. Callers cannot name them."""
+_LARGE_PAGE_ROWS = 1_000
+_BATCH_ROWS = 5_000
+"""Up to this many rows, DuckDB keeps a top-N heap; above, it sorts everything in twenty times the memory."""
+
+
+class FetchTable(Protocol):
+    async def __call__(self, name: str, parts: range, *, refetch: bool) -> list[Path]:
+        """Return local copies of these parts of a table; `refetch` replaces damaged copies."""
+
+
+class OpenIndex:
+    """The tables of one generation, fetched when needed. The local cache may evict them at any time."""
+
+    def __init__(self, manifest: Manifest, fetch: FetchTable) -> None:
+        self.manifest = manifest
+        self._fetch = fetch
+        self._types_by_source: dict[str, dict[str, str]] = {}
+
+    async def rows(self, query: Query) -> list[Row]:
+        if query.sort and (query.limit or 0) > _BATCH_ROWS:
+            found = [row async for batch in self.batches(query.with_order()) for row in batch]
+            return _project(query.columns, found)
+        if _needs_key_lookup(query):
+            return await self._rows_by_key(query)
+        file, first_parts, other_parts = self._read_plan(query)
+        found = await self._read({file: first_parts}, partial(self._rows, query))
+        if other_parts and len(found) < (query.limit or 0):
+            remaining = msgspec.structs.replace(query, limit=(query.limit or 0) - len(found))
+            found += await self._read({file: other_parts}, partial(self._rows, remaining))
+        return found
+
+    async def prefetch(self, query: Query, *tables: str) -> None:
+        """Fetch the files that `batches` reads first, and those of more tables.
+
+        Callers do this before they take a lock, so that no other request waits for the store.
+        """
+        file, first, _ = self._read_plan(msgspec.structs.replace(query, limit=query.limit or _BATCH_ROWS))
+        await self._fetch(file, first, refetch=False)
+        for name in tables:
+            await self._fetch(name, first if name in SERVED_TASK_TABLES else self._all_parts(name), refetch=False)
+
+    def _read_plan(self, query: Query) -> tuple[str, range, range]:
+        """Return the file to read, the parts to read first, and the parts to read if those have too few rows.
+
+        Parts are ranges of task ids, so a page sorted by id is often complete after the first part.
+        """
+        file, parts = self._locate(query, query.columns or ("*",))
+        by_id = query.limit is not None and query.order[:1] == ("task_id",)
+        return (file, parts[:1], parts[1:]) if by_id else (file, parts, parts[:0])
+
+    async def batches(self, query: Query) -> AsyncIterator[list[Row]]:
+        """Yield the rows of a sorted query in batches. The query must select the columns of its `order`."""
+        remaining = MAX_INT64 if query.limit is None else query.limit
+        while remaining > 0:
+            query = msgspec.structs.replace(query, limit=min(_BATCH_ROWS, remaining))
+            batch = [await self.rows(query)]
+            size = len(batch[0])
+            if not size:
+                return
+            remaining = remaining - size if size == query.limit else 0
+            query = msgspec.structs.replace(query, after=query.position_of(batch[0][-1]))
+            yield batch.pop()  # keep no reference to the rows while a slow client reads them
+
+    async def limit_to_bytes(self, query: Query, max_bytes: int) -> Query:
+        """Lower the limit so that all rows but the last together have at most this much text."""
+        sizes = await self._run(query, self._text_sizes, ("*",))
+        fitting = bisect_left(list(accumulate(sizes)), max_bytes) + 1
+        return msgspec.structs.replace(query, limit=min(fitting, query.limit or fitting))
+
+    async def _rows_by_key(self, query: Query) -> list[Row]:
+        """Read a large page of whole rows: sort the keys first, because sorting whole rows takes much memory."""
+        keys = KEY_COLUMNS[query.table]
+        page = await self.rows(msgspec.structs.replace(query, columns=keys))
+        if not page:
+            return []
+        ids = sorted({row["task_id"] for row in page})
+        narrow = (Filter("task_id", ">=", ids[0]), Filter("task_id", "<=", ids[-1]), Filter("task_id", "in", ids))
+        columns = (*query.columns, *keys) if query.columns else ()
+        found = {(row["task_id"], row["attempt_number"]): row
+                 for row in await self.rows(Query(query.table, columns, narrow))}  # fmt: skip
+        return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page])
+
+    async def count(self, query: Query) -> int:
+        return await self._run(query, self._count, ())
+
+    async def max_rows(self, query: Query, small: int) -> int:
+        """Return an upper bound of the query's rows. Rows are counted only if the limit is above `small`."""
+        if query.limit is not None and query.limit <= small:
+            return query.limit
+        matching = await self.count(Query(query.table, filters=query.filters))
+        return matching if query.limit is None else min(matching, query.limit)
+
+    async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
+        """Count rows (`count`) per distinct value of the columns. A limit keeps the largest groups."""
+        return await self._run(query, lambda query, source: self._group(query, source, by), by)
+
+    async def histogram(self, query: Query, column: str, start: int, step: int) -> list[Row]:
+        """Return `bucket` (0 at the start), row `count` and `last` (highest value) for each step of a column."""
+        return await self._run(
+            query, lambda query, source: self._histogram(query, source, column, start, step), (column,)
+        )
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that a query may name."""
+        return sorted(
+            name for name in self.manifest.files if not name.startswith(MERGED_PREFIX) and name not in _DERIVED_TABLES
+        )
+
+    async def columns(self, table: str) -> dict[str, str]:
+        """Return the column types of a table by column name."""
+        return await self._run(Query(table), lambda query, source: self._types(source), ("*",))
+
+    async def read(self, files: tuple[str, ...], work: Callable[..., T]) -> T:
+        """Call `work` in a thread with one SQL source per table."""
+        return await self._read({file: self._all_parts(file) for file in files}, work)
+
+    async def _read(self, files: dict[str, range], work: Callable[..., T]) -> T:
+        for refetch in (False, True):
+            sources = [parquet(await self._fetch(file, parts, refetch=refetch)) for file, parts in files.items()]
+            try:
+                return await asyncio.to_thread(work, *sources)
+            except duckdb.OutOfMemoryException as error:
+                raise StoreUnavailable(f"query needs more memory than is free, try again: {error}") from error
+            except duckdb.Error as error:
+                if refetch or not isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+                    raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
+        raise AssertionError
+
+    def _all_parts(self, file: str) -> range:
+        return range(len(self.manifest.sizes(file)))
+
+    async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
+        file, parts = self._locate(query, by)
+        return await self._read({file: parts}, partial(work, query))
+
+    def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, range]:
+        """Return the smallest table with the needed columns, and the parts of it that can hold matching rows."""
+        if query.table not in self.tables and query.table in KEY_COLUMNS:
+            raise IndexDamaged(f"index generation {self.manifest.generation} has no table {query.table}")
+        if query.table not in self.tables:
+            raise UsageError(f"unknown table {query.table!r}: use one of {', '.join(self.tables)}")
+        file = best_file(query, by)
+        parts = self._all_parts(file)
+        if file in SERVED_TASK_TABLES and len(parts) > 1:
+            parts = Partitions(len(parts)).between(*_task_id_range(query))
+        return file, parts
+
+    def _rows(self, query: Query, source: str) -> list[Row]:
+        types = self._types(source)
+        columns = ", ".join(checked_column(types, query.table, name) for name in query.columns) or "*"
+        where, values = where_sql(types, query)
+        sql = f"SELECT {columns} FROM {source}{where}{order_sql(types, query)}"
+        if query.limit is not None:
+            sql += f" LIMIT {int(query.limit)}"
+        return execute(sql, values)
+
+    def _text_sizes(self, query: Query, source: str) -> list[int]:
+        """Return the bytes of text in each row of a page."""
+        types = self._types(source)
+        names = [checked_column(types, query.table, name) for name in query.columns or types]
+        size = " + ".join(f"coalesce(strlen({name}), 0)" for name in names if types[name] == Type.TEXT.sql) or "0"
+        where, values = where_sql(types, query)
+        page = f"SELECT {size} AS size FROM {source}{where}{order_sql(types, query)} LIMIT {int(query.limit or 0)}"
+        return [row["size"] for row in execute(page, values)]
+
+    def _count(self, query: Query, source: str) -> int:
+        where, values = where_sql(self._types(source), query)
+        return int(execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
+
+    def _group(self, query: Query, source: str, by: tuple[str, ...]) -> list[Row]:
+        types = self._types(source)
+        columns = ", ".join(checked_column(types, query.table, name) for name in by)
+        where, values = where_sql(types, query)
+        groups = f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}"
+        if query.limit is not None:
+            groups += f" ORDER BY count DESC, {columns} LIMIT {int(query.limit)}"
+        # sorted, so that every server returns the same bytes
+        return execute(f"SELECT * FROM ({groups}) ORDER BY {columns}", values)
+
+    def _histogram(self, query: Query, source: str, column: str, start: int, step: int) -> list[Row]:
+        types = self._types(source)
+        value = checked_column(types, query.table, column)
+        where, values = where_sql(types, query)
+        bucket = f"({value} - {int(start)}) // {int(step)}"
+        sql = f"SELECT {bucket} AS bucket, count(*) AS count, max({value}) AS last FROM {source}{where} GROUP BY bucket"
+        return execute(sql, values)
+
+    def _types(self, source: str) -> dict[str, str]:
+        if source not in self._types_by_source:
+            self._types_by_source[source] = column_types(connection(), source)
+        return self._types_by_source[source]
+
+
+def best_file(query: Query, columns: tuple[str, ...]) -> str:
+    """Return the smallest table that can serve the query.
+
+    Tasks are stored twice: whole rows by id, and the columns of lists by state and time, which is smaller and prunes
+    better. The last response of each dashboard path has a table of its own.
+    """
+    if query.table == RESPONSES_TABLE and query.sort == ("-ns",) and query.limit == 1:
+        return (
+            LAST_RESPONSES_TABLE if all(condition.column == "uri" for condition in query.filters) else RESPONSES_TABLE
+        )
+    if query.table != "tasks" or (query.limit is not None and query.sort[:1] == ("task_id",)):
+        return query.table
+    if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.filters):
+        return query.table
+    needed = {*columns, *(f.column for f in query.filters), *(name.lstrip("-") for name in query.sort)}
+    return "task_list" if needed <= _LIST_COLUMNS else "tasks"
+
+
+def _needs_key_lookup(query: Query) -> bool:
+    """Return whether sorting whole task rows would take much memory. Rows are stored by id and need no sort by it."""
+    if query.table != "tasks" or not query.sort or query.limit is None or query.limit <= _LARGE_PAGE_ROWS:
+        return False
+    return query.order[0] != "task_id" and (not query.columns or not set(query.columns) <= _LIST_COLUMNS)
+
+
+def _project(columns: tuple[str, ...], rows: list[Row]) -> list[Row]:
+    """Drop columns that the query did not select."""
+    if not columns or (rows and len(rows[0]) == len(columns)):
+        return rows
+    return [{name: row[name] for name in columns} for row in rows]
+
+
+def _task_id_range(query: Query) -> tuple[str, str]:
+    """Return the lowest and highest task id that can match the filters."""
+    low, high = "", "g"
+    for condition in query.filters:
+        operator, value = condition.operator, condition.value
+        if condition.column != "task_id" or not value:
+            continue
+        values = value if operator == "in" else [str(value).lower() if operator == "=" else value]
+        if operator in ("=", "in", ">=", ">"):
+            low = max(low, min(map(str, values)))
+        if operator in ("=", "in", "<=", "<"):
+            high = min(high, max(map(str, values)))
+    if query.after and query.after[0] and query.order[0] == "task_id":
+        low = max(low, str(query.after[0]))
+    return low, high

@@ -1,0 +1,62 @@
+"""Query values: table, columns, filters, sort and page."""
+
+from typing import Any
+
+import msgspec
+
+from rayhistory.events.merged_tables import TABLES
+from rayhistory.index.fold.served_tables import SERVED_AS_MERGED
+
+Row = dict[str, Any]
+
+KEY_COLUMNS: dict[str, tuple[str, ...]] = {
+    "tasks": ("task_id", "attempt_number"),
+    "actors": ("actor_id",),
+    "jobs": ("type", "job_id", "submission_id"),
+    "nodes": ("node_id",),
+    "workers": ("worker_id",),
+    "placement_groups": ("placement_group_id",),
+    **{table.name: tuple(table.keys) for table in TABLES if table.name in (*SERVED_AS_MERGED, "gaps")},
+}
+"""The served tables, each with the columns that identify a row."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A condition on one column. As in Ray, text comparison ignores case, and NULL differs from every value."""
+
+    column: str
+    operator: str
+    value: Any
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A selection of rows from one table."""
+
+    table: str
+    columns: tuple[str, ...] = ()
+    """All columns if empty."""
+    filters: tuple[Filter, ...] = ()
+    sort: tuple[str, ...] = ()
+    """Column names; a leading minus means descending. NULL sorts last in both directions."""
+    limit: int | None = None
+    after: tuple[Any, ...] | None = None
+    """Return only rows after the one with these values in the columns of `order`."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sort, made total by the key columns. Only the first mention of a column counts."""
+        terms: dict[str, str] = {}
+        for name in (*self.sort, *KEY_COLUMNS.get(self.table, ())):
+            terms.setdefault(name.lstrip("-"), name)
+        return tuple(terms.values())
+
+    def with_order(self) -> "Query":
+        """Add the columns of `order`, which a caller needs to continue after the last row."""
+        if not self.columns:
+            return self
+        needed = (name.lstrip("-") for name in self.order)
+        return msgspec.structs.replace(self, columns=tuple(dict.fromkeys((*self.columns, *needed))))
+
+    def position_of(self, row: Row) -> tuple[Any, ...]:
+        """Return the value for `after` that continues the query behind this row."""
+        return tuple(row[name.lstrip("-")] for name in self.order)

@@ -1,0 +1,139 @@
+"""Turn queries into SQL text and bound values."""
+
+from typing import Any
+
+import duckdb
+import msgspec
+
+from rayhistory.errors import IndexDamaged, UsageError
+from rayhistory.events.merged_tables import Type
+from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query
+
+MAX_INT64 = 2**63 - 1
+
+_OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
+_MAX_BOUND_VALUES = 16
+_COLUMN_TYPES = {kind.sql for kind in Type}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
+    """Return the column types of a table.
+
+    Types become part of the SQL and the file is untrusted, so only the types of our own tables are accepted.
+    """
+    types = {name: kind for name, kind, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+    if unknown := set(types.values()) - _COLUMN_TYPES:
+        raise IndexDamaged(f"index table has unexpected column types: {', '.join(sorted(unknown))[:200]}")
+    return types
+
+
+def checked_column(types: dict[str, str], table: str, column: str) -> str:
+    """Return the column name, or raise. It becomes part of the SQL, and the file that defines it is untrusted."""
+    if column not in types or not column.isidentifier():
+        raise UsageError(f"table {table!r} has no column {column!r}: use one of {', '.join(types)}")
+    return column
+
+
+def order_sql(types: dict[str, str], query: Query) -> str:
+    """Return the ORDER BY clause. Only a page needs a total order."""
+    total = query.after is not None or (query.sort and query.limit is not None)
+    terms = [
+        f"{checked_column(types, query.table, name.lstrip('-'))} {'DESC' if name.startswith('-') else 'ASC'} NULLS LAST"
+        for name in (query.order if total else query.sort)
+    ]
+    return f" ORDER BY {', '.join(terms)}" if terms else ""
+
+
+def where_sql(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
+    """Return the WHERE clause for the filters and the start of the page, with its bound values."""
+    terms, values = [], []
+    for condition in query.filters:
+        column = checked_column(types, query.table, condition.column)
+        term, more = _filter_sql(column, types[column], condition)
+        terms.append(term)
+        values += more
+    if query.after is not None:
+        term, more = _after_sql(types, query, query.after)
+        terms.append(term)
+        values += more
+    return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
+
+
+def _after_sql(types: dict[str, str], query: Query, last: tuple[Any, ...]) -> tuple[str, list[Any]]:
+    """Select the rows behind a position. The redundant first term lets DuckDB prune row groups."""
+    if len(last) != len(query.order):
+        raise UsageError(f"cursor has {len(last)} values, but this sort needs {len(query.order)}")
+    alternatives: list[str] = []
+    values: list[Any] = []
+    equal_values: list[Any] = []
+    equal = ""
+    for name, given in zip(query.order, last, strict=True):
+        column = checked_column(types, query.table, name.lstrip("-"))
+        if given is None:
+            equal += f"{column} IS NULL AND "
+            continue
+        value = _converted(column, types[column], given)
+        alternatives.append(f"{equal}({column} {'<' if name.startswith('-') else '>'} ? OR {column} IS NULL)")
+        values += [*equal_values, value]
+        equal += f"{column} = ? AND "
+        equal_values.append(value)
+    if not alternatives:
+        return "false", []
+    term = f"({' OR '.join(alternatives)})"
+    if last[0] is None:
+        return term, values
+    first = query.order[0]
+    bound = f"({first.lstrip('-')} {'<=' if first.startswith('-') else '>='} ? OR {first.lstrip('-')} IS NULL)"
+    if first in KEY_COLUMNS.get(query.table, ())[:1]:
+        bound = f"{first} >= ?"
+    return f"{bound} AND {term}", [values[0], *values]
+
+
+def _filter_sql(column: str, kind: str, condition: Filter) -> tuple[str, list[Any]]:
+    operator, value = condition.operator, condition.value
+    if operator not in _OPERATORS:
+        raise UsageError(f"unknown operator {operator!r}: use one of {', '.join(sorted(_OPERATORS))}")
+    if operator == "in":
+        wanted = [_converted(column, kind, one) for one in value]
+        if 0 < len(wanted) <= _MAX_BOUND_VALUES:
+            return f"{column} IN ({', '.join('?' * len(wanted))})", wanted
+        # Passed as one JSON text: binding ten thousand Python values takes DuckDB a second.
+        return f"{column} IN (SELECT unnest(from_json(?, '[\"{kind}\"]')))", [msgspec.json.encode(wanted).decode()]
+    if operator in ("contains", "prefix"):
+        function = "contains" if operator == "contains" else "starts_with"
+        return f"{function}(lower({column}::VARCHAR), lower(?))", [_checked_text(column, str(value))]
+    if value is None:
+        if operator not in ("=", "!="):
+            raise UsageError(f"{column} {operator} needs a value")
+        return f"{column} IS {'NULL' if operator == '=' else 'NOT NULL'}", []
+    value = _converted(column, kind, value)
+    ignore_case = isinstance(value, str) and operator in ("=", "!=")
+    left, right = (f"lower({column})", "lower(?)") if ignore_case else (column, "?")
+    return f"{left} {'IS DISTINCT FROM' if operator == '!=' else operator} {right}", [value]
+
+
+def _converted(column: str, kind: str, value: Any) -> Any:
+    """Convert a value to the column's type; raise UsageError if it does not fit."""
+    if kind == "VARCHAR":
+        return _checked_text(column, str(value))
+    if kind == "BOOLEAN":
+        found = value if isinstance(value, bool) else _BOOLEANS.get(str(value).lower())
+        if found is None:
+            raise UsageError(f"{column} is a boolean, not {value!r}: use true or false")
+        return found
+    try:
+        number = int(value)
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(f"{column} is a number, not {value!r}") from None
+    if abs(number) > MAX_INT64:
+        raise UsageError(f"{column} cannot be compared with {value}: it does not fit into 64 bits")
+    return number
+
+
+def _checked_text(column: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{column} cannot be compared with {value!r}: not valid Unicode") from None
+    return value

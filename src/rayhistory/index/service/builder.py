@@ -1,0 +1,286 @@
+"""Build indexes on demand: one fold per session, a few at once, outside the serving process."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rayhistory.errors import IndexFailed, SessionNotIndexed, StoreError
+from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.index.fold.sources import Source, list_sources, sources_digest
+from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.scratch import scratch_directory
+from rayhistory.index.service.as_of_cache import AsOfCache
+from rayhistory.index.service.fold_engine import FoldEngine, ProcessEngine
+from rayhistory.index.service.leases import Leases
+from rayhistory.index.service.overlay import index_store
+from rayhistory.index.service.slots import Slots
+from rayhistory.index.service.table_cache import TableCache
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.records import Closing
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_TIMEOUT_S = 25.0
+"""Ray's dashboard proxy gives up after 30 s, so a longer fold is reported as "not indexed yet"."""
+_LEASE_POLL_INTERVAL_S = 1.0
+_MIN_PROGRESS_FOR_ESTIMATE = 0.05
+_PROGRESS_LOG_INTERVAL_S = 10.0
+_MAX_LISTING_AGE_S = 5.0
+"""A fold that waited longer than this for its slot lists the sources again."""
+_FRESH_FOR_S = 5.0
+"""An index that was compared with the store within this time is not compared again."""
+_RETRY_AFTER_S = 60.0
+"""A failed session is not retried sooner, however many requests want it: others wait for the slot."""
+_MAX_OPEN_INDEXES = 1000
+"""The next request for a dropped index reads its manifest from the store again."""
+
+
+class _RunningFold(msgspec.Struct):
+    task: "asyncio.Task[Manifest]"
+    report: FoldReport
+    started: float = 0.0
+    """When the fold itself started; before, it waited for a slot or for another server."""
+    logged: float = 0.0
+
+    def describe(self) -> str:
+        """Return the current step and the estimated time left."""
+        progress = self.report.progress
+        if progress < _MIN_PROGRESS_FOR_ESTIMATE:
+            return self.report.detail
+        left = (time.monotonic() - self.started) * (1 - progress) / progress
+        return f"{self.report.detail}, about {max(1, round(left))} s left"
+
+
+class _SourceListing(msgspec.Struct):
+    """A session's sources, listed once and passed on to the fold."""
+
+    sources: list[Source]
+    listed_at: float
+
+    @property
+    def size(self) -> int:
+        return sum(source.size for source in self.sources)
+
+
+class IndexBuilder:
+    """Opens the index of a session and folds the session if its index is missing or outdated."""
+
+    def __init__(self, settings: Settings, store: Store, layout: Layout, engine: FoldEngine | None = None) -> None:
+        self._engine = engine or ProcessEngine()
+        self._settings = settings
+        self._store = store
+        self._layout = layout
+        self._index_store = index_store(store, settings)
+        self._cache = TableCache(Path(settings.cache_dir) / "index", self._index_store, layout, settings.cache_size)
+        self._scratch = Path(settings.cache_dir) / "scratch"
+        self._leases = Leases(self._index_store, layout)
+        self._slots = Slots(settings.index_workers)
+        self._as_of_cache = AsOfCache(settings, self._cache, self._slots)
+        self._checks: set[asyncio.Task[None]] = set()
+        self._running: dict[tuple[str, str, str], _RunningFold] = {}
+        self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
+        self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
+
+    async def open(
+        self,
+        ref: SessionRef,
+        closing: Closing | None,
+        timeout_s: float | None = None,
+        *,
+        rebuild: bool = False,
+        extend: bool = False,
+    ) -> OpenIndex:
+        """Return the session's index; fold the session first if there is none for its present state.
+
+        An existing index is returned at once and compared with the store in the background, so that new objects are
+        visible to the next request. `extend` waits for that. `rebuild` replaces an index that cannot be read.
+        """
+        if rebuild:
+            return self._load(ref, await self._replace_index(ref, closing, timeout_s))
+        opened = self._opened.get(ref.identity)
+        fresh = opened is not None and time.monotonic() - opened[0] < _FRESH_FOR_S
+        if opened and fresh and opened[1].manifest.closing == closing:
+            return opened[1]
+        manifest = await read_latest_manifest(self._index_store, self._layout, ref)
+        if manifest is None or manifest.closing != closing:
+            manifest = await self._fold_and_wait(ref, closing, timeout_s)
+        elif not extend:
+            self._check_later(ref, manifest, closing)
+        elif listing := await self._uncovered(ref, manifest):
+            manifest = await self._fold_and_wait(ref, closing, timeout_s, listing=listing)
+        return self._load(ref, manifest)
+
+    async def open_as_of(
+        self, ref: SessionRef, closing: Closing | None, as_of_ms: int, timeout_s: float | None = None
+    ) -> OpenIndex:
+        """Return the index as of a point in time. After the last event that is the index itself."""
+        index = await self.open(ref, closing, timeout_s)
+        ns = as_of_ms * 1_000_000 + 999_999
+        last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
+        if last and ns >= last:
+            return index
+        return await self._as_of_cache.open(
+            ref, index.manifest, ns, _DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        )
+
+    def forget(self, ref: SessionRef) -> None:
+        """Make the next request read the manifest from the store."""
+        self._opened.pop(ref.identity, None)
+
+    async def close(self) -> None:
+        """Cancel running folds and end their processes."""
+        tasks: list[asyncio.Task[Any]] = [*self._checks, *(running.task for running in self._running.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _replace_index(self, ref: SessionRef, closing: Closing | None, timeout_s: float | None) -> Manifest:
+        """Replace an unreadable index: by a newer generation from another process, else by a full fold."""
+        opened = self._opened.get(ref.identity)
+        self.forget(ref)
+        latest = await read_latest_manifest(self._index_store, self._layout, ref)
+        if opened and latest and latest.generation > opened[1].manifest.generation:
+            return latest
+        return await self._fold_and_wait(ref, closing, timeout_s, from_scratch=True)
+
+    def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
+        index = self._cache.open(ref, manifest)
+        if len(self._opened) >= _MAX_OPEN_INDEXES:
+            self._opened.clear()
+        self._opened[ref.identity] = (time.monotonic(), index)
+        return index
+
+    async def _list(self, ref: SessionRef) -> _SourceListing:
+        return _SourceListing(await list_sources(self._store, self._layout, ref), time.monotonic())
+
+    async def _uncovered(self, ref: SessionRef, manifest: Manifest) -> _SourceListing | None:
+        """List the session's sources; return None if the index covers exactly these."""
+        listing = await self._list(ref)
+        return None if manifest.covered == sources_digest(listing.sources) else listing
+
+    def _check_later(self, ref: SessionRef, manifest: Manifest, closing: Closing | None) -> None:
+        async def check() -> None:
+            try:
+                if not self._recent_failure(ref) and (listing := await self._uncovered(ref, manifest)):
+                    self._start(ref, closing, listing=listing)
+            except StoreError as error:
+                log.warning("cannot check session for new objects", extra={"session": ref.path, "reason": str(error)})
+
+        task = asyncio.create_task(check())
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _fold_and_wait(
+        self,
+        ref: SessionRef,
+        closing: Closing | None,
+        timeout_s: float | None = None,
+        *,
+        from_scratch: bool = False,
+        listing: _SourceListing | None = None,
+    ) -> Manifest:
+        """Fold and return the manifest. A fold that is already running may assume another end; then fold again."""
+        deadline = time.monotonic() + (_DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        while True:
+            if failure := self._recent_failure(ref):
+                raise IndexFailed(failure)
+            running = self._start(ref, closing, from_scratch=from_scratch, listing=listing)
+            try:
+                manifest = await asyncio.wait_for(asyncio.shield(running.task), max(0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise SessionNotIndexed(running.describe(), running.report.progress) from None
+            if manifest.closing == closing:
+                return manifest
+
+    def _start(
+        self,
+        ref: SessionRef,
+        closing: Closing | None,
+        *,
+        from_scratch: bool = False,
+        listing: _SourceListing | None = None,
+    ) -> _RunningFold:
+        running = self._running.get(ref.identity)
+        if running is None:
+            task = asyncio.create_task(self._fold(ref, closing, from_scratch=from_scratch, listing=listing))
+            running = _RunningFold(task, FoldReport(detail="waiting for a free slot"))
+            self._running[ref.identity] = running
+            task.add_done_callback(lambda done: self._done(ref, done))
+        return running
+
+    def _done(self, ref: SessionRef, task: "asyncio.Task[Manifest]") -> None:
+        self._running.pop(ref.identity, None)
+        self._failed.pop(ref.identity, None)
+        failure = None if task.cancelled() else task.exception()
+        if failure:
+            log.error("indexing failed", extra={"session": ref.path, "reason": str(failure)})
+        if isinstance(failure, IndexFailed):
+            self._failed[ref.identity] = time.monotonic(), str(failure)
+
+    def _recent_failure(self, ref: SessionRef) -> str:
+        """Return the error of a recent failed fold, or an empty string."""
+        failed_at, reason = self._failed.get(ref.identity, (0.0, ""))
+        return reason if time.monotonic() - failed_at < _RETRY_AFTER_S else ""
+
+    async def _fold(
+        self, ref: SessionRef, closing: Closing | None, *, from_scratch: bool, listing: _SourceListing | None
+    ) -> Manifest:
+        if not from_scratch and (manifest := await self._wait_for_other_server(ref, closing)):
+            return manifest
+        listing = listing or await self._list(ref)
+        async with self._slots.acquire(listing.size), self._leases.hold(ref):
+            if time.monotonic() - listing.listed_at > _MAX_LISTING_AGE_S:  # it waited for a slot, or for another server
+                listing = await self._list(ref)
+            log.info("indexing started", extra={"session": ref.path})
+            self._on_report(ref, FoldReport(detail="starting"))
+            if running := self._running.get(ref.identity):
+                running.started = running.logged = time.monotonic()
+            manifest = await self._run(ref, closing, listing, from_scratch=from_scratch)
+            facts = {"session": ref.path, "events": manifest.events, "seconds": manifest.seconds}
+            log.info("indexing finished", extra=facts)
+            return manifest
+
+    async def _run(
+        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, *, from_scratch: bool
+    ) -> Manifest:
+        try:
+            with scratch_directory(self._scratch) as scratch:
+                settings = msgspec.to_builtins(self._settings)
+                job = FoldJob(settings, ref, closing, str(scratch), from_scratch, listing.sources)
+                return await self._engine.fold(job, lambda report: self._on_report(ref, report))
+        except IndexFailed as error:
+            if from_scratch or await read_latest_manifest(self._index_store, self._layout, ref) is None:
+                raise
+            log.warning(
+                "extending the index failed, rebuilding it",
+                extra={"session": ref.path, "reason": str(error)},
+            )
+        except (OSError, msgspec.DecodeError) as error:
+            raise IndexFailed(f"fold of {ref.path} failed: {error}") from error
+        # The merged tables of the previous generation may be damaged.
+        return await self._run(ref, closing, listing, from_scratch=True)
+
+    async def _wait_for_other_server(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
+        """Wait while another server holds a lease, and return the manifest that it publishes, if any."""
+        while await self._leases.is_held(ref):
+            self._on_report(ref, FoldReport(detail="another server is indexing this session"))
+            await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
+            manifest = await read_latest_manifest(self._index_store, self._layout, ref)
+            if manifest and manifest.closing == closing and not await self._uncovered(ref, manifest):
+                return manifest
+        return None
+
+    def _on_report(self, ref: SessionRef, report: FoldReport) -> None:
+        running = self._running.get(ref.identity)
+        if running:
+            running.report = report
+            if running.started and time.monotonic() - running.logged > _PROGRESS_LOG_INTERVAL_S:
+                running.logged = time.monotonic()
+                log.info("indexing in progress", extra={"session": ref.path, "detail": running.describe()})

@@ -1,0 +1,254 @@
+"""Proxy for the dashboard of a live head: stream its responses to a visitor until it ends or the visitor disconnects.
+
+Heads run untrusted code. They get no cookie and no token that was not meant for them, redirects are not followed,
+browsers run none of their responses as ours, and a head that hangs delays only its own visitors.
+"""
+
+import asyncio
+import ssl
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import quote
+
+import httpx
+import websockets
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection, connect
+
+from rayhistory.errors import ERROR_HEADER, HeadError, HeadUnavailable
+from rayhistory.live.head_address import HeadAddress
+
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5.0, 25.0
+_SLOT_TIMEOUT_S = 5.0
+_MAX_RESPONSE_BYTES = 1 << 30
+_MAX_SMALL_RESPONSE_BYTES = 1 << 20
+_MAX_MESSAGE_BYTES = 16 << 20
+_MAX_SIGN_IN_CHARS = 1000
+_MAX_REQUESTS_PER_HEAD = 16
+_MAX_FOLLOWERS_PER_HEAD = 64
+_MAX_HEADS = 1000
+_NOT_MODIFIED = 304
+_LOG_STREAM = "/logs/stream"
+_REQUEST_HEADERS = {b"accept", b"accept-encoding", b"if-none-match", b"range", b"user-agent", b"sec-fetch-mode"}
+_RESPONSE_HEADERS = {
+    b"content-type", b"content-encoding", b"content-length", b"content-range", b"content-disposition",
+    b"accept-ranges", b"etag", b"retry-after",
+}  # fmt: skip
+_ACTIVE_CONTENT = ("html", "xml", "javascript", "svg")
+_SANDBOX = (b"content-security-policy", b"sandbox; default-src 'none'; frame-ancestors 'self'")
+
+
+class _HeadClient:
+    """Connections to one head. Log followers hold theirs for long, so they have their own limit."""
+
+    def __init__(self, address: HeadAddress) -> None:
+        self.http = httpx.AsyncClient(
+            verify=address.verify,
+            trust_env=False,
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # all visitors share the connections
+            headers={"Accept-Encoding": "identity"},
+        )
+        self.request_slots = asyncio.Semaphore(_MAX_REQUESTS_PER_HEAD)
+        self.follower_slots = asyncio.Semaphore(_MAX_FOLLOWERS_PER_HEAD)
+
+
+class HeadProxy:
+    def __init__(self, *, read_timeout: float = _READ_TIMEOUT_S) -> None:
+        self._read_timeout = read_timeout
+        # An OrderedDict and no LruCache: clients that are dropped must be closed, which has to be awaited.
+        self._clients: OrderedDict[str, _HeadClient] = OrderedDict()
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.http.aclose()
+
+    async def get(self, address: HeadAddress, path: str, token: str = "") -> httpx.Response:
+        """Read a small response into memory."""
+        async with self._client(address) as http:
+            request = http.build_request("GET", address.url + path, headers=_head_headers(address, token))
+            return await _send_small(http, request)
+
+    async def sign_in(self, address: HeadAddress, token: str) -> Response:
+        """Check a visitor's token at the head.
+
+        Behind the Kubernetes API, `Authorization` does not reach the head, and Ray's `/api/authenticate` reads no other
+        header: there, any other request with the token has to do.
+        """
+        try:
+            if address.headers:
+                response = await self.get(address, "/api/version", token)
+            else:
+                headers = {"Authorization": f"Bearer {token}"}
+                async with self._client(address) as http:
+                    url = f"{address.url}/api/authenticate"
+                    response = await _send_small(http, http.build_request("POST", url, headers=headers, json={}))
+        except httpx.HTTPError as error:
+            return _unavailable_response(error)
+        return PlainTextResponse(response.text[:_MAX_SIGN_IN_CHARS], response.status_code)
+
+    async def http(
+        self, address: HeadAddress, path: str, token: str, *, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Proxy a request until the response ends or the visitor disconnects."""
+        working = asyncio.create_task(self._proxy(address, path, token, scope=scope, receive=receive, send=send))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            working.cancel()
+            result, _ = await asyncio.gather(working, leaving, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
+
+    async def _proxy(
+        self, address: HeadAddress, path: str, token: str, *, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        forwarded = [(name, value) for name, value in scope["headers"] if name in _REQUEST_HEADERS]
+        headers = [*forwarded, *_head_headers(address, token)]
+        query = scope["query_string"].decode("latin-1")
+        url = address.url + quote(path) + (f"?{query}" if query else "")
+        following = _LOG_STREAM in path
+        timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=None if following else self._read_timeout)
+        started = False
+        try:
+            async with self._client(address, following=following) as http:
+                request = http.build_request(scope["method"], url, headers=headers, timeout=timeout)
+                response = await http.send(request, stream=True)
+                try:
+                    status = response.status_code
+                    if status < 200 or (response.is_redirect and status != _NOT_MODIFIED):
+                        error = HeadError("The cluster's dashboard redirects, which is not followed")
+                        await _error_response(error)(scope, receive, send)
+                        return
+                    await send({"type": "http.response.start", "status": status, "headers": _proxied_headers(response)})
+                    started = True
+                    sent = 0
+                    async for block in response.aiter_raw():
+                        sent += len(block)
+                        if sent > _MAX_RESPONSE_BYTES:
+                            raise HeadError(f"response of {address.url} exceeds {_MAX_RESPONSE_BYTES} bytes")
+                        await send({"type": "http.response.body", "body": block, "more_body": True})
+                    await send({"type": "http.response.body", "body": b""})
+                finally:
+                    await response.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            if started:
+                raise HeadError(f"response of {address.url} was cut off: {error!r}") from None
+            await _unavailable_response(error)(scope, receive, send)
+
+    async def websocket(self, address: HeadAddress, path: str, token: str, socket: WebSocket) -> None:
+        """Relay the head's messages to the visitor, and nothing in the other direction."""
+        url = "ws" + address.url.removeprefix("http") + quote(path)
+        tls = address.verify if url.startswith("wss") and isinstance(address.verify, ssl.SSLContext) else None
+        try:
+            head = await connect(
+                url, additional_headers=_head_headers(address, token), ssl=tls, open_timeout=_CONNECT_TIMEOUT_S,
+                ping_interval=None, max_size=_MAX_MESSAGE_BYTES, max_queue=1, close_timeout=1, proxy=None,
+                compression=None,  # Ray loses compressed messages
+            )  # fmt: skip
+        except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
+            await socket.send_denial_response(_unavailable_response(error))
+            return
+        async with head:
+            with suppress(WebSocketDisconnect):
+                await socket.accept()
+            sending = asyncio.create_task(_relay_messages(head, socket))
+            leaving = asyncio.create_task(_wait_for_disconnect(socket.receive))
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sending.cancel()
+                leaving.cancel()
+                failure, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
+        if failure is None:
+            await socket.close()
+
+    @asynccontextmanager
+    async def _client(self, address: HeadAddress, *, following: bool = False) -> AsyncIterator[httpx.AsyncClient]:
+        """Take one of the head's connection slots."""
+        client = self._clients.get(address.url)
+        if client is None:
+            client = self._clients[address.url] = _HeadClient(address)
+        self._clients.move_to_end(address.url)
+        slots = client.follower_slots if following else client.request_slots
+        try:
+            async with asyncio.timeout(_SLOT_TIMEOUT_S):
+                await slots.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout("too many requests are waiting for it") from None
+        try:
+            yield client.http
+        finally:
+            slots.release()
+            await self._close_least_recently_used()
+
+    async def _close_least_recently_used(self) -> None:
+        while len(self._clients) > _MAX_HEADS:
+            _, client = self._clients.popitem(last=False)
+            await client.http.aclose()
+
+
+async def _send_small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    """Read a response of limited size and time. It is not decompressed, so that its size on the wire is the limit."""
+    body = b""
+    try:
+        async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):
+            response = await http.send(request, stream=True)
+            try:
+                async for block in response.aiter_raw():
+                    body += block
+                    if len(body) > _MAX_SMALL_RESPONSE_BYTES:
+                        raise httpx.DecodingError("response is too large")
+            finally:
+                await response.aclose()
+    except TimeoutError:
+        raise httpx.ReadTimeout("response is too slow") from None
+    return httpx.Response(response.status_code, content=body)
+
+
+async def _relay_messages(head: ClientConnection, socket: WebSocket) -> None:
+    async for message in head:
+        if isinstance(message, str):
+            await socket.send_text(message)
+        else:
+            await socket.send_bytes(message)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
+        pass
+
+
+def _head_headers(address: HeadAddress, token: str) -> list[tuple[str, str]]:
+    """Send the token in the header that the Kubernetes API forwards; it consumes `Authorization` itself."""
+    return [*address.headers.items(), *([("X-Ray-Authorization", f"Bearer {token}")] if token else [])]
+
+
+def _proxied_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:
+    """Forward selected headers; active content becomes plain text, whatever the head calls it."""
+    headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() in _RESPONSE_HEADERS]
+    content_type = response.headers.get("content-type", "").lower()
+    if any(kind in content_type for kind in _ACTIVE_CONTENT):
+        headers = [(name, b"text/plain" if name == b"content-type" else value) for name, value in headers]
+    if response.status_code >= 400:
+        headers.append((ERROR_HEADER.lower().encode(), HeadError.code.encode()))
+    return [*headers, (b"cache-control", b"no-store"), _SANDBOX]
+
+
+def _unavailable_response(reason: Exception) -> Response:
+    error = HeadUnavailable(f"The cluster's dashboard does not respond: {reason or type(reason).__name__}")
+    if isinstance(reason, httpx.PoolTimeout):
+        error.http_status = 503
+    elif isinstance(reason, httpx.TimeoutException | TimeoutError):
+        error.http_status = 504
+    return _error_response(error)
+
+
+def _error_response(error: HeadError) -> Response:
+    return PlainTextResponse(str(error), error.http_status, {ERROR_HEADER: error.code})

@@ -1,0 +1,1 @@
+"""Stored metrics samples: their format, and a reader."""

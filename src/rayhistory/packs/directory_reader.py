@@ -1,0 +1,244 @@
+"""Read a node's pack directory from the store: the newest tail, its root, and leaves and groups on demand."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeVar
+
+from rayhistory.errors import ObjectNotFound
+from rayhistory.lru import LruCache
+from rayhistory.packs.pack_directory import PackDirectory, RangeSlice, cover
+from rayhistory.packs.pack_format import (
+    MAX_DIRECTORY_BYTES,
+    DirectoryCoverage,
+    DirectoryGroup,
+    DirectoryLocation,
+    DirectoryRoot,
+    DirectoryTail,
+    Frame,
+    PackDamaged,
+    PackName,
+    Range,
+    RangeColumns,
+    decode_pack_end,
+    from_columns,
+    is_pack,
+    parse_pack_name,
+    unpack_directory,
+)
+
+_MAX_DAMAGE_RECORDS = 10_000
+_MAX_ROOTS_BACK = 50
+T = TypeVar("T")
+
+RangesByStream = dict[int, list[Range]]
+LeafCache = LruCache[tuple[str, DirectoryLocation], RangesByStream]
+GroupCache = LruCache[tuple[str, DirectoryLocation], list[DirectoryCoverage]]
+
+
+class ListedObject(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+class ListedFolder(Protocol):
+    @property
+    def folders(self) -> Sequence[str]: ...
+
+
+class PackStore(Protocol):
+    """The three store operations that reading packs needs; this package does not depend on `rayhistory.storage`."""
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes: ...
+
+    def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ListedObject]: ...
+
+    async def list_folder(self, prefix: str) -> ListedFolder: ...
+
+
+class DirectoryReader:
+    """The pack directory of the node whose packs are below `prefix`."""
+
+    def __init__(self, store: PackStore, prefix: str, leaves: LeafCache, groups: GroupCache) -> None:
+        self.current = PackDirectory()
+        self.newest_number = -1
+        """The highest number of any pack, readable or not."""
+        self._store = store
+        self._prefix = prefix
+        self._leaves = leaves
+        self._groups = groups
+        self._damage: set[object] = set()
+
+    @property
+    def damaged(self) -> int:
+        """Number of packs, directories and frames that could not be read."""
+        return len(self._damage)
+
+    def record_damage(self, part: object) -> None:
+        if len(self._damage) < _MAX_DAMAGE_RECORDS:
+            self._damage.add(part)
+
+    async def refresh(self) -> bool:
+        """Read the directory of packs newer than the current one; return True if there are any."""
+        directory = await self._open(None)
+        if directory is None or directory is self.current:
+            return False
+        self.current = directory
+        return True
+
+    async def locate(self, stream: int, start: int, end: int) -> tuple[list[RangeSlice], list[tuple[int, int]]]:
+        """Find bytes [start, end) of a stream; return the slices that hold them, and the parts found nowhere."""
+        directory = self.current
+        recent = [each for each in reversed(directory.ranges) if each.stream == stream]
+        slices, missing = cover([(start, end)], recent)
+        for group in (None, *reversed(directory.groups)):
+            if group and not _overlaps(group, stream, missing):
+                continue
+            for leaf in reversed(await self._read_group(group) if group else directory.leaves):
+                if not _overlaps(leaf, stream, missing):
+                    continue
+                ranges = (await self._read_leaf(leaf)).get(stream, [])
+                more, missing = cover(missing, reversed(ranges))
+                slices += more
+        return slices, missing
+
+    async def _open(self, before: str | None, roots_back: int = 0) -> PackDirectory | None:
+        """Read the directory of the newest readable pack (older than `before`, if given); None without packs.
+
+        If its root is damaged, use the directory of the packs before that root. Each step goes further back.
+        """
+        if roots_back > _MAX_ROOTS_BACK:
+            return None
+        async for name in self._newest_first(before):
+            if before is None:
+                self.newest_number = max(self.newest_number, checked_pack_name(name).number)
+            if name == self.current.last:
+                return self.current
+            tail = await self._read_tail(name)
+            if tail is None:
+                continue
+            location = _root_location(tail, name)
+            root = await self._read_root(location)
+            root = root or await self._open(min(location.pack, name), roots_back + 1) or PackDirectory()
+            try:
+                return root.with_tail(tail, name)
+            except PackDamaged:
+                self.record_damage(name)
+        return None
+
+    async def _newest_first(self, before: str | None) -> AsyncIterator[str]:
+        folders = (await self._store.list_folder(self._prefix)).folders
+        last = self.current.last
+        for folder in sorted((each for each in folders if each.isdigit()), reverse=True):
+            if before is not None and folder > before.partition("/")[0]:
+                continue
+            after = f"{self._prefix}/{last}" if last.startswith(f"{folder}/") else ""
+            names = [
+                name
+                async for info in self._store.list_all(f"{self._prefix}/{folder}", "" if before is not None else after)
+                if is_pack(name := f"{folder}/{info.key.rpartition('/')[2]}")
+            ]
+            for name in sorted(names, reverse=True):
+                if before is None or name < before:
+                    yield name
+            if before is None and after:
+                yield last
+
+    async def _read_tail(self, name: str) -> DirectoryTail | None:
+        try:
+            pack = checked_pack_name(name)
+            data = await self._store.get_range(f"{self._prefix}/{name}", pack.size - pack.end_size, pack.size)
+            return decode_pack_end(data)
+        except (PackDamaged, ObjectNotFound):
+            self.record_damage(name)
+            return None
+
+    async def _read_root(self, location: DirectoryLocation) -> PackDirectory | None:
+        if location == self.current.root:
+            current = self.current
+            return PackDirectory(
+                root=location,
+                streams=current.streams,
+                links=current.links,
+                leaves=current.leaves,
+                groups=current.groups,
+            )
+        root = await self._read(location, DirectoryRoot)
+        try:
+            return PackDirectory.from_root(root, location) if root else None
+        except PackDamaged:
+            self.record_damage(location)
+            return None
+
+    async def _read_leaf(self, leaf: DirectoryCoverage) -> RangesByStream:
+        """Read a leaf's ranges by stream, oldest first; a damaged one from the tail of the pack before it."""
+        key = (self._prefix, leaf.location)
+        if (cached := self._leaves.get(key)) is not None:
+            return cached
+        ranges: list[Range] = []
+        columns = await self._read(leaf.location, RangeColumns)
+        own_pack = leaf.location.pack
+        if columns is None and leaf.previous and (tail := await self._read_tail(leaf.previous)):
+            columns, own_pack = tail.ranges, leaf.previous
+        if columns:
+            try:
+                ranges = from_columns(columns, own_pack)
+            except PackDamaged:
+                self.record_damage(leaf.location)
+        by_stream: RangesByStream = {}
+        for each in ranges:
+            by_stream.setdefault(each.stream, []).append(each)
+        self._leaves.put(key, by_stream)
+        return by_stream
+
+    async def _read_group(self, group: DirectoryCoverage) -> list[DirectoryCoverage]:
+        """Read a group's leaves; those of a damaged one from the root before it."""
+        key = (self._prefix, group.location)
+        if (cached := self._groups.get(key)) is not None:
+            return cached
+        leaves: list[DirectoryCoverage] = []
+        record = await self._read(group.location, DirectoryGroup)
+        if record and record.is_consistent:
+            leaves = record.leaves
+        elif group.previous and (tail := await self._read_tail(group.previous)):
+            root = await self._read_root(_root_location(tail, group.previous))
+            leaves = root.leaves if root else []
+        self._groups.put(key, leaves)
+        return leaves
+
+    async def _read(self, location: DirectoryLocation, kind: type[T]) -> T | None:
+        try:
+            check_bounds(location, MAX_DIRECTORY_BYTES)
+            key = f"{self._prefix}/{location.pack}"
+            data = await self._store.get_range(key, location.offset, location.offset + location.size)
+            return unpack_directory(data, kind)
+        except (PackDamaged, ObjectNotFound):
+            self.record_damage(location)
+            return None
+
+
+def checked_pack_name(name: str) -> PackName:
+    pack = parse_pack_name(name)
+    if pack is None or not is_pack(name):
+        raise PackDamaged(f"not the name of a pack: {name[:200]!r}")
+    return pack
+
+
+def check_bounds(part: DirectoryLocation | Frame, max_bytes: int) -> None:
+    """Raise PackDamaged unless a part lies inside its pack: only such parts are requested from the store."""
+    end = part.offset + part.size
+    if not (part.offset >= 0 and 0 <= part.size <= max_bytes and end <= checked_pack_name(part.pack).size):
+        raise PackDamaged(f"bytes {part.offset} to {end} are not inside {part.pack[:200]!r}")
+
+
+def _root_location(tail: DirectoryTail, own_pack: str) -> DirectoryLocation:
+    return DirectoryLocation(tail.root.pack or own_pack, tail.root.offset, tail.root.size)
+
+
+def _overlaps(coverage: DirectoryCoverage, stream: int, missing: list[tuple[int, int]]) -> bool:
+    if not missing:
+        return False
+    try:
+        position = coverage.streams.index(stream)
+    except ValueError:
+        return False
+    first, last = coverage.starts[position], coverage.ends[position]
+    return any(start < last and first < end for start, end in missing)

@@ -1,0 +1,310 @@
+"""The pack format: appended bytes of any number of log files, and new events, in one object per flush.
+
+    ray-history/logs/<ns>/<cluster>/<session>/<node>/<number / 1000>/<number>-<size>-<size of the end>.pack
+
+A pack is
+
+    magic "RHPACK1\\n"
+    frames              independent zstd frames of about 512 KiB raw each; one frame may hold ranges of many small files
+    leaf, root          in every checkpoint pack: two zstd frames of MessagePack, see below; sometimes also a group
+    tail                a zstd frame of MessagePack
+    footer              CRC-32 and length of the tail, flags (0), magic "RHPACK1E"
+
+*Streams.* A pack stores streams, not files: a stream is the content of one inode while it only grew. A stream has a
+number, a size, and the last name of its file. Rotation by renaming changes the name and sends no byte again. A
+truncated file starts a new stream, and the old one stays. `file_names` maps streams to the names that users see. A
+stream's record also identifies its file (device, inode, CRCs of its first and last bytes), so that a restarted
+collector can resume from the store alone.
+
+*Ranges.* A range maps bytes of a stream to bytes of a frame. Where ranges overlap, the newer one wins.
+
+*Directory.* Every pack's tail lists all ranges and all changed streams since the last checkpoint, including its own. A
+checkpoint (the first pack, and about every 64th) holds a *leaf*, the ranges since the checkpoint before, and a *root*:
+all streams, and for every leaf which part of which stream it covers. So two listings (the folders of a thousand packs,
+and the last of them) and three reads find any range of any stream: the newest tail, whose offset follows from the
+pack's name; the root; one leaf.
+
+*Groups.* When hundreds of files have grown for hours, leaves and files become too many for a root (50,000 pairs; with
+fifty files that takes days). The next checkpoint then writes a *group*, which lists the leaves that the root listed;
+the root lists the group as a whole. Finding such old ranges takes four reads.
+
+*Damage.* Frames carry zstd's checksum and the tail a CRC. Readers skip a pack whose tail is unreadable, because the one
+before it lists everything except that pack's own ranges; likewise a root, a leaf or a group. Bytes that cannot be found
+are counted and read as a filler of the same length, so that all other offsets stay correct.
+
+*Kinds.* A stream of kind LOG is a log file. A stream of kind EVENTS is an open segment of the collector's spool, whose
+events are in no object of their own yet: gzip members with event lines. It grows by whole members, is forgotten when
+its objects are stored, and is ignored by readers of logs.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import zstandard
+
+from rayhistory.errors import RayHistoryError
+
+MAGIC = b"RHPACK1\n"
+END_MAGIC = b"RHPACK1E"
+LOG, EVENTS = 0, 1
+"""Kinds of streams."""
+PRESENT, GONE = 0, 1
+"""States of a stream's file: still in the logs directory, or removed."""
+
+MAX_FRAME_BYTES = 4 << 20
+MAX_DIRECTORY_BYTES = 64 << 20
+PACKS_PER_FOLDER = 1000
+
+_FOOTER = struct.Struct("<III8s")
+_PACK_NAME = re.compile(r"([0-9]{12})-([0-9]{1,12})-([0-9]{1,9})\.pack\Z")
+_ZSTD_LEVEL = 1  # twice as fast as 3, and on logs hardly larger
+T = TypeVar("T")
+
+
+class PackDamaged(RayHistoryError):
+    """A part of a pack is unreadable or inconsistent."""
+
+
+# Records. All are encoded as arrays: the order of the fields is the format, their names are not.
+
+
+class Stream(msgspec.Struct, array_like=True):
+    id: int
+    name: str
+    """Last known path below the logs directory."""
+    kind: int = LOG
+    state: int = PRESENT
+    size: int = 0
+    """Bytes stored in packs."""
+    since: int = 0
+    """Number of the pack that first reported the file as gone."""
+    device: int = 0
+    inode: int = 0
+    head_size: int = 0
+    head_crc: int = 0
+    tail_crc: int = 0
+    crc: int = 0
+    """CRC of all stored bytes."""
+
+
+class Frame(NamedTuple):
+    pack: str
+    """Relative to the node's prefix; empty for the pack that contains this record."""
+    offset: int
+    size: int
+    raw_size: int
+
+
+class Range(NamedTuple):
+    stream: int
+    start: int
+    length: int
+    frame: Frame
+    frame_offset: int
+    """Start of the range in the frame's raw bytes."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+class DirectoryLocation(msgspec.Struct, array_like=True, frozen=True):
+    """Location of a leaf, root or group; `pack` is empty for the pack that contains this record."""
+
+    pack: str
+    offset: int
+    size: int
+
+
+class RangeColumns(msgspec.Struct, array_like=True):
+    """Ranges as columns, which compress well."""
+
+    packs: list[str]
+    frame_packs: list[int]
+    frame_offsets: list[int]
+    frame_sizes: list[int]
+    frame_raw_sizes: list[int]
+    streams: list[int]
+    starts: list[int]
+    lengths: list[int]
+    frames: list[int]
+    frame_positions: list[int]
+
+
+class DirectoryCoverage(msgspec.Struct, array_like=True):
+    """The bytes of each stream that a leaf or group covers; `previous` is the pack before its checkpoint."""
+
+    location: DirectoryLocation
+    previous: str
+    streams: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+class DirectoryRoot(msgspec.Struct, array_like=True):
+    streams: list[Stream]
+    links: dict[str, int]
+    """Additional names of streams: symbolic and hard links."""
+    leaves: list[DirectoryCoverage]
+    """Leaves that are in no group, oldest first."""
+    groups: list[DirectoryCoverage] = []
+
+    @property
+    def is_consistent(self) -> bool:
+        return _are_consistent(self.leaves) and _are_consistent(self.groups)
+
+
+class DirectoryGroup(msgspec.Struct, array_like=True):
+    leaves: list[DirectoryCoverage]
+
+    @property
+    def is_consistent(self) -> bool:
+        return _are_consistent(self.leaves)
+
+
+def _are_consistent(directories: list[DirectoryCoverage]) -> bool:
+    return all(len(each.streams) == len(each.starts) == len(each.ends) for each in directories)
+
+
+class DirectoryTail(msgspec.Struct, array_like=True):
+    number: int
+    next_stream: int
+    previous: str
+    """Name of the pack before."""
+    root: DirectoryLocation
+    streams: list[Stream]
+    """Streams that changed since the root."""
+    forgotten: list[int]
+    """Streams of the root to ignore: their bytes are in another stream, or are out of date."""
+    links: dict[str, int]
+    ranges: RangeColumns
+
+
+# Names of packs
+
+
+class PackName(NamedTuple):
+    number: int
+    size: int
+    end_size: int
+    """Size of the tail and the footer."""
+
+
+def pack_name(number: int, size: int, end_size: int) -> str:
+    return f"{number // PACKS_PER_FOLDER:09d}/{number:012d}-{size}-{end_size}.pack"
+
+
+def parse_pack_name(name: str) -> PackName | None:
+    match = _PACK_NAME.match(name.rpartition("/")[2])
+    return PackName(int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def is_pack(name: str) -> bool:
+    """Check that a name is exactly the name of a pack below a node's prefix: names in directories are untrusted."""
+    pack = parse_pack_name(name)
+    return pack is not None and pack.end_size <= min(pack.size, MAX_DIRECTORY_BYTES) and name == pack_name(*pack)
+
+
+# Ranges
+
+
+def to_columns(ranges: Iterable[Range]) -> RangeColumns:
+    columns = RangeColumns([], [], [], [], [], [], [], [], [], [])
+    packs: dict[str, int] = {}
+    frames: dict[Frame, int] = {}
+    for each in ranges:
+        frame = each.frame
+        number = frames.get(frame)
+        if number is None:
+            number = frames[frame] = len(frames)
+            columns.frame_packs.append(packs.setdefault(frame.pack, len(packs)))
+            columns.frame_offsets.append(frame.offset)
+            columns.frame_sizes.append(frame.size)
+            columns.frame_raw_sizes.append(frame.raw_size)
+        columns.streams.append(each.stream)
+        columns.starts.append(each.start)
+        columns.lengths.append(each.length)
+        columns.frames.append(number)
+        columns.frame_positions.append(each.frame_offset)
+    columns.packs = list(packs)
+    return columns
+
+
+def from_columns(columns: RangeColumns, own_pack: str) -> list[Range]:
+    """Decode ranges, oldest first; `own_pack` is the pack that contains the columns."""
+    try:
+        frames = [
+            Frame(columns.packs[pack] or own_pack, offset, size, raw_size)
+            for pack, offset, size, raw_size in zip(
+                columns.frame_packs, columns.frame_offsets, columns.frame_sizes, columns.frame_raw_sizes, strict=True
+            )
+        ]
+        return [
+            Range(stream, start, length, frames[frame], frame_offset)
+            for stream, start, length, frame, frame_offset in zip(
+                columns.streams, columns.starts, columns.lengths, columns.frames, columns.frame_positions, strict=True
+            )
+        ]
+    except (IndexError, ValueError) as error:
+        raise PackDamaged(f"range columns do not match ({error})") from None
+
+
+# Frames and directories
+
+
+class Compressor:
+    """Compress frames and directories; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True)
+
+    def frame(self, data: bytes) -> bytes:
+        return self._zstd.compress(data)
+
+    def directory(self, value: DirectoryRoot | DirectoryGroup | DirectoryTail | RangeColumns) -> bytes:
+        return self._zstd.compress(msgspec.msgpack.encode(value))
+
+
+def unpack_frame(data: bytes, raw_size: int) -> bytes:
+    """Decompress a frame, which must have `raw_size` bytes; never allocate more than MAX_FRAME_BYTES."""
+    if raw_size > MAX_FRAME_BYTES:
+        raise PackDamaged(f"frame of {raw_size} bytes, more than {MAX_FRAME_BYTES}")
+    content = _decompress(data, MAX_FRAME_BYTES)
+    if len(content) != raw_size:
+        raise PackDamaged(f"frame has {len(content)} bytes instead of {raw_size}")
+    return content
+
+
+def unpack_directory(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(_decompress(data, MAX_DIRECTORY_BYTES), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PackDamaged(f"directory cannot be decoded ({error})") from None
+
+
+def _decompress(data: bytes, max_bytes: int) -> bytes:
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
+            raise PackDamaged(f"frame of unknown size, or of more than {max_bytes} bytes")
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise PackDamaged(f"frame cannot be decompressed ({error})") from None
+
+
+def encode_pack_end(tail: bytes) -> bytes:
+    return tail + _FOOTER.pack(zlib.crc32(tail), len(tail), 0, END_MAGIC)
+
+
+def decode_pack_end(data: bytes) -> DirectoryTail:
+    """Decode the tail from the last `end_size` bytes of a pack."""
+    if len(data) < _FOOTER.size:
+        raise PackDamaged(f"pack ends with {len(data)} bytes, less than a footer")
+    crc, size, _, magic = _FOOTER.unpack(data[-_FOOTER.size :])
+    tail = data[: -_FOOTER.size]
+    if magic != END_MAGIC or len(tail) != size or zlib.crc32(tail) != crc:
+        raise PackDamaged("pack is truncated, or its tail is damaged")
+    return unpack_directory(tail, DirectoryTail)

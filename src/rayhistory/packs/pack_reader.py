@@ -1,0 +1,188 @@
+"""Read a node's log files from its packs, for the server, the fold, and restarted collectors."""
+
+import asyncio
+import time
+
+from rayhistory.errors import LogNotFound, ObjectNotFound
+from rayhistory.lru import LruCache
+from rayhistory.packs.directory_reader import (
+    DirectoryReader,
+    GroupCache,
+    LeafCache,
+    PackStore,
+    RangesByStream,
+    check_bounds,
+)
+from rayhistory.packs.file_names import files_by_name
+from rayhistory.packs.pack_directory import PackDirectory
+from rayhistory.packs.pack_format import (
+    EVENTS,
+    MAX_FRAME_BYTES,
+    DirectoryCoverage,
+    Frame,
+    PackDamaged,
+    Stream,
+    unpack_frame,
+)
+
+_MAX_CONCURRENT_READS = 8
+_MAX_READ_BYTES = 8 << 20
+_MAX_SKIPPED_BYTES = 64 << 10  # reading this much between two frames is cheaper than another request
+_CACHE_BYTES = 48 << 20
+
+
+class PackCache:
+    """Readers, frames and directories of any number of nodes, bounded by their estimated size in memory."""
+
+    def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
+        share = max_bytes // 4
+        self.readers: LruCache[str, PackReader] = LruCache(share, cost=PackReader.memory_bytes)
+        self.frames: LruCache[tuple[str, Frame], bytes] = LruCache(share, cost=len)
+        self.leaves: LeafCache = LruCache(share, cost=_leaf_bytes)
+        self.groups: GroupCache = LruCache(share, cost=lambda leaves: 1000 + _coverage_bytes(leaves))
+
+    def reader(self, store: PackStore, prefix: str) -> "PackReader":
+        return self.readers.get(prefix) or PackReader(store, prefix, self)
+
+
+class PackReader:
+    """Log files and event streams of the node whose packs are below `prefix`."""
+
+    def __init__(self, store: PackStore, prefix: str, cache: PackCache | None = None) -> None:
+        self.files: dict[str, Stream] = {}
+        """Log files by name."""
+        self.refreshed_at = float("-inf")
+        self._store = store
+        self._prefix = prefix
+        self._cache = cache or PackCache()
+        self._directories = DirectoryReader(store, prefix, self._cache.leaves, self._cache.groups)
+        self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        self._lock = asyncio.Lock()
+
+    @property
+    def directory(self) -> PackDirectory:
+        return self._directories.current
+
+    @property
+    def newest_number(self) -> int:
+        """The highest number of any pack, readable or not."""
+        return self._directories.newest_number
+
+    @property
+    def event_streams(self) -> dict[str, Stream]:
+        """Streams of event lines by name: gzip members, as in the collector's spool."""
+        return {stream.name: stream for stream in self.directory.streams.values() if stream.kind == EVENTS}
+
+    @property
+    def damaged(self) -> int:
+        """Number of packs, directories and frames that could not be read."""
+        return self._directories.damaged
+
+    def memory_bytes(self) -> int:
+        directory = self.directory
+        records = len(directory.streams) + len(directory.ranges)
+        return 1000 + 400 * records + _coverage_bytes(directory.leaves) + _coverage_bytes(directory.groups)
+
+    async def refresh(self) -> None:
+        """Look for newer packs; directories that were read before are not read again."""
+        async with self._lock:
+            if await self._directories.refresh():
+                self.files = files_by_name(self.directory)
+            self._cache.readers.put(self._prefix, self)
+            self.refreshed_at = time.monotonic()
+
+    async def read(self, name: str, start: int, end: int) -> bytes:
+        """Read bytes [start, end) of a file. Damaged bytes are replaced by a filler, so that all offsets are right."""
+        stream = self.files.get(name)
+        if stream is None:
+            raise LogNotFound(f"A file is not found at: {name}")
+        return await self.read_stream(stream, start, end)
+
+    async def read_stream(self, stream: Stream, start: int, end: int) -> bytes:
+        end = min(end, stream.size)
+        if start >= end:
+            return b""
+        slices, missing = await self._directories.locate(stream.id, start, end)
+        frames = await self._read_frames({each.range.frame for each in slices})
+        content = bytearray(end - start)
+        for each in slices:
+            raw, length = frames.get(each.range.frame, b""), each.end - each.start
+            begin = each.range.frame_offset + each.start - each.range.start
+            if not 0 <= begin <= len(raw) - length:
+                missing.append((each.start, each.end))
+                continue
+            content[each.start - start : each.end - start] = raw[begin : begin + length]
+        for begin, stop in missing:
+            self._directories.record_damage(("gap", stream.id, begin))
+            content[begin - start : stop - start] = filler(stop - begin)
+        return bytes(content)
+
+    async def missing_bytes(self, stream: Stream) -> int:
+        """Count the bytes of a stream that are in no pack."""
+        slices, _ = await self._directories.locate(stream.id, 0, stream.size)
+        lengths = (each.end - each.start for each in slices)
+        return stream.size - sum(length for length in lengths if length <= MAX_FRAME_BYTES)
+
+    async def _read_frames(self, frames: set[Frame]) -> dict[Frame, bytes]:
+        contents: dict[Frame, bytes] = {}
+        uncached = []
+        for frame in sorted(frames):
+            cached = self._cache.frames.get((self._prefix, frame))
+            if cached is not None:
+                contents[frame] = cached
+                continue
+            try:
+                check_bounds(frame, MAX_FRAME_BYTES + _MAX_SKIPPED_BYTES)
+            except PackDamaged:
+                self._directories.record_damage(frame)
+            else:
+                uncached.append(frame)
+        for fetched in await asyncio.gather(*(self._fetch(batch) for batch in _batches(uncached))):
+            contents.update(fetched)
+        return contents
+
+    async def _fetch(self, batch: list[Frame]) -> dict[Frame, bytes]:
+        begin, end = batch[0].offset, batch[-1].offset + batch[-1].size
+        async with self._read_slots:
+            try:
+                data = await self._store.get_range(f"{self._prefix}/{batch[0].pack}", begin, end)
+            except ObjectNotFound:
+                data = b""
+        contents = {}
+        for frame in batch:
+            try:
+                raw = unpack_frame(data[frame.offset - begin : frame.offset - begin + frame.size], frame.raw_size)
+            except PackDamaged:
+                self._directories.record_damage(frame)
+                continue
+            contents[frame] = raw
+            self._cache.frames.put((self._prefix, frame), raw)
+        return contents
+
+
+def _batches(frames: list[Frame]) -> list[list[Frame]]:
+    """Group frames that one request can read: in the same pack, close together, and not too large together."""
+    batches: list[list[Frame]] = []
+    for frame in frames:
+        if batches:
+            first, last = batches[-1][0], batches[-1][-1]
+            is_near = frame.offset - (last.offset + last.size) <= _MAX_SKIPPED_BYTES
+            if frame.pack == first.pack and is_near and frame.offset + frame.size - first.offset <= _MAX_READ_BYTES:
+                batches[-1].append(frame)
+                continue
+        batches.append([frame])
+    return batches
+
+
+def _leaf_bytes(ranges: RangesByStream) -> int:
+    return 1000 + 200 * sum(map(len, ranges.values()))
+
+
+def _coverage_bytes(directories: list[DirectoryCoverage]) -> int:
+    return 30 * sum(len(each.streams) for each in directories)
+
+
+def filler(size: int) -> bytes:
+    """Return a text of this size in place of damaged bytes; it reports the damage if there is room, and ends a line."""
+    text = f"\n[rayhistory: {size} bytes of this log are damaged in the store]".encode()
+    return (text.ljust(size - 1) + b"\n") if size > len(text) else b"?" * size

@@ -1,0 +1,1 @@
+"""The history API below `api/history/`, one module per resource."""

@@ -1,0 +1,107 @@
+"""Response bodies of the history API: the server encodes them, clients decode them, OpenAPI describes them."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from rayhistory.web import SessionRow
+
+
+class SessionList(Struct):
+    """One page of the sessions in the store: running sessions first, then the newest first."""
+
+    sessions: list[SessionRow]
+    total: Annotated[int, Meta(description="number of matching sessions, on all pages")]
+    next: Annotated[str | None, Meta(description="URL of the next page; null on the last page")]
+    namespaces: Annotated[list[str], Meta(description="namespaces of all sessions that the visitor may see")]
+    dashboards: Annotated[list[str], Meta(description="installed versions of Ray's dashboard")]
+
+
+class TableRows(Struct):
+    """One page of rows of a table. docs/tables.md lists the columns."""
+
+    rows: list[dict[str, str | int | float | bool | None]]
+    next: Annotated[str | None, Meta(description="cursor of the next page; null on the last page")]
+    total: Annotated[int, Meta(description="number of matching rows, on all pages; only with count=1")] | UnsetType = (
+        UNSET
+    )
+
+
+class SessionGap(Struct):
+    code: Annotated[str, Meta(description="stable code, for programs; the texts below may change")]
+    count: int
+    place: Annotated[str, Meta(description="object or node; empty if the gap belongs to the whole session")]
+    detail: str
+    summary: Annotated[str, Meta(description="one line with the count")]
+    meaning: str
+    remedy: Annotated[str, Meta(description="how to avoid this gap")]
+    loss: Annotated[bool, Meta(description="data is missing; false if the gap is informational")]
+
+
+class SessionGaps(Struct):
+    """Everything that is missing from a session or incomplete in it."""
+
+    gaps: list[SessionGap]
+    complete: Annotated[bool, Meta(description="no gap is a loss")]
+
+
+class MetricName(Struct):
+    name: str
+    type: str
+    nodes: int
+
+
+class MetricNames(Struct):
+    """Without `name`: all sampled metrics."""
+
+    metrics: list[MetricName]
+    series_dropped: int
+    files_damaged: int
+
+
+class MetricSeries(Struct):
+    node: str
+    labels: dict[str, str]
+    points: Annotated[list[tuple[int, float]], Meta(description="timestamp in ms since 1970, and value")]
+
+
+class MetricPoints(Struct):
+    """With `name`: the points of the metric's series."""
+
+    name: str
+    type: str
+    series: list[MetricSeries]
+    series_dropped: int
+    files_damaged: int
+
+
+class ClusterSummary(Struct):
+    namespace: str
+    cluster: str
+    state: Annotated[str, Meta(description="running, starting, suspended or gone")]
+    owner_kind: str | None
+    owner_name: str | None
+    ray_version: str | None
+    created_ms: int | None
+    sessions: Annotated[int, Meta(description="number of its sessions in the store")]
+    newest: Annotated[str | None, Meta(description="name of its newest session in the store")]
+    url: Annotated[str | None, Meta(description="URL of its live dashboard; null if the cluster is gone")]
+
+
+class ClusterList(Struct):
+    """Clusters that exist in Kubernetes or that a collector reports, and clusters that have sessions in the store."""
+
+    clusters: list[ClusterSummary]
+    problem: Annotated[str | None, Meta(description="why the Kubernetes API is unavailable; null if it is not")]
+
+
+class ErrorDetail(Struct):
+    status: int
+    code: Annotated[str, Meta(description="stable code, for programs; the message may change")]
+    message: Annotated[str, Meta(description="one line: what is wrong, and what to do")]
+
+
+class ErrorResponse(Struct):
+    """The body of every error of this API."""
+
+    error: ErrorDetail

@@ -1,0 +1,208 @@
+"""The OpenAPI 3.1 document of the history API, generated from the routes and the descriptions in this module."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rayhistory import __version__
+from rayhistory.index.query.query import KEY_COLUMNS
+from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
+from rayhistory.server.history_api.api_types import (
+    ClusterList,
+    ErrorResponse,
+    MetricNames,
+    MetricPoints,
+    SessionGaps,
+    SessionList,
+    TableRows,
+)
+from rayhistory.server.http.paths import HISTORY_API
+from rayhistory.server.http.responses import json_response
+from rayhistory.server.pages.frontend import DashboardChoice
+from rayhistory.server.session_routes import SESSION_ROUTES
+from rayhistory.web import SESSION_STATES, SORTS, SessionOverview
+
+SESSION_PATH = "/s/{namespace}/{cluster}/{session}"
+DOCUMENT_PATH = f"{HISTORY_API}openapi.json"
+
+_SCHEMA_REF = "#/components/schemas/{name}"
+_OWNER_PATTERN = "^(none|(rayjob|rayservice)(/[a-z0-9-]+)?)$"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    summary: str
+    responses: tuple[type, ...]
+    """More than one if the parameters decide; none if the body is defined by another standard."""
+    parameters: tuple[dict[str, Any], ...] = ()
+
+
+def _query(name: str, text: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": {"type": "string", **schema}}
+
+
+def _ms(name: str, text: str) -> dict[str, Any]:
+    return _query(name, text, type="integer", minimum=0, maximum=2**53)
+
+
+_TABLE = {
+    "name": "table",
+    "in": "path",
+    "required": True,
+    "description": "name of the table",
+    "schema": {"type": "string", "enum": sorted(KEY_COLUMNS)},
+}
+_WHERE = {
+    "name": "where",
+    "in": "query",
+    "description": "condition: a column, an operator (= != < <= > >=, ~ for contains, ^= for starts with) and a value. "
+    "May be repeated; all conditions must match",
+    "explode": True,
+    "schema": {"type": "array", "items": {"type": "string"}},
+}
+_LABELS = {
+    "name": "labels",
+    "in": "query",
+    "description": "every other parameter is a label that the series must have",
+    "style": "form",
+    "explode": True,
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+
+SERVER_ENDPOINTS = {
+    DOCUMENT_PATH: Endpoint("This document.", ()),
+    f"{HISTORY_API}clusters": Endpoint("Clusters, live and gone.", (ClusterList,)),
+    f"{HISTORY_API}sessions": Endpoint(
+        "Sessions in the store.",
+        (SessionList,),
+        (
+            _query("q", "words that the names must contain"),
+            _query("namespace", "only sessions in this namespace"),
+            _query("state", "only sessions in this state", enum=list(SESSION_STATES)),
+            _query("owner", "rayjob, rayservice, none, or a single owner: rayjob/nightly", pattern=_OWNER_PATTERN),
+            _query("since", "started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),
+            _query("from", "started on this day (UTC) or later", format="date"),
+            _query("to", "started on this day (UTC) or earlier", format="date"),
+            _query("sort", "sort order; a leading minus means descending", enum=list(SORTS)),
+            _query("page", "page number; a page has 50 sessions", type="integer", minimum=1),
+        ),
+    ),
+}
+SESSION_ENDPOINTS = {
+    f"{HISTORY_API}rows/{{table}}": Endpoint(
+        "Rows of a table, with selected columns, filters and sort order, page by page.",
+        (TableRows,),
+        (
+            _TABLE,
+            _query("columns", "names separated by commas (default: all)"),
+            _WHERE,
+            _query("sort", "columns separated by commas; a leading minus means descending"),
+            _query("limit", "rows per page", type="integer", minimum=1, maximum=MAX_LIMIT, default=DEFAULT_LIMIT),
+            _query("cursor", "`next` of the previous page; all other parameters must be the same"),
+            _query("count", "1: include `total`", enum=["0", "1"]),
+        ),
+    ),
+    f"{HISTORY_API}gaps": Endpoint(
+        "Gaps: everything missing from the session, with meaning and remedy.", (SessionGaps,)
+    ),
+    f"{HISTORY_API}overview": Endpoint(
+        "Start, end and state of the session, and when something failed: at most 200 markers.", (SessionOverview,)
+    ),
+    f"{HISTORY_API}dashboards": Endpoint(
+        "Installed versions of Ray's dashboard, and the one that is shown.",
+        (DashboardChoice,),
+        (_query("dashboard", "the version requested by the page"),),
+    ),
+    f"{HISTORY_API}metrics": Endpoint(
+        "Metrics of the nodes.",
+        (MetricNames, MetricPoints),
+        (
+            _query("name", "name of a metric; without it, all names are listed"),
+            _query("node", "only series of this node"),
+            _ms("from", "start time, in ms since 1970"),
+            _ms("to", "end time, in ms since 1970"),
+            _ms("step", "step in ms: of each step, only the last point is returned"),
+            _LABELS,
+        ),
+    ),
+}
+"""Endpoints below the path of a session."""
+
+_SESSION_PARAMETERS: tuple[dict[str, Any], ...] = tuple(
+    {"name": name, "in": "path", "required": True, "description": text, "schema": {"type": "string"}}
+    for name, text in (
+        ("namespace", "the Kubernetes namespace"),
+        ("cluster", "the cluster, or ~rayjob/{name} or ~rayservice/{name} for the newest cluster of an owner"),
+        ("session", "the session's name, or latest; with @{ms since 1970} the session as of that time"),
+    )
+)
+_ERRORS = {
+    "400": "invalid parameter or path",
+    "401": "not signed in: send a token",
+    "403": "access denied: the token is invalid, or gives no access to the session's namespace",
+    "404": "session not found",
+    "429": "too many expensive calls or invalid tokens in a minute: retry after Retry-After seconds",
+    "500": "the session could not be indexed",
+    "503": "the store is unavailable, or the session is being indexed: retry after Retry-After seconds",
+}
+
+
+def api_paths(paths: Iterable[str]) -> list[str]:
+    """Return the paths that belong to the history API."""
+    return sorted({path for path in paths if path.startswith(HISTORY_API)})
+
+
+def build_document(server_paths: Iterable[str], session_paths: Iterable[str]) -> dict[str, Any]:
+    """Build the document. Raises KeyError for a route without a description."""
+    endpoints = (SERVER_ENDPOINTS | SESSION_ENDPOINTS).values()
+    types = [ErrorResponse, *(each for endpoint in endpoints for each in endpoint.responses)]
+    _, schemas = msgspec.json.schema_components(types, ref_template=_SCHEMA_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for path in api_paths(server_paths):
+        paths[path] = {"get": _operation(path, SERVER_ENDPOINTS[path])}
+    for path in api_paths(session_paths):
+        paths[SESSION_PATH + path] = {
+            "get": _operation(path, SESSION_ENDPOINTS[path]),
+            "parameters": list(_SESSION_PARAMETERS),
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Ray History Server",
+            "version": __version__,
+            "description": "What Ray's own API does not offer. The API is read-only.",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
+    bodies = [{"$ref": _SCHEMA_REF.format(name=body.__name__)} for body in endpoint.responses]
+    schema: dict[str, Any] = {"anyOf": bodies} if len(bodies) > 1 else bodies[0] if bodies else {"type": "object"}
+    error = {"$ref": _SCHEMA_REF.format(name=ErrorResponse.__name__)}
+    return {
+        "summary": endpoint.summary,
+        "operationId": path.removeprefix(HISTORY_API).partition("/")[0].partition(".")[0],
+        "parameters": list(endpoint.parameters),
+        "responses": {
+            "200": {"description": "success", "content": _json(schema)},
+            **{status: {"description": text, "content": _json(error)} for status, text in _ERRORS.items()},
+        },
+    }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+async def openapi_document(request: Request) -> Response:
+    server_paths = [route.path for route in request.app.routes if isinstance(route, Route)]
+    session_paths = [route.path for route in SESSION_ROUTES if isinstance(route, Route)]
+    return json_response(build_document(server_paths, session_paths))
+
+
+ROUTES = [Route(DOCUMENT_PATH, openapi_document)]

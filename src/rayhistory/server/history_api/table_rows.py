@@ -1,0 +1,80 @@
+"""Rows of a session's tables, with any columns, filters and order, page by page."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.errors import UsageError
+from rayhistory.index.query import query_params
+from rayhistory.index.query.query import Query, Row
+from rayhistory.server.http.error_responses import api_error_response
+from rayhistory.server.http.redaction import MASK, is_browser, mask_env_vars_json
+from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse
+from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.view import SessionView
+
+_MASKED_COLUMNS = {"runtime_env", "body"}
+_MAX_PAGE_BYTES = 16 << 20
+_PARAMETERS = {"columns", "where", "sort", "limit", "cursor", "count"}
+
+
+async def rows(request: Request, view: SessionView) -> Response:
+    params = request.query_params
+    if unknown := set(params) - _PARAMETERS:
+        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: use {', '.join(sorted(_PARAMETERS))}")
+    query = query_params.parse_query(
+        request.path_params["table"],
+        columns=params.get("columns", ""),
+        where=params.getlist("where"),
+        sort=params.get("sort", ""),
+        limit=params.get("limit", query_params.DEFAULT_LIMIT),
+        cursor=params.get("cursor", ""),
+    )
+    if is_browser(request):
+        _reject_masked_columns(query)
+    if query.table == "snapshots":  # a single body may be megabytes
+        query = await view.index.limit_to_bytes(query, _MAX_PAGE_BYTES)
+    max_rows = await view.index.max_rows(query, LARGE_RESPONSE_ROWS)
+    await view.index.prefetch(query)
+    chunks = _chunks(view, query, with_total=params.get("count") == "1", mask=is_browser(request))
+    return ChunkedJsonResponse(chunks, max_rows)
+
+
+async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bool) -> AsyncIterator[bytes]:
+    returned, last, prefix = 0, None, b'{"rows":['
+    async for rows in view.index.batches(query.with_order()):
+        returned, last = returned + len(rows), rows[-1]
+        shown = msgspec.json.encode([_select_columns(row, query.columns, mask=mask) for row in rows])
+        rows.clear()
+        yield prefix + shown[1:-1]
+        prefix = b","
+    next_cursor = query_params.cursor_after(query, last) if last and returned == query.limit else None
+    total = {"total": await view.index.count(query_params.first_page(query))} if with_total else {}
+    yield (b"" if returned else prefix) + b"]," + msgspec.json.encode({"next": next_cursor, **total})[1:]
+
+
+def _reject_masked_columns(query: Query) -> None:
+    """Raise UsageError for a sort or filter on a masked column, because the result would reveal its values."""
+    used = {name.lstrip("-") for name in query.sort} | {condition.column for condition in query.filters}
+    if masked := sorted(used & _MASKED_COLUMNS):
+        raise UsageError(
+            f"{' and '.join(masked)} may hold secrets and is masked in browsers: "
+            "remove it from sort and where, or use the command line"
+        )
+
+
+def _select_columns(row: Row, columns: tuple[str, ...], *, mask: bool) -> Row:
+    """Select the requested columns, and mask the values of environment variables for browsers."""
+    shown = {name: row[name] for name in columns} if columns else row
+    if mask:
+        if "runtime_env" in shown:
+            shown["runtime_env"] = mask_env_vars_json(shown["runtime_env"])
+        if "env_vars" in (shown.get("body") or ""):
+            shown["body"] = MASK
+    return shown
+
+
+ROUTES: list[BaseRoute] = [view_route("/api/history/rows/{table}", rows, on_error=api_error_response)]

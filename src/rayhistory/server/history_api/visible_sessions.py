@@ -1,0 +1,16 @@
+"""The sessions that the visitor of a request may see."""
+
+from starlette.requests import Request
+
+from rayhistory.server.history_api.session_listing import ListingPage, SessionListing
+from rayhistory.server.http.admission import admission_of
+from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.live_sessions import live_of
+
+
+async def load_session_page(request: Request) -> ListingPage:
+    """Load the sessions that match the request's filters, live clusters without a stored session first."""
+    listing: SessionListing = request.app.state.session_listing
+    entries = await admission_of(request).filter_visible(request, await resolver_of(request).catalog.entries())
+    entries = [*await live_of(request).unrecorded(request, entries), *entries]
+    return await listing.page(entries, request.query_params, request.app.state.frontends)

@@ -1,0 +1,126 @@
+"""Admission: identify the visitor of a request, limit their rate, and decide which sessions they may see.
+
+Every request passes `identify`, every session `admit`, and every list `filter_visible`.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+
+from rayhistory.access import Access, Visitor
+from rayhistory.access.audit import AuditLog
+from rayhistory.access.modes.none import ANONYMOUS
+from rayhistory.access.rate_limit import RateLimiter
+from rayhistory.access.trusted_proxies import TrustedProxies
+from rayhistory.access.visitor import COOKIE, MISSING
+from rayhistory.errors import AccessDenied, InvalidToken, NotSignedIn
+from rayhistory.lru import LruCache
+from rayhistory.server.resolve import Selection
+from rayhistory.sessions import SessionRef
+
+TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
+VISITOR_KEY = "rayhistory.visitor"
+"""Where AuthMiddleware puts the visitor into the scope."""
+_EXPENSIVE_PATH = re.compile(
+    r"^/enter_cluster/|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview)"
+)
+_INVALID_TOKENS_PER_MINUTE = 60
+_CHECKED_TOKEN_TTL_S = 600.0
+_MAX_CHECKED_TOKENS = 10_000
+
+
+class HasSessionRef(Protocol):
+    @property
+    def ref(self) -> SessionRef: ...
+
+
+T = TypeVar("T", bound=HasSessionRef)
+
+
+class Admission:
+    def __init__(self, access: Access, proxies: TrustedProxies, *, rate_limit: int) -> None:
+        self.access = access
+        self.audit = AuditLog()
+        self.proxies = proxies
+        self._expensive_calls = RateLimiter(rate_limit, "expensive calls")
+        self._invalid_tokens = RateLimiter(_INVALID_TOKENS_PER_MINUTE, "invalid tokens")
+        self._token_validity: LruCache[tuple[str, bytes], bool] = LruCache(
+            _MAX_CHECKED_TOKENS, ttl=_CHECKED_TOKEN_TTL_S
+        )
+        """By address and token digest. A page that polls with an expired token counts as one attempt, and a visitor
+        with a valid token is not locked out by the attempts of others behind the same address."""
+
+    async def identify(self, connection: HTTPConnection) -> Visitor:
+        """Return the visitor of a request; count and audit invalid tokens."""
+        address = self.proxies.client_address(connection)
+        credentials = (address, _credentials_digest(connection))
+        was_valid = self._token_validity.get(credentials)
+        if was_valid is None:
+            self._invalid_tokens.check(address)
+        try:
+            visitor = await self.access.visitor(connection)
+        except InvalidToken as error:
+            if was_valid is not False:
+                self._invalid_tokens.take(address)
+                self.audit.access_denied("", connection.scope["path"], address, str(error))
+                self._token_validity.put(credentials, False)
+            raise
+        self._token_validity.put(credentials, True)
+        return visitor
+
+    def limit_expensive_calls(self, connection: HTTPConnection, visitor: Visitor) -> None:
+        """Count a call of an expensive path; raise RateLimited if there were too many."""
+        if _EXPENSIVE_PATH.search(connection.scope["path"]):
+            is_anonymous = visitor is ANONYMOUS
+            self._expensive_calls.take(self.proxies.client_address(connection) if is_anonymous else visitor.name)
+
+    async def admit(self, connection: HTTPConnection, selection: Selection) -> None:
+        """Raise AccessDenied unless the visitor may see the session; audit both outcomes."""
+        visitor, address = visitor_of(connection), self.proxies.client_address(connection)
+        session = f"{selection.namespace}/{selection.name}/{selection.session}"
+        if not await self.access.may_see(visitor, selection.namespace):
+            reason = f"Forbidden: {visitor.name} may not see the namespace {selection.namespace}"
+            self.audit.access_denied(visitor.name, session, address, reason)
+            raise AccessDenied(reason)
+        self.audit.session_opened(visitor, session, address)
+
+    async def filter_visible(self, connection: HTTPConnection, entries: Iterable[T]) -> list[T]:
+        """Return the entries whose sessions the visitor may see."""
+        everything = list(entries)
+        visible = await self.visible_namespaces(connection, {entry.ref.namespace for entry in everything})
+        return [entry for entry in everything if entry.ref.namespace in visible]
+
+    async def visible_namespaces(self, connection: HTTPConnection, namespaces: Iterable[str]) -> set[str]:
+        """Return the namespaces that the visitor may see."""
+        candidates, visitor = list(namespaces), visitor_of(connection)
+        allowed = await asyncio.gather(*(self.access.may_see(visitor, namespace) for namespace in candidates))
+        return {namespace for namespace, may_see in zip(candidates, allowed, strict=True) if may_see}
+
+
+def _credentials_digest(connection: HTTPConnection) -> bytes:
+    """Digest everything in a request that may hold a token."""
+    headers = [value for name, value in connection.scope["headers"] if name in TOKEN_HEADERS]
+    return hashlib.sha256(b"\0".join([*headers, connection.cookies.get(COOKIE, "").encode()])).digest()
+
+
+def admission_of(connection: HTTPConnection) -> Admission:
+    admission: Admission = connection.app.state.admission
+    return admission
+
+
+def visitor_of(connection: HTTPConnection) -> Visitor:
+    """Return the visitor that AuthMiddleware identified; a request that bypassed it has none."""
+    visitor: Visitor | None = connection.scope.get(VISITOR_KEY)
+    if visitor is None:
+        raise NotSignedIn(MISSING)
+    return visitor
+
+
+async def admit(scope: Scope, selection: Selection) -> None:
+    connection = HTTPConnection(scope)
+    await admission_of(connection).admit(connection, selection)

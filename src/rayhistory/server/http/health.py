@@ -1,0 +1,37 @@
+"""Health and metrics endpoints of the server itself."""
+
+from prometheus_client import generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rayhistory.errors import RayHistoryError
+from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.responses import text_response
+from rayhistory.server.http.session_handlers import resolver_of
+
+
+async def livez(request: Request) -> Response:
+    return text_response("ok")
+
+
+async def readyz(request: Request) -> Response:
+    """Return 200 if the store can be listed."""
+    try:
+        await resolver_of(request).catalog.entries()
+    except RayHistoryError as error:
+        return text_response(str(error), 503, error_headers(error))
+    return text_response("ok")
+
+
+async def metrics(request: Request) -> Response:
+    registry = request.app.state.request_metrics.registry
+    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+
+ROUTES = [
+    Route("/livez", livez),
+    Route("/readyz", readyz),
+    Route("/readz", readyz),
+    Route("/metrics", metrics),
+]

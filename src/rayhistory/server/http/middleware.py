@@ -1,0 +1,93 @@
+"""Middleware for every request: metrics, errors, and the read-only rule. Authentication has its own module."""
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError
+from rayhistory.server.http.error_responses import code_of_status, plain_error_response
+from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT
+
+
+class ReadOnlyMiddleware:
+    """Refuse every method but GET and HEAD before a route sees it, except sign-in and sign-out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and not is_sign_in_or_out(scope):
+            error = MethodNotAllowed(f"{scope['method']} is not allowed: the history server is read-only")
+            response = plain_error_response(scope["path"], error)
+            response.headers["Allow"] = "GET, HEAD"
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def is_sign_in_or_out(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["method"] == "POST" and (path == LOGOUT or path.endswith(AUTHENTICATE))
+
+
+class ErrorMiddleware:
+    """Turn unhandled exceptions into 500, then re-raise so that uvicorn logs them; give every error response a code.
+
+    It runs inside of MetricsMiddleware and SecurityHeadersMiddleware, so that both see these responses.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_with_code(message: Message) -> None:
+            nonlocal started
+            started = True
+            if message["type"] in ("http.response.start", "websocket.http.response.start") and message["status"] >= 400:
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                headers.setdefault(ERROR_HEADER, code_of_status(message["status"]))
+                message = {**message, "headers": headers.raw}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_code)
+        except Exception:
+            if scope["type"] == "http" and not started:
+                response = plain_error_response(scope["path"], RayHistoryError("Internal Server Error"))
+                await response(scope, receive, send)
+            raise
+
+
+class RequestMetrics:
+    """Prometheus metrics of this server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("rayhistory_requests", "HTTP requests by status", ["status"], registry=self.registry)
+        self.seconds = Histogram("rayhistory_request_seconds", "HTTP request duration", registry=self.registry)
+
+
+class MetricsMiddleware:
+    """Count responses by status and measure the time until they start."""
+
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(message["status"]).inc()
+                self._metrics.seconds.observe(time.perf_counter() - started)
+            await send(message)
+
+        await self._app(scope, receive, send_counted)

@@ -1,0 +1,207 @@
+"""Response cache: compressed responses in memory, keyed by request and generation.
+
+A cached response depends on nothing but the index, which never changes: a session that grew has another generation,
+and so other keys. Errors are never cached. The ETag is derived from the request, so that a client that has the
+response gets 304 before anything is computed.
+
+Long responses are written chunk by chunk, and are in memory as a whole only in compressed form.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+import anyio
+import anyio.lowlevel
+import msgspec
+from isal import igzip, isal_zlib
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response, StreamingResponse
+
+from rayhistory import __version__
+from rayhistory.lru import LruCache
+from rayhistory.server.http.redaction import is_browser
+from rayhistory.server.logs.stream import empty_body, prefetch_first
+from rayhistory.server.view import SessionView
+
+LARGE_RESPONSE_ROWS = 1_000
+"""Larger responses are serialized one at a time."""
+_MAX_CACHE_BYTES = 32 << 20
+_MAX_RESPONSE_BYTES = 8 << 20
+_MAX_UNCOMPRESSED_BYTES = 2048
+_COMPRESSION_LEVEL = 1
+_GZIP_WBITS = 31
+_CHUNK_BYTES = 1 << 20
+_CACHEABLE_HEADERS = {"content-length", "content-type"}
+_HEADERS = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+
+
+class CachedResponse(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str | None
+    compressed: bool
+
+
+class ChunkedJsonResponse(Response):
+    """JSON of at most `rows` rows, which is compressed while it is made, and then cached."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], rows: int) -> None:
+        super().__init__(media_type="application/json")
+        self.chunks = chunks
+        self.rows = rows
+
+
+class ResponseCache:
+    def __init__(self, max_bytes: int = _MAX_CACHE_BYTES) -> None:
+        self._responses: LruCache[str, CachedResponse] = LruCache(max_bytes, cost=lambda cached: len(cached.body))
+        self._in_flight: dict[str, asyncio.Lock] = {}
+        self._large = asyncio.Lock()
+
+    @asynccontextmanager
+    async def single_flight(self, etag: str) -> AsyncIterator[None]:
+        """Let concurrent requests for the same response wait for the first."""
+        async with self._in_flight.setdefault(etag, asyncio.Lock()):
+            try:
+                yield
+            finally:
+                self._in_flight.pop(etag, None)
+
+    def large_response_slot(self, rows: int) -> AbstractAsyncContextManager[None]:
+        """Return the lock to hold while a response of this many rows is made.
+
+        Large responses share one lock: side by side they would finish no sooner, and need the memory of all. Prefetch
+        from the store before taking it.
+        """
+        return self._large if rows > LARGE_RESPONSE_ROWS else nullcontext()
+
+    async def one_large_at_a_time(self, chunks: AsyncIterator[bytes], rows: int) -> AsyncIterator[bytes]:
+        """Yield the chunks, producing each one only while no other large response is producing one.
+
+        A chunk that is being produced in a thread is finished even if the client disconnects; the next request waits.
+        """
+        while True:
+            async with self.large_response_slot(rows):
+                with anyio.CancelScope(shield=True):
+                    chunk = await anext(chunks, None)
+            await anyio.lowlevel.checkpoint()  # the client may have disconnected meanwhile
+            if chunk is None:
+                return
+            yield chunk
+
+    def get(self, etag: str) -> CachedResponse | None:
+        return self._responses.get(etag)
+
+    async def put(self, etag: str, response: Response) -> CachedResponse:
+        """Compress a response and cache it, unless it is too large to be cached."""
+        if isinstance(response, ChunkedJsonResponse):
+            body = b"".join([block async for block in _compress_chunks(response.chunks)])
+            cached = CachedResponse(body, response.media_type, compressed=True)
+        else:
+            cached = await _compress_body(response)
+        if len(cached.body) <= _MAX_RESPONSE_BYTES:
+            self._responses.put(etag, cached)
+        return cached
+
+
+def response_cache_of(connection: HTTPConnection) -> ResponseCache:
+    cache: ResponseCache = connection.app.state.response_cache
+    return cache
+
+
+async def _compress_body(response: Response) -> CachedResponse:
+    body, media_type = bytes(response.body), response.media_type
+    if len(body) <= _MAX_UNCOMPRESSED_BYTES:
+        return CachedResponse(body, media_type, compressed=False)
+    compressed = await asyncio.to_thread(igzip.compress, body, _COMPRESSION_LEVEL)
+    return CachedResponse(compressed, media_type, compressed=True)
+
+
+def etag_for(request: Request, view: SessionView) -> str:
+    """Name the response to a request. Browsers get redacted responses, so they have their own."""
+    manifest, selection = view.index.manifest, request.scope["rayhistory.selection"]
+    key = (
+        __version__, view.ref.path, manifest.generation, manifest.build, manifest.last_ns, manifest.closing, view.state,
+        request.scope["path"], request.scope["query_string"], selection.as_of_ms, is_browser(request),
+    )  # fmt: skip
+    return f'W/"{hashlib.blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()}"'
+
+
+def is_cacheable(response: Response) -> bool:
+    """Return True for successful responses that are not streamed and are nothing but a body."""
+    return (
+        type(response) in (Response, ChunkedJsonResponse)
+        and response.status_code == 200
+        and set(response.headers) <= _CACHEABLE_HEADERS
+    )
+
+
+def client_has(request: Request, etag: str) -> bool:
+    return etag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(","))
+
+
+def not_modified_response(etag: str) -> Response:
+    return Response(status_code=304, headers={"ETag": etag, **_HEADERS})
+
+
+async def cached_response(request: Request, etag: str, cached: CachedResponse) -> Response:
+    """Serve a cached response in an encoding that the client accepts.
+
+    Only gzip: Ray's dashboard forwards a browser's Accept-Encoding, and itself decodes nothing else.
+    """
+    headers = {"ETag": etag, **_HEADERS}
+    if not cached.compressed:
+        return Response(cached.body, 200, headers, cached.media_type)
+    if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        return Response(cached.body, 200, headers | {"Content-Encoding": "gzip"}, cached.media_type)
+    chunks = _decompress_chunks(cached.body)
+    first = await anext(chunks)
+    if len(first) < _CHUNK_BYTES:
+        return Response(first, 200, headers, cached.media_type)
+    return StreamingResponse(_prepend(first, chunks), 200, headers, cached.media_type)
+
+
+async def stream_json_response(
+    request: Request, chunks: AsyncIterator[bytes], rows: int, headers: dict[str, str] | None = None
+) -> Response:
+    """Compress and send JSON of at most `rows` rows while it is made, when it is too long to be cached.
+
+    A store error before the first chunk becomes an error response; later, the connection is aborted.
+    """
+    headers = {**_HEADERS, **(headers or {})}
+    if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        chunks, headers = _compress_chunks(chunks), headers | {"Content-Encoding": "gzip"}
+    chunks = await prefetch_first(response_cache_of(request).one_large_at_a_time(chunks, rows))
+    return StreamingResponse(empty_body() if request.method == "HEAD" else chunks, 200, headers, "application/json")
+
+
+async def _decompress_chunks(body: bytes) -> AsyncIterator[bytes]:
+    """Decompress chunk by chunk, so that a slow client does not hold the whole body in memory."""
+    decompressor = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    while not decompressor.eof:
+        yield await asyncio.to_thread(decompressor.decompress, body, _CHUNK_BYTES)
+        body = decompressor.unconsumed_tail
+
+
+async def _prepend(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in others:
+        yield chunk
+
+
+async def _compress_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    compressor = isal_zlib.compressobj(_COMPRESSION_LEVEL, isal_zlib.DEFLATED, _GZIP_WBITS)
+    async for chunk in chunks:
+        compressed = await asyncio.to_thread(compressor.compress, chunk)
+        del chunk  # free it before the next one is made
+        if compressed:
+            yield compressed
+    yield compressor.flush()
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for coding in accept_encoding.lower().split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,114 @@
+"""Routes below a session: resolve the session, run the handler, cache its response, report its errors."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rayhistory.errors import IndexDamaged, RayHistoryError
+from rayhistory.server.http.error_responses import ray_error_response
+from rayhistory.server.http.redaction import is_browser
+from rayhistory.server.http.response_cache import (
+    LARGE_RESPONSE_ROWS,
+    ChunkedJsonResponse,
+    cached_response,
+    client_has,
+    etag_for,
+    is_cacheable,
+    not_modified_response,
+    response_cache_of,
+)
+from rayhistory.server.resolve import Selection, SessionResolver
+from rayhistory.server.view import SessionView
+
+log = logging.getLogger(__name__)
+
+SessionHandler = Callable[[Request, SessionView], Awaitable[Response]]
+PlainHandler = Callable[[Request], Awaitable[Response]]
+
+_CLIENT_CLOSED_REQUEST = 499
+
+
+def selection_of(request: HTTPConnection) -> Selection:
+    selection: Selection = request.scope["rayhistory.selection"]
+    return selection
+
+
+def resolver_of(request: HTTPConnection) -> SessionResolver:
+    resolver: SessionResolver = request.app.state.resolver
+    return resolver
+
+
+async def view_of(request: HTTPConnection, timeout_s: float | None = None) -> SessionView:
+    return await resolver_of(request).view(selection_of(request), timeout_s)
+
+
+def end_open_rows_for_browsers(
+    request: HTTPConnection, view: SessionView, rows: Iterable[dict[str, Any]], start: str, end: str
+) -> None:
+    """Give rows without an end the time until which the session is known, for browsers only.
+
+    Ray's pages let them go on until today. Programs get no end, as from Ray.
+    """
+    closing = view.index.manifest.closing
+    until = view.last_ms if closing and closing.open else selection_of(request).as_of_ms
+    if until is not None and is_browser(request):
+        for row in rows:
+            if row[start] and not row[end]:
+                row[end] = until
+
+
+def view_route(
+    path: str,
+    handler: SessionHandler,
+    *,
+    cache: bool = True,
+    on_error: Callable[[RayHistoryError], Response] = ray_error_response,
+) -> Route:
+    """Serve a path from a SessionView. Responses that depend on more than the index must not be cached."""
+    respond = _cached(handler) if cache else handler
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            try:
+                return await respond(request, await view_of(request))
+            except IndexDamaged as error:
+                log.warning("index is damaged, rebuilding it", extra={"path": request.url.path, "reason": str(error)})
+                view = await resolver_of(request).view(selection_of(request), rebuild=True)
+                return await respond(request, view)
+        except RayHistoryError as error:
+            return on_error(error)
+
+    return Route(path, endpoint, methods=["GET"])
+
+
+def _cached(handler: SessionHandler) -> SessionHandler:
+    """Run a handler once for all requests that get the same response."""
+
+    async def respond(request: Request, view: SessionView) -> Response:
+        cache = response_cache_of(request)
+        etag = etag_for(request, view)
+        if client_has(request, etag):
+            return not_modified_response(etag)
+        async with cache.single_flight(etag):
+            cached = cache.get(etag)
+            if cached is None:
+                response = await handler(request, view)
+                if not is_cacheable(response):
+                    return response
+                rows = response.rows if isinstance(response, ChunkedJsonResponse) else 0
+                async with cache.large_response_slot(rows):
+                    if rows > LARGE_RESPONSE_ROWS and await request.is_disconnected():  # while waiting for the slot
+                        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+                    cached = await cache.put(etag, response)
+        return await cached_response(request, etag, cached)
+
+    return respond
+
+
+def plain_route(path: str, handler: PlainHandler, methods: tuple[str, ...] = ("GET",)) -> Route:
+    """Serve a path below a session whose handler opens the view itself, or needs none."""
+    return Route(path, handler, methods=list(methods))

@@ -1,0 +1,228 @@
+"""Live clusters: find them, join them with the sessions in the store, and find their heads for the session `live`.
+
+A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. The address of its dashboard comes
+from Kubernetes or from that collector's record. If none is usable, `live` is the newest session in the store.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+import httpx
+import msgspec
+from starlette.requests import HTTPConnection
+
+from rayhistory.access.modes.none import OpenAccess
+from rayhistory.access.visitor import bearer, token_of
+from rayhistory.errors import InvalidToken, NotSignedIn, SessionNotFound
+from rayhistory.kubernetes_api import KubernetesApi
+from rayhistory.live.head_address import HeadAddress, is_allowed_head_url
+from rayhistory.live.head_proxy import HeadProxy
+from rayhistory.live.kubernetes_resources import RUNNING as CLUSTER_RUNNING
+from rayhistory.live.kubernetes_resources import RayClusterResource
+from rayhistory.live.kubernetes_watch import ClusterDiscovery
+from rayhistory.lru import LruCache
+from rayhistory.server.history_api.api_types import ClusterSummary
+from rayhistory.server.http.admission import admission_of, visitor_of
+from rayhistory.server.http.paths import AUTHENTICATE
+from rayhistory.server.resolve import Selection
+from rayhistory.sessions import SessionRef
+from rayhistory.sessions.catalog import LIVE, RUNNING, CatalogEntry, SessionCatalog
+
+GONE = "gone"
+_TOKEN_COOKIE = "rayhistory-live-token"  # noqa: S105
+_VERIFIED_TTL_S, _MISMATCH_TTL_S = 30.0, 10.0
+_MAX_VERIFIED_HEADS = 10_000
+_MAX_ERROR_CHARS = 200
+
+
+class Head(msgspec.Struct, frozen=True):
+    address: HeadAddress
+    token: str
+    """The visitor's token for this cluster."""
+    ray_version: str | None = None
+
+
+class LiveSessions:
+    """Live clusters and their heads; `proxy` is None unless `--live` allows requests to heads."""
+
+    def __init__(
+        self,
+        catalog: SessionCatalog,
+        discovery: ClusterDiscovery | None,
+        kubernetes: KubernetesApi | None,
+        proxy: HeadProxy | None,
+        *,
+        through_api: bool = False,
+        pass_own_tokens: bool = False,
+    ) -> None:
+        self.discovery = discovery
+        self.proxy = proxy
+        self._catalog = catalog
+        self._kubernetes = kubernetes
+        self._through_api = through_api
+        self._pass_own_tokens = pass_own_tokens
+        self._verified: LruCache[tuple[str, str], bool] = LruCache(_MAX_VERIFIED_HEADS)
+
+    def _reads_head(self, selection: Selection) -> bool:
+        return self.proxy is not None and selection.session == LIVE and selection.as_of_ms is None
+
+    async def head(self, selection: Selection, token: str = "") -> Head | None:
+        """Find the head to read a session from; None if it has to be read from the store."""
+        if self.proxy is None or not self._reads_head(selection):
+            return None
+        cluster = self._discovered(selection)
+        if cluster:
+            usable = cluster.state == CLUSTER_RUNNING and cluster.service
+            return Head(self._address_in_kubernetes(cluster), token, cluster.ray_version) if usable else None
+        return await self._recorded_head(self.proxy, selection, token)
+
+    async def live_session_ref(self, selection: Selection, connection: HTTPConnection) -> SessionRef | None:
+        """Return the cluster that a selection of `live` means; None unless it is read from its head."""
+        head = await self.head(selection, self.head_token(connection, selection))
+        if head is None:
+            return None
+        cluster = self._discovered(selection)
+        if cluster:
+            return SessionRef(cluster.namespace, cluster.name, LIVE, cluster.owner_kind, cluster.owner_name)
+        return SessionRef(selection.namespace, selection.name, LIVE)
+
+    def _discovered(self, selection: Selection) -> RayClusterResource | None:
+        if self.discovery is None:
+            return None
+        if selection.owner_kind:
+            return self.discovery.owned_cluster(selection.namespace, selection.owner_kind, selection.name)
+        return self.discovery.cluster(selection.namespace, selection.name)
+
+    def _address_in_kubernetes(self, cluster: RayClusterResource) -> HeadAddress:
+        if self._through_api and self._kubernetes:
+            api = self._kubernetes
+            path = f"/api/v1/namespaces/{cluster.namespace}/services/{cluster.service}:dashboard/proxy"
+            return HeadAddress(api.server + path, api.headers(), api.verify)
+        return HeadAddress(f"http://{cluster.service}.{cluster.namespace}.svc:{cluster.port}")
+
+    async def _recorded_head(self, proxy: HeadProxy, selection: Selection, token: str) -> Head | None:
+        """Use the address in the collector's record, after the dashboard there confirmed the session's name."""
+        try:
+            if selection.owner_kind:
+                entry = await self._catalog.find_owned(selection.namespace, selection.owner_kind, selection.name, LIVE)
+            else:
+                entry = await self._catalog.find(selection.namespace, selection.name, LIVE)
+        except SessionNotFound:
+            return None
+        start = await self._catalog.start(entry)
+        if not start or not start.dashboard_address or not entry.recorded or self._catalog.state(entry) != RUNNING:
+            return None
+        url = start.dashboard_address.rstrip("/")
+        if not is_allowed_head_url(url):
+            return None
+        address = HeadAddress(url)
+        is_head = await self._has_session(proxy, address, entry.ref.session, token)
+        return Head(address, token, start.ray_version) if is_head else None
+
+    async def _has_session(self, proxy: HeadProxy, address: HeadAddress, session: str, token: str) -> bool:
+        """Ask the dashboard at this address for its session name, and cache the outcome."""
+        verified = self._verified.get((address.url, session))
+        if verified is not None:
+            return verified
+        try:
+            response = await proxy.get(address, "/api/version", token)
+            if response.status_code in (401, 403):
+                error = InvalidToken if response.status_code == 403 else NotSignedIn
+                raise error(response.text[:_MAX_ERROR_CHARS])
+            verified = response.status_code == 200 and response.json().get("session_name") == session
+        except httpx.PoolTimeout:
+            return False  # the limit of connections was reached, which says nothing about the head
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, RecursionError):
+            verified = False
+        self._verified.put((address.url, session), verified, ttl=_VERIFIED_TTL_S if verified else _MISMATCH_TTL_S)
+        return verified
+
+    def head_token(self, connection: HTTPConnection, selection: Selection) -> str:
+        """Return the visitor's token for this cluster; their token for this server only if the operator allows it."""
+        if not self._reads_head(selection):
+            return ""
+        headers, access = connection.headers, admission_of(connection).access
+        if connection.scope["path"] == AUTHENTICATE:
+            return bearer(headers.get("authorization", ""))
+        stored = unquote(connection.cookies.get(head_token_cookie(connection), ""))
+        if stored.isascii() and stored.isprintable() and stored:
+            return stored
+        if "x-ray-authorization" in headers and (not access.takes_tokens or "authorization" in headers):
+            return bearer(headers["x-ray-authorization"])
+        if self._pass_own_tokens:
+            return token_of(connection)
+        return bearer(headers.get("authorization", "")) if isinstance(access, OpenAccess) else ""
+
+    async def clusters(self, connection: HTTPConnection, entries: Iterable[CatalogEntry]) -> list[ClusterSummary]:
+        """List every cluster that the visitor may see, live or gone."""
+        sessions_by_cluster: dict[tuple[str, str], list[CatalogEntry]] = {}
+        for entry in entries:
+            sessions_by_cluster.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
+        resources = {(cluster.namespace, cluster.name): cluster for cluster in await self.discovered(connection)}
+        return [
+            self._summary(key, resources.get(key), sessions_by_cluster.get(key, []))
+            for key in sorted({*resources, *sessions_by_cluster})
+        ]
+
+    def _summary(
+        self, key: tuple[str, str], resource: RayClusterResource | None, sessions: list[CatalogEntry]
+    ) -> ClusterSummary:
+        namespace, name = key
+        newest = max(sessions, key=lambda entry: entry.started_ms or 0, default=None)
+        running = any(self._catalog.state(entry) == RUNNING for entry in sessions)
+        state = resource.state if resource else RUNNING if running else GONE
+        return ClusterSummary(
+            namespace=namespace,
+            cluster=name,
+            state=state,
+            owner_kind=resource.owner_kind if resource else newest.ref.owner_kind if newest else None,
+            owner_name=resource.owner_name if resource else newest.ref.owner_name if newest else None,
+            ray_version=resource.ray_version if resource else None,
+            created_ms=resource.created_ms if resource else None,
+            sessions=len(sessions),
+            newest=newest.ref.session if newest else None,
+            url=None if state == GONE or not (newest or self.proxy) else f"/s/{namespace}/{name}/{LIVE}/",
+        )
+
+    async def unrecorded(self, connection: HTTPConnection, entries: Iterable[CatalogEntry]) -> list[CatalogEntry]:
+        """List running clusters that can be read from their heads and have no running session in the store."""
+        if self.proxy is None:
+            return []
+        recorded = {(e.ref.namespace, e.ref.cluster) for e in entries if self._catalog.state(e) == RUNNING}
+        return [
+            CatalogEntry(
+                SessionRef(cluster.namespace, cluster.name, LIVE, cluster.owner_kind, cluster.owner_name),
+                recorded=True,
+                alive=time.time(),
+                started_ms=cluster.created_ms,
+            )
+            for cluster in await self.discovered(connection)
+            if cluster.state == CLUSTER_RUNNING and (cluster.namespace, cluster.name) not in recorded
+        ]
+
+    async def discovered(self, connection: HTTPConnection) -> list[RayClusterResource]:
+        """List the clusters in Kubernetes that the visitor may see."""
+        if self.discovery is None:
+            return []
+        clusters = self.discovery.clusters()
+        namespaces = {cluster.namespace for cluster in clusters}
+        visible = await admission_of(connection).visible_namespaces(connection, namespaces)
+        return [cluster for cluster in clusters if cluster.namespace in visible]
+
+    async def close(self) -> None:
+        if self.discovery:
+            await self.discovery.close()
+        if self.proxy:
+            await self.proxy.close()
+
+
+def live_of(connection: HTTPConnection) -> LiveSessions:
+    live: LiveSessions = connection.app.state.live
+    return live
+
+
+def head_token_cookie(connection: HTTPConnection) -> str:
+    """Name a cookie per visitor: signing out here cannot delete it, but the next visitor must not use it."""
+    return f"{_TOKEN_COOKIE}-{hashlib.sha256(visitor_of(connection).name.encode()).hexdigest()[:16]}"

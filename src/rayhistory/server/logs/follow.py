@@ -1,0 +1,47 @@
+"""Log files that are read while they grow, until their session or job ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+from starlette.requests import HTTPConnection
+
+from rayhistory.server.http.session_handlers import resolver_of, selection_of
+from rayhistory.server.logs.locate import LogRange
+from rayhistory.server.logs.source import LISTING_TTL_S, LogSource, find_file
+from rayhistory.server.logs.stream import read_range
+from rayhistory.sessions import SessionRef
+from rayhistory.sessions.catalog import RUNNING
+
+
+async def follow(
+    logs: LogSource, log_range: LogRange, has_ended: Callable[[], Awaitable[bool]], interval: float = 1.0
+) -> AsyncIterator[bytes]:
+    """Yield a range of a log file, then what is appended to it, until `has_ended`. A complete range is not followed.
+
+    A file that became shorter was rotated: the new file is read from its start. A file that Ray moved to its directory
+    of old logs is followed there.
+    """
+    ended = log_range.complete or await has_ended()
+    while True:
+        async for block in read_range(logs, log_range):
+            yield block
+        if ended:
+            return
+        await asyncio.sleep(interval)
+        if ended := await has_ended():
+            await asyncio.sleep(LISTING_TTL_S)  # listings then include everything written before the end
+        file = await find_file(logs, log_range.node, log_range.path)
+        start = log_range.end if file.size >= log_range.end else 0
+        log_range = msgspec.structs.replace(log_range, path=file.path, start=start, end=file.size)
+
+
+async def session_has_ended(connection: HTTPConnection, ref: SessionRef) -> bool:
+    """Return True if the logs will not grow any more. A session as of a point in time never grows.
+
+    The session is looked up by its own name, because `latest` may be another session by now.
+    """
+    if selection_of(connection).as_of_ms is not None:
+        return True
+    catalog = resolver_of(connection).catalog
+    return catalog.state(await catalog.find(ref.namespace, ref.cluster, ref.session)) != RUNNING

@@ -1,0 +1,62 @@
+"""Streams of log bytes: blocks of a file, split at characters or decoded to text."""
+
+import codecs
+import re
+from collections.abc import AsyncIterator
+
+from rayhistory.server.logs.locate import LogRange
+from rayhistory.server.logs.source import LogSource
+
+BLOCK_BYTES = 512 << 10
+_ANSI = re.compile(rb"\x1b\[[\d;]+m")
+_INCOMPLETE_END = re.compile(rb"(?:\x1b(?:\[[\d;]{0,64})?|[\xc0-\xff][\x80-\xbf]{0,2})\Z")
+"""The end of a block that may be part of a UTF-8 character or of an ANSI colour code."""
+
+
+async def read_range(logs: LogSource, log_range: LogRange) -> AsyncIterator[bytes]:
+    """Yield the bytes of a range, unchanged."""
+    for begin in range(log_range.start, log_range.end, BLOCK_BYTES):
+        yield await logs.read(log_range.node, log_range.path, begin, min(begin + BLOCK_BYTES, log_range.end))
+
+
+async def split_at_characters(blocks: AsyncIterator[bytes], *, ansi: bool) -> AsyncIterator[bytes]:
+    """Yield blocks that never end inside a character, because Ray's client decodes each block by itself.
+
+    Without `ansi`, colour codes are removed.
+    """
+    rest = b""
+    async for more in blocks:
+        block = rest + more
+        incomplete = _INCOMPLETE_END.search(block[-80:])
+        rest = incomplete[0] if incomplete else b""
+        if block := block[: len(block) - len(rest)]:
+            yield block if ansi else _ANSI.sub(b"", block)
+    if rest:
+        yield rest
+
+
+async def decode_text(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield blocks as text. Invalid UTF-8 is replaced."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async for block in blocks:
+        if text := decoder.decode(block):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
+
+
+async def empty_body() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+async def prefetch_first(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Read the first block at once, so that an error of the store is raised before the response starts."""
+    first = [await anext(blocks, b"")]
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield first.pop()
+        async for block in blocks:
+            yield block
+
+    return stream()

@@ -1,0 +1,1 @@
+"""HTML pages of the server, and Ray's own frontend."""

@@ -1,0 +1,50 @@
+"""The frame page: a bar above Ray's unmodified frontend, for people with a browser."""
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rayhistory import __version__, web
+from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.ray_proxy import is_ray_proxy_request
+from rayhistory.server.http.session_handlers import selection_of
+from rayhistory.server.pages.frontend import VERSION_PARAM, Frontends
+from rayhistory.server.pages.message_page import page_response
+from rayhistory.server.view import SessionView
+from rayhistory.sessions.catalog import CatalogEntry
+
+PAGE_TIMEOUT_S = 3.0
+"""How long a page waits for the index before it shows the progress instead."""
+VARY_HEADERS = {"Vary": "Accept, Content-Type, Sec-Fetch-Dest"}
+_BARE = "bare"
+
+
+def wants_frame(request: Request) -> bool:
+    """Return True if a person opened this URL in a browser tab; False for programs and for frames.
+
+    Browsers send Sec-Fetch-Dest only over HTTPS and to localhost. Without it, the Accept header decides.
+    """
+    if (
+        selection_of(request).from_cookies
+        or is_ray_proxy_request(request)
+        or request.query_params.get(_BARE, "0") not in ("", "0")
+    ):
+        return False
+    destination = request.headers.get("sec-fetch-dest")
+    return destination == "document" if destination else "text/html" in request.headers.get("accept", "")
+
+
+async def frame_page(request: Request, entry: CatalogEntry, view: SessionView) -> Response:
+    listing: SessionListing = request.app.state.session_listing
+    frontends: Frontends = request.app.state.frontends
+    as_of_ms = selection_of(request).as_of_ms
+    text = web.render_frame(
+        await listing.row(entry),
+        as_of_ms=as_of_ms if as_of_ms is not None and as_of_ms <= view.last_ms else None,
+        last_ms=view.last_ms,
+        dashboards=frontends.describe_choice(view.index.manifest.ray_version, request.query_params.get(VERSION_PARAM)),
+        now_ms=int(time.time() * 1000),
+        version=__version__,
+    )
+    return page_response(text, headers=VARY_HEADERS)

@@ -1,0 +1,48 @@
+"""Routes of Ray's frontend below a session: its document and its static files."""
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from rayhistory.errors import NotFound, RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
+from rayhistory.server.http.session_router import query_suffix
+from rayhistory.server.pages import frame_page, frontend
+from rayhistory.server.pages.message_page import error_page, message_page, progress_page
+
+
+def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
+    async def document(request: Request) -> Response:
+        """Serve the page of a session once it is indexed: the bar for people, Ray's frontend inside of its frame."""
+        try:
+            entry = await resolver_of(request).entry(selection_of(request))
+            requested = request.query_params.get(frontend.VERSION_PARAM)
+            try:
+                chosen = frontends.choose(None, requested)
+            except UsageError as error:
+                return message_page(error, "This dashboard is not installed", frontend.ADD_VERSION_HINT)
+            if chosen is None:
+                missing = NotFound("The session is stored, but the files of the Ray Dashboard are not installed.")
+                return message_page(missing, frontend.NOT_INSTALLED, frontend.INSTALL_HINT)
+            as_of_ms = selection_of(request).as_of_ms
+            canonical = entry.ref.url if as_of_ms is None else f"{entry.ref.url[:-1]}@{as_of_ms}/"
+            if not selection_of(request).from_cookies and request.scope["rayhistory.full_path"] != canonical:
+                return RedirectResponse(canonical + query_suffix(request.scope), 307)
+            view = await resolver_of(request).view(selection_of(request), frame_page.PAGE_TIMEOUT_S)
+            if frame_page.wants_frame(request):
+                return await frame_page.frame_page(request, entry, view)
+            chosen = frontends.choose(view.index.manifest.ray_version, requested) or chosen
+        except SessionNotIndexed as progress:
+            return progress_page(entry.ref, progress)
+        except RayHistoryError as error:
+            return error_page(error)
+        return frontend.index_page(chosen, frame_page.VARY_HEADERS)
+
+    async def file(request: Request) -> Response:
+        return frontends.file_response(request.scope["path"].lstrip("/"))
+
+    return [
+        plain_route("/", document, ("GET", "HEAD")),
+        plain_route("/favicon.ico", file, ("GET", "HEAD")),
+        plain_route("/static/{path:path}", file, ("GET", "HEAD")),
+    ]

@@ -1,0 +1,51 @@
+"""Message pages: errors, and the progress of an index."""
+
+from starlette.responses import Response
+
+from rayhistory import __version__, web
+from rayhistory.errors import RayHistoryError, SessionNotFound, SessionNotIndexed
+from rayhistory.server.http.error_responses import error_headers
+
+_TITLES = {
+    400: "Invalid request",
+    401: "Sign-in required",
+    403: "Access denied",
+    404: "Page not found",
+    429: "Too many requests",
+    503: "Temporarily unavailable",
+}
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": web.CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Cache-Control": "no-store",
+}
+
+
+def page_response(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(text, status, _SECURITY_HEADERS | (headers or {}), "text/html")
+
+
+def message_page(error: RayHistoryError, title: str, hint: str | None) -> Response:
+    text = web.render_message(status=error.http_status, title=title, message=str(error), hint=hint, version=__version__)
+    return page_response(text, error.http_status, error_headers(error))
+
+
+def error_page(error: RayHistoryError) -> Response:
+    title = _TITLES.get(error.http_status, "This session cannot be shown")
+    if isinstance(error, SessionNotFound):
+        title = "Session not found"
+    hint = "Select a session from the list of all sessions." if error.http_status in (400, 404) else None
+    return message_page(error, title, hint)
+
+
+def progress_page(session: web.NamedSession, progress: SessionNotIndexed) -> Response:
+    text = web.render_progress(
+        session=session,
+        title="Indexing this session",
+        detail=str(progress),
+        percent=int(progress.progress * 100) if progress.progress else None,
+        refresh_seconds=1,
+        version=__version__,
+    )
+    return page_response(text)

@@ -1,0 +1,68 @@
+"""Jobs of a session in the shape of Ray's job API."""
+
+from typing import Any
+
+from rayhistory.server.http.redaction import mask_env_vars
+from rayhistory.server.ray_api.state_rows import known_value
+from rayhistory.server.ray_api.state_schema import JOB_STATUSES
+from rayhistory.server.untrusted_json import decode_json
+from rayhistory.server.view import SessionView
+
+_DEFAULT_MESSAGES = {
+    "PENDING": "Job has not started yet.",
+    "RUNNING": "Job is currently running.",
+    "STOPPED": "Job was intentionally stopped.",
+    "SUCCEEDED": "Job finished successfully.",
+    "FAILED": "Job failed.",
+}
+
+
+async def job_details(view: SessionView, *, mask: bool = False) -> list[dict[str, Any]]:
+    """Return every job in Ray's shape: submissions first, then drivers."""
+    rows = await view.rows("jobs", sort=("-type", "submission_id", "job_id"))
+    return [_details(row, mask=mask) for row in rows]
+
+
+def _details(row: dict[str, Any], *, mask: bool) -> dict[str, Any]:
+    runtime_env = decode_json(row["runtime_env"], {})
+    submitted = row["type"] == "SUBMISSION"
+    metadata = decode_json(row["metadata"], {})
+    if submitted:
+        metadata = {key: value for key, value in metadata.items() if key != "job_submission_id"}
+    return {
+        "type": row["type"],
+        "job_id": row["job_id"],
+        "submission_id": row["submission_id"],
+        "driver_info": _driver(row),
+        "status": known_value(row["status"], JOB_STATUSES),
+        "entrypoint": row["entrypoint"] or "",
+        "message": row["message"] or (_DEFAULT_MESSAGES.get(row["status"]) if submitted else None),
+        "error_type": row["error_type"],
+        "start_time": row["start_time"],
+        "end_time": row["end_time"],
+        "metadata": metadata,
+        "runtime_env": mask_env_vars(runtime_env) if mask else runtime_env,
+        "driver_agent_http_address": row["driver_agent_http_address"],
+        "driver_node_id": row["driver_node_id"],
+        "driver_exit_code": row["driver_exit_code"],
+    }
+
+
+def _driver(row: dict[str, Any]) -> dict[str, str] | None:
+    if row["job_id"] is None:
+        return None
+    return {
+        "id": row["job_id"],
+        "node_ip_address": row["driver_ip"] or "",
+        "pid": str(row["driver_pid"] or ""),
+    }
+
+
+async def find_job(view: SessionView, name: str, *, mask: bool = False) -> dict[str, Any] | None:
+    """Return a job by its job id or its submission id."""
+    jobs = await job_details(view, mask=mask)
+    for key in ("job_id", "submission_id"):
+        for job in jobs:
+            if job[key] == name:
+                return job
+    return None

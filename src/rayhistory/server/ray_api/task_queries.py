@@ -1,0 +1,43 @@
+"""Queries on tasks that several parts of Ray's API share."""
+
+from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.server.ray_api.state_options import StateFilter, index_filters
+from rayhistory.server.ray_api.state_schema import TASK_SOURCE_FILTERS, TASKS
+from rayhistory.server.view import SessionView
+
+NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
+"""Ray does not list drivers among the tasks."""
+_MAX_PROFILES_PER_TASK = 4
+"""Up to this many profiles per task in a range of ids, the whole range is read; above, only the tasks' own rows."""
+
+
+async def count_tasks(
+    view: SessionView, state_filters: tuple[StateFilter, ...], base_filters: tuple[Filter, ...]
+) -> int:
+    """Return the total that Ray reports."""
+    return await view.index.count(counted_query(state_filters, base_filters))
+
+
+def counted_query(state_filters: tuple[StateFilter, ...], base_filters: tuple[Filter, ...]) -> Query:
+    """Return the query for Ray's total. Ray applies filters on some columns before it counts."""
+    early = tuple(each for each in state_filters if each.column.name in TASK_SOURCE_FILTERS)
+    return Query("tasks", filters=base_filters + index_filters(TASKS, early))
+
+
+async def profile_filters(view: SessionView, tasks: list[Row]) -> tuple[Filter, ...]:
+    """Return filters that select the profiles of tasks, which are sorted by id.
+
+    A range of ids is the cheapest filter. If it has many profiles of other tasks, the ids are listed as well.
+    """
+    if not tasks:
+        return (Filter("task_id", "=", None),)
+    attempts = [row["attempt_number"] for row in tasks]
+    id_range = (
+        Filter("task_id", ">=", tasks[0]["task_id"]),
+        Filter("task_id", "<=", tasks[-1]["task_id"]),
+        Filter("attempt", ">=", min(attempts)),
+        Filter("attempt", "<=", max(attempts)),
+    )
+    if await view.index.count(Query("profile_events", filters=id_range)) <= _MAX_PROFILES_PER_TASK * len(tasks):
+        return id_range
+    return (*id_range, Filter("task_id", "in", sorted({row["task_id"] for row in tasks})))

@@ -1,0 +1,45 @@
+"""Read JSON that others wrote, and that may have any shape."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+_MAX_DEPTH = 100
+
+
+def decode_json(text: str | None, default: Any) -> Any:
+    """Decode a column that holds JSON; return the default if it is invalid, too deep or of another type."""
+    if not text:
+        return default
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return default
+    if text.count("[") + text.count("{") > _MAX_DEPTH and _is_too_deep(value):
+        return default
+    return value if default is None or isinstance(value, type(default)) else default
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return True if the value was decoded, but cannot be walked or encoded again."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [item for container in level if isinstance(container, dict | list) for item in _items(container)]
+    return bool(level)
+
+
+def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def nested_dict(document: Any, *path: str) -> dict[str, Any]:
+    """Return the object at this path; empty if there is none."""
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}
+
+
+def dicts_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; empty if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,18 @@
+"""Parse points in time that people write in URLs and filters."""
+
+import re
+from datetime import UTC, datetime
+
+_MILLISECONDS = re.compile(r"[0-9]{1,15}")
+_BASIC_DATE_DIGITS = 8
+
+
+def parse_utc_ms(text: str) -> int:
+    """Return milliseconds since 1970 for ISO 8601 or for milliseconds; a time without a zone is UTC.
+
+    Eight digits are an ISO 8601 basic date (20261115), all other numbers are milliseconds. Raises ValueError.
+    """
+    if _MILLISECONDS.fullmatch(text) and len(text) != _BASIC_DATE_DIGITS:
+        return int(text)
+    parsed = datetime.fromisoformat(text)
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)

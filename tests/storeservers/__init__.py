@@ -1,1 +1,0 @@
-"""Object stores for the tests: real servers where a registry has one, small doubles where none has."""

@@ -1,0 +1,35 @@
+"""Host and Origin checks."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import WebSocketDenialResponse
+
+from support.recorded_sample import REF
+from support.two_namespaces import ALLOWED_TOKEN, bearer, serve_two_namespaces, write_access_file
+
+
+def test_unknown_host_is_refused(tmp_path: Path) -> None:
+    with serve_two_namespaces(tmp_path, allowed_hosts=("history.example", "*.team.example")) as client:
+        for host, status in {
+            "history.example": 200, "HISTORY.example:8080": 200, "a.team.example": 200,
+            "team.example": 400, "rebound.example": 400, "history.example.evil": 400, "": 400,
+        }.items():  # fmt: skip
+            response = client.get("/livez", headers={"Host": host})
+            assert response.status_code == status, host
+            assert response.headers.get("x-rayhistory-error") == (None if status == 200 else "host_not_allowed")
+
+
+def test_pages_of_other_sites_can_neither_sign_in_nor_open_sockets(tmp_path: Path) -> None:
+    with serve_two_namespaces(tmp_path, auth="token", access_file=write_access_file(tmp_path)) as client:
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+            response = client.post("/api/authenticate", headers=bearer(ALLOWED_TOKEN) | headers, json={})
+            assert (response.status_code, response.headers["x-rayhistory-error"]) == (403, "origin_not_allowed")
+            assert response.text == "Cross-site request not allowed"
+            assert client.post("/logout", headers=headers).status_code == 403
+        own_origin = {"Origin": "http://testserver"}
+        assert client.post("/api/authenticate", headers=bearer(ALLOWED_TOKEN) | own_origin, json={}).status_code == 200
+        socket = client.websocket_connect(f"{REF.url}api/jobs/x/logs/tail", headers={"Origin": "https://evil.example"})
+        with pytest.raises(WebSocketDenialResponse) as denied, socket:
+            pass
+        assert denied.value.status_code == 403

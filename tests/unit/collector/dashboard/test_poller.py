@@ -1,0 +1,195 @@
+"""The dashboard poller requests the right URIs and stores changed responses."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayhistory.collector.dashboard.dashboard_client import DashboardClient
+from rayhistory.collector.dashboard.poller import DashboardPoller
+from rayhistory.collector.dashboard.schedule import ACTORS, JOBS, NODES, PLACEMENT_GROUPS, SERVE, PollSchedule
+from rayhistory.collector.session.session_record import SessionRecord
+from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.segment import read_lines
+from rayhistory.collector.spool.spool import Spool
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage.local import LocalStore
+from support.dashboard_double import SESSION, VERSION, FakeDashboard, run_dashboard
+
+pytestmark = pytest.mark.slow
+
+REF = SessionRef("default", "test", SESSION)
+
+
+def run_poller(
+    tmp_path: Path, use: Callable[[DashboardPoller, FakeDashboard], Awaitable[None]], **options: Any
+) -> tuple[list[dict[str, Any]], FakeDashboard]:
+    """Run a poller against a double of the dashboard; return the stored records in order, and the double."""
+
+    async def run(dashboard: FakeDashboard) -> None:
+        settings = Settings(ray_dashboard_address=options.pop("address", dashboard.url), **options)
+        telemetry, layout, store = Telemetry(), Layout(), LocalStore(tmp_path / "store")
+        spool = Spool(tmp_path / "spool", budget=10**7, segment_size=10**7, segment_age=300)
+        await spool.open()
+        poller = DashboardPoller(
+            session=SESSION,
+            dashboard=DashboardClient(settings, SESSION, lambda: dashboard.url),
+            schedule=PollSchedule(0.0, 30.0, ("/additional",)),
+            spool=spool,
+            put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
+            record=SessionRecord(REF, None, store, layout, telemetry, heartbeat=30),
+            telemetry=telemetry,
+        )
+        await use(poller, dashboard)
+        await poller.close()
+        await spool.close()
+
+    with run_dashboard() as dashboard:
+        asyncio.run(run(dashboard))
+    lines = [line for path in tmp_path.rglob("*.wal") for line in read_lines(path, Damage())]
+    assert all(category == "snapshots" for category, _ in lines)
+    return [json.loads(line) for _, line in lines], dashboard
+
+
+def bodies(records: list[dict[str, Any]], uri: str) -> list[Any]:
+    responses = [record["dashboardSnapshot"] for record in records]
+    return [response["body"] for response in responses if response["uri"] == uri]
+
+
+def test_response_is_stored_when_it_has_changed(tmp_path: Path) -> None:
+    """With its time, as a record like Ray's own events."""
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        await poller.poll_final()
+        await poller.poll_final()
+        dashboard.responses[JOBS] = [{"submission_id": "a", "status": "SUCCEEDED"}]
+        await poller.poll_final()
+
+    records, dashboard = run_poller(tmp_path, use)
+    assert bodies(records, JOBS) == [[], [{"submission_id": "a", "status": "SUCCEEDED"}]]
+    record = records[0]
+    assert (record["eventType"], record["sourceType"], record["sessionName"]) == (
+        "DASHBOARD_SNAPSHOT",
+        "RAYHISTORY",
+        SESSION,
+    )
+    assert record["timestamp"].endswith("Z")
+    assert len(record["timestamp"]) == len("2026-11-15T19:18:22.063903729Z")
+    assert all("rayhistory-collector" in headers["User-Agent"] for headers in dashboard.headers)
+
+
+def test_volatile_fields_are_not_a_change(tmp_path: Path) -> None:
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        for now in (1.5, 2.5):
+            dashboard.responses[NODES] = {"data": {"summary": [{"now": now, "cpu": 3}]}}
+            await poller.poll_final()
+
+    assert len(bodies(run_poller(tmp_path, use)[0], NODES)) == 1
+
+
+def test_empty_strings_after_command_lines_are_removed(tmp_path: Path) -> None:
+    """Ray appends thousands of them."""
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses[NODES] = {"cmdline": ["ray::IDLE", "", "x", *[""] * 5000], "few": ["a", "", ""]}
+        await poller.poll_final()
+
+    assert bodies(run_poller(tmp_path, use)[0], NODES) == [{"cmdline": ["ray::IDLE", "", "x"], "few": ["a", "", ""]}]
+
+
+def test_cached_routes_are_requested_without_rays_cache(tmp_path: Path) -> None:
+    """Some routes return a cached response of any age."""
+
+    async def use(poller: DashboardPoller, _: FakeDashboard) -> None:
+        await poller.poll_final()
+
+    _, dashboard = run_poller(tmp_path, use)
+    assert f"{NODES}&nocache=1" in dashboard.requests
+    assert f"{ACTORS}?nocache=1" in dashboard.requests
+    assert JOBS in dashboard.requests
+
+
+def test_serve_data_and_train_are_polled_only_when_in_use(tmp_path: Path) -> None:
+    """These requests start drivers inside Ray."""
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        await poller.poll_final()
+        assert not any("serve" in uri or "data/" in uri or "train" in uri for uri in dashboard.requests)
+        dashboard.responses[JOBS] = [{"job_id": "02000000", "status": "RUNNING"}]
+        dashboard.responses[ACTORS] = {
+            "data": {"actors": {"x": {"actorClass": "ServeController"}, "y": {"className": "_StatsActor"}}}
+        }
+        await poller.poll_final()
+        assert {SERVE, "/api/data/datasets/02000000"} <= set(dashboard.requests)
+        assert not any("train" in uri for uri in dashboard.requests)
+
+    run_poller(tmp_path, use)
+
+
+def test_responses_that_kuberay_stores_are_also_stored_as_its_objects(tmp_path: Path) -> None:
+    """Unchanged, under KubeRay's keys."""
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses |= {
+            PLACEMENT_GROUPS: {"a": [1, "", ""]},
+            "/timezone": {"offset": "+00:00"},
+            "/additional": "text",
+        }
+        await poller.poll_final()
+
+    run_poller(tmp_path, use)
+    folder = tmp_path / "store/cluster-history/raycluster/default/test" / SESSION / "fetched_endpoints"
+    objects = {path.name: path.read_text() for path in folder.iterdir()}
+    assert objects == {
+        "restful__api__v0__placement_groups?detail=1&limit=10000": '{"a": [1, "", ""]}',
+        "restful__timezone": '{"offset": "+00:00"}',
+        "restful__additional": '"text"',
+    }
+
+
+def test_dashboard_of_another_session_is_not_polled(tmp_path: Path) -> None:
+    """With two clusters on one host, the default port may belong to the other one."""
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses["/api/version"] = {**VERSION, "session_name": "session_2020-01-01_00-00-00_000000_1"}
+        await poller.poll_final()
+
+    records, dashboard = run_poller(tmp_path, use)
+    assert records == []
+    assert set(dashboard.requests) == {"/api/version"}
+
+
+def test_address_in_the_dashboard_log_is_tried_after_the_configured_one(tmp_path: Path) -> None:
+    async def use(poller: DashboardPoller, _: FakeDashboard) -> None:
+        await poller.poll_final()
+        await poller.poll_final()
+
+    records, _ = run_poller(tmp_path, use, address="http://127.0.0.1:9")
+    assert bodies(records, JOBS) == [[]]
+
+
+def test_token_is_sent_in_rays_header(tmp_path: Path) -> None:
+    """As KubeRay's collector does."""
+
+    async def use(poller: DashboardPoller, _: FakeDashboard) -> None:
+        await poller.poll_final()
+
+    _, dashboard = run_poller(tmp_path, use, ray_auth_token=" secret\n")  # noqa: S106
+    tokens = {headers.get("X-Ray-Authorization") or headers.get("x-ray-authorization") for headers in dashboard.headers}
+    assert tokens == {"Bearer secret"}
+
+
+def test_final_polls_run_a_few_at_a_time(tmp_path: Path) -> None:
+    """Their responses are in memory together, and the dashboard is about to exit too."""
+
+    async def use(poller: DashboardPoller, _: FakeDashboard) -> None:
+        await poller.poll_final()
+
+    _, dashboard = run_poller(tmp_path, use)
+    assert len(dashboard.requests) > 6
+    assert 1 < dashboard.max_concurrent <= 4

@@ -1,0 +1,115 @@
+"""Logs of sessions that ended before the collector started are stored once, under their own node ids."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from rayhistory.collector.session import orphaned_sessions
+from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper
+from rayhistory.server.logs.source import object_logs
+from rayhistory.sessions import SessionRef
+from support.log_shipping import HANG, LAYOUT, NODE, SESSION, LogNode, background, run_on_node
+
+
+def make_old(directory: Path) -> None:
+    for path in directory.rglob("*"):
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
+
+
+def orphan_shipper(
+    node: LogNode, active_sessions: dict[str, str | None] | None = None, **settings: str
+) -> OrphanedSessionShipper:
+    return OrphanedSessionShipper(
+        node.settings(**settings),
+        node.store,
+        LAYOUT,
+        node.telemetry,
+        spool=node.home / "spool",
+        ref_of=lambda session: SessionRef("default", "test", session),
+        active_sessions=lambda: active_sessions or {},
+    )
+
+
+def test_ended_session_is_stored_once_under_its_own_node_id(tmp_path: Path) -> None:
+    """The id is in port files, or at the start of the raylet's log, which may have been rotated."""
+
+    async def work(node: LogNode) -> None:
+        other_session = "session_2026-11-14_00-00-00_000000_1"
+        node.append("raylet.out", "x\n")
+        (node.logs.parent / f"metrics_export_port_{NODE}").touch()
+        other_logs = node.ray_tmp_root / other_session / "logs"
+        other_logs.mkdir(parents=True)
+        (other_logs / "raylet.out").write_text("later\n")
+        (other_logs / "raylet.1.out").write_text(f"[I] Raylet of id, {'ef' * 28} started. \n")
+        make_old(node.ray_tmp_root)
+        await orphan_shipper(node, role="Head").ship_all()
+        assert await node.packed_files() == {"raylet.out": "x\n"}
+        other_ref = SessionRef("default", "test", other_session)
+        files = await object_logs(node.store, LAYOUT, other_ref)[0].files("ef" * 28)
+        assert sorted(file.path for file in files) == ["raylet.1.out", "raylet.out"]
+        assert f"cluster-metadata/raycluster/default_test/{SESSION}" in node.store.puts
+        puts = len(node.store.puts)
+        await orphan_shipper(node, role="Head").ship_all()
+        assert len(node.store.puts) == puts
+
+    run_on_node(tmp_path, work)
+
+
+def test_prev_logs_of_kuberay_are_stored(tmp_path: Path) -> None:
+    async def work(node: LogNode) -> None:
+        moved = node.ray_tmp_root / "prev-logs" / SESSION / NODE / "logs"
+        moved.mkdir(parents=True)
+        (moved / "a.log").write_text("moved\n")
+        (node.ray_tmp_root / "prev-logs" / "not-a-session" / "x" / "logs").mkdir(parents=True)
+        make_old(node.ray_tmp_root)
+        await orphan_shipper(node).ship_all()
+        assert await node.packed_files() == {"a.log": "moved\n"}
+        assert len({key.split("/")[4] for key in node.store.puts}) == 1
+
+    run_on_node(tmp_path, work)
+
+
+def test_recent_and_active_sessions_are_not_shipped(tmp_path: Path) -> None:
+    """A starting session has no raylet yet, but recent files."""
+
+    async def work(node: LogNode) -> None:
+        node.append("raylet.out", "x\n")
+        await orphan_shipper(node).ship_all()
+        make_old(node.ray_tmp_root)
+        await orphan_shipper(node, {SESSION: NODE}).ship_all()
+        assert node.store.puts == []
+
+    run_on_node(tmp_path, work)
+
+
+def test_session_that_turns_out_to_be_alive_is_released(tmp_path: Path) -> None:
+    async def work(node: LogNode) -> None:
+        node.append("raylet.out", "x\n")
+        make_old(node.ray_tmp_root)
+        node.store.faults = [HANG]
+        shipper = orphan_shipper(node)
+        async with background(shipper.ship_all()) as shipping:
+            await asyncio.sleep(0.2)
+            shipper.release(SESSION)
+            await asyncio.wait_for(shipping, 5)
+        assert node.store.puts == []
+        assert not (node.home / "spool" / orphaned_sessions._MARKS_FOLDER).exists()
+
+    run_on_node(tmp_path, work)
+
+
+def test_session_of_a_killed_collector_is_finished(tmp_path: Path) -> None:
+    """Only the missing bytes are sent."""
+
+    async def work(node: LogNode) -> None:
+        node.append("raylet.out", "x" * 100_000)
+        await node.pack_shipper().flush()
+        node.append("raylet.out", "end\n")
+        (node.logs.parent / f"metrics_export_port_{NODE}").touch()
+        make_old(node.ray_tmp_root)
+        await orphan_shipper(node, log_layout="packs").ship_all()
+        assert await node.packed_files() == {"raylet.out": "x" * 100_000 + "end\n"}
+        assert len(node.store.puts) == 2
+
+    run_on_node(tmp_path, work)
