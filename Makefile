@@ -1,4 +1,4 @@
-# Everything that a newcomer needs is a target here: `make help` lists them.
+# `make help` lists the targets.
 PYTHON ?= python3
 PORT ?= 8080
 DASHBOARDS ?= 2.60.0
@@ -9,40 +9,43 @@ OTHER_RAYS := .venv-ray-2.52/.ready .venv-ray-2.55/.ready .venv-ray-2.58/.ready
 LIBRARIES := .venv-ray-2.60/.ready
 FRONTENDS := build/dashboards
 AUDIT := .venv-audit/.ready
+XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --generate-hashes --no-header --no-annotate \
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-matrix check format bench test-faults test-laws test-load fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
+.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
 
-help: ## what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 run: $(READY) ## record a sample session if there is none, and serve it (PORT=8080)
 	@$(BIN)/rayhistory demo --port $(PORT)
 
-test: $(READY) browser ## all tests, with real Ray and a real browser
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile || \
-	  { echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+test-unit: $(READY) ## fast tests, under a minute: no Ray, no browser
+	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST)
 
-test-faults: $(READY) ## bad days: 200 seeds of faults, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 lives these again)
+test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky test fails the run (tests/flaky.txt)
+	@$(BIN)/python tools/run_tests.py $(XDIST)
+
+test-faults: $(READY) ## 200 fault schedules and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
-	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults --ignore=tests/faults/test_days.py
+	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults --ignore=tests/faults/test_scenarios.py
 	@$(BIN)/python tests/faults/campaign.py --figures
 else
 	@$(BIN)/python tests/faults/campaign.py $(SEEDS) $(RAYHISTORY_SEED)
 endif
 
-test-laws: $(READY) ## the laws of the fold, each with a hundred examples (EXAMPLES=1000 for more)
-	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/test_fold.py tests/unit/test_merge_laws.py
+test-laws: $(READY) ## laws of the merge and the fold, 100 examples each (EXAMPLES=1000 for more)
+	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/index/fold
 
-test-load: $(READY) ## the server under load for half an hour (MINUTES=2 for less), with figures
+test-load: $(READY) ## the server under load for 30 minutes (MINUTES=2 for less), with figures
 	@$(BIN)/python benchmarks/load.py --minutes $(or $(MINUTES),30)
 
-fuzz: $(READY) ## what reads foreign bytes, fuzzed for a minute each (SECONDS=600 TARGETS="packs events" for more)
+fuzz: $(READY) ## fuzz the parsers of untrusted data, a minute each (SECONDS=600 TARGETS="packs events" for more)
 	@cd tests && $(CURDIR)/$(BIN)/python -m fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
 
-test-matrix: $(READY) $(OTHER_RAYS) $(LIBRARIES) $(FRONTENDS)/.ready browser ## other versions of Ray and its libraries too, each in its own environment
+test-matrix: $(READY) $(OTHER_RAYS) $(LIBRARIES) $(FRONTENDS)/.ready browser ## end-to-end tests with other versions of Ray and with its libraries, each in its own environment
 	@RAYHISTORY_TEST_RAYS=$$(echo $(foreach ray,$(OTHER_RAYS),$(CURDIR)/$(dir $(ray))bin/python) | tr ' ' :) \
 	  RAYHISTORY_TEST_LIBRARIES=$(CURDIR)/$(dir $(LIBRARIES))bin/python RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT=80 \
 	  $(BIN)/python -m pytest tests/e2e/test_ray_clients.py tests/e2e/test_live_against_dead.py tests/e2e/test_proxy_mode.py tests/browser/test_libraries.py
@@ -60,30 +63,30 @@ $(LIBRARIES): EXTRAS := default,data,serve
 	@$(dir $@)bin/pip install --quiet --disable-pip-version-check 'ray[$(EXTRAS)]==$*.*'
 	@touch $@
 
-test-kubernetes: $(READY) ## on a real API server, which is built from source once: manifests, chart, guides, images, access
+test-kubernetes: $(READY) ## manifests, chart, guides, images and access on a real API server, built from source once
 	@RAYHISTORY_TEST_KUBERNETES=1 $(BIN)/python -m pytest tests/kubernetes
 
-check: $(READY) ## format, lint and types, in one command
+check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check src tests benchmarks tools
 	@$(BIN)/ruff check src tests benchmarks tools
 	@$(BIN)/mypy
 
-format: $(READY) ## put the code into its form
+format: $(READY) ## format the code and fix lint
 	@$(BIN)/ruff format src tests benchmarks tools
 	@$(BIN)/ruff check --fix src tests benchmarks tools
 
-images: localimage-build ## collector:v0.1.0 and historyserver:v0.1.0, with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends)
+images: localimage-build ## build collector:v0.1.0 and historyserver:v0.1.0 with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends)
 
 localimage-build: localimage-collector localimage-historyserver
 
 localimage-collector localimage-historyserver: localimage-%:
 	@docker build -f deploy/docker/Dockerfile --target $* --build-arg DASHBOARDS="$(DASHBOARDS)" -t $*:v0.1.0 .
 
-lock: $(AUDIT) # versions and hashes of all that is in the images, from constraints.txt
+lock: $(AUDIT) # lock versions and hashes of all packages in the images, from constraints.txt
 	@$(LOCK) deploy/docker/collector.txt -o deploy/docker/locked-collector.txt
 	@$(LOCK) pyproject.toml --extra oss --extra kubernetes -o deploy/docker/locked-historyserver.txt
 
-audit: $(AUDIT) ## vulnerabilities and licences of what is in the images, and a bill of materials for each
+audit: $(AUDIT) ## check packages of the images for vulnerabilities and licenses, and write an SBOM for each
 	@.venv-audit/bin/python tools/audit.py deploy/docker/locked-*.txt --to build/sbom
 
 $(AUDIT): constraints.txt
@@ -92,9 +95,9 @@ $(AUDIT): constraints.txt
 	@.venv-audit/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit cyclonedx-bom uv '.[oss,kubernetes]'
 	@touch $@
 
-bench: bench-fold bench-query ## time and memory, on generated sessions
+bench: bench-fold bench-query ## measure time and memory on generated sessions
 
-bench-fold: $(READY) # folding sessions of growing size
+bench-fold: $(READY) # fold sessions of growing size
 	@$(BIN)/python benchmarks/fold.py
 
 bench-performance: $(READY) # all figures of docs/performance.md (about half an hour, on a quiet machine)
@@ -103,7 +106,7 @@ bench-performance: $(READY) # all figures of docs/performance.md (about half an 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
 
-bench-http: $(READY) # the dashboard's pages, for many visitors at once
+bench-http: $(READY) # dashboard pages for many concurrent visitors
 	@$(BIN)/python benchmarks/visitors.py
 
 bench-clients: $(READY) # Ray's command line, on a session of a million tasks
@@ -112,7 +115,7 @@ bench-clients: $(READY) # Ray's command line, on a session of a million tasks
 bench-collector: $(READY) # the collector under load
 	@$(BIN)/python benchmarks/collector.py
 
-bench-logs: $(READY) # shipping log files
+bench-logs: $(READY) # log shipping
 	@$(BIN)/python benchmarks/logs.py
 
 bench-sql: $(READY) # SQL over many sessions
@@ -121,15 +124,15 @@ bench-sql: $(READY) # SQL over many sessions
 bench-store: $(READY) # object stores, against a real S3 server
 	@$(BIN)/python benchmarks/store.py
 
-docs: $(READY) ## the parts of docs/ that are made from code
-	@$(BIN)/python -m rayhistory.settings_doc > docs/configuration.md
-	@$(BIN)/python -m rayhistory.layout.doc > docs/storage-layout.md
-	@$(BIN)/python -m rayhistory.cli.tables_doc > docs/tables.md
+docs: $(READY) ## generate the parts of docs/ that come from code
+	@$(BIN)/python -m rayhistory.settings.reference > docs/configuration.md
+	@$(BIN)/python -m rayhistory.sessions.layout_reference > docs/storage-layout.md
+	@$(BIN)/python -m rayhistory.cli.inspect.tables_reference > docs/tables.md
 
 browser: # Debian's Chromium, for the browser tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  { echo "installing chromium for the browser tests"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
-	  { echo "the browser tests need Chromium: install the package 'chromium'" >&2; exit 1; }
+	  { echo "chromium not found: install the package 'chromium' for the browser tests" >&2; exit 1; }
 
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once)"
@@ -137,5 +140,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	@touch $@
 
-clean: ## remove what was set up here
+clean: ## remove environments, caches and build output
 	rm -rf $(VENV) .venv-* build artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis
