@@ -35,6 +35,10 @@ _BATCH_ROWS = 5_000
 """Up to this many rows, DuckDB keeps a top-N heap; above, it sorts everything in twenty times the memory."""
 
 
+_MAX_READS = 20
+"""Attempts to read tables that other processes keep evicting from a cache that is too small for all of them."""
+
+
 class FetchTable(Protocol):
     async def __call__(self, name: str, parts: range, *, refetch: bool) -> list[Path]:
         """Return local copies of these parts of a table; `refetch` replaces damaged copies."""
@@ -148,16 +152,21 @@ class OpenIndex:
         return await self._read({file: self._all_parts(file) for file in files}, work)
 
     async def _read(self, files: dict[str, range], work: Callable[..., T]) -> T:
-        for refetch in (False, True):
-            sources = [parquet(await self._fetch(file, parts, refetch=refetch)) for file, parts in files.items()]
+        """Run `work` on local copies. Another process may evict a copy before it is opened: that is not damage."""
+        refetch = False
+        for _ in range(_MAX_READS):
+            tables = [await self._fetch(file, parts, refetch=refetch) for file, parts in files.items()]
             try:
-                return await asyncio.to_thread(work, *sources)
+                return await asyncio.to_thread(work, *map(parquet, tables))
             except duckdb.OutOfMemoryException as error:
                 raise StoreUnavailable(f"query needs more memory than is free, try again: {error}") from error
             except duckdb.Error as error:
-                if refetch or not isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+                evicted = not all(path.exists() for paths in tables for path in paths)
+                is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
+                if not evicted and (refetch or not is_unreadable):
                     raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
-        raise AssertionError
+                refetch = not evicted
+        raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
 
     def _all_parts(self, file: str) -> range:
         return range(len(self.manifest.sizes(file)))

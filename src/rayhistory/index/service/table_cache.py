@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.manifest import Manifest
@@ -98,8 +99,7 @@ class TableCache:
 
     def _append(self, partial: Path, data: bytes) -> None:
         self.make_room(len(data))
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("ab") as file:
+        with _open_to_append(partial) as file:
             file.write(data)
 
     def make_room(self, needed_bytes: int) -> None:
@@ -123,6 +123,14 @@ class TableCache:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
             free += size
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    """Create the directory and open the file. Another process may remove the directory while it is empty."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return path.open("ab")
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -1,14 +1,17 @@
 """Queries on an open index: filters, sorts, pages, groups and the files that they read."""
 
+import asyncio
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import StoreUnavailable, UsageError
+from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.service.builder import IndexBuilder
-from support.folding import END, NODE, RECORDED, REF, as_lines, fold_session, put
+from support.folding import END, NODE, RECORDED, REF, as_lines, files_of, fold_session, put
 from support.index_builder import settings_for, with_builder
 
 pytestmark = pytest.mark.slow
@@ -224,3 +227,28 @@ def test_filter_values_may_be_text(tmp_path: Path) -> None:
         assert await count(Filter("start_time_ms", ">=", "0")) == await count(Filter("start_time_ms", "!=", None))
 
     with_builder(settings_for(tmp_path), work)
+
+
+@pytest.mark.parametrize(("evictions", "is_served"), [(5, True), (1_000, False)])
+def test_evicted_copy_is_fetched_again_and_is_not_damage(tmp_path: Path, evictions: int, is_served: bool) -> None:
+    """Other processes may evict a copy between its download and its first read."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path)
+    remaining = evictions
+
+    async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+        nonlocal remaining
+        remaining -= 1
+        copies = [tmp_path / f"copy.{number}.parquet" for number in parts]
+        for source, copy in zip(files_of(tmp_path, manifest, name), copies, strict=True):
+            copy.unlink(missing_ok=True)
+            if remaining < 0:
+                shutil.copy(source, copy)
+        return copies
+
+    counting = OpenIndex(manifest, fetch).count(Query("nodes"))
+    if is_served:
+        assert asyncio.run(counting) == 1
+    else:
+        with pytest.raises(StoreUnavailable, match="cache is too small"):
+            asyncio.run(counting)
