@@ -27,7 +27,10 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv("S3_ENDPOINT", endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", weed.KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", weed.SECRET)
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client = boto3.client(
+            "s3", endpoint_url=endpoint, region_name="us-east-1",
+            aws_access_key_id=weed.KEY, aws_secret_access_key=weed.SECRET,
+        )  # fmt: skip
         client.create_bucket(Bucket=bucket)
         for key in MARKERS + OBJECTS:
             client.put_object(Bucket=bucket, Key=key, Body=b"")

@@ -42,6 +42,8 @@ _READ_BYTES = 2**20
 _MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
 _MAX_REQUESTS = 16
 _MAX_LARGE_UPLOADS = 2
+_NEW_BUCKET_PAUSES_S = (0.1, 0.5, 2.0)
+"""Pauses before writes to a new bucket are repeated: servers may remember for a while that it was missing."""
 
 
 # obstore's threads release a response shortly after it was returned. If Python exits at that time, the process aborts
@@ -76,6 +78,7 @@ class CloudStore:
         self._client = client
         self._url = url
         self._create_bucket = create_bucket
+        self._bucket_creation = asyncio.Lock()
         self._requests = asyncio.Semaphore(_MAX_REQUESTS)
         self._large_uploads = asyncio.Semaphore(_MAX_LARGE_UPLOADS)
 
@@ -216,7 +219,13 @@ class CloudStore:
         except BucketNotFound:
             if self._create_bucket is None:
                 raise
-            await self._create_bucket()
+            async with self._bucket_creation:
+                await self._create_bucket()
+            for pause in _NEW_BUCKET_PAUSES_S:
+                try:
+                    return await write()
+                except BucketNotFound:
+                    await asyncio.sleep(pause)
             await write()
 
     async def _call(self, key: str, what: str, work: Callable[[], Awaitable[T]]) -> T:

@@ -65,7 +65,9 @@ def test_session_in_a_read_only_bucket_opens(tmp_path: Path, monkeypatch: pytest
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "S3_REGION": "us-east-1"}
         for name, value in (keys | {"S3_BUCKET": "read-only", "S3_ENDPOINT": relay.url}).items():
             monkeypatch.setenv(name, value)
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        # explicit, because boto3 caches the credentials of its default session for the whole process
+        credentials = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **credentials)
         client.create_bucket(Bucket="read-only")
         for path in filter(Path.is_file, (tmp_path / "local").rglob("*.jsonl")):
             client.put_object(Bucket="read-only", Key=str(path.relative_to(tmp_path / "local")), Body=path.read_bytes())
