@@ -20,6 +20,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "events": set(),
     "sessions": {"packs", "settings", "storage"},
     "metrics": {"packs", "sessions", "storage"},
+    "promql": set(),
     "collector": {"events", "metrics", "packs", "sessions", "settings", "storage"},
     "index": {"events", "packs", "sessions", "settings", "storage"},
     "access": {"settings"},

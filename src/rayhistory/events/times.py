@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import cast
 
 from arro3.core import Array, DataType
 
@@ -58,7 +59,7 @@ def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
             joined = "".join(texts)
         if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _SEPARATORS * len(texts):
             times = Array(texts, _UTF8).cast(_TIMESTAMP)
-            numbers: list[int] = times.cast(_INT64).to_pylist() if not times.null_count else []
+            numbers = cast(list[int], times.cast(_INT64).to_pylist()) if not times.null_count else []
             if numbers and min(numbers) >= -_MAX_NS and max(numbers) <= _MAX_NS:
                 return numbers
     except ValueError:

@@ -1,0 +1,181 @@
+"""Aggregations of instant vectors."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.range_functions import exact_mean, exact_sum, quantiles
+from rayhistory.promql.values import Floats, Labels, Mask, Vector, concatenate, labels_of, without_name
+
+Grouping = Callable[[Labels], Labels]
+_EXACT_LIMIT = 1e15
+
+
+def grouping(names: list[str], *, without: bool) -> Grouping:
+    """Return the function from a series' labels to those of its group."""
+    chosen = frozenset(names)
+    if without:
+        return lambda labels: tuple(pair for pair in without_name(labels) if pair[0] not in chosen)
+    return lambda labels: tuple(pair for pair in labels if pair[0] in chosen)
+
+
+def groups_of(vector: Vector, group: Grouping) -> dict[Labels, list[int]]:
+    found: dict[Labels, list[int]] = {}
+    for row, labels in enumerate(vector.labels):
+        found.setdefault(group(labels), []).append(row)
+    return found
+
+
+def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
+    """Aggregate by an operator without parameter."""
+    groups = groups_of(vector, group)
+    steps = vector.values.shape[1]
+    values, present = np.empty((len(groups), steps)), np.empty((len(groups), steps), dtype=bool)
+    reduce = _REDUCTIONS[operator]
+    with np.errstate(all="ignore"):
+        for number, rows in enumerate(groups.values()):
+            mask = vector.present[rows]
+            present[number] = mask.any(axis=0)
+            values[number] = reduce(vector.values[rows], mask)
+    return Vector(list(groups), values, present)
+
+
+def _sum(values: Floats, present: Mask) -> Floats:
+    if _needs_exact(values, present):
+        return _each_step(values, present, exact_sum)
+    total: Floats = np.where(present, values, 0.0).sum(axis=0)
+    return total
+
+
+def _avg(values: Floats, present: Mask) -> Floats:
+    if _needs_exact(values, present):
+        return _each_step(values, present, exact_mean)
+    mean: Floats = _sum(values, present) / present.sum(axis=0)
+    return mean
+
+
+def _needs_exact(values: Floats, present: Mask) -> bool:
+    finite = values[present & np.isfinite(values)]
+    return bool(finite.size) and float(np.abs(finite).max()) > _EXACT_LIMIT
+
+
+def _each_step(values: Floats, present: Mask, function: Callable[[Floats], float]) -> Floats:
+    return np.array(
+        [function(column[mask]) if mask.any() else np.nan for column, mask in zip(values.T, present.T, strict=True)]
+    )
+
+
+def _min(values: Floats, present: Mask) -> Floats:
+    lowest: Floats = np.fmin.reduce(np.where(present, values, np.nan), axis=0)
+    return lowest
+
+
+def _max(values: Floats, present: Mask) -> Floats:
+    highest: Floats = np.fmax.reduce(np.where(present, values, np.nan), axis=0)
+    return highest
+
+
+def _count(values: Floats, present: Mask) -> Floats:
+    return np.asarray(present.sum(axis=0), dtype=np.float64)
+
+
+def _group(values: Floats, present: Mask) -> Floats:
+    return np.ones(present.shape[1])
+
+
+def _stdvar(values: Floats, present: Mask) -> Floats:
+    counts = present.sum(axis=0)
+    mean = np.where(present, values, 0.0).sum(axis=0) / counts
+    variance: Floats = np.where(present, (values - mean) ** 2, 0.0).sum(axis=0) / counts
+    return variance
+
+
+def _stddev(values: Floats, present: Mask) -> Floats:
+    return np.sqrt(_stdvar(values, present))
+
+
+_REDUCTIONS: dict[str, Callable[[Floats, Mask], Floats]] = {
+    "sum": _sum, "avg": _avg, "min": _min, "max": _max, "count": _count, "group": _group,
+    "stddev": _stddev, "stdvar": _stdvar,
+}  # fmt: skip
+SIMPLE_OPERATORS = frozenset(_REDUCTIONS)
+
+
+def quantile(vector: Vector, group: Grouping, parameter: Floats) -> Vector:
+    groups = groups_of(vector, group)
+    steps = vector.values.shape[1]
+    values, present = np.full((len(groups), steps), np.nan), np.zeros((len(groups), steps), dtype=bool)
+    for number, rows in enumerate(groups.values()):
+        mask = vector.present[rows]
+        present[number] = mask.any(axis=0)
+        for step in np.flatnonzero(present[number]):
+            chosen = vector.values[rows, step][mask[:, step]]
+            values[number, step] = quantiles(chosen[None, :], float(parameter[step]))[0]
+    return Vector(list(groups), values, present)
+
+
+def select_extremes(vector: Vector, group: Grouping, parameter: Floats, *, largest: bool) -> Vector:
+    """Keep the k largest or smallest samples of each group and step. Rows are ordered by their last value."""
+    present = np.zeros_like(vector.present)
+    rank = np.full(vector.present.shape, math.inf)
+    counts = _counts(parameter)
+    for rows in groups_of(vector, group).values():
+        for step in range(vector.values.shape[1]):
+            existing = [row for row in rows if vector.present[row, step]]
+            existing.sort(key=lambda row: _extreme_order(float(vector.values[row, step]), largest=largest))
+            for position, row in enumerate(existing[: counts[step]]):
+                present[row, step] = True
+                rank[row, step] = position
+    kept = [int(row) for row in np.flatnonzero(present.any(axis=1))]
+    kept.sort(key=lambda row: (group(vector.labels[row]), rank[row, -1]))
+    return Vector(vector.labels, vector.values, present).rows(kept)
+
+
+def _extreme_order(value: float, *, largest: bool) -> tuple[bool, float]:
+    return (math.isnan(value), -value if largest else value)
+
+
+def limit(vector: Vector, group: Grouping, parameter: Floats) -> Vector:
+    """Keep k samples of each group and step, whichever come first."""
+    present = np.zeros_like(vector.present)
+    counts = _counts(parameter)
+    for rows in groups_of(vector, group).values():
+        order = np.cumsum(vector.present[rows], axis=0)
+        present[rows] = vector.present[rows] & (order <= np.array(counts))
+    kept = [int(row) for row in np.flatnonzero(present.any(axis=1))]
+    return Vector(vector.labels, vector.values, present).rows(kept)
+
+
+def _counts(parameter: Floats) -> list[int]:
+    if np.isnan(parameter).any():
+        raise QueryFailed("Parameter value is NaN")
+    if (np.abs(parameter) >= 2**63).any():
+        value = parameter[np.abs(parameter) >= 2**63][0]
+        raise QueryFailed(f"Scalar value {value:g} {'over' if value > 0 else 'under'}flows int64")
+    return [max(0, int(value)) for value in parameter]
+
+
+def count_values(vector: Vector, group: Grouping, label: str) -> Vector:
+    """Count equal values of each group; the value becomes a label."""
+    steps = vector.values.shape[1]
+    found: dict[Labels, Floats] = {}
+    for key, rows in groups_of(vector, group).items():
+        for row in rows:
+            for step in np.flatnonzero(vector.present[row]):
+                named = dict(key) | {label: format_value(float(vector.values[row, step]))}
+                found.setdefault(labels_of(named), np.zeros(steps))[step] += 1
+    if not found:
+        return concatenate([], steps)
+    values = np.array(list(found.values()))
+    return Vector(list(found), values, values > 0)
+
+
+def format_value(value: float) -> str:
+    """Format a float as Go does: shortest digits, no exponent."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return np.format_float_positional(value, trim="-")

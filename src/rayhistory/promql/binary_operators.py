@@ -1,0 +1,217 @@
+"""Binary operators: arithmetic, comparisons and sets, with vector matching."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.values import (
+    METRIC_NAME,
+    Floats,
+    Labels,
+    Mask,
+    Scalar,
+    Vector,
+    concatenate,
+    format_labels,
+    join_rows,
+    labels_of,
+    unique_rows,
+    without_name,
+)
+
+ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.fmod, "^": np.power, "atan2": np.arctan2,
+}  # fmt: skip
+COMPARISONS: dict[str, Callable[[Floats, Floats], Mask]] = {
+    "==": np.equal, "!=": np.not_equal, ">": np.greater, "<": np.less, ">=": np.greater_equal, "<=": np.less_equal,
+}  # fmt: skip
+SET_OPERATORS = frozenset(("and", "or", "unless"))
+
+_NOT_EXPLICIT = "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
+_NOT_UNIQUE = "multiple matches for labels: grouping labels must ensure unique matches"
+
+Key = Callable[[Labels], Labels]
+
+
+class Matching(msgspec.Struct):
+    """How the series of two vectors are paired."""
+
+    key: Key
+    many_side: str = ""
+    """`left` or `right` for group_left and group_right; empty for one-to-one."""
+    included: tuple[str, ...] = ()
+    """Labels that the many side takes from the one side."""
+    is_on: bool = False
+    fill_left: float | None = None
+    fill_right: float | None = None
+
+
+def matching_key(names: Sequence[str] | None, *, is_on: bool) -> Key:
+    if is_on:
+        on = frozenset(names or ())
+        return lambda labels: tuple(pair for pair in labels if pair[0] in on)
+    ignored = frozenset((METRIC_NAME, *(names or ())))
+    return lambda labels: tuple(pair for pair in labels if pair[0] not in ignored)
+
+
+def scalars(operator: str, left: Scalar, right: Scalar) -> Scalar:
+    with np.errstate(all="ignore"):
+        if operator in COMPARISONS:
+            return Scalar(COMPARISONS[operator](left.values, right.values).astype(float))
+        return Scalar(ARITHMETIC[operator](left.values, right.values))
+
+
+def vector_and_scalar(operator: str, vector: Vector, scalar: Scalar, *, swapped: bool, return_bool: bool) -> Vector:
+    """Apply an operator to each sample and a scalar, which is on the left if `swapped`."""
+    left, right = (scalar.values, vector.values) if swapped else (vector.values, scalar.values)
+    with np.errstate(all="ignore"):
+        if operator not in COMPARISONS:
+            return Vector(vector.labels, ARITHMETIC[operator](left, right), vector.present).drop_names()
+        matches = COMPARISONS[operator](left, right)
+    if return_bool:
+        return Vector(vector.labels, matches.astype(float), vector.present).drop_names()
+    return Vector(vector.labels, vector.values, vector.present & matches)
+
+
+def combine_sets(operator: str, left: Vector, right: Vector, key: Key) -> Vector:
+    steps = left.values.shape[1]
+    if operator == "or":
+        absent = _absent_mask(left, key, steps)
+        present = right.present & _masks(right.labels, lambda labels: absent(key(labels)), steps)
+        return unique_rows(concatenate([left, Vector(right.labels, right.values, present)], steps))
+    absent = _absent_mask(right, key, steps)
+    masks = _masks(left.labels, lambda labels: absent(key(labels)), steps)
+    present = left.present & (masks if operator == "unless" else ~masks)
+    return Vector(left.labels, left.values, present)
+
+
+def _masks(labels: list[Labels], mask: Callable[[Labels], Mask], steps: int) -> Mask:
+    return np.array([mask(each) for each in labels], dtype=bool).reshape(-1, steps)
+
+
+def _absent_mask(vector: Vector, key: Key, steps: int) -> Callable[[Labels], Mask]:
+    """Return a function that tells at which steps no series with a key has a sample."""
+    existing: dict[Labels, Mask] = {}
+    for labels, present in zip(vector.labels, vector.present, strict=True):
+        group = key(labels)
+        existing[group] = existing[group] | present if group in existing else present
+    nowhere = np.zeros(steps, dtype=bool)
+    return lambda group: ~existing.get(group, nowhere)
+
+
+def vectors(operator: str, left: Vector, right: Vector, matching: Matching, *, return_bool: bool) -> Vector:
+    """Apply an arithmetic or comparison operator to pairs of series with the same key."""
+    swapped = matching.many_side == "right"
+    many, one = (right, left) if swapped else (left, right)
+    fill_many, fill_one = matching.fill_left, matching.fill_right
+    if swapped:
+        fill_many, fill_one = fill_one, fill_many
+    ones = _one_side(one, matching.key, "left" if swapped else "right")
+    operation = _Operation(operator, matching, swapped=swapped, return_bool=return_bool)
+    steps = many.values.shape[1]
+    nowhere = np.zeros(steps, dtype=bool)
+    matched: dict[Labels, Mask] = {}
+    for row, labels in enumerate(many.labels):
+        group = matching.key(labels)
+        found = ones.get(group)
+        if found is None and fill_one is None:
+            continue
+        other_labels, values, present = found or ((), np.zeros(steps), nowhere)
+        if fill_one is not None:
+            values, present = np.where(present, values, fill_one), np.ones(steps, dtype=bool)
+        earlier = matched.get(group, nowhere)
+        if not matching.many_side and (earlier & many.present[row] & present).any():
+            raise QueryFailed(_NOT_EXPLICIT)
+        matched[group] = earlier | many.present[row]
+        operation.add(_Row(labels, many.values[row], many.present[row]), _Row(other_labels, values, present))
+    if fill_many is not None:
+        for group, (other_labels, values, present) in ones.items():
+            missing = present & ~matched.get(group, nowhere)
+            operation.add(_Row(group, np.full(steps, fill_many), missing), _Row(other_labels, values, missing))
+    return operation.result(steps)
+
+
+def _one_side(vector: Vector, key: Key, side: str) -> dict[Labels, tuple[Labels, Floats, Mask]]:
+    """Return the series of the side whose keys must be unique at each step."""
+    groups: dict[Labels, list[int]] = {}
+    for row, labels in enumerate(vector.labels):
+        groups.setdefault(key(labels), []).append(row)
+    found = {}
+    for group, rows in groups.items():
+        joined = join_rows(vector, rows)
+        if joined is None:
+            step = int(np.flatnonzero(vector.present[rows].sum(axis=0) > 1)[0])
+            names = [format_labels(vector.labels[row]) for row in rows if vector.present[row, step]][:2]
+            raise QueryFailed(
+                f"found duplicate series for the match group {format_labels(group)} on the {side} hand-side of the "
+                f"operation: [{', '.join(names)}];"
+                "many-to-many matching not allowed: matching labels must be unique on one side"
+            )
+        found[group] = (vector.labels[rows[0]], *joined)
+    return found
+
+
+class _Row(msgspec.Struct):
+    """One series of a vector."""
+
+    labels: Labels
+    values: Floats
+    present: Mask
+
+
+class _Operation:
+    """Collects the results of pairs of series."""
+
+    def __init__(self, operator: str, matching: Matching, *, swapped: bool, return_bool: bool) -> None:
+        self._operator = operator
+        self._matching = matching
+        self._swapped = swapped
+        self._return_bool = return_bool
+        self._labels: list[Labels] = []
+        self._values: list[Floats] = []
+        self._present: list[Mask] = []
+
+    def add(self, many: _Row, one: _Row) -> None:
+        present = many.present & one.present
+        left, right = (one.values, many.values) if self._swapped else (many.values, one.values)
+        with np.errstate(all="ignore"):
+            if self._operator in ARITHMETIC:
+                values = ARITHMETIC[self._operator](left, right)
+            else:
+                matches = COMPARISONS[self._operator](left, right)
+                values = matches.astype(float) if self._return_bool else left
+                present = present if self._return_bool else present & matches
+        self._labels.append(self._result_labels(many.labels, one.labels))
+        self._values.append(values)
+        self._present.append(present)
+
+    def _result_labels(self, labels: Labels, other_labels: Labels) -> Labels:
+        matching = self._matching
+        if self._operator in ARITHMETIC or self._return_bool:
+            labels = without_name(labels)
+        if not matching.many_side:
+            key = matching.key(labels)
+            return key if matching.is_on else _with_name(key, labels)
+        if not matching.included:
+            return labels
+        values, other = dict(labels), dict(other_labels)
+        for name in matching.included:
+            values[name] = other.get(name, "")
+        return labels_of(values)
+
+    def result(self, steps: int) -> Vector:
+        if not self._labels:
+            return concatenate([], steps)
+        vector = Vector(self._labels, np.array(self._values), np.array(self._present))
+        try:
+            return unique_rows(vector)
+        except QueryFailed:
+            raise QueryFailed(_NOT_UNIQUE if self._matching.many_side else _NOT_EXPLICIT) from None
+
+
+def _with_name(key: Labels, labels: Labels) -> Labels:
+    """Return the key with the metric's name, if the operator kept it."""
+    names = tuple(pair for pair in labels if pair[0] == METRIC_NAME)
+    return tuple(sorted((*key, *names)))

@@ -1,0 +1,336 @@
+"""Evaluate a PromQL query over stored samples.
+
+    selections = required_samples(query, start, end, step)      # the caller loads these
+    result = evaluate(query, start, end, step, source)
+
+The whole grid of steps is evaluated at once: each node of the query yields arrays with one column per step.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+import numpy as np
+import promql_parser as nodes
+
+from rayhistory.promql import aggregations, binary_operators, instant_functions
+from rayhistory.promql.functions import FUNCTIONS, one_series
+from rayhistory.promql.matchers import Matcher, matchers_of
+from rayhistory.promql.query_errors import NotSupported, QueryFailed, QuerySyntaxError
+from rayhistory.promql.range_functions import KEEPS_NAME, KERNELS, NEEDS_COUNTER, PARAMETER_KERNELS, Result
+from rayhistory.promql.selectors import Windows, latest_samples
+from rayhistory.promql.selectors import windows as split_windows
+from rayhistory.promql.syntax import (
+    SampleSelection,
+    fixed_time_ms,
+    milliseconds,
+    offset_ms,
+    parse,
+    selections,
+    without_parentheses,
+)
+from rayhistory.promql.values import (
+    Floats,
+    Labels,
+    Scalar,
+    SeriesBlock,
+    Text,
+    Times,
+    Value,
+    Vector,
+    concatenate,
+    metric_name,
+    unique_rows,
+    without_name,
+)
+
+LOOKBACK_MS = 300_000
+MAX_STEPS = 11_000
+MAX_SAMPLES = 50_000_000
+_DEFAULT_SUBQUERY_STEP_MS = 60_000
+_COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
+
+
+class SampleSource(Protocol):
+    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
+        """Return the matching series with their samples between two times, both inclusive."""
+
+
+class QueryResult(msgspec.Struct):
+    times: Times
+    value: Value
+    warnings: list[str]
+    infos: list[str]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    lookback_ms: int = LOOKBACK_MS
+    max_samples: int = MAX_SAMPLES
+
+
+def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
+    """Return the times of a range query's steps."""
+    if step_ms <= 0:
+        raise QuerySyntaxError("zero or negative query resolution step widths are not accepted. Try a positive integer")
+    if end_ms < start_ms:
+        raise QuerySyntaxError("end timestamp must not be before start time")
+    if (end_ms - start_ms) // step_ms > MAX_STEPS:
+        raise QuerySyntaxError(
+            f"exceeded maximum resolution of {MAX_STEPS:,} points per timeseries. "
+            "Try decreasing the query resolution (?step=XX)"
+        )
+    return np.arange(start_ms, end_ms + 1, step_ms, dtype=np.int64)
+
+
+def required_samples(query: str, start_ms: int, end_ms: int, limits: Limits | None = None) -> list[SampleSelection]:
+    """List the samples that an evaluation reads, so that they can be loaded first."""
+    return selections(parse(query), start_ms, end_ms, (limits or Limits()).lookback_ms, _DEFAULT_SUBQUERY_STEP_MS)
+
+
+def evaluate(query: str, times: Times, source: SampleSource, limits: Limits | None = None) -> QueryResult:
+    """Evaluate a query at these times, which are evenly spaced."""
+    evaluation = Evaluation(times, source, limits or Limits())
+    value = evaluation.evaluate(parse(query), times)
+    if isinstance(value, Vector):
+        value = _without_empty_rows(unique_rows(value))
+    return QueryResult(times, value, sorted(evaluation.warnings), sorted(evaluation.infos))
+
+
+def _without_empty_rows(vector: Vector) -> Vector:
+    rows = [int(row) for row in np.flatnonzero(vector.present.any(axis=1))]
+    return vector if len(rows) == len(vector.labels) else vector.rows(rows)
+
+
+class Evaluation:
+    def __init__(self, times: Times, source: SampleSource, limits: Limits) -> None:
+        self.query_times = int(times[0]), int(times[-1])
+        self.step_ms = int(times[1] - times[0]) if times.size > 1 else 0
+        self._source = source
+        self._limits = limits
+        self._samples = 0
+        self.warnings: set[str] = set()
+        self.infos: set[str] = set()
+
+    def evaluate(self, node: Any, times: Times) -> Value:
+        evaluate = self._NODES.get(type(node))
+        if evaluate is None:
+            raise NotSupported(f"{type(node).__name__} is not supported here")
+        return evaluate(self, node, times)
+
+    def note(self, message: str) -> None:
+        (self.infos if message.startswith("PromQL info") else self.warnings).add(message)
+
+    def vector(self, node: Any, times: Times) -> Vector:
+        value = self.evaluate(node, times)
+        if not isinstance(value, Vector):
+            raise QuerySyntaxError("expected an instant vector")
+        return value
+
+    def scalar(self, node: Any, times: Times) -> Floats:
+        value = self.evaluate(node, times)
+        if not isinstance(value, Scalar):
+            raise QuerySyntaxError("expected a scalar")
+        return value.values
+
+    def text(self, node: Any, times: Times) -> str:
+        value = self.evaluate(node, times)
+        if not isinstance(value, Text):
+            raise QuerySyntaxError("expected a string")
+        return value.value
+
+    # Leaves
+
+    def _number(self, node: Any, times: Times) -> Scalar:
+        return Scalar(np.full(times.size, node.val))
+
+    def _string(self, node: Any, times: Times) -> Text:
+        return Text(node.val)
+
+    def _parentheses(self, node: Any, times: Times) -> Value:
+        return self.evaluate(node.expr, times)
+
+    def _negate(self, node: Any, times: Times) -> Value:
+        value = self.evaluate(node.expr, times)
+        if isinstance(value, Scalar):
+            return Scalar(-value.values)
+        if isinstance(value, Vector):
+            return Vector(value.labels, -value.values, value.present).drop_names()
+        raise QuerySyntaxError("unary operator on a string")
+
+    def _ends(self, node: Any, times: Times) -> Times:
+        """Return the times at which a selector looks: the steps, moved by `@` and `offset`."""
+        fixed = fixed_time_ms(node, *self.query_times)
+        times = np.full_like(times, fixed) if fixed is not None else times
+        return times - offset_ms(node)
+
+    def _select(self, selector: Any, ends: Times, range_ms: int) -> list[SeriesBlock]:
+        blocks = self._source.select(matchers_of(selector), int(ends.min()) - range_ms, int(ends.max()))
+        self._charge(sum(block.values.size for block in blocks))
+        return blocks
+
+    def _charge(self, samples: int) -> None:
+        self._samples += samples
+        if self._samples > self._limits.max_samples:
+            raise QueryFailed("query processing would load too many samples into memory in query execution")
+
+    def _selector(self, node: Any, times: Times) -> Vector:
+        return self.latest(node, times)[0]
+
+    def latest(self, node: Any, times: Times) -> tuple[Vector, Floats]:
+        ends = self._ends(node, times)
+        blocks = self._select(node, ends, self._limits.lookback_ms)
+        self._charge(sum(len(block.labels) for block in blocks) * times.size)
+        return latest_samples(blocks, ends, self._limits.lookback_ms)
+
+    def windows(self, node: Any, times: Times) -> list[Windows]:
+        node = without_parentheses(node)
+        if isinstance(node, nodes.MatrixSelector):
+            ends, range_ms = self._ends(node.vector_selector, times), milliseconds(node.range)
+            return list(split_windows(self._select(node.vector_selector, ends, range_ms), times, ends, range_ms))
+        if isinstance(node, nodes.SubqueryExpr):
+            return self._subquery(node, times)
+        raise QuerySyntaxError("expected a range vector")
+
+    def _subquery(self, node: Any, times: Times) -> list[Windows]:
+        """Evaluate the inner expression on a grid whose times are multiples of its step."""
+        ends, range_ms = self._ends(node, times), milliseconds(node.range)
+        step = milliseconds(node.step) if node.step is not None else _DEFAULT_SUBQUERY_STEP_MS
+        if step <= 0:
+            raise QuerySyntaxError("zero or negative subquery resolution step widths are not accepted")
+        first = (int(ends.min()) - range_ms) // step * step + step
+        last = int(ends.max())
+        if last < first:
+            return []
+        if (last - first) // step > self._limits.max_samples:
+            raise QueryFailed("query processing would load too many samples into memory in query execution")
+        inner_times = np.arange(first, last + 1, step, dtype=np.int64)
+        value = self.evaluate(node.expr, inner_times)
+        if isinstance(value, Scalar):
+            value = Vector([()], value.values[None, :], np.ones((1, inner_times.size), dtype=bool))
+        if not isinstance(value, Vector):
+            raise QuerySyntaxError("subquery is only allowed on an instant vector")
+        value = unique_rows(value)
+        return list(
+            split_windows([SeriesBlock(inner_times, value.labels, value.values, value.present)], times, ends, range_ms)
+        )
+
+    def _matrix(self, node: Any, times: Times) -> Value:
+        raise QuerySyntaxError("a range vector must be an argument of a function")
+
+    # Operators
+
+    def _binary(self, node: Any, times: Times) -> Value:
+        operator, modifier = str(node.op), node.modifier
+        left, right = self.evaluate(node.lhs, times), self.evaluate(node.rhs, times)
+        return_bool = bool(modifier and modifier.return_bool)
+        if isinstance(left, Scalar) and isinstance(right, Scalar):
+            return binary_operators.scalars(operator, left, right)
+        if isinstance(left, Vector) and isinstance(right, Scalar):
+            return binary_operators.vector_and_scalar(operator, left, right, swapped=False, return_bool=return_bool)
+        if isinstance(left, Scalar) and isinstance(right, Vector):
+            return binary_operators.vector_and_scalar(operator, right, left, swapped=True, return_bool=return_bool)
+        if not isinstance(left, Vector) or not isinstance(right, Vector):
+            raise QuerySyntaxError(f"operator {operator} is not defined on strings")
+        matching = _matching(modifier)
+        if operator in binary_operators.SET_OPERATORS:
+            return binary_operators.combine_sets(operator, left, right, matching.key)
+        return binary_operators.vectors(operator, left, right, matching, return_bool=return_bool)
+
+    def _aggregate(self, node: Any, times: Times) -> Vector:
+        operator, modifier = str(node.op), node.modifier
+        without = modifier is not None and str(modifier.type).endswith("Without")
+        group = aggregations.grouping(list(modifier.labels) if modifier else [], without=without)
+        vector = self.vector(node.expr, times)
+        if operator in aggregations.SIMPLE_OPERATORS:
+            return aggregations.aggregate(operator, vector, group)
+        if operator == "count_values":
+            return aggregations.count_values(vector, group, self.text(node.param, times))
+        parameter = self.scalar(node.param, times)
+        if operator in ("topk", "bottomk"):
+            return aggregations.select_extremes(vector, group, parameter, largest=operator == "topk")
+        if operator == "quantile":
+            self.check_quantiles(parameter)
+            return aggregations.quantile(vector, group, parameter)
+        if operator == "limitk":
+            return aggregations.limit(vector, group, parameter)
+        raise NotSupported(f"aggregation {operator} is not supported")
+
+    def check_quantiles(self, parameter: Floats) -> None:
+        outside = parameter[~((parameter >= 0) & (parameter <= 1))]
+        if outside.size:
+            self.note(f"PromQL warning: quantile value should be between 0 and 1, got {outside[0]:g}")
+
+    # Functions
+
+    def _call(self, node: Any, times: Times) -> Value:
+        name, arguments = node.func.name, list(node.args)
+        if name in KERNELS:
+            return self._range_function(name, arguments[0], times, KERNELS[name])
+        if name in PARAMETER_KERNELS:
+            return self._range_function_with_parameters(name, arguments, times)
+        if name in instant_functions.MATH:
+            return self.map(self.vector(arguments[0], times), instant_functions.MATH[name])
+        if name in instant_functions.DATES:
+            vector = self.vector(arguments[0], times) if arguments else one_series(times / 1000)
+            return self.map(vector, instant_functions.DATES[name])
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise NotSupported(f"function {name}() is not supported")
+        return function(self, arguments, times)
+
+    def map(self, vector: Vector, function: Callable[[Floats], Floats]) -> Vector:
+        with np.errstate(all="ignore"):
+            values = np.where(np.isnan(vector.values), vector.values, function(vector.values))
+        return Vector(vector.labels, values, vector.present).drop_names()
+
+    def _range_function(self, name: str, node: Any, times: Times, kernel: Callable[[Windows], Result]) -> Vector:
+        results = []
+        for each in self.windows(node, times):
+            values, present = kernel(each)
+            labels = each.labels if name in KEEPS_NAME else [without_name(labels) for labels in each.labels]
+            results.append(Vector(labels, values, present))
+            if name in NEEDS_COUNTER and each.counts.any():
+                self._check_counters(each.labels)
+        return unique_rows(concatenate(results, times.size))
+
+    def _range_function_with_parameters(self, name: str, arguments: list[Any], times: Times) -> Vector:
+        is_range = [isinstance(without_parentheses(a), nodes.MatrixSelector | nodes.SubqueryExpr) for a in arguments]
+        parameters = [
+            self.scalar(argument, times) for argument, skip in zip(arguments, is_range, strict=True) if not skip
+        ]
+        if name == "quantile_over_time":
+            self.check_quantiles(parameters[0])
+        kernel = PARAMETER_KERNELS[name]
+        return self._range_function(name, arguments[is_range.index(True)], times, lambda each: kernel(each, parameters))
+
+    def _check_counters(self, labels: list[Labels]) -> None:
+        for name in {metric_name(each) for each in labels}:
+            if name and not name.endswith(_COUNTER_SUFFIXES):
+                self.note(
+                    "PromQL info: metric might not be a counter, name does not end in _total/_sum/_count/_bucket: "
+                    f'"{name}"'
+                )
+
+    _NODES: ClassVar[dict[type, Callable[["Evaluation", Any, Times], Value]]] = {
+        nodes.NumberLiteral: _number, nodes.StringLiteral: _string, nodes.ParenExpr: _parentheses,
+        nodes.UnaryExpr: _negate, nodes.VectorSelector: _selector, nodes.MatrixSelector: _matrix,
+        nodes.SubqueryExpr: _matrix, nodes.BinaryExpr: _binary, nodes.AggregateExpr: _aggregate, nodes.Call: _call,
+    }  # fmt: skip
+
+
+def _matching(modifier: Any) -> binary_operators.Matching:
+    if modifier is None:
+        return binary_operators.Matching(binary_operators.matching_key(None, is_on=False))
+    clause = modifier.matching
+    is_on = clause is not None and str(clause.type).endswith("Include")
+    names = list(clause.labels) if clause is not None else []
+    card = str(modifier.card).rpartition(".")[2]
+    fill = modifier.fill_values
+    return binary_operators.Matching(
+        binary_operators.matching_key(names, is_on=is_on),
+        {"ManyToOne": "left", "OneToMany": "right"}.get(card, ""),
+        tuple(modifier.group_labels or ()),
+        is_on,
+        getattr(fill, "lhs", None) if fill is not None else None,
+        getattr(fill, "rhs", None) if fill is not None else None,
+    )

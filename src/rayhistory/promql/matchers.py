@@ -1,0 +1,84 @@
+"""Label matchers. Regular expressions are RE2's, as in Prometheus: linear time, whatever a visitor writes."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+import re2
+
+from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
+from rayhistory.promql.values import METRIC_NAME, Labels
+
+Predicate: TypeAlias = Callable[[str], bool]
+
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+
+
+def compile_pattern(pattern: str) -> "re.Pattern[str] | None":
+    """Compile a regular expression that must match the whole text; None if it is invalid."""
+    try:
+        compiled: re.Pattern[str] = re2.compile(f"^(?s:{pattern})$", _OPTIONS)
+    except re2.error:
+        return None
+    return compiled
+
+
+class Matcher(msgspec.Struct, frozen=True):
+    name: str
+    operator: str
+    """One of `=`, `!=`, `=~`, `!~`."""
+    value: str
+
+    def predicate(self) -> Predicate:
+        """Return a function that tells whether a label's value matches; a missing label has the value ""."""
+        expected = self.value
+        if self.operator == "=":
+            return lambda value: value == expected
+        if self.operator == "!=":
+            return lambda value: value != expected
+        pattern = compile_pattern(expected)
+        if pattern is None:
+            raise QuerySyntaxError(f"invalid regular expression {expected!r} for label {self.name}")
+        if self.operator == "=~":
+            return lambda value: pattern.search(value) is not None
+        return lambda value: pattern.search(value) is None
+
+
+_OPERATORS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
+
+
+def matchers_of(selector: Any) -> tuple[Matcher, ...]:
+    """Return the matchers of a parsed vector selector, its metric name included."""
+    if selector.matchers.or_matchers:
+        raise NotSupported("`or` between label matchers is not supported")
+    found = [
+        Matcher(each.name, _OPERATORS[str(each.op).rpartition(".")[2]], each.value)
+        for each in selector.matchers.matchers
+    ]
+    if selector.name:
+        found.append(Matcher(METRIC_NAME, "=", selector.name))
+    if all(matcher.predicate()("") for matcher in found):
+        raise QuerySyntaxError("vector selector must contain at least one non-empty matcher")
+    return tuple(found)
+
+
+class LabelFilter:
+    """Tells whether labels fulfil all matchers. Decisions are remembered per label value."""
+
+    def __init__(self, matchers: tuple[Matcher, ...]) -> None:
+        self._predicates = [(matcher.name, matcher.predicate()) for matcher in matchers]
+        self._known: dict[tuple[int, str], bool] = {}
+
+    def __call__(self, labels: Labels) -> bool:
+        values = dict(labels)
+        return all(self._matches(number, values.get(name, "")) for number, (name, _) in enumerate(self._predicates))
+
+    def _matches(self, number: int, value: str) -> bool:
+        key = number, value
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._predicates[number][1](value)
+        return found

@@ -1,0 +1,29 @@
+"""Errors of a query, in Prometheus' two kinds."""
+
+from rayhistory.errors import UsageError
+
+
+class PromqlError(UsageError):
+    """Root of the errors of a query."""
+
+    error_type = "bad_data"
+    """Prometheus' `errorType`."""
+    code = "promql_invalid"
+
+
+class QuerySyntaxError(PromqlError):
+    """The query cannot be parsed, or its types do not fit."""
+
+
+class NotSupported(PromqlError):
+    """A part of PromQL that this engine does not have. The message names it."""
+
+    code = "promql_not_supported"
+
+
+class QueryFailed(PromqlError):
+    """The query is valid and fails on this data."""
+
+    error_type = "execution"
+    code = "promql_failed"
+    http_status = 422

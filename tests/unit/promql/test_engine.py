@@ -1,0 +1,141 @@
+"""PromQL: our own scripts, laws that hold for any data, limits and hostile queries."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promql import promqltest
+from promql.promqltest import Case, MemorySource, Script
+from rayhistory.promql.engine import Limits, evaluate, grid, required_samples
+from rayhistory.promql.query_errors import NotSupported, PromqlError, QueryFailed, QuerySyntaxError
+from rayhistory.promql.values import SeriesBlock, Vector, labels_of
+
+SCRIPT = Path(promqltest.__file__).with_name("engine.test")
+CASES = list(Script(SCRIPT).cases())
+
+
+@pytest.mark.parametrize(("case", "source"), CASES, ids=[f"line {case.line}" for case, _ in CASES])
+def test_own_scripts(case: Case, source: MemorySource) -> None:
+    promqltest.run(case, source)
+
+
+QUERIES = [
+    "x",
+    "rate(x[1m])",
+    "increase(x[90s])",
+    "delta(x[1m])",
+    "irate(x[1m])",
+    "changes(x[1m]) + resets(x[1m])",
+    "sum by (node) (x)",
+    "max_over_time(x[1m]) - min_over_time(x[1m])",
+    "stddev_over_time(x[1m])",
+    "quantile_over_time(0.3, x[1m])",
+    "deriv(x[1m])",
+    "topk(1, x)",
+    "x offset 30s",
+    "x and on(node) (x > 3)",
+    "max_over_time(rate(x[30s])[1m:15s])",
+    "absent(x)",
+    "x * on(node) group_left() sum by (node) (x)",
+]
+
+series = st.lists(st.one_of(st.none(), st.floats(-10, 100)), min_size=20, max_size=20)
+
+
+def source_of(rows: list[list[float | None]]) -> MemorySource:
+    """One block with gaps, as the samples of a node are stored."""
+    source = MemorySource()
+    labels = [labels_of({"__name__": "x", "node": str(number % 2), "n": str(number)}) for number in range(len(rows))]
+    present = np.array([[value is not None for value in row] for row in rows])
+    values = np.array([[value or 0.0 for value in row] for row in rows])
+    block = SeriesBlock(np.arange(20, dtype=np.int64) * 10_000, labels, values, present)
+    source.blocks = [
+        SeriesBlock(block.times, [label], block.values[n : n + 1], present[n : n + 1]) for n, label in enumerate(labels)
+    ]
+    return source
+
+
+def samples(query: str, times: "np.ndarray[tuple[int], np.dtype[np.int64]]", source: MemorySource) -> dict[object, str]:
+    value = evaluate(query, times, source).value
+    assert isinstance(value, Vector)
+    return {
+        (labels, int(times[step])): f"{value.values[row, step]:.9g}"
+        for row, labels in enumerate(value.labels)
+        for step in np.flatnonzero(value.present[row])
+    }
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@given(rows=st.lists(series, min_size=1, max_size=4))
+@settings(max_examples=15, deadline=None)
+def test_each_step_of_a_range_query_equals_an_instant_query(query: str, rows: list[list[float | None]]) -> None:
+    source = source_of(rows)
+    times = grid(0, 200_000, 17_000)
+    at_once = samples(query, times, source)
+    one_by_one: dict[object, str] = {}
+    for at in times:
+        one_by_one |= samples(query, np.array([at]), source)
+    assert at_once == one_by_one
+
+
+@given(rows=st.lists(series, min_size=2, max_size=4))
+@settings(max_examples=15, deadline=None)
+def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | None]]) -> None:
+    apart = source_of(rows)
+    together = MemorySource()
+    blocks = apart.blocks
+    values, present = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("values", "present"))
+    together.blocks = [SeriesBlock(blocks[0].times, [block.labels[0] for block in blocks], values, present)]
+    times = grid(0, 200_000, 17_000)
+    for query in QUERIES:
+        assert samples(query, times, apart) == samples(query, times, together)
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("rate(x)", QuerySyntaxError),
+        ("x[5m", QuerySyntaxError),
+        ("(" * 5000 + "x" + ")" * 5000, QuerySyntaxError),
+        ("-" * 5000 + "x", QuerySyntaxError),
+        ("x" * 100_000, QuerySyntaxError),
+        ("limit_ratio(0.5, x)", NotSupported),
+        ("info(x)", NotSupported),
+        ('x{a="b" or c="d"}', NotSupported),
+        ('count_values("", x)', None),
+        ("x @ -5", None),
+        ("topk(NaN, x)", QueryFailed),
+        ("max_over_time(x[100y:1ms])", QueryFailed),
+    ],
+)
+def test_query_that_cannot_be_served_fails_with_a_name(query: str, error: type[PromqlError] | None) -> None:
+    source = source_of([[1.0] * 20])
+    if error is None:
+        evaluate(query, np.array([100_000]), source)
+        return
+    with pytest.raises(error) as raised:
+        evaluate(query, np.array([100_000]), source)
+    assert "\n" not in str(raised.value)
+
+
+def test_samples_are_limited() -> None:
+    source = source_of([[1.0] * 20] * 4)
+    with pytest.raises(QueryFailed, match="too many samples"):
+        evaluate("x", grid(0, 200_000, 1000), source, Limits(max_samples=100))
+
+
+def test_steps_are_limited() -> None:
+    with pytest.raises(QuerySyntaxError, match="exceeded maximum resolution of 11,000 points"):
+        grid(0, 10**9, 1)
+
+
+def test_required_samples_cover_offsets_ranges_and_subqueries() -> None:
+    found = required_samples("rate(x[5m] offset 1m) + max_over_time(y[1h:1m]) + z @ 60", 3_600_000, 7_200_000)
+    assert [(each.matchers[0].value, each.start_ms, each.end_ms) for each in found] == [
+        ("x", 3_600_000 - 360_000, 7_200_000 - 60_000),
+        ("y", 3_600_000 - 3_600_000 - 300_000, 7_200_000),
+        ("z", 60_000 - 300_000, 60_000),
+    ]
