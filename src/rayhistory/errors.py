@@ -1,7 +1,7 @@
 """Every exception that the project raises on purpose, each with a stable code and an HTTP status.
 
 RayHistoryError
-├── UsageError              invalid input: one line, exit code 2
+├── UsageError              invalid input; `rayhistory` prints one line and exits with 2
 │   ├── InvalidSetting      a setting that cannot work, found at start
 │   ├── NoSessionSelected   neither the path nor the cookies name a session
 │   ├── MethodNotAllowed    anything but GET and HEAD
@@ -11,9 +11,9 @@ RayHistoryError
 │   └── LogNotFound
 ├── StoreError              an operation on the object store failed
 │   ├── ObjectNotFound
-│   ├── ObjectExists        a conditional create came second
+│   ├── ObjectExists        create-if-absent found an object
 │   ├── StoreDenied
-│   └── StoreUnavailable    retry later; never the same as "empty"
+│   └── StoreUnavailable    retry later; never treat it as an empty result
 │       ├── StoreThrottled  the store is overloaded, or asks for fewer requests
 │       └── BucketNotFound  the bucket or container is missing, not the object
 ├── AccessError
@@ -23,12 +23,12 @@ RayHistoryError
 │   ├── AccessCheckFailed   the check itself failed: access is denied until it works
 │   ├── RateLimited
 │   ├── HostNotAllowed      a Host header that is not in --allowed-hosts
-│   └── OriginNotAllowed    a page of another site
+│   └── OriginNotAllowed    an Origin header of another site
 ├── KubernetesError         a call to the Kubernetes API failed
 ├── HeadError               the dashboard of a live cluster replied with an error
 │   └── HeadUnavailable     it did not reply
-├── SessionNotIndexed       the fold is still running
-├── IndexFailed             the fold ended with an error
+├── SessionNotIndexed       the index is still being built
+├── IndexFailed             building the index failed
 └── IndexDamaged            an index that cannot be trusted: rebuild it
 """
 
@@ -66,7 +66,7 @@ class NoSessionSelected(UsageError):
 
 
 class MethodNotAllowed(UsageError):
-    """An HTTP method that would change something."""
+    """The server is read-only: only GET and HEAD are allowed."""
 
     code = "method_not_allowed"
     http_status = 405

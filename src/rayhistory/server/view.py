@@ -40,9 +40,9 @@ class SessionView:
         )
 
     async def dashboard_response(self, uri: str) -> dict[str, Any]:
-        """Return the last stored dashboard response for this URI, decoded; empty if there is none or it is no object.
+        """Return the last stored response for this URI as a dict; empty if none is stored or it is no JSON object.
 
-        KubeRay's collector stores a URI with and without a slash at the end under the same name.
+        A slash at the end is ignored, because KubeRay's collector stores both spellings under one name.
         """
         path, mark, query = uri.partition("?")
         spellings = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))

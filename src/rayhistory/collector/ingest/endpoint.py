@@ -116,7 +116,7 @@ class IngestEndpoint:
             raise _Refused(503, str(error), "spool") from None
         if self._refusing:
             self._refusing = False
-            log.info("accepting events again")
+            log.info("spool is writable again, accepting events")
 
     async def _read(self, receive: Receive, content_length: int, incoming: IncomingBody) -> tuple[bytes, bool]:
         """Return the body and True, or a sample of it and False when it is too large.

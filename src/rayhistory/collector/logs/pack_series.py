@@ -79,7 +79,7 @@ class PackSeries:
             self.tailer.scan(self._number)
 
     def unshipped(self) -> list[str]:
-        """Scan, and list the files with bytes that are in no pack."""
+        """Scan the log directory and list the files that have bytes in no pack yet."""
         with self._lock:
             self.tailer.scan(self._number)
             return list(self.tailer.unshipped())

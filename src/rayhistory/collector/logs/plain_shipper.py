@@ -154,7 +154,9 @@ class PlainShipper:
 
     def _report_failure(self, file: LocalLogFile, error: Exception) -> None:
         self._telemetry.upload_retries.labels("logs").inc()
-        log.warning("log file upload failed", extra={"file": file.name, "reason": str(error)})
+        log.warning(
+            "log file upload failed, retrying at the next flush", extra={"file": file.name, "reason": str(error)}
+        )
 
 
 @contextmanager

@@ -96,7 +96,9 @@ class SessionRecord:
         stored = await self._store.get_range(self._layout.start_key(self._ref), 0, MAX_RECORD_BYTES)
         earlier = read_record(stored, StartRecord)
         if earlier is None:
-            log.warning("cannot read start.json, overwriting it", extra={"session": self._ref.session})
+            log.warning(
+                "cannot read the start record of the session, rewriting it", extra={"session": self._ref.session}
+            )
         else:
             self._start.started_ms = earlier.started_ms
             self._start.node_id = self._start.node_id or earlier.node_id

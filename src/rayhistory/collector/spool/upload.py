@@ -137,7 +137,10 @@ class Uploader:
         return True
 
     async def _discard_lost(self, segment: Segment) -> None:
-        log.error("segment vanished before it was uploaded, its events are lost", extra={"path": str(segment.path)})
+        log.error(
+            "segment file is missing before its upload, events that are in no pack are lost",
+            extra={"path": str(segment.path)},
+        )
         self._telemetry.lost_count += segment.events
         await self._spool.discard(segment, stored=0, complete=False)
 

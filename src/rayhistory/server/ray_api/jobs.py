@@ -120,7 +120,7 @@ async def tail(socket: WebSocket) -> None:
         await socket.close()
     elif isinstance(failure, RayHistoryError):
         log.warning(
-            "job output could not be read, closing the connection",
+            "cannot read job log, closing the WebSocket",
             extra={"path": socket.url.path, "reason": str(failure)},
         )
     elif not isinstance(failure, asyncio.CancelledError | WebSocketDisconnect):
