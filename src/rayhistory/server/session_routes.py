@@ -2,7 +2,14 @@
 
 from starlette.routing import BaseRoute
 
-from rayhistory.server.history_api import dashboard_versions, metric_points, overview, session_gaps, table_rows
+from rayhistory.server.history_api import (
+    dashboard_versions,
+    metric_points,
+    overview,
+    prometheus,
+    session_gaps,
+    table_rows,
+)
 from rayhistory.server.ray_api import (
     actors,
     chrome_trace,
@@ -27,6 +34,7 @@ SESSION_ROUTES: list[BaseRoute] = [
     *dashboard_versions.ROUTES,
     *grafana.ROUTES,
     *overview.ROUTES,
+    *prometheus.ROUTES,
     *session_gaps.ROUTES,
     *table_rows.ROUTES,
     *state.ROUTES,

@@ -3,22 +3,22 @@
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError
 from rayhistory.server.http.error_responses import code_of_status, plain_error_response
-from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT
+from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, is_prometheus_form
 
 
 class ReadOnlyMiddleware:
-    """Refuse every method but GET and HEAD before a route sees it, except sign-in and sign-out."""
+    """Refuse every method but GET and HEAD before a route sees it, except sign-in, sign-out and PromQL in a form."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and not is_sign_in_or_out(scope):
+        if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and not _takes_post(scope):
             error = MethodNotAllowed(f"{scope['method']} is not allowed: the history server is read-only")
             response = plain_error_response(scope["path"], error)
             response.headers["Allow"] = "GET, HEAD"
@@ -27,9 +27,17 @@ class ReadOnlyMiddleware:
         await self._app(scope, receive, send)
 
 
-def is_sign_in_or_out(scope: Scope) -> bool:
+def _takes_post(scope: Scope) -> bool:
+    """Return whether this is a POST that changes nothing in the store. The Origin is checked before."""
     path: str = scope["path"]
-    return scope["method"] == "POST" and (path == LOGOUT or path.endswith(AUTHENTICATE))
+    if scope["method"] != "POST":
+        return False
+    return path == LOGOUT or path.endswith(AUTHENTICATE) or (is_prometheus_form(path) and _has_form(scope))
+
+
+def _has_form(scope: Scope) -> bool:
+    content_type = Headers(scope=scope).get("content-type", "")
+    return content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
 
 
 class ErrorMiddleware:

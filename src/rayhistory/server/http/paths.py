@@ -2,6 +2,10 @@
 
 HISTORY_API = "/api/history/"
 """Prefix of our own API, at the root and below each session."""
+PROMETHEUS_API = "/prometheus/api/v1/"
+"""Prefix of Prometheus' HTTP API below each session."""
+PROMETHEUS_FORMS = ("query", "query_range", "labels", "series")
+"""Endpoints of Prometheus' API that also take their parameters as a form, because queries can be long."""
 LOGIN, LOGOUT = "/login", "/logout"
 AUTHENTICATION_MODE, AUTHENTICATE = "/api/authentication_mode", "/api/authenticate"
 """Ray's sign-in protocol, at the root and below each session."""
@@ -11,6 +15,10 @@ PUBLIC = ("/livez", "/readyz", "/readz", "/metrics", "/assets/")
 
 def is_history_api(path: str) -> bool:
     return HISTORY_API in path
+
+
+def is_prometheus_form(path: str) -> bool:
+    return path.endswith(tuple(PROMETHEUS_API + name for name in PROMETHEUS_FORMS))
 
 
 def is_frontend_file(path: str) -> bool:
