@@ -1,11 +1,10 @@
 """Trusted reverse proxies (X-Forwarded-*)."""
 
-import ipaddress
 from collections.abc import Iterable
 
 from starlette.requests import HTTPConnection
 
-from rayhistory.errors import InvalidSetting
+from rayhistory.networks import Networks, parse_ip
 
 _MAX_ADDRESS_CHARS = 64
 
@@ -14,21 +13,13 @@ class TrustedProxies:
     """Networks whose X-Forwarded-For and X-Forwarded-Proto headers are believed."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        try:
-            self._networks = [ipaddress.ip_network(address, strict=False) for address in addresses]
-        except ValueError as error:
-            raise InvalidSetting(f"--trusted-proxies: {error}") from None
+        self.networks = Networks(addresses, "--trusted-proxies")
 
     def trusts(self, connection: HTTPConnection) -> bool:
         return bool(connection.client) and self.contains(connection.client.host)  # type: ignore[union-attr]
 
     def contains(self, address: str) -> bool:
-        try:
-            peer = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        mapped = getattr(peer, "ipv4_mapped", None)
-        return any((mapped or peer) in network for network in self._networks)
+        return parse_ip(address) in self.networks
 
     def client_address(self, connection: HTTPConnection) -> str:
         """Return the visitor's address: behind trusted proxies, the last hop that is not one of them."""

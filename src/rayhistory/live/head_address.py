@@ -1,11 +1,16 @@
-"""The address of a live cluster's dashboard, and which addresses are allowed."""
+"""The address of a live cluster's dashboard, and which registered addresses are used."""
 
-import ipaddress
+import asyncio
 import socket
 import ssl
 from urllib.parse import urlsplit
 
 import msgspec
+
+from rayhistory.networks import Networks, parse_ip
+
+_RESOLVE_TIMEOUT_S = 5.0
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HeadAddress(msgspec.Struct, frozen=True):
@@ -14,33 +19,49 @@ class HeadAddress(msgspec.Struct, frozen=True):
     url: str
     headers: dict[str, str] = {}
     verify: ssl.SSLContext | bool = True
+    ip: str = ""
+    """Connect to this address and resolve nothing; empty for names that Kubernetes resolves."""
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def connect_url(self) -> str:
+        """The URL with the checked address in place of the name, so that no later lookup gives another one."""
+        if not self.ip:
+            return self.url
+        parts = urlsplit(self.url)
+        ip = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"{parts.scheme}://{ip}:{parts.port or _DEFAULT_PORTS[parts.scheme]}"
 
 
-def is_allowed_head_url(url: str) -> bool:
-    """Reject URLs that are no plain origin, and the link-local addresses of cloud metadata services.
+async def resolve_registered_head(url: str, networks: Networks) -> HeadAddress | None:
+    """Resolve a URL from a collector's record once; None unless it is a plain origin inside of these networks.
 
-    Anyone who can write to the store can write such a URL into a collector's record.
+    Whoever can write to the store can write such a URL, and the name in it may resolve to another address each time.
     """
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        return False
-    has_more = parts.path or parts.query or parts.username
-    if parts.scheme not in ("http", "https") or not host or not host.isascii() or has_more:
-        return False
-    ip = _ip_address(host)
-    return not (ip and (ip.is_link_local or ip.is_multicast or ip.is_unspecified))
-
-
-def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an IP address in every notation that the system's resolver accepts; None if the host is a name."""
-    try:
-        address = ipaddress.IPv6Address(host)
-        return address.ipv4_mapped or address
-    except ValueError:
-        pass
-    try:
-        return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
-    except OSError:
         return None
+    has_more = parts.path or parts.query or parts.fragment or parts.username is not None
+    if parts.scheme not in _DEFAULT_PORTS or not host or not host.isascii() or has_more:
+        return None
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
+            found = await loop.getaddrinfo(host, port or _DEFAULT_PORTS[parts.scheme], type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError):
+        return None
+    for *_, sockaddr in found:
+        ip = parse_ip(str(sockaddr[0]))
+        if ip in networks and ip and not (ip.is_link_local or ip.is_multicast or ip.is_unspecified):
+            return HeadAddress(url, ip=str(ip))
+    return None

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -61,7 +62,7 @@ class HeadProxy:
     def __init__(self, *, read_timeout: float = _READ_TIMEOUT_S) -> None:
         self._read_timeout = read_timeout
         # An OrderedDict and no LruCache: clients that are dropped must be closed, which has to be awaited.
-        self._clients: OrderedDict[str, _HeadClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, str], _HeadClient] = OrderedDict()
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -70,7 +71,7 @@ class HeadProxy:
     async def get(self, address: HeadAddress, path: str, token: str = "") -> httpx.Response:
         """Read a small response into memory."""
         async with self._client(address) as http:
-            request = http.build_request("GET", address.url + path, headers=_head_headers(address, token))
+            request = _build_request(http, address, "GET", path, headers=_head_headers(address, token))
             return await _send_small(http, request)
 
     async def sign_in(self, address: HeadAddress, token: str) -> Response:
@@ -85,8 +86,8 @@ class HeadProxy:
             else:
                 headers = {"Authorization": f"Bearer {token}"}
                 async with self._client(address) as http:
-                    url = f"{address.url}/api/authenticate"
-                    response = await _send_small(http, http.build_request("POST", url, headers=headers, json={}))
+                    request = _build_request(http, address, "POST", "/api/authenticate", headers=headers, json={})
+                    response = await _send_small(http, request)
         except httpx.HTTPError as error:
             return _unavailable_response(error)
         return PlainTextResponse(response.text[:_MAX_SIGN_IN_CHARS], response.status_code)
@@ -112,13 +113,15 @@ class HeadProxy:
         forwarded = [(name, value) for name, value in scope["headers"] if name in _REQUEST_HEADERS]
         headers = [*forwarded, *_head_headers(address, token)]
         query = scope["query_string"].decode("latin-1")
-        url = address.url + quote(path) + (f"?{query}" if query else "")
+        path_and_query = quote(path) + (f"?{query}" if query else "")
         following = _LOG_STREAM in path
         timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=None if following else self._read_timeout)
         started = False
         try:
             async with self._client(address, following=following) as http:
-                request = http.build_request(scope["method"], url, headers=headers, timeout=timeout)
+                request = _build_request(
+                    http, address, scope["method"], path_and_query, headers=headers, timeout=timeout
+                )
                 response = await http.send(request, stream=True)
                 try:
                     status = response.status_code
@@ -146,11 +149,13 @@ class HeadProxy:
         """Relay the head's messages to the visitor, and nothing in the other direction."""
         url = "ws" + address.url.removeprefix("http") + quote(path)
         tls = address.verify if url.startswith("wss") and isinstance(address.verify, ssl.SSLContext) else None
+        checked: dict[str, Any] = {"host": address.ip} if address.ip else {}
         try:
             head = await connect(
                 url, additional_headers=_head_headers(address, token), ssl=tls, open_timeout=_CONNECT_TIMEOUT_S,
                 ping_interval=None, max_size=_MAX_MESSAGE_BYTES, max_queue=1, close_timeout=1, proxy=None,
                 compression=None,  # Ray loses compressed messages
+                **checked,
             )  # fmt: skip
         except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
             await socket.send_denial_response(_unavailable_response(error))
@@ -172,10 +177,11 @@ class HeadProxy:
     @asynccontextmanager
     async def _client(self, address: HeadAddress, *, following: bool = False) -> AsyncIterator[httpx.AsyncClient]:
         """Take one of the head's connection slots."""
-        client = self._clients.get(address.url)
+        key = address.url, address.ip
+        client = self._clients.get(key)
         if client is None:
-            client = self._clients[address.url] = _HeadClient(address)
-        self._clients.move_to_end(address.url)
+            client = self._clients[key] = _HeadClient(address)
+        self._clients.move_to_end(key)
         slots = client.follower_slots if following else client.request_slots
         try:
             async with asyncio.timeout(_SLOT_TIMEOUT_S):
@@ -192,6 +198,17 @@ class HeadProxy:
         while len(self._clients) > _MAX_HEADS:
             _, client = self._clients.popitem(last=False)
             await client.http.aclose()
+
+
+def _build_request(
+    http: httpx.AsyncClient, address: HeadAddress, method: str, path: str, *, headers: Any, **options: Any
+) -> httpx.Request:
+    """Build a request to the address's checked IP, if it has one, under the name in its URL."""
+    request = http.build_request(method, address.connect_url + path, headers=headers, **options)
+    if address.ip:
+        request.headers["Host"] = address.authority
+        request.extensions = {**request.extensions, "sni_hostname": address.host}
+    return request
 
 
 async def _send_small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:

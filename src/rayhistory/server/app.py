@@ -24,6 +24,7 @@ from rayhistory.index.service.overlay import index_store
 from rayhistory.kubernetes_api import open_kubernetes
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
+from rayhistory.networks import Networks
 from rayhistory.server import kuberay
 from rayhistory.server.history_api import cluster_list, openapi, session_list
 from rayhistory.server.history_api.session_listing import SessionListing
@@ -56,10 +57,13 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     catalog = SessionCatalog.from_settings(store, layout, settings, *([discovery.has_cluster] if discovery else []))
     live = LiveSessions(
         catalog, discovery, kubernetes, HeadProxy() if settings.live else None,
+        registered_networks=Networks(settings.live_networks, "--live-networks"),
         through_api=settings.use_kubernetes_proxy, pass_own_tokens=settings.use_auth_token_mode,
     )  # fmt: skip
     frontends = Frontends(settings.dashboard_dir)
-    stored_session = Router([*SESSION_ROUTES, *gaps_page.ROUTES, *frontend_routes(frontends)], default=not_found)
+    session_routes = [*SESSION_ROUTES, *gaps_page.ROUTES, *frontend_routes(frontends)]
+    # The router below a session does not know the session's path, so its redirects would lead out of the session.
+    stored_session = Router(session_routes, redirect_slashes=False, default=not_found)
     session = LiveRouter(stored_session, SESSION_ROUTES, frontends)
     request_metrics = RequestMetrics()
 
@@ -110,6 +114,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         lifespan=lifespan,
     )
     app.router.default = not_found  # a Mount does not match a path with a line break
+    app.router.redirect_slashes = False  # Starlette builds the Location from the Host header
     app.state.admission = Admission(access, TrustedProxies(settings.trusted_proxies), rate_limit=settings.rate_limit)
     app.state.live = live
     app.state.store_url = store.url

@@ -1,7 +1,8 @@
 """Live clusters: find them, join them with the sessions in the store, and find their heads for the session `live`.
 
-A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. The address of its dashboard comes
-from Kubernetes or from that collector's record. If none is usable, `live` is the newest session in the store.
+A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. Where Kubernetes is watched, it alone
+names the address of a dashboard. Elsewhere the collector's record does, within the networks that the operator allows:
+whoever writes that record chooses the address. If none is usable, `live` is the newest session in the store.
 """
 
 import hashlib
@@ -17,12 +18,13 @@ from rayhistory.access.modes.none import OpenAccess
 from rayhistory.access.visitor import bearer, token_of
 from rayhistory.errors import InvalidToken, NotSignedIn, SessionNotFound
 from rayhistory.kubernetes_api import KubernetesApi
-from rayhistory.live.head_address import HeadAddress, is_allowed_head_url
+from rayhistory.live.head_address import HeadAddress, resolve_registered_head
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_resources import RUNNING as CLUSTER_RUNNING
 from rayhistory.live.kubernetes_resources import RayClusterResource
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.lru import LruCache
+from rayhistory.networks import Networks
 from rayhistory.server.history_api.api_types import ClusterSummary
 from rayhistory.server.http.admission import admission_of, visitor_of
 from rayhistory.server.http.paths import AUTHENTICATE
@@ -44,6 +46,11 @@ class Head(msgspec.Struct, frozen=True):
     ray_version: str | None = None
 
 
+class _RegisteredHead(msgspec.Struct, frozen=True):
+    address: HeadAddress | None
+    """None if the registered address must not be used."""
+
+
 class LiveSessions:
     """Live clusters and their heads; `proxy` is None unless `--live` allows requests to heads."""
 
@@ -54,6 +61,7 @@ class LiveSessions:
         kubernetes: KubernetesApi | None,
         proxy: HeadProxy | None,
         *,
+        registered_networks: Networks,
         through_api: bool = False,
         pass_own_tokens: bool = False,
     ) -> None:
@@ -61,9 +69,10 @@ class LiveSessions:
         self.proxy = proxy
         self._catalog = catalog
         self._kubernetes = kubernetes
+        self._registered_networks = registered_networks
         self._through_api = through_api
         self._pass_own_tokens = pass_own_tokens
-        self._verified: LruCache[tuple[str, str], bool] = LruCache(_MAX_VERIFIED_HEADS)
+        self._verified: LruCache[tuple[SessionRef, str], _RegisteredHead] = LruCache(_MAX_VERIFIED_HEADS)
 
     def _reads_head(self, selection: Selection) -> bool:
         return self.proxy is not None and selection.session == LIVE and selection.as_of_ms is None
@@ -72,11 +81,11 @@ class LiveSessions:
         """Find the head to read a session from; None if it has to be read from the store."""
         if self.proxy is None or not self._reads_head(selection):
             return None
+        if self.discovery is None:
+            return await self._registered_head(self.proxy, selection, token)
         cluster = self._discovered(selection)
-        if cluster:
-            usable = cluster.state == CLUSTER_RUNNING and cluster.service
-            return Head(self._address_in_kubernetes(cluster), token, cluster.ray_version) if usable else None
-        return await self._recorded_head(self.proxy, selection, token)
+        usable = cluster and cluster.state == CLUSTER_RUNNING and cluster.service
+        return Head(self._address_in_kubernetes(cluster), token, cluster.ray_version) if cluster and usable else None
 
     async def live_session_ref(self, selection: Selection, connection: HTTPConnection) -> SessionRef | None:
         """Return the cluster that a selection of `live` means; None unless it is read from its head."""
@@ -102,7 +111,7 @@ class LiveSessions:
             return HeadAddress(api.server + path, api.headers(), api.verify)
         return HeadAddress(f"http://{cluster.service}.{cluster.namespace}.svc:{cluster.port}")
 
-    async def _recorded_head(self, proxy: HeadProxy, selection: Selection, token: str) -> Head | None:
+    async def _registered_head(self, proxy: HeadProxy, selection: Selection, token: str) -> Head | None:
         """Use the address in the collector's record, after the dashboard there confirmed the session's name."""
         try:
             if selection.owner_kind:
@@ -114,30 +123,31 @@ class LiveSessions:
         start = await self._catalog.start(entry)
         if not start or not start.dashboard_address or not entry.recorded or self._catalog.state(entry) != RUNNING:
             return None
-        url = start.dashboard_address.rstrip("/")
-        if not is_allowed_head_url(url):
-            return None
-        address = HeadAddress(url)
-        is_head = await self._has_session(proxy, address, entry.ref.session, token)
-        return Head(address, token, start.ray_version) if is_head else None
+        address = await self._verified_address(proxy, entry.ref, start.dashboard_address.rstrip("/"), token)
+        return Head(address, token, start.ray_version) if address else None
 
-    async def _has_session(self, proxy: HeadProxy, address: HeadAddress, session: str, token: str) -> bool:
-        """Ask the dashboard at this address for its session name, and cache the outcome."""
-        verified = self._verified.get((address.url, session))
+    async def _verified_address(self, proxy: HeadProxy, ref: SessionRef, url: str, token: str) -> HeadAddress | None:
+        """Resolve and check a registered address, and cache the outcome: later requests use the same IP address."""
+        verified = self._verified.get((ref, url))
         if verified is not None:
-            return verified
+            return verified.address
+        address = await resolve_registered_head(url, self._registered_networks)
+        if address and await self._is_name_shared(ref):
+            address = None
         try:
-            response = await proxy.get(address, "/api/version", token)
-            if response.status_code in (401, 403):
-                error = InvalidToken if response.status_code == 403 else NotSignedIn
-                raise error(response.text[:_MAX_ERROR_CHARS])
-            verified = response.status_code == 200 and response.json().get("session_name") == session
+            if address and not await _has_session(proxy, address, ref.session, token):
+                address = None
         except httpx.PoolTimeout:
-            return False  # the limit of connections was reached, which says nothing about the head
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, RecursionError):
-            verified = False
-        self._verified.put((address.url, session), verified, ttl=_VERIFIED_TTL_S if verified else _MISMATCH_TTL_S)
-        return verified
+            return None  # the limit of connections was reached, which says nothing about the head
+        self._verified.put((ref, url), _RegisteredHead(address), ttl=_VERIFIED_TTL_S if address else _MISMATCH_TTL_S)
+        return address
+
+    async def _is_name_shared(self, ref: SessionRef) -> bool:
+        """Return True if another cluster has a session of this name: one of the two records is a forgery or a copy."""
+        return any(
+            entry.ref.session == ref.session and entry.ref.identity != ref.identity
+            for entry in await self._catalog.entries()
+        )
 
     def head_token(self, connection: HTTPConnection, selection: Selection) -> str:
         """Return the visitor's token for this cluster; their token for this server only if the operator allows it."""
@@ -216,6 +226,22 @@ class LiveSessions:
             await self.discovery.close()
         if self.proxy:
             await self.proxy.close()
+
+
+async def _has_session(proxy: HeadProxy, address: HeadAddress, session: str, token: str) -> bool:
+    """Ask a dashboard for its session name, first without the token: a head that needs none must not see it."""
+    try:
+        response = await proxy.get(address, "/api/version")
+        if response.status_code in (401, 403) and token:
+            response = await proxy.get(address, "/api/version", token)
+        if response.status_code in (401, 403):
+            error = InvalidToken if response.status_code == 403 else NotSignedIn
+            raise error(response.text[:_MAX_ERROR_CHARS])
+        return response.status_code == 200 and response.json().get("session_name") == session
+    except httpx.PoolTimeout:
+        raise
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, RecursionError):
+        return False
 
 
 def live_of(connection: HTTPConnection) -> LiveSessions:

@@ -389,6 +389,11 @@ class Settings:
         False, "serve /s/…/live/ from the dashboards of running clusters", _SERVER_AND_CLI, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
+    live_networks: tuple[str, ...] = _setting(
+        ("127.0.0.0/8", "::1"), "with --live and without Kubernetes: read only dashboards at these addresses and "
+        "networks, whatever address a collector registered, separated by commas", _SERVER_AND_CLI, parse=parse_list,
+        metavar="NETWORKS",
+    )  # fmt: skip
     kubeconfigs: str = _setting(
         "", "kubeconfig file for the Kubernetes API (default: the pod's service account, if there is one)", _SERVER,
         metavar="FILE",

@@ -139,11 +139,8 @@ def test_other_cluster_at_the_registered_address_is_not_shown(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "address",
-    ["http://169.254.169.254", "http://[fe80::1]:80", "http://[::ffff:169.254.169.254]",
-     "http://[::ffff:a9fe:a9fe]:80", "http://2852039166", "http://0xa9fea9fe", "http://169.254.43518", "http://0",
-     "http://169.254.169.254.", "http://\uff11\uff16\uff19.254.169.254", "ftp://head",
-     "http://0.0.0.0:1", "http://u:p@head", "http://h/path",
-     "http://head:99999", "file:///etc/passwd", "//head", "http://"],
+    ["http://169.254.169.254", "http://2852039166", "http://169.254.43518", "http://0", "http://169.254.169.254.",
+     "http://10.0.0.1:8265", "http://head.invalid", "http://u:p@head", "http://h/path", "file:///etc/passwd"],
 )  # fmt: skip
 def test_disallowed_addresses_are_never_requested(tmp_path: Path, address: str) -> None:
     register_head(tmp_path, address)

@@ -20,6 +20,7 @@ from rayhistory.live import kubernetes_watch
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_resources import parse_cluster, parse_owner
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
+from rayhistory.networks import Networks
 from rayhistory.server.live_sessions import LiveSessions
 from rayhistory.server.resolve import Selection
 from rayhistory.sessions import Layout
@@ -221,7 +222,9 @@ def test_head_address_is_its_service_in_its_namespace(api: str, double: Kubernet
         catalog = SessionCatalog(LocalStore(tmp_path), Layout(""), 120)
 
         async def url(namespace: str, name: str, session: str = LIVE, *, through: bool = False) -> str | None:
-            live = LiveSessions(catalog, discovery, kubernetes, proxy, through_api=through)
+            live = LiveSessions(
+                catalog, discovery, kubernetes, proxy, registered_networks=Networks((), ""), through_api=through
+            )
             head = await live.head(Selection(namespace, name, session))
             return head.address.url if head else None
 
