@@ -29,7 +29,8 @@ class FakeDashboard:
 
 
 @contextmanager
-def run_dashboard() -> Iterator[FakeDashboard]:
+def run_dashboard(token: str = "") -> Iterator[FakeDashboard]:
+    """Run a dashboard; with a token, it requires that."""
     dashboard = FakeDashboard()
     active_threads: set[int] = set()
 
@@ -42,7 +43,8 @@ def run_dashboard() -> Iterator[FakeDashboard]:
             dashboard.headers.append(dict(self.headers))
             uri = self.path.replace("?nocache=1", "").replace("&nocache=1", "")
             body = json.dumps(dashboard.responses.get(uri)).encode()
-            self.send_response(200 if uri in dashboard.responses else 500)
+            denied = token and self.headers.get("x-ray-authorization") != f"Bearer {token}"
+            self.send_response(401 if denied else 200 if uri in dashboard.responses else 500)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             active_threads.discard(threading.get_ident())

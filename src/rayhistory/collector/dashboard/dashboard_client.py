@@ -1,6 +1,7 @@
 """HTTP client for the Ray Dashboard of the session that is collected."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from rayhistory.settings import Settings
 _PROJECTED_TOKEN = Path("/var/run/secrets/ray.io/serviceaccount/token")
 _LARGE_BODY_BYTES = 2**20
 _MAX_BODY_BYTES = 64 * 2**20
+_MAX_VERSION_BYTES = 2**16
+_UNAUTHENTICATED = "authentication"
 _TIMEOUT_S = 30.0  # the first request about Serve, Data or Train starts a driver inside Ray
 
 
@@ -48,18 +51,32 @@ class DashboardClient:
         await self._http.aclose()
 
     async def verify(self) -> tuple[str, bytes]:
-        """Return Ray's version and the response; raise DashboardError if this is another cluster's dashboard."""
+        """Return Ray's version and the response; raise DashboardError if this is another cluster's dashboard.
+
+        Every version of Ray that exports events reports its session's name, so a response without it is no dashboard.
+        """
         try:
-            body = await self.get("/api/version")
+            body = await self._get_version()
             version = msgspec.json.decode(body, type=_Version)
         except (DashboardError, msgspec.MsgspecError) as error:
             await self._switch_address()
             raise DashboardError(str(error)) from None
-        if version.session_name and version.session_name != self._session:
+        if version.session_name != self._session:
             await self._switch_address()
             raise DashboardError("other session")
         self.verified = True
         return version.ray_version, body
+
+    async def _get_version(self) -> bytes:
+        """Ask without the token first: a process that does not require it must not see it."""
+        try:
+            return b"".join([chunk async for chunk in self._stream("/api/version", {}, _MAX_VERSION_BYTES)])
+        except DashboardError as error:
+            if str(error) != _UNAUTHENTICATED:
+                raise
+        return b"".join(
+            [chunk async for chunk in self._stream("/api/version", await self._authorization(), _MAX_VERSION_BYTES)]
+        )
 
     async def _switch_address(self) -> None:
         logged = await asyncio.to_thread(self._logged_address)
@@ -92,13 +109,23 @@ class DashboardClient:
 
     async def stream(self, uri: str) -> AsyncGenerator[bytes, None]:
         """Yield the body of a 200 in chunks."""
+        async for chunk in self._stream(uri, await self._authorization()):
+            yield chunk
+
+    async def _stream(
+        self, uri: str, headers: dict[str, str], max_bytes: float = math.inf
+    ) -> AsyncGenerator[bytes, None]:
+        size = 0
         try:
-            async with self._http.stream("GET", self.address + uri, headers=await self._authorization()) as response:
+            async with self._http.stream("GET", self.address + uri, headers=headers) as response:
                 if response.status_code in {401, 403}:
-                    raise DashboardError("authentication")
+                    raise DashboardError(_UNAUTHENTICATED)
                 if response.status_code != 200:
                     raise DashboardError(f"status {response.status_code}")
                 async for chunk in response.aiter_bytes():
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise DashboardError("too large")
                     yield chunk
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self.verified = False

@@ -16,6 +16,7 @@ import msgspec
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.node_id import find_node_id
 from rayhistory.collector.session.ray_files import read_start
+from rayhistory.networks import parse_ip
 from rayhistory.sessions.ref import is_session_name
 
 log = logging.getLogger(__name__)
@@ -99,9 +100,27 @@ def _has_recent_writes(logs: Path) -> bool:
 
 
 def find_dashboard_address(directory: Path) -> str | None:
-    """Return the address that the session's dashboard has logged."""
-    addresses = _DASHBOARD_LINE.findall(read_start(directory / "logs" / "dashboard.log"))
-    return f"http://{addresses[-1].decode()}" if addresses else None
+    """Return the address that the session's dashboard has logged, if it is one of this machine.
+
+    Any job can write to that log, and the cluster's token is sent to the address.
+    """
+    logged = [match.decode() for match in _DASHBOARD_LINE.findall(read_start(directory / "logs" / "dashboard.log"))]
+    return next((f"http://{address}" for address in reversed(logged) if _is_local(address.rpartition(":")[0])), None)
+
+
+def _is_local(host: str) -> bool:
+    """Return True for loopback and for the addresses of this pod's interfaces, which only they can be bound to."""
+    ip = parse_ip(host.strip("[]"))
+    if ip is None or ip.is_unspecified or ip.is_multicast:
+        return False
+    if ip.is_loopback:
+        return True
+    try:
+        with socket.socket(socket.AF_INET6 if ip.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(ip), 0))
+    except OSError:
+        return False
+    return True
 
 
 def metrics_port(directory: Path, node: str) -> int | None:

@@ -134,6 +134,28 @@ def test_dashboard_address_is_found_in_its_log(session: Path) -> None:
     assert find_dashboard_address(session) == "http://127.0.0.1:8266"
 
 
+@pytest.mark.parametrize(
+    "address", ["192.0.2.1:80", "evil.example:80", "0.0.0.0:80", "[::]:80", "169.254.169.254:80", "2130706433:80"]
+)
+def test_logged_dashboard_address_of_another_machine_is_ignored(session: Path, address: str) -> None:
+    log = session / "logs" / "dashboard.log"
+    log.write_text(f"Dashboard head http address: {address}\n")
+    assert find_dashboard_address(session) is None
+    log.write_text(f"Dashboard head http address: [::1]:8266\nDashboard head http address: {address}\n")
+    assert find_dashboard_address(session) == "http://[::1]:8266"
+
+
+def test_logged_dashboard_address_of_an_own_interface_is_used(session: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
+        except OSError:
+            pytest.skip("this machine has only loopback")
+        own = probe.getsockname()[0]
+    (session / "logs" / "dashboard.log").write_text(f"Dashboard head http address: {own}:8265\n")
+    assert find_dashboard_address(session) == f"http://{own}:8265"
+
+
 def test_metrics_port_is_found_in_the_port_file_of_the_node(session: Path) -> None:
     assert metrics_port(session, NODE) is None
     for text, port in (("40099", 40099), ("-1", None), ("x", None), ("99999", None), ("0", None)):
