@@ -112,7 +112,8 @@ async def _select(request: Request, selection: Selection) -> Response:
             raise
         return _selected_response(cluster, LIVE)
     await resolver.view(selection)
-    return _selected_response(entry.ref, entry.ref.session)
+    is_live = selection.session == LIVE and (live.has_cluster(selection) or resolver.catalog.state(entry) == RUNNING)
+    return _selected_response(entry.ref, LIVE if is_live else entry.ref.session)
 
 
 def _selected_response(ref: SessionRef, session: str) -> Response:

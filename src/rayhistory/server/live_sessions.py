@@ -97,6 +97,10 @@ class LiveSessions:
             return SessionRef(cluster.namespace, cluster.name, LIVE, cluster.owner_kind, cluster.owner_name)
         return SessionRef(selection.namespace, selection.name, LIVE)
 
+    def has_cluster(self, selection: Selection) -> bool:
+        """Return True if Kubernetes has the selected cluster."""
+        return self._discovered(selection) is not None
+
     def _discovered(self, selection: Selection) -> RayClusterResource | None:
         if self.discovery is None:
             return None

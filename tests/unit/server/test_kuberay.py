@@ -112,7 +112,31 @@ def test_incomplete_cookies_select_nothing(client: TestClient, missing: str) -> 
     ("path", "status"),
     [("/api/jobs/unknown", 410), ("/api/nothing", 410), ("/static/js/none.js", 404), ("/api/v0/platform_events", 404)],
 )
-def test_not_found_becomes_410_except_where_ray_may_respond(client: TestClient, path: str, status: int) -> None:
+def test_not_found_becomes_410_only_for_rays_dashboard(client: TestClient, path: str, status: int) -> None:
     """A Ray dashboard in front of the server replaces a 404 by data of its own cluster."""
     client.cookies.update(SELECTED)
-    assert client.get(path).status_code == status
+    assert client.get(path, headers={"Content-Type": "application/json"}).status_code == status
+    assert client.get(path).status_code == 404
+
+
+def test_actor_has_kuberays_messages(client: TestClient) -> None:
+    client.cookies.update(SELECTED)
+    actor_id = next(iter(client.get("/logical/actors").json()["data"]["actors"]))
+    found, unknown = (client.get(f"/logical/actors/{name}").json() for name in (actor_id, "0" * 32))
+    assert (found["result"], found["msg"], found["data"]["detail"]["actorId"]) == (True, "Actor fetched.", actor_id)
+    assert unknown == {"result": False, "msg": "Actor not found.", "data": {"detail": None}}
+    client.cookies.clear()
+    rays = client.get(f"{REF.url}logical/actors/{actor_id}").json()
+    assert (rays["result"], rays["msg"]) == (True, "Actor details fetched.")
+
+
+def test_filter_on_an_unknown_column_is_400_as_in_ray(client: TestClient) -> None:
+    """KubeRay ignores the filter and responds with 200."""
+    client.cookies.update(SELECTED)
+    query = "filter_keys=statte&filter_predicates=%3D&filter_values=x"
+    assert client.get(f"/api/v0/tasks?{query}").status_code == 400
+
+
+def test_ended_cluster_entered_as_live_is_its_newest_session(client: TestClient) -> None:
+    response = client.get(f"/enter_cluster/{REF.namespace}/raycluster/{REF.cluster}/live")
+    assert (response.status_code, response.json()["session"]) == (200, REF.session)

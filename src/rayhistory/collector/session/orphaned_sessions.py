@@ -4,7 +4,8 @@
     <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the folder's name
 
 They are shipped like logs of a running session, and continue where an earlier collector stopped. When they are stored,
-a mark in the spool's directory keeps them from being shipped again unless they change.
+a mark in the spool's directory keeps them from being shipped again unless they change. Logs below `prev-logs` may have
+any session name, and are then moved to `persist-complete-logs`, as with KubeRay.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import msgspec
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.logs.walk import MAX_FILES, walk
+from rayhistory.collector.session.complete_logs import PREV_LOGS, move_to_complete_logs
 from rayhistory.collector.session.node_id import find_node_id, placeholder_node_id
 from rayhistory.collector.session.ray_discovery import RayletState, raylet_state
 from rayhistory.collector.session.session_record import put_with_retries
@@ -30,7 +32,6 @@ from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
-PREV_LOGS = "prev-logs"
 _MARKS_FOLDER = "leftovers"
 _INTERVAL_S = 60.0
 _QUIET_S = 60.0  # a starting session has no raylet yet, but recent files; a raylet writes its state every 10 s
@@ -103,13 +104,15 @@ class OrphanedSessionShipper:
             self._telemetry,
             packs_prefix=lambda: self._layout.node_packs_prefix(ref, node),
             key_of=lambda name: self._layout.log_key(ref, node, name),
-            events=self._events_of(orphan.session) if self._events_of else None,
+            events=self._events_of(orphan.session) if self._events_of and is_session_name(orphan.session) else None,
         )
-        if self._settings.role == "Head":
+        if self._settings.role == "Head" and is_session_name(orphan.session):
             metadata_key = self._layout.metadata_key(ref)
             await put_with_retries(lambda: self._store.put(metadata_key, b""), self._telemetry, "record")
         await shipper.finish()
         await asyncio.to_thread(_write_mark, self._spool, orphan, version)
+        if orphan.logs.is_relative_to(self._root / PREV_LOGS):
+            await asyncio.to_thread(move_to_complete_logs, self._root, orphan.session, orphan.node)
         log.info("logs of orphaned session stored", extra=_log_fields(orphan))
 
     def _find(self) -> Iterator[OrphanedSession]:
@@ -132,7 +135,7 @@ class OrphanedSessionShipper:
 
     def _prev_logs(self) -> Iterator[OrphanedSession]:
         for session in _folders(self._root / PREV_LOGS):
-            for node in _folders(session) if is_session_name(session.name) else ():
+            for node in _folders(session) if is_safe_component(session.name) else ():
                 if is_safe_component(node.name):
                     yield OrphanedSession(session.name, node.name, node / "logs")
 

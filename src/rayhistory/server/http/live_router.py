@@ -9,18 +9,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from rayhistory.access.visitor import cookie_header
-from rayhistory.errors import NotFound, NotSignedIn, RayHistoryError
+from rayhistory.errors import NotFound, NotSignedIn, RayHistoryError, UsageError
 from rayhistory.server.http.admission import admission_of
 from rayhistory.server.http.auth_middleware import TOKENS_DISABLED
 from rayhistory.server.http.error_responses import text_error_response
 from rayhistory.server.http.paths import AUTHENTICATE, AUTHENTICATION_MODE, HISTORY_API
+from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.live_sessions import Head, LiveSessions, head_token_cookie, live_of
+from rayhistory.server.logs.kuberay_logs import LOG_FILE, check_log_parameters
 from rayhistory.server.pages.frontend import NOT_INSTALLED, VERSION_PARAM, Frontends, index_page
 
 _RAY_PREFIXES = ("/api/", "/nodes", "/logical/", "/events", "/timezone", "/usage_stats_enabled")
-_SERVED_HERE = (HISTORY_API, "/api/grafana_health", "/api/prometheus_health", "/api/profiling_enabled")
-"""Never sent to a head. Profiling is among them because it interrupts a worker, which is more than reading."""
+_HEALTH = ("/api/grafana_health", "/api/prometheus_health")
+_SERVED_HERE = (HISTORY_API, *_HEALTH, "/api/profiling_enabled")
+"""Not sent to a head. Profiling is among them because it interrupts a worker, which is more than reading.
+
+On KubeRay's cookie routes the health paths are, as with KubeRay.
+"""
 
 
 class LiveRouter:
@@ -55,6 +61,8 @@ class LiveRouter:
             await self._document(head, connection)(scope, receive, send)
         elif not self._is_ray_route(scope):
             await self.app(scope, receive, send)
+        elif invalid := _invalid_log_request(connection):
+            await text_error_response(invalid)(scope, receive, send)
         elif scope["type"] == "websocket":
             await live.proxy.websocket(head.address, path, head.token, WebSocket(scope, receive, send))
         else:
@@ -63,6 +71,8 @@ class LiveRouter:
     def _is_ray_route(self, scope: Scope) -> bool:
         """Match Ray's routes, without dot segments that a head could resolve to another path."""
         has_dot_segments = bool({".", ".."} & {*scope["path"].split("/")})
+        if scope["rayhistory.selection"].from_cookies and scope["path"] in _HEALTH:
+            return True
         return not has_dot_segments and any(route.matches(scope)[0] is Match.FULL for route in self._ray_routes)
 
     def _document(self, head: Head, connection: HTTPConnection) -> Response:
@@ -91,3 +101,13 @@ class LiveRouter:
                 name = head_token_cookie(connection)
                 response.raw_headers.append(cookie_header(head.token, secure=secure, path=session_path, name=name))
         await response(scope, receive, send)
+
+
+def _invalid_log_request(connection: HTTPConnection) -> UsageError | None:
+    """Return the error of a request for a log file that KubeRay refuses instead of sending it to the head."""
+    if connection.scope["path"] == LOG_FILE and is_kuberay_request(connection):
+        try:
+            check_log_parameters(connection.query_params)
+        except UsageError as error:
+            return error
+    return None

@@ -14,8 +14,21 @@ _GONE = 410
 
 
 def is_ray_proxy_request(request: HTTPConnection) -> bool:
-    """Detect Ray's dashboard by its JSON content type: browsers send none without a body."""
-    return is_browser(request) and request.headers.get("content-type") == "application/json"
+    """Detect a browser behind Ray's dashboard."""
+    return is_browser(request) and came_through_ray(request)
+
+
+def came_through_ray(request: HTTPConnection) -> bool:
+    """Detect Ray's dashboard by the JSON content type that it adds: clients send none without a body."""
+    return request.headers.get("content-type") == "application/json"
+
+
+def is_kuberay_request(request: HTTPConnection) -> bool:
+    """Return True for clients of KubeRay's API: they select a session with its cookies and ask this server directly.
+
+    They get KubeRay's statuses. Ray's frontend and clients behind Ray's dashboard get Ray's.
+    """
+    return request.scope["rayhistory.selection"].from_cookies and not came_through_ray(request)
 
 
 def hide_not_found(path: str, send: Send) -> Send:

@@ -21,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rayhistory import __version__
 from rayhistory.lru import LruCache
+from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.logs.stream import empty_body, prefetch_first
 from rayhistory.server.view import SessionView
@@ -118,11 +119,12 @@ async def _compress_body(response: Response) -> CachedResponse:
 
 
 def etag_for(request: Request, view: SessionView) -> str:
-    """Name the response to a request. Browsers get redacted responses, so they have their own."""
+    """Name the response to a request. Browsers get redacted responses, and KubeRay's clients its messages."""
     manifest, selection = view.index.manifest, request.scope["rayhistory.selection"]
     key = (
         __version__, view.ref.path, manifest.generation, manifest.build, manifest.last_ns, manifest.closing, view.state,
         request.scope["path"], request.scope["query_string"], selection.as_of_ms, is_browser(request),
+        is_kuberay_request(request),
     )  # fmt: skip
     return f'W/"{hashlib.blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()}"'
 

@@ -17,7 +17,7 @@ from rayhistory.server.http.error_responses import (
     text_error_response,
 )
 from rayhistory.server.http.paths import is_frontend_file, is_history_api
-from rayhistory.server.http.ray_proxy import hide_not_found, is_ray_proxy_request
+from rayhistory.server.http.ray_proxy import came_through_ray, hide_not_found, is_ray_proxy_request
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.home_page import home_page
 from rayhistory.server.pages.message_page import error_page
@@ -86,8 +86,9 @@ class SessionCookieRouter:
                 message = {**message, "headers": [*message["headers"], *renewed]}
             await send(message)
 
-        session_scope = _session_scope(scope, selection, path, rest)
-        await self._routes(session_scope, receive, hide_not_found(path, send_with_cookies))
+        through_ray = came_through_ray(HTTPConnection(scope))
+        respond = hide_not_found(path, send_with_cookies) if through_ray else send_with_cookies
+        await self._routes(_session_scope(scope, selection, path, rest), receive, respond)
 
 
 def query_suffix(scope: Scope) -> str:

@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.index.query.query import Filter, Query
+from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, response_cache_of
 from rayhistory.server.http.responses import google_style, rest_response
 from rayhistory.server.http.session_handlers import view_route
@@ -24,7 +25,12 @@ async def actors(request: Request, view: SessionView) -> Response:
 async def actor(request: Request, view: SessionView) -> Response:
     actor_id = request.path_params["actor"]
     actors_by_id = await dashboard_actors(request, view, Filter("actor_id", "=", actor_id))
-    return rest_response("Actor details fetched.", {"detail": google_style(actors_by_id.get(actor_id.lower()))})
+    detail = google_style(actors_by_id.get(actor_id.lower()))
+    if is_kuberay_request(request):
+        return rest_response(
+            "Actor fetched." if detail else "Actor not found.", {"detail": detail}, result=bool(detail)
+        )
+    return rest_response("Actor details fetched.", {"detail": detail})
 
 
 ROUTES: list[BaseRoute] = [

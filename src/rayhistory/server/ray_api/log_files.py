@@ -14,9 +14,18 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import LogNotFound, RangeNotSatisfiable, UsageError
 from rayhistory.server.http.byte_range import parse_range, range_headers
 from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.ray_proxy import is_kuberay_request
+from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.responses import rest_failure, rest_response, text_response
 from rayhistory.server.http.session_handlers import view_route
 from rayhistory.server.logs.follow import follow, session_has_ended
+from rayhistory.server.logs.kuberay_logs import (
+    check_log_query,
+    file_of_attempt,
+    log_error_status,
+    names_in_folder,
+    unquoted_attachment,
+)
 from rayhistory.server.logs.listing import group_logs
 from rayhistory.server.logs.locate import ERR, OUT, LogQuery, LogRange, check_node, find_log, node_by_ip
 from rayhistory.server.logs.source import LogSource, start_of_last_lines
@@ -35,24 +44,36 @@ async def list_logs(request: Request, view: SessionView) -> Response:
     node_id = node_id or await node_by_ip(view, node_ip or "")
     if not node_id:
         return rest_failure(f"Cannot find matching node_id for a given node ip {node_ip}", 404)
+    glob, kuberay = query.get("glob", "*"), is_kuberay_request(request)
     try:
         files = await view.logs.files(await check_node(view, node_id))
-        groups = await asyncio.to_thread(group_logs, [file.path for file in files], query.get("glob", "*"))
+        groups = await asyncio.to_thread(group_logs, [file.path for file in files], glob)
     except (LogNotFound, UsageError) as error:
-        return rest_failure(str(error), 500, error_headers(error))
+        if kuberay and isinstance(error, LogNotFound):
+            return rest_response("", {"result": {}})
+        return rest_failure(str(error), error.http_status if kuberay else 500, error_headers(error))
+    if kuberay and not is_browser(request):  # Ray's frontend makes links from the names
+        groups = names_in_folder(groups, glob)
     return rest_response("", {"result": groups})
 
 
 async def get_log(request: Request, view: SessionView) -> Response:
-    query = request.query_params
+    query, kuberay = request.query_params, is_kuberay_request(request)
+    download_filename = query.get("download_filename") or "file.txt"
     headers = {
         "Content-Type": "text/plain",
-        "Content-Disposition": _attachment(query.get("download_filename") or "file.txt"),
+        "Content-Disposition": (unquoted_attachment(download_filename) if kuberay else None)
+        or _attachment(download_filename),
         "X-Content-Type-Options": "nosniff",
     }
     try:
+        if kuberay and request.path_params["media_type"] == "file":
+            await check_log_query(view, query)
         lines, interval = _parse_int(query, "lines", _DEFAULT_LINES), _parse_interval(query)
-        log_range = await find_log(view, await _parse_log_query(request, view))
+        log_query = await _parse_log_query(request, view)
+        if kuberay:
+            log_query = msgspec.structs.replace(log_query, filename=file_of_attempt(query))
+        log_range = await find_log(view, log_query)
         start = await _first_byte(view.logs, log_range, lines or _DEFAULT_LINES)
         log_range = msgspec.structs.replace(log_range, start=start)
         ansi = query.get("filter_ansi_code", "").lower() != "true"
@@ -66,7 +87,8 @@ async def get_log(request: Request, view: SessionView) -> Response:
             return StreamingResponse(empty_body(), 200, headers)
         return StreamingResponse(await prefetch_first(split_at_characters(blocks, ansi=ansi)), 200, headers)
     except (LogNotFound, UsageError) as error:
-        return text_response(str(error), 500, error_headers(error))
+        status = await log_error_status(view, query, error) if kuberay else 500
+        return text_response(str(error), status, error_headers(error))
 
 
 async def _file_response(request: Request, logs: LogSource, log_range: LogRange, headers: dict[str, str]) -> Response:

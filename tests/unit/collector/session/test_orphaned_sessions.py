@@ -5,6 +5,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from rayhistory.collector.session import orphaned_sessions
 from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper
 from rayhistory.server.logs.source import object_logs
@@ -56,16 +58,64 @@ def test_ended_session_is_stored_once_under_its_own_node_id(tmp_path: Path) -> N
     run_on_node(tmp_path, work)
 
 
-def test_prev_logs_of_kuberay_are_stored(tmp_path: Path) -> None:
+def test_prev_logs_of_kuberay_are_stored_and_moved(tmp_path: Path) -> None:
+    """With any session name, and then to where KubeRay's collector puts what it has stored."""
+
+    async def work(node: LogNode) -> None:
+        for session in (SESSION, "not-a-session"):
+            moved = node.ray_tmp_root / "prev-logs" / session / NODE / "logs"
+            moved.mkdir(parents=True)
+            (moved / "a.log").write_text(f"moved {session}\n")
+        (node.ray_tmp_root / "prev-logs" / "bad name" / "x" / "logs").mkdir(parents=True)
+        make_old(node.ray_tmp_root)
+        await orphan_shipper(node, role="Head").ship_all()
+        assert await node.packed_files() == {"a.log": f"moved {SESSION}\n"}
+        for session in (SESSION, "not-a-session"):
+            key = LAYOUT.log_key(SessionRef("default", "test", session), NODE, "a.log")
+            assert await node.store.get(key) == f"moved {session}\n".encode()
+            complete = node.ray_tmp_root / "persist-complete-logs" / session / NODE / "logs" / "a.log"
+            assert complete.read_text() == f"moved {session}\n"
+        assert [path.name for path in (node.ray_tmp_root / "prev-logs").iterdir()] == ["bad name"]
+        assert [key for key in node.store.puts if key.startswith("cluster-metadata/")] == [
+            f"cluster-metadata/raycluster/default_test/{SESSION}"
+        ]
+
+    run_on_node(tmp_path, work)
+
+
+def test_prev_logs_stay_until_they_are_stored(tmp_path: Path) -> None:
     async def work(node: LogNode) -> None:
         moved = node.ray_tmp_root / "prev-logs" / SESSION / NODE / "logs"
         moved.mkdir(parents=True)
         (moved / "a.log").write_text("moved\n")
-        (node.ray_tmp_root / "prev-logs" / "not-a-session" / "x" / "logs").mkdir(parents=True)
         make_old(node.ray_tmp_root)
+        node.store.faults = [HANG]
+        async with background(orphan_shipper(node).ship_all()):
+            await asyncio.sleep(0.2)
+        assert (moved / "a.log").exists()
+        await orphan_shipper(node).ship_all()
+        assert not moved.exists()
+
+    run_on_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("link", ["persist-complete-logs", f"persist-complete-logs/{SESSION}"])
+def test_move_of_prev_logs_follows_no_link(tmp_path: Path, link: str) -> None:
+    """Jobs can write to Ray's temporary directory, and must not choose where the collector writes."""
+
+    async def work(node: LogNode) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        moved = node.ray_tmp_root / "prev-logs" / SESSION / NODE / "logs"
+        moved.mkdir(parents=True)
+        (moved / "a.log").write_text("moved\n")
+        (node.ray_tmp_root / link).parent.mkdir(exist_ok=True)
+        make_old(node.ray_tmp_root)
+        (node.ray_tmp_root / link).symlink_to(elsewhere)
         await orphan_shipper(node).ship_all()
         assert await node.packed_files() == {"a.log": "moved\n"}
-        assert len({key.split("/")[4] for key in node.store.puts}) == 1
+        assert list(elsewhere.iterdir()) == []
+        assert moved.exists()
 
     run_on_node(tmp_path, work)
 
