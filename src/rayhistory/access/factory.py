@@ -1,5 +1,6 @@
 """Create the access mode that `--auth` names."""
 
+import logging
 from pathlib import Path
 
 from rayhistory.access.modes.kubernetes import KubernetesAccess
@@ -13,6 +14,8 @@ from rayhistory.errors import InvalidSetting
 from rayhistory.kubernetes_api import KubernetesApi
 from rayhistory.settings.table import Settings
 
+log = logging.getLogger(__name__)
+
 
 def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
     if settings.auth == "token":
@@ -21,7 +24,15 @@ def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
         if not settings.trusted_proxies:
             raise InvalidSetting("--auth=proxy needs --trusted-proxies: the addresses of the proxy that signs users in")
         proxies = TrustedProxies(settings.trusted_proxies)
-        return ProxyAccess(_rules_file(settings), proxies, settings.user_header, settings.groups_header)
+        if (ranges := proxies.networks.ranges()) and not settings.proxy_secret:
+            log.warning(
+                "every address in a range of --trusted-proxies can sign in as any user: list exact addresses, or set "
+                "--proxy-secret",
+                extra={"ranges": ranges},
+            )
+        return ProxyAccess(
+            _rules_file(settings), proxies, settings.user_header, settings.groups_header, settings.proxy_secret
+        )
     if settings.auth == "kubernetes":
         if kubernetes is None:
             raise InvalidSetting("--auth=kubernetes needs Kubernetes: run in a pod, or set --kubeconfigs")

@@ -18,8 +18,8 @@ CATALOG_SETTINGS = STORE_SETTINGS | {"vanished_after", "read_legacy_layout"}
 INDEX_SETTINGS = CATALOG_SETTINGS | {"cache_dir", "cache_size", "index_memory", "index_workers"}
 SERVER_SETTINGS = INDEX_SETTINGS | {
     "port", "host", "allowed_hosts", "cors_origins", "dashboard_dir", "grafana_url", "index_ahead", "auth",
-    "access_file", "trusted_proxies", "user_header", "groups_header", "tls_cert", "tls_key", "audit_log", "rate_limit",
-    "live", "live_networks",
+    "access_file", "trusted_proxies", "user_header", "groups_header", "proxy_secret", "tls_cert", "tls_key",
+    "audit_log", "rate_limit", "live", "live_networks",
 }  # fmt: skip
 
 _DAY_S = 86_400

@@ -368,6 +368,10 @@ class Settings:
         "X-Forwarded-Groups", "with --auth=proxy: header with the visitor's groups, separated by commas",
         _SERVER_AND_CLI, metavar="NAME",
     )  # fmt: skip
+    proxy_secret: str = _setting(
+        "", "with --auth=proxy: secret that the proxy must send as X-Rayhistory-Proxy-Secret; set the variable rather "
+        "than the flag, which other processes can read", _SERVER_AND_CLI, metavar="SECRET",
+    )  # fmt: skip
     tls_cert: str = _setting(
         "", "certificate chain for HTTPS; reloaded when the file changes", _SERVER_AND_CLI, metavar="FILE"
     )

@@ -1,7 +1,10 @@
 """`--auth=proxy`: a reverse proxy authenticates visitors and names them in request headers.
 
-The headers count only in requests from the addresses of `--trusted-proxies`.
+The headers count only in requests from the addresses of `--trusted-proxies`, and only with the secret of
+`--proxy-secret` if there is one.
 """
+
+import hmac
 
 from starlette.requests import HTTPConnection
 
@@ -10,20 +13,24 @@ from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.access.visitor import Visitor, namespace_matches
 from rayhistory.errors import NotSignedIn
 
+SECRET_HEADER = "X-Rayhistory-Proxy-Secret"  # noqa: S105
 _MAX_GROUPS = 1000
 
 
 class ProxyAccess:
     takes_tokens = False
 
-    def __init__(self, rules: RulesFile, proxies: TrustedProxies, user_header: str, groups_header: str) -> None:
+    def __init__(
+        self, rules: RulesFile, proxies: TrustedProxies, user_header: str, groups_header: str, secret: str = ""
+    ) -> None:
         self._rules = rules
         self._proxies = proxies
         self._user_header = user_header
         self._groups_header = groups_header
+        self._secret = secret.encode()
 
     async def visitor(self, connection: HTTPConnection) -> Visitor:
-        if not self._proxies.trusts(connection):
+        if not self._proxies.trusts(connection) or not self._has_secret(connection):
             raise NotSignedIn("Unauthorized: this request did not come through a trusted proxy")
         names = connection.headers.getlist(self._user_header)
         if len(names) != 1 or not names[0].strip():
@@ -31,6 +38,10 @@ class ProxyAccess:
         lines = connection.headers.getlist(self._groups_header)
         groups = [group.strip() for line in lines for group in line.split(",") if group.strip()]
         return self._rules.rules().of_user(names[0].strip(), tuple(groups[:_MAX_GROUPS]))
+
+    def _has_secret(self, connection: HTTPConnection) -> bool:
+        sent = connection.headers.getlist(SECRET_HEADER)
+        return not self._secret or (len(sent) == 1 and hmac.compare_digest(sent[0].encode(), self._secret))
 
     async def may_see(self, visitor: Visitor, namespace: str) -> bool:
         return namespace_matches(namespace, visitor.namespaces)

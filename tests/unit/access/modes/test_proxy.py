@@ -50,3 +50,17 @@ def test_headers_from_an_untrusted_address_are_ignored(tmp_path: Path) -> None:
         ):
             assert client.get(PROFILING, headers=as_ada("data engineers") | forged).status_code == 401
         assert client.get("/clusters", headers=as_ada() | cookie_header_for(kuberay_cookies())).status_code == 401
+
+
+def test_requests_without_the_proxys_secret_are_refused(tmp_path: Path) -> None:
+    """The address alone proves nothing where the network of the proxy has other tenants."""
+    name, secret = "X-Rayhistory-Proxy-Secret", "of the proxy"
+    access_file = write_access_file(tmp_path, RULES)
+    with serve_two_namespaces(
+        tmp_path, auth="proxy", access_file=access_file, trusted_proxies=("127.0.0.0/8",), proxy_secret=secret
+    ) as client:
+        assert client.get(PROFILING, headers=as_ada()).status_code == 401
+        assert client.get(PROFILING, headers=as_ada() | {name: "guessed"}).status_code == 401
+        twice = [*as_ada().items(), (name, secret), (name, secret)]
+        assert client.get(PROFILING, headers=twice).status_code == 401
+        assert client.get(PROFILING, headers=as_ada() | {name: secret}).status_code == 200
