@@ -28,20 +28,12 @@ class RateLimiter:
 
     def take(self, visitor: str) -> None:
         """Count a call; raise RateLimited if the visitor has none left."""
-        if self._rate:
-            tokens = self._checked_tokens(visitor)
-            self._buckets.put(visitor, _Bucket(tokens - 1, self._clock()))
-
-    def check(self, visitor: str) -> None:
-        """Raise RateLimited if the visitor has no call left, without counting one."""
-        if self._rate:
-            self._checked_tokens(visitor)
-
-    def _checked_tokens(self, visitor: str) -> float:
+        if not self._rate:
+            return
         now = self._clock()
         bucket = self._buckets.get(visitor) or _Bucket(self._burst, now)
         tokens = min(self._burst, bucket.tokens + (now - bucket.updated) * self._rate)
         if tokens < 1:
             wait = (1 - tokens) / self._rate
             raise RateLimited(f"too many {self._what}, retry in {wait:.0f} s", wait)
-        return tokens
+        self._buckets.put(visitor, _Bucket(tokens - 1, now))

@@ -18,6 +18,7 @@ from rayhistory.errors import UsageError
 
 _MAX_CELL_WIDTH = 60
 _MAX_TEXT_ROWS = 1_000
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
 """Other numbers in a timestamp column, such as sums, are not shown as dates."""
 _ROW_GROUP_ROWS = 20_480
@@ -87,7 +88,7 @@ class _Csv:
 
     def add(self, rows: Rows) -> None:
         for row in rows:
-            self._writer.writerow([_text(value) if isinstance(value, dict | list) else value for value in row])
+            self._writer.writerow([_csv_cell(value) for value in row])
 
     def close(self) -> None:
         sys.stdout.flush()
@@ -117,6 +118,13 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _csv_cell(value: Any) -> Any:
+    """Quote text that a spreadsheet would run as a formula: jobs choose their names and messages."""
+    if isinstance(value, dict | list):
+        value = _text(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
 
 
 def _cell(name: str, value: Any) -> str:

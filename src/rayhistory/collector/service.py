@@ -68,6 +68,7 @@ class Collector:
             segment_size=settings.event_max_file_size_mb * _MB,
             segment_age=settings.event_rotation_interval,
             uncompressed=not compressed,
+            mask_env_vars=settings.mask_env_vars,
         )
         quarantine = Quarantine(spool.directory / QUARANTINE_DIR, telemetry, budget // _QUARANTINE_SHARE_DIVISOR)
         uploader = Uploader(

@@ -219,6 +219,11 @@ class Settings:
         parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
 
+    mask_env_vars: bool = _setting(
+        False, "mask the values of env_vars in runtime environments before they are stored; log files are stored as "
+        "they are", _COLLECTOR, parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
+
     # Collector: the head's dashboard
     ray_dashboard_address: str = _setting(
         "http://localhost:8265", "dashboard to poll for data that events do not carry", _COLLECTOR,

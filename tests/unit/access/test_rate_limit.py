@@ -41,12 +41,3 @@ def test_calls_are_refilled_over_time() -> None:
     limiter.take("ada")
     with pytest.raises(RateLimited):
         limiter.take("ada")
-
-
-def test_check_counts_no_call() -> None:
-    limiter = RateLimiter(2, "calls", lambda: 0.0)
-    for _ in range(5):
-        limiter.check("ada")
-    limiter.take("ada")
-    with pytest.raises(RateLimited):
-        limiter.check("ada")

@@ -66,6 +66,7 @@ class KubernetesAccess:
         self._audiences = audiences
         self._tokens: ReviewCache[_ReviewedToken] = ReviewCache()
         self._rights: ReviewCache[bool] = ReviewCache()
+        self._token_slots = asyncio.Semaphore(_MAX_CONCURRENT_REVIEWS)  # their own: anyone can send invalid tokens
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REVIEWS)
 
     async def visitor(self, connection: HTTPConnection) -> Visitor:
@@ -80,7 +81,8 @@ class KubernetesAccess:
         spec: dict[str, Any] = {"token": token}
         if self._audiences:
             spec["audiences"] = list(self._audiences)
-        status = await self._review(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", spec)
+        async with self._token_slots:
+            status = await self._review(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", spec)
         for_us = not self._audiences or bool(set(self._audiences) & set(status.get("audiences") or ()))
         user = status.get("user")
         if status.get("authenticated") is not True or not for_us or not isinstance(user, dict):

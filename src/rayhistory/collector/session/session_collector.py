@@ -21,6 +21,7 @@ from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless
 from rayhistory.collector.telemetry import Telemetry
+from rayhistory.masking import mask_env_vars_in_lines
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
@@ -218,10 +219,15 @@ class SessionCollector:
             dashboard=DashboardClient(settings, self.ref.session, self._logged_dashboard_address),
             schedule=PollSchedule(time.monotonic(), settings.poll_interval, settings.additional_endpoints),
             spool=context.spool,
-            put_endpoint=lambda uri, body: context.store.put(context.layout.endpoint_key(self.ref, uri), body),
+            put_endpoint=self._put_endpoint,
             record=record,
             telemetry=context.telemetry,
         )
+
+    async def _put_endpoint(self, uri: str, body: bytes) -> None:
+        context = self._context
+        stored = mask_env_vars_in_lines(body) if context.settings.mask_env_vars else body
+        await context.store.put(context.layout.endpoint_key(self.ref, uri), stored)
 
     def _logged_dashboard_address(self) -> str | None:
         return find_dashboard_address(self.directory) if self.directory else None

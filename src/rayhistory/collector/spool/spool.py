@@ -20,6 +20,7 @@ from rayhistory.collector.spool.ledger import Ledger
 from rayhistory.collector.spool.recovery import find_segments, lock_spool
 from rayhistory.collector.spool.segment import OpenSegment, Segment, make_durable_directory
 from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.masking import mask_env_vars_in_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +59,14 @@ class Spool:
     """
 
     def __init__(
-        self, directory: Path, *, budget: int, segment_size: int, segment_age: float, uncompressed: bool = False
+        self,
+        directory: Path,
+        *,
+        budget: int,
+        segment_size: int,
+        segment_age: float,
+        uncompressed: bool = False,
+        mask_env_vars: bool = False,
     ) -> None:
         self.directory = directory
         self.closed: list[Segment] = []
@@ -73,6 +81,7 @@ class Spool:
         self._max_group_bytes = self._upload_space // 2 if uncompressed else budget
         self._segment_size = min(segment_size, self._max_group_bytes)
         self._segment_age = segment_age
+        self._mask_env_vars = mask_env_vars
         self._ledger = Ledger(directory / "counts.json")
         self._open_segments: dict[str, OpenSegment] = {}
         self._nodes: dict[str, str] = {}
@@ -154,6 +163,11 @@ class Spool:
 
     async def append(self, blocks: Blocks) -> None:
         """Write the blocks and return when they are synced to disk; raise SpoolError if that fails."""
+        if self._mask_env_vars:
+            blocks = {
+                session: [block._replace(data=mask_env_vars_in_lines(block.data)) for block in each]
+                for session, each in blocks.items()
+            }
         size = sum(len(block.data) for each in blocks.values() for block in each)
         if self.bytes + self._pending_bytes + size > self._budget:
             raise SpoolError("spool disk budget exceeded (--event-max-disk-mb)")

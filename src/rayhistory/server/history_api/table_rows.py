@@ -10,8 +10,9 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import UsageError
 from rayhistory.index.query import query_params
 from rayhistory.index.query.query import Query, Row
+from rayhistory.masking import MASK, mask_env_vars_json
 from rayhistory.server.http.error_responses import api_error_response
-from rayhistory.server.http.redaction import MASK, is_browser, mask_env_vars_json
+from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse
 from rayhistory.server.http.session_handlers import view_route
 from rayhistory.server.view import SessionView

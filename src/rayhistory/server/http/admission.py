@@ -1,16 +1,18 @@
 """Admission: identify the visitor of a request, limit their rate, and decide which sessions they may see.
 
-Every request passes `identify`, every session `admit`, and every list `filter_visible`.
+Every request passes `identify`, every session `admit`, and every list `filter_visible`. A response that lasts, such as
+a stream of logs or a WebSocket, is admitted again while it is sent (`stop_when_revoked`).
 """
 
 import asyncio
 import hashlib
 import re
+import time
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from starlette.requests import HTTPConnection
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 from rayhistory.access import Access, Visitor
 from rayhistory.access.audit import AuditLog
@@ -18,7 +20,7 @@ from rayhistory.access.modes.none import ANONYMOUS
 from rayhistory.access.rate_limit import RateLimiter
 from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.access.visitor import COOKIE, MISSING
-from rayhistory.errors import AccessDenied, InvalidToken, NotSignedIn
+from rayhistory.errors import AccessDenied, AccessError, InvalidToken, NotSignedIn
 from rayhistory.lru import LruCache
 from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef
@@ -30,8 +32,14 @@ _EXPENSIVE_PATH = re.compile(
     r"^/enter_cluster/|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview)"
 )
 _INVALID_TOKENS_PER_MINUTE = 60
-_CHECKED_TOKEN_TTL_S = 600.0
-_MAX_CHECKED_TOKENS = 10_000
+_REJECTED_TOKEN_TTL_S = 600.0
+_MAX_REJECTED_TOKENS = 10_000
+_RECHECK_AFTER_S = 10.0
+_POLICY_VIOLATION = 1008
+
+
+class AccessRevoked(Exception):
+    """The visitor lost their access while a response was sent."""
 
 
 class HasSessionRef(Protocol):
@@ -49,29 +57,27 @@ class Admission:
         self.proxies = proxies
         self._expensive_calls = RateLimiter(rate_limit, "expensive calls")
         self._invalid_tokens = RateLimiter(_INVALID_TOKENS_PER_MINUTE, "invalid tokens")
-        self._token_validity: LruCache[tuple[str, bytes], bool] = LruCache(
-            _MAX_CHECKED_TOKENS, ttl=_CHECKED_TOKEN_TTL_S
+        self._rejected_tokens: LruCache[tuple[str, bytes], bool] = LruCache(
+            _MAX_REJECTED_TOKENS, ttl=_REJECTED_TOKEN_TTL_S
         )
-        """By address and token digest. A page that polls with an expired token counts as one attempt, and a visitor
-        with a valid token is not locked out by the attempts of others behind the same address."""
+        """By address and token digest. A page that polls with an expired token counts as one attempt."""
 
     async def identify(self, connection: HTTPConnection) -> Visitor:
-        """Return the visitor of a request; count and audit invalid tokens."""
-        address = self.proxies.client_address(connection)
-        credentials = (address, _credentials_digest(connection))
-        was_valid = self._token_validity.get(credentials)
-        if was_valid is None:
-            self._invalid_tokens.check(address)
+        """Return the visitor of a request; count and audit invalid tokens.
+
+        The limit is for invalid tokens alone: behind a proxy, all visitors may have the same address, and the attempts
+        of one must not lock out the others.
+        """
         try:
-            visitor = await self.access.visitor(connection)
+            return await self.access.visitor(connection)
         except InvalidToken as error:
-            if was_valid is not False:
+            address = self.proxies.client_address(connection)
+            credentials = (address, _credentials_digest(connection))
+            if credentials not in self._rejected_tokens:
                 self._invalid_tokens.take(address)
                 self.audit.access_denied("", connection.scope["path"], address, str(error))
-                self._token_validity.put(credentials, False)
+                self._rejected_tokens.put(credentials, True)
             raise
-        self._token_validity.put(credentials, True)
-        return visitor
 
     def limit_expensive_calls(self, connection: HTTPConnection, visitor: Visitor) -> None:
         """Count a call of an expensive path; raise RateLimited if there were too many."""
@@ -124,3 +130,36 @@ def visitor_of(connection: HTTPConnection) -> Visitor:
 async def admit(scope: Scope, selection: Selection) -> None:
     connection = HTTPConnection(scope)
     await admission_of(connection).admit(connection, selection)
+
+
+def stop_when_revoked(scope: Scope, selection: Selection, send: Send) -> Send:
+    """Check the visitor's token and rights again before data is sent long after the last check.
+
+    Data is never sent after a revocation, and a stream that sends nothing costs no checks. `send` raises AccessRevoked
+    then; the connection must be dropped without a regular end, which would look like the end of the data.
+    """
+    connection = HTTPConnection(scope)
+    checked = time.monotonic()
+
+    async def send_if_allowed(message: Message) -> None:
+        nonlocal checked
+        if message.get("body") or message["type"] == "websocket.send":
+            now = time.monotonic()
+            if now - checked >= _RECHECK_AFTER_S:
+                checked = now
+                await _check_again(connection, selection, send)
+        await send(message)
+
+    return send_if_allowed
+
+
+async def _check_again(connection: HTTPConnection, selection: Selection, send: Send) -> None:
+    access = admission_of(connection).access
+    try:
+        allowed = await access.may_see(await access.visitor(connection), selection.namespace)
+    except AccessError:
+        allowed = False
+    if not allowed:
+        if connection.scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "access was revoked"})
+        raise AccessRevoked

@@ -1,5 +1,8 @@
 """Health and metrics endpoints of the server itself."""
 
+import logging
+from functools import lru_cache
+
 from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,18 +13,27 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.responses import text_response
 from rayhistory.server.http.session_handlers import resolver_of
 
+log = logging.getLogger(__name__)
+
 
 async def livez(request: Request) -> Response:
     return text_response("ok")
 
 
 async def readyz(request: Request) -> Response:
-    """Return 200 if the store can be listed."""
+    """Return 200 if the store can be listed. The reason of a failure is logged: it names buckets, hosts and keys."""
     try:
         await resolver_of(request).catalog.entries()
     except RayHistoryError as error:
-        return text_response(str(error), 503, error_headers(error))
+        _log_failure(str(error))
+        return text_response("the object store cannot be listed", 503, error_headers(error))
     return text_response("ok")
+
+
+@lru_cache(maxsize=64)
+def _log_failure(reason: str) -> None:
+    """Log each reason once, as probes repeat every few seconds."""
+    log.warning("not ready, the store cannot be listed (logged once per reason)", extra={"reason": reason})
 
 
 async def metrics(request: Request) -> Response:

@@ -1,5 +1,6 @@
 """Find the session that a request means, by its path or by KubeRay's cookies, and admit the visitor to it."""
 
+import contextlib
 from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
@@ -8,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import AccessError, NoSessionSelected, NotFound, RayHistoryError
 from rayhistory.server import kuberay
-from rayhistory.server.http.admission import admit
+from rayhistory.server.http.admission import AccessRevoked, admit, stop_when_revoked
 from rayhistory.server.http.auth_middleware import access_error_response
 from rayhistory.server.http.error_responses import (
     api_error_response,
@@ -49,7 +50,7 @@ class SessionPathRouter:
         rest = rest.lstrip("/")  # from clients that join an address with "/" at its end and a path with "/" in front
         if is_ray_proxy_request(HTTPConnection(scope)):
             send = hide_not_found("/" + rest, send)
-        await self._routes(_session_scope(scope, selection, full_path, rest), receive, send)
+        await _serve(self._routes, _session_scope(scope, selection, full_path, rest), receive, send)
 
 
 class SessionCookieRouter:
@@ -88,7 +89,12 @@ class SessionCookieRouter:
 
         through_ray = came_through_ray(HTTPConnection(scope))
         respond = hide_not_found(path, send_with_cookies) if through_ray else send_with_cookies
-        await self._routes(_session_scope(scope, selection, path, rest), receive, respond)
+        await _serve(self._routes, _session_scope(scope, selection, path, rest), receive, respond)
+
+
+async def _serve(routes: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    with contextlib.suppress(AccessRevoked):
+        await routes(scope, receive, stop_when_revoked(scope, scope["rayhistory.selection"], send))
 
 
 def query_suffix(scope: Scope) -> str:

@@ -8,7 +8,8 @@ from starlette.routing import BaseRoute
 
 from rayhistory.events.times import parse_ns
 from rayhistory.index.query.query import Filter
-from rayhistory.server.http.redaction import is_browser, mask_env_vars
+from rayhistory.masking import mask_env_vars
+from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.responses import google_style, json_response, rest_response, text_response
 from rayhistory.server.http.session_handlers import plain_route, view_route
 from rayhistory.server.untrusted_json import decode_json, nested_dict
@@ -93,30 +94,21 @@ async def platform_events(request: Request, view: SessionView) -> Response:
 
 
 async def serve_applications(request: Request, view: SessionView) -> Response:
-    stored = await view.dashboard_response("/api/serve/applications/") or _EMPTY_SERVE
-    if is_browser(request):
-        stored = _mask_runtime_envs(stored)
-    return json_response(stored)
-
-
-def _mask_runtime_envs(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_mask_runtime_envs(item) for item in value]
-    if isinstance(value, dict):
-        return {
-            key: mask_env_vars(item) if key == "runtime_env" else _mask_runtime_envs(item)
-            for key, item in value.items()
-        }
-    return value
+    return _stored_response(request, await view.dashboard_response("/api/serve/applications/") or _EMPTY_SERVE)
 
 
 async def datasets(request: Request, view: SessionView) -> Response:
     stored = await view.dashboard_response(f"/api/data/datasets/{request.path_params['job']}")
-    return json_response(stored or {"datasets": []})
+    return _stored_response(request, stored or {"datasets": []})
 
 
 async def train_runs(request: Request, view: SessionView) -> Response:
-    return json_response(await view.dashboard_response("/api/train/v2/runs/v1") or {"train_runs": []})
+    return _stored_response(request, await view.dashboard_response("/api/train/v2/runs/v1") or {"train_runs": []})
+
+
+def _stored_response(request: Request, stored: Any) -> Response:
+    """Return a response of the live dashboard as it was stored; browsers get it masked."""
+    return json_response(mask_env_vars(stored) if is_browser(request) else stored)
 
 
 async def component_activities(request: Request, view: SessionView) -> Response:

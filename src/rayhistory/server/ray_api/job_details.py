@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rayhistory.server.http.redaction import mask_env_vars
+from rayhistory.masking import mask_env_vars
 from rayhistory.server.ray_api.state_rows import known_value
 from rayhistory.server.ray_api.state_schema import JOB_STATUSES
 from rayhistory.server.untrusted_json import decode_json

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.index.query.query import Filter, Query, Row
-from rayhistory.server.http.redaction import is_browser, mask_env_vars, mask_env_vars_json
+from rayhistory.masking import mask_env_vars, mask_env_vars_json
+from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse, stream_json_response
 from rayhistory.server.http.responses import state_response
 from rayhistory.server.http.session_handlers import end_open_rows_for_browsers, view_route

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import io
 import json
 import sys
 import tracemalloc
@@ -173,6 +174,16 @@ def test_empty_result_has_the_same_columns_and_types(rayhistory: Command, tmp_pa
     assert some == none
     assert ",".join(name for name, _ in some) == heading
     assert ("running_in_ray_get_ns", "BIGINT") in none
+
+
+def test_csv_cells_are_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs choose names and messages, and people open the file in a spreadsheet."""
+    arguments = argparse.Namespace(parquet=None, json=False, csv=True)
+    values = ("=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\tx", "plain", -5, 1.5, None, ["=1"])
+    with output.row_writer(arguments, ["value"], {}) as add:
+        add([(value,) for value in values])
+    cells = [cell for (cell,) in csv.reader(io.StringIO(capsys.readouterr().out, newline=""))][1:]
+    assert cells == ["'=HYPERLINK(1)", "'+1", "'-1", "'@SUM(1)", "'\tx", "plain", "-5", "1.5", "", '["=1"]']
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from support.recorded_sample import NODE, REF, serving, settings_for, store_sample
 
+SECRETS = {"env_vars": {"K": "s3cret"}}
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
@@ -86,3 +88,27 @@ def test_profiling_is_unavailable(client: TestClient, path: str) -> None:
     """Older frontends link to these pages without checking that profiling is enabled."""
     response = client.get(f"{path}?pid=1&ip=127.0.0.1&node_id=x")
     assert (response.status_code, "running cluster" in response.text) == (410, True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "body"),
+    [
+        ("/api/train/v2/runs/v1", {"train_runs": [{"run_settings": {"worker_runtime_env": SECRETS}}]}),
+        ("/api/serve/applications/", {"applications": {"a": {"deployed_app_config": {"runtime_env": SECRETS}}}}),
+        ("/api/data/datasets/01000000", {"datasets": [{"config": SECRETS}]}),
+    ],
+)  # fmt: skip
+def test_stored_responses_are_masked_for_browsers(tmp_path: Path, uri: str, body: Any) -> None:
+    settings = settings_for(tmp_path)
+    store_sample(settings)
+    response = {
+        "eventType": "DASHBOARD_SNAPSHOT",
+        "timestamp": "2026-11-15T19:19:50.5Z",
+        "dashboardSnapshot": {"uri": uri, "body": body},
+    }
+    key = Layout("").events_key(REF, NODE, "snapshots", 1786526102000000002, compressed=False)
+    (tmp_path / "store" / key).write_bytes(msgspec.json.encode(response))
+    with TestClient(create_app(settings)) as client:
+        assert "s3cret" in client.get(REF.url + uri[1:]).text
+        shown = client.get(REF.url + uri[1:], headers={"User-Agent": "Mozilla/5.0"}).text
+        assert ("s3cret" in shown, "<redacted>" in shown) == (False, True)
