@@ -4,11 +4,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from starlette.responses import RedirectResponse
+from starlette.routing import WebSocketRoute
+from starlette.testclient import WebSocketDenialResponse
+from starlette.websockets import WebSocket
 
 from rayhistory.collector.dashboard.dashboard_client import DashboardClient, DashboardError
 from rayhistory.collector.session.ray_discovery import find_dashboard_address
 from rayhistory.settings import Settings
 from support.dashboard_double import SESSION, VERSION, FakeDashboard, run_dashboard
+from support.head_double import HeadDouble
+from support.kubernetes_double import run_app
+from support.live_server import cluster_state, eventually, serve_in_kubernetes
 
 TOKEN = "token-of-the-cluster"
 
@@ -64,3 +71,24 @@ def test_announced_name_is_not_asked_even_if_it_is_this_machine(tmp_path: Path) 
     with run_dashboard() as dashboard, pytest.raises(DashboardError):
         verify_announced(tmp_path, dashboard.url.replace("http://127.0.0.1", "localhost"))
     assert dashboard.requests == []
+
+
+def test_head_cannot_redirect_a_websocket_to_another_head(tmp_path: Path) -> None:
+    """The tenant runs the head: it must not choose what the server reads for a visitor of its namespace."""
+    victim = HeadDouble("of another namespace")
+    with run_app(victim.app()) as elsewhere:
+
+        async def redirect(socket: WebSocket) -> None:
+            location = elsewhere.replace("http://", "ws://") + "/api/jobs/secret/logs/tail"
+            await socket.send_denial_response(RedirectResponse(location, 302))
+
+        head = HeadDouble("any", overrides=[WebSocketRoute("/api/jobs/{job}/logs/tail", redirect)])
+        with serve_in_kubernetes(tmp_path, head, "head") as (client, kubernetes):
+            kubernetes.put("rayclusters", "default", "mine", status={"head": {"serviceName": "head"}})
+            eventually(lambda: cluster_state(client, "mine") == "running")
+            with (
+                pytest.raises(WebSocketDenialResponse) as denied,
+                client.websocket_connect("/s/default/mine/live/api/jobs/x/logs/tail"),
+            ):
+                pass
+            assert denied.value.status_code == 502

@@ -58,6 +58,13 @@ class _HeadClient:
         self.follower_slots = asyncio.Semaphore(_MAX_FOLLOWERS_PER_HEAD)
 
 
+class _connect_directly(connect):  # noqa: N801 - used like the function it extends
+    """Follow no redirects: a head could lead the visitor's connection, with its headers, to any other address."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
 class HeadProxy:
     def __init__(self, *, read_timeout: float = _READ_TIMEOUT_S) -> None:
         self._read_timeout = read_timeout
@@ -151,7 +158,7 @@ class HeadProxy:
         tls = address.verify if url.startswith("wss") and isinstance(address.verify, ssl.SSLContext) else None
         checked: dict[str, Any] = {"host": address.ip} if address.ip else {}
         try:
-            head = await connect(
+            head = await _connect_directly(
                 url, additional_headers=_head_headers(address, token), ssl=tls, open_timeout=_CONNECT_TIMEOUT_S,
                 ping_interval=None, max_size=_MAX_MESSAGE_BYTES, max_queue=1, close_timeout=1, proxy=None,
                 compression=None,  # Ray loses compressed messages

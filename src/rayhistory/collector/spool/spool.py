@@ -164,10 +164,7 @@ class Spool:
     async def append(self, blocks: Blocks) -> None:
         """Write the blocks and return when they are synced to disk; raise SpoolError if that fails."""
         if self._mask_env_vars:
-            blocks = {
-                session: [block._replace(data=mask_env_vars_in_lines(block.data)) for block in each]
-                for session, each in blocks.items()
-            }
+            blocks = await asyncio.to_thread(_masked, blocks)
         size = sum(len(block.data) for each in blocks.values() for block in each)
         if self.bytes + self._pending_bytes + size > self._budget:
             raise SpoolError("spool disk budget exceeded (--event-max-disk-mb)")
@@ -398,3 +395,10 @@ class Spool:
 
     async def _run_on(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+def _masked(blocks: Blocks) -> Blocks:
+    return {
+        session: [block._replace(data=mask_env_vars_in_lines(block.data)) for block in each]
+        for session, each in blocks.items()
+    }
