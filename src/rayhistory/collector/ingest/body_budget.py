@@ -1,7 +1,7 @@
-"""Memory budget for large request bodies that are being received.
+"""Memory budget for the request bodies that are being received or stored.
 
-Several large bodies may be received at once. When the budget is used up, only the oldest one continues and the
-others are not read until memory is free again. A slow sender that blocks others is cut off.
+Every body counts, from its first byte until its response. When the budget is used up, only the oldest body continues
+and the others are not read until memory is free again. Senders that hold memory while others wait are cut off.
 """
 
 import asyncio
@@ -23,8 +23,10 @@ class IncomingBody:
         self.reserved = 0
         """Bytes reserved in the budget."""
         self.complete = False
+        self.waiting = False
+        """Not read now, because there is no room."""
         self.blocking_since: float | None = None
-        """Time since which other bodies have been waiting for this one."""
+        """Time since which other bodies have been waiting while this one is read."""
 
 
 class BodyBudget:
@@ -54,10 +56,12 @@ class BodyBudget:
             now = asyncio.get_running_loop().time
             left = (body.timer.when() or now()) - now()
             body.timer.reschedule(None)
+            body.waiting = True
             while not self._has_room(body, size):
-                self._cut_off_if_slow(next(iter(self._bodies)), now())
+                self._cut_off_slow_senders(now())
                 self._changed.clear()
                 await wait_for_event(self._changed, _RECHECK_INTERVAL_S)
+            body.waiting = False
             body.timer.reschedule(now() + left)
         body.reserved += size
         self._reserved += size
@@ -65,8 +69,11 @@ class BodyBudget:
     def _has_room(self, body: IncomingBody, size: int) -> bool:
         return self._reserved + size <= self._max_bytes or body is next(iter(self._bodies))
 
-    def _cut_off_if_slow(self, oldest: IncomingBody, now: float) -> None:
-        oldest.blocking_since = oldest.blocking_since or now
-        slow = now - oldest.blocking_since > _SLOW_SENDER_TIMEOUT_S
-        if slow and not oldest.complete and not oldest.timer.expired():
-            oldest.timer.reschedule(now)
+    def _cut_off_slow_senders(self, now: float) -> None:
+        for body in self._bodies:
+            if body.waiting or body.complete:
+                body.blocking_since = None
+                continue
+            body.blocking_since = body.blocking_since or now
+            if now - body.blocking_since > _SLOW_SENDER_TIMEOUT_S and not body.timer.expired():
+                body.timer.reschedule(now)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _BODY_TIMEOUT_S = 15.0  # Ray itself gives up after 3 s
 _LARGE_BODY_BYTES = 8 * 2**20
-_LARGE_BODIES_BUDGET = 32 * 2**20
+_BODIES_BUDGET = 24 * 2**20
 _MAX_REMEMBERED_SESSIONS = 256
 _SAMPLE_BYTES = 2**20
 _RETRY_AFTER = (b"retry-after", b"5")
@@ -59,7 +59,7 @@ class IngestEndpoint:
         self._max_body_bytes = max_body_bytes
         self._allow_remote = allow_remote
         self._token = f"Bearer {token}".encode() if token else b""
-        self._body_budget = BodyBudget(_LARGE_BODIES_BUDGET)
+        self._body_budget = BodyBudget(_BODIES_BUDGET)
         self._large_body_lock = asyncio.Lock()
         self._refusing = False
 
@@ -135,8 +135,7 @@ class IngestEndpoint:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size <= limit:
-                if size > _LARGE_BODY_BYTES:
-                    await self._body_budget.reserve(incoming, len(chunk))
+                await self._body_budget.reserve(incoming, len(chunk))
                 chunks.append(chunk)
             elif size > self._max_body_bytes and len(chunks) > 1:
                 chunks = [b"".join(chunks)[:_SAMPLE_BYTES]]

@@ -311,9 +311,8 @@ def test_large_body_is_accepted_while_another_is_received_slowly(tmp_path: Path)
 
 
 def test_slow_body_is_cut_off_when_the_body_budget_is_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large bodies wait for each other, but not for a stalled sender."""
-    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._LARGE_BODY_BYTES", 1000)
-    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._LARGE_BODIES_BUDGET", 1000)
+    """Bodies wait for each other, but not for a stalled sender."""
+    monkeypatch.setattr("rayhistory.collector.ingest.endpoint._BODIES_BUDGET", 1_000_000)
     monkeypatch.setattr("rayhistory.collector.ingest.endpoint._BODY_TIMEOUT_S", 3600.0)
     monkeypatch.setattr("rayhistory.collector.ingest.body_budget._SLOW_SENDER_TIMEOUT_S", 0.1)
 
