@@ -101,6 +101,7 @@ def collector(*, pinned: bool = True, group: "Cgroup | None" = None) -> Iterator
                     "STORAGE_BACKEND": "local",
                     "LOCAL_STORAGE_DIR": str(home / "store"),
                     "RAY_TMP_ROOT": str(home),
+                    "RAY_COLLECTOR_EVENT_DATA_DIR": str(home / "spool"),
                     "RAY_CLUSTER_NAME": "bench",
                     "RAY_DASHBOARD_ADDRESS": "http://127.0.0.1:9",
                 },

@@ -30,6 +30,7 @@ from deploy.files import (
     pod_templates,
 )
 from rayhistory.collector.service import Collector
+from rayhistory.collector.spool.spool_location import VOLUME
 from rayhistory.ray_env import export_environment
 from rayhistory.server.app import create_app
 from rayhistory.settings import COLLECTOR, SERVER, resolve, setting_specs
@@ -98,6 +99,19 @@ def test_ray_exports_events_to_the_collector(name: str) -> None:
         shared = {mount["name"]: mount["mountPath"] for mount in by_name["collector"]["volumeMounts"]}
         assert shared["historyserver"] == "/tmp/ray"
         assert {"name": "historyserver", "mountPath": "/tmp/ray"} in ray["volumeMounts"]
+
+
+@pytest.mark.parametrize("name", WITH_COLLECTOR)
+def test_spool_is_on_a_volume_that_ray_does_not_have(name: str) -> None:
+    for template in pod_templates(name):
+        if "collector" not in (by_name := containers(template)):
+            continue
+        (volume,) = [
+            mount["name"] for mount in by_name["collector"]["volumeMounts"] if mount["mountPath"] == str(VOLUME)
+        ]
+        assert {"name": volume, "emptyDir": {}} in template["spec"]["volumes"]
+        others = [container for each, container in by_name.items() if each != "collector"]
+        assert all(volume != mount["name"] for other in others for mount in other.get("volumeMounts", []))
 
 
 @pytest.mark.parametrize("name", WITH_COLLECTOR)

@@ -147,6 +147,7 @@ def test_collector_starts_and_stores_the_session(name: str, minio: str, bucket: 
     command = [BIN / "collector", *(word.replace("8084", port) for word in arguments if word != "collector")]
     variables = with_local_endpoint(environment, minio) | {
         "RAY_TMP_ROOT": str(ray.root),
+        "RAY_COLLECTOR_EVENT_DATA_DIR": str(tmp_path / "spool"),
         "RAYHISTORY_EVENTS_HOST": "127.0.0.1",
     }
     if not any(word.startswith("--events-port") for word in arguments):
@@ -211,7 +212,14 @@ def test_service_variable_is_not_taken_for_a_port(ray: Ray, tmp_path: Path) -> N
     variables = SERVICE_LINKS | {"RAY_TMP_ROOT": str(ray.root), "LOCAL_STORAGE_DIR": str(tmp_path / "store")}
     port = free_port()
     with program(
-        [BIN / "collector", f"--events-port={port}", "--events-host=127.0.0.1"], variables, tmp_path
+        [
+            BIN / "collector",
+            f"--events-port={port}",
+            "--events-host=127.0.0.1",
+            f"--event-data-dir={tmp_path / 'spool'}",
+        ],
+        variables,
+        tmp_path,
     ) as collector:
         assert collector.wait_for_log("listening")["port"] == port
         assert "EVENTS_PORT=tcp://10.96.0.7:30080 is ignored" in collector.text

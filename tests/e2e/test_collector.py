@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,41 @@ async def record(home: Path) -> tuple[str, str]:
     finally:
         collector.kill()
         collector.wait()
+
+
+async def outlive_ray(home: Path) -> tuple[Path, float, float]:
+    """Run Ray until the collector has found it, then end Ray; return the records and when Ray began and had ended."""
+    port = free_port()
+    ray = LocalRay(events_url=f"http://127.0.0.1:{port}/v1/events", num_cpus=1)
+    collector = start_collector(ray, port, home)
+    try:
+        async with ray:
+            await ray.ready()
+            records = home / "store/ray-history/sessions/default/test" / ray.session_name
+            await wait_for(records / "alive")
+            began = time.time()
+            await ray.stop()
+            ended = time.time()
+            await wait_for(records / "end.json")
+            assert collector.poll() is None
+        return records, began, ended
+    finally:
+        collector.kill()
+        collector.wait()
+
+
+async def wait_for(path: Path) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+def test_session_ends_with_ray_while_the_collector_lives(tmp_path: Path) -> None:
+    """As after `ray stop`: the end is Ray's last sign of life, and not when the collector noticed."""
+    records, began, ended = asyncio.run(outlive_ray(tmp_path))
+    end = json.loads((records / "end.json").read_text())
+    assert end["reason"] == "Ray has exited"
+    assert began <= end["ended_ms"] / 1000 <= ended
 
 
 def lines(paths: list[Path]) -> list[dict[str, Any]]:

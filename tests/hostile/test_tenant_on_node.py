@@ -1,13 +1,209 @@
 """A job with a shell on its node: it can write to Ray's directory, and post to the collector."""
 
+import json
+import os
 import re
+import shutil
 import socket
 import time
 from pathlib import Path
 
-from support.collector_process import event, running_collector
+from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR
+from support.collector_process import (
+    NODE,
+    SESSION,
+    CollectorProcess,
+    FakeRay,
+    event,
+    eventually,
+    running_collector,
+)
 
+OLD_SESSION = "session_2026-11-14_10-00-00_000000_100"
+FUTURE_SESSION = "session_9999-01-01_00-00-00_000000_1"
 MIB = 2**20
+
+
+def records(collector: CollectorProcess, session: str) -> Path:
+    return collector.store / "ray-history/sessions/default/test" / session
+
+
+def write_ended_session(store: Path, session: str) -> dict[str, bytes]:
+    """Write the records of a session that another collector has ended; return them by name."""
+    directory = store / "ray-history/sessions/default/test" / session
+    directory.mkdir(parents=True)
+    start = {"namespace": "default", "cluster": "test", "session": session, "started_ms": 1794650400000}
+    (directory / "start.json").write_text(json.dumps(start))
+    (directory / "end.json").write_text(json.dumps({"ended_ms": 1794654000000}))
+    return read_files(directory)
+
+
+def read_files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def move_session_latest(home: Path, session: str) -> None:
+    (home / "session_latest").unlink()
+    (home / "session_latest").symlink_to(home / session)
+
+
+def wait_until_collected(collector: CollectorProcess, session: str) -> None:
+    eventually((records(collector, session) / "alive").exists)
+
+
+# The spool
+
+
+def test_link_in_the_spool_leads_nowhere(home: Path) -> None:
+    """The collector wrote chosen content into a chosen directory, through a link at the quarantine's place."""
+    target = home / "target"
+    target.mkdir()
+    spool = home / "spool" / "test_default"  # in Ray's directory
+    spool.mkdir(parents=True)
+    (spool / QUARANTINE_DIR).symlink_to(target)
+    (spool / SESSION).symlink_to(target)
+    (spool / "counts.json.half").symlink_to(target / "counts")
+    with running_collector(home) as collector:
+        assert collector.post(b"chosen content").status_code == 200
+        assert collector.post([event(1)]).status_code == 200
+        assert collector.spooled()
+    assert list(target.iterdir()) == []
+    assert [path.read_bytes() for path in (spool / QUARANTINE_DIR).iterdir()] == [b"chosen content"]
+
+
+def test_spool_in_place_of_a_link_is_refused(home: Path) -> None:
+    """Ray's directory is the only volume, and a job has put a link where the spool should be."""
+    target = home / "target"
+    target.mkdir()
+    (home / "spool").symlink_to(target)
+    with running_collector(home) as collector:
+        assert collector.post([event(1)]).status_code == 503
+        (home / "spool").unlink()
+        eventually(lambda: collector.post([event(1)]).status_code == 200)
+    assert list(target.iterdir()) == []
+    assert collector.spool.stat().st_mode & 0o777 == 0o700
+
+
+def test_file_linked_into_the_spool_is_not_uploaded(home: Path, ray: FakeRay) -> None:
+    secret = home / "secret"
+    with running_collector(home) as collector:
+        collector.post([event(1)])
+        (segment,) = eventually(lambda: list(collector.spool.rglob("*.wal")))
+        collector.kill()
+        shutil.copy(segment, secret)
+        segment.unlink()
+        segment.with_name(f"7-{NODE}.wal").symlink_to(secret)
+        ray.start()
+        collector.start()
+        collector.post([event(2)])
+        ray.stop()
+        assert collector.terminate() == 0
+    assert [each["eventId"] for each in collector.stored_events()] == ["2"]
+
+
+def test_session_directory_swapped_for_a_link_is_not_read(home: Path, ray: FakeRay) -> None:
+    """Logs of the directory that was found are stored, and nothing of the directory that the link leads to."""
+    directory = ray.start()
+    secrets = home / "elsewhere"
+    (secrets / "logs" / "export_events").mkdir(parents=True)
+    (secrets / "logs" / "secret.log").write_text("secret")
+    with running_collector(home, "--role=Head", "--log-interval=200ms") as collector:
+        wait_until_collected(collector, SESSION)
+        directory.rename(home / "moved")
+        directory.symlink_to(secrets)
+        (home / "moved" / "logs" / "later.log").write_text("later\n")
+        time.sleep(2)
+        ray.stop()
+        assert collector.terminate() == 0
+    names = [Path(key).name for key in collector.stored_keys()]
+    assert "later.log" in names
+    assert "secret.log" not in names
+
+
+def test_orphaned_session_that_is_a_link_is_not_read(home: Path) -> None:
+    secrets = home / "elsewhere" / SESSION
+    (secrets / "logs").mkdir(parents=True)
+    (secrets / "logs" / "secret.log").write_text("secret")
+    os.utime(secrets / "logs" / "secret.log", (1000, 1000))
+    (home / SESSION).symlink_to(secrets)
+    (home / "prev-logs" / SESSION).mkdir(parents=True)
+    (home / "prev-logs" / SESSION / NODE).symlink_to(secrets)
+    with running_collector(home, "--role=Head") as collector:
+        time.sleep(2)
+        assert collector.terminate() == 0
+    assert not any("secret.log" in key for key in collector.stored_keys())
+
+
+# Sessions
+
+
+def test_ended_session_stays_ended_and_the_running_one_running(home: Path, ray: FakeRay) -> None:
+    """One POST that named an old session, with session_latest moved, removed its end.json and ended the running one."""
+    before = write_ended_session(home / "store", OLD_SESSION)
+    ray.start()
+    with running_collector(home, "--role=Head", "--event-rotation-interval=200ms") as collector:
+        wait_until_collected(collector, SESSION)
+        (home / OLD_SESSION / "logs").mkdir(parents=True)
+        move_session_latest(home, OLD_SESSION)
+        assert collector.post([event(666, OLD_SESSION)]).status_code == 200
+        eventually(lambda: list(collector.spool.joinpath(QUARANTINE_DIR).glob("*-unknown_session")))
+        collector.post([event(1)])
+        eventually(lambda: [each for each in collector.stored_events() if each["eventId"] == "1"])
+        assert (records(collector, SESSION) / "alive").exists()
+        assert not (records(collector, SESSION) / "end.json").exists()
+        ray.stop()
+        assert collector.terminate() == 0
+    assert read_files(records(collector, OLD_SESSION)) == before
+    assert [each["eventId"] for each in collector.stored_events()] == ["1"]
+
+
+def test_end_record_of_another_spool_is_never_removed(home: Path, ray: FakeRay) -> None:
+    """Not even if a raylet, or a process in its place, answers in a directory of that name."""
+    before = write_ended_session(home / "store", OLD_SESSION)
+    ray.start(OLD_SESSION)
+    with running_collector(home, "--role=Head") as collector:
+        message = "session has ended before, leaving its records unchanged"
+        eventually(lambda: [line for line in collector.log() if line["event"] == message])
+        ray.stop()
+        assert collector.terminate() == 0
+    assert read_files(records(collector, OLD_SESSION)) == before
+
+
+def test_restarted_collector_returns_to_the_session_whose_raylet_is_alive(home: Path, ray: FakeRay) -> None:
+    """A job makes a directory with a listening socket, moves session_latest to it, and gets the collector killed."""
+    ray.start()
+    impostor = FakeRay(home)
+    try:
+        with running_collector(home, "--role=Head") as collector:
+            wait_until_collected(collector, SESSION)
+            eventually(lambda: SESSION in (collector.spool / "counts.json").read_text())
+            collector.kill()
+            impostor.start(OLD_SESSION)
+            (records(collector, SESSION) / "alive").unlink()
+            collector.start()
+            wait_until_collected(collector, SESSION)
+            assert not records(collector, OLD_SESSION).exists()
+    finally:
+        impostor.stop()
+
+
+def test_session_of_the_far_future_does_not_become_the_latest(home: Path, ray: FakeRay) -> None:
+    """Neither by its events, nor by a directory with a listening socket."""
+    with running_collector(home, "--role=Head") as collector:
+        assert collector.post([event(1, FUTURE_SESSION)]).status_code == 200
+        ray.start(FUTURE_SESSION)
+        assert collector.post([event(2, FUTURE_SESSION)]).status_code == 200
+        time.sleep(2.5)
+        ray.stop()
+        ray.start(SESSION)
+        wait_until_collected(collector, SESSION)
+        ray.stop()
+        assert collector.terminate() == 0
+    assert not any(FUTURE_SESSION in key for key in collector.stored_keys())
+    assert len(list(collector.spool.joinpath(QUARANTINE_DIR).glob("*-unknown_session"))) == 2
+
+
+# Memory
 
 
 def test_bodies_that_are_held_back_do_not_fill_the_memory(home: Path) -> None:

@@ -31,8 +31,9 @@ class FakeRay:
 
     def start(self, session: str = SESSION, node: str = NODE) -> Path:
         directory = self.root / session
-        (directory / "sockets").mkdir(parents=True)
-        (directory / "logs").mkdir()
+        (directory / "sockets").mkdir(parents=True, exist_ok=True)
+        (directory / "sockets" / "raylet").unlink(missing_ok=True)
+        (directory / "logs").mkdir(exist_ok=True)
         (directory / "logs" / "raylet.out").write_text("hello from the raylet\n")
         (directory / f"metrics_export_port_{node}").write_text("1")
         self._raylet = socket.socket(socket.AF_UNIX)

@@ -15,6 +15,7 @@ import msgspec
 
 from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
 from rayhistory.archive.transfer import CHUNK_BYTES, Transfer
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.segment_objects import split_segment
 from rayhistory.errors import ObjectNotFound, StoreError, UsageError
@@ -189,19 +190,21 @@ class SessionCopy:
         if not (created_ns.isdecimal() and len(created_ns) <= 20):
             raise StoreError(f"{self._ref.path}: unexpected event stream {stream.name!r} in a pack")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            segment = Segment(Path(folder) / f"{created_ns}.wal", self._ref.session, int(created_ns), node)
+            directory = PrivateDirectory(Path(folder))
+            segment = Segment(directory, f"{created_ns}.wal", self._ref.session, int(created_ns), node)
             with segment.path.open("wb") as file:
                 for start in range(0, stream.size, CHUNK_BYTES):
                     chunk = await reader.read_stream(stream, start, start + CHUNK_BYTES)
                     await asyncio.to_thread(file.write, chunk)
-            parts, _ = await asyncio.to_thread(split_segment, segment, Path(folder), compressed=True)
+            parts, _ = await asyncio.to_thread(split_segment, segment, directory, compressed=True)
             for part in parts:
                 source_key = partial(self._from.events_key, self._ref, node, part.category, segment.created_ns)
                 if source_key(compressed=True) in object_sizes or source_key(compressed=False) in object_sizes:
                     continue
                 key = self._to.events_key(self._ref, node, part.category, segment.created_ns, compressed=True)
                 await self._transfer.put(key, await asyncio.to_thread(part.path.read_bytes))
-                self._count(part.path.stat().st_size, is_new=True)
+                self._count(part.size, is_new=True)
+            directory.close()
 
 
 def _record_order(info: ObjectInfo) -> int:

@@ -51,7 +51,7 @@ def check_directory(text: str) -> Path:
         raise UsageError(f"{text}: not a session directory of Ray: its name must be like session_2026-11-15_19-18-08_…")
     if not (directory / "logs").is_dir():
         raise UsageError(f"{text}: not a session directory of Ray: it has no logs directory")
-    if raylet_state(directory) is RayletState.ALIVE:
+    if raylet_state(directory) is not RayletState.GONE:
         raise UsageError(f"{text}: Ray is still running: import the directory when it has ended, or run a collector")
     return directory
 

@@ -84,6 +84,7 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
             "store": store.url,
             "prefix": settings.storage_root_dir,
             "ray_tmp_root": settings.ray_tmp_root,
+            "spool": str(collector.spool_path),
         },
     )
 

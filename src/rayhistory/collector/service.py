@@ -13,6 +13,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from rayhistory.collector.app import make_app
+from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
 from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.logs.event_streams import EventStreams
@@ -22,11 +23,16 @@ from rayhistory.collector.session.ray_discovery import (
     LatestSession,
     RayletState,
     find_latest_session,
+    find_running_session,
+    has_directory,
+    may_run_here,
     raylet_state,
+    session_state,
 )
 from rayhistory.collector.session.session_collector import CollectorContext, SessionCollector
 from rayhistory.collector.session.session_record import build_node_seal, write_node_seal
 from rayhistory.collector.spool.spool import Spool
+from rayhistory.collector.spool.spool_location import first_release_directory, spool_directory
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
@@ -62,15 +68,17 @@ class Collector:
         layout = Layout(settings.storage_root_dir, settings.storage_layout)
         compressed = settings.event_compression_enabled and not layout.writes_v1_6
         budget = settings.event_max_disk_mb * _MB
+        directory, old_directory = spool_directory(settings, cluster), first_release_directory(settings, cluster)
         spool = Spool(
-            Path(settings.event_data_dir) / f"{cluster}_{settings.ray_cluster_namespace}",
+            directory,
             budget=budget - budget // _QUARANTINE_SHARE_DIVISOR,
             segment_size=settings.event_max_file_size_mb * _MB,
             segment_age=settings.event_rotation_interval,
             uncompressed=not compressed,
             mask_env_vars=settings.mask_env_vars,
+            predecessor=old_directory if old_directory.path != directory.path else None,
         )
-        quarantine = Quarantine(spool.directory / QUARANTINE_DIR, telemetry, budget // _QUARANTINE_SHARE_DIVISOR)
+        quarantine = Quarantine(spool.directory.folder(QUARANTINE_DIR), telemetry, budget // _QUARANTINE_SHARE_DIVISOR)
         uploader = Uploader(
             spool=spool,
             store=store,
@@ -87,6 +95,7 @@ class Collector:
             max_body_bytes=min(settings.events_max_body, spool.max_body_bytes),
             allow_remote=settings.events_allow_remote,
             token=settings.events_token,
+            admits=self._admits,
         )
         node_ids = NodeIdFinder(settings, ingest.reported_node)
         self._context = CollectorContext(settings, store, layout, spool, uploader, ingest, telemetry, node_ids)
@@ -103,6 +112,8 @@ class Collector:
         self._current: SessionCollector | None = None
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
+        self._watched = asyncio.Event()
+        """Set when the session that runs at the start of this process has been found, or none was."""
         self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
         telemetry.add_gauge("log_lag_seconds", "Age of the oldest log bytes that are not uploaded", self._log_lag)
@@ -116,12 +127,16 @@ class Collector:
         )
 
     @property
+    def spool_path(self) -> Path:
+        return self._context.spool.directory.path
+
+    @property
     def app(self) -> Starlette:
         ingest = self._context.ingest if self._settings.enable_event_collector else None
         return make_app(ingest, self._context.telemetry, self._not_ready_reason)
 
     def _not_ready_reason(self) -> str | None:
-        return None if self._context.spool.writable else f"cannot write to the spool {self._context.spool.directory}"
+        return None if self._context.spool.writable else f"cannot write to the spool {self.spool_path}"
 
     def _ref(self, session: str) -> SessionRef:
         return SessionRef(
@@ -148,7 +163,9 @@ class Collector:
 
     async def _watch(self) -> None:
         while True:
-            await self._update_session(await asyncio.to_thread(find_latest_session, self._root))
+            await self._update_session(await asyncio.to_thread(self._find_session))
+            await self._end_if_ray_is_gone()
+            self._watched.set()
             # Open segments of collected sessions are in packs; those of all others must be uploaded soon.
             await self._context.spool.rotate_due(self._settings.log_interval, exclude=self._active_sessions())
             await self._assign_nodes()
@@ -164,9 +181,11 @@ class Collector:
         """Switch to the latest session if it must be collected, and set the directory and node of the current one."""
         current = self._current
         if latest and (current is None or current.ref.session != latest.session):
-            if latest.session not in self._closing and await self._must_collect(latest, at_shutdown=at_shutdown):
+            state = await asyncio.to_thread(raylet_state, latest.directory.path)
+            may_leave = await self._may_leave(current, state)
+            if may_leave and await self._must_collect(latest, state, at_shutdown=at_shutdown):
                 if self._current is current:  # `_watch` and `shut_down` may run this concurrently
-                    self._switch_session(latest.session, latest.directory)
+                    self._switch_session(latest.session, latest.directory, is_running=state is not RayletState.GONE)
             else:
                 self._follow_events()
         elif latest and current and current.directory is None:
@@ -175,7 +194,7 @@ class Collector:
             self._follow_events()
         if self._current:
             session = self._current.ref.session
-            found = latest.node if latest and latest.session == session else None
+            found = latest.node if latest and latest.session == session else await self._current.find_node_id()
             if node := self._context.node_ids.current(session, found, self._current.node):
                 await self._current.set_node(node)
 
@@ -183,19 +202,57 @@ class Collector:
         """Switch to a session that is known only from its events, unless the current one has a directory."""
         current, session = self._current, self._context.ingest.latest_session(_NO_DIRECTORY_AFTER_S)
         may_switch = current is None or (current.directory is None and current.ref.session != session)
-        if may_switch and session and session not in self._closing:
+        if may_switch and session and session not in self._closing and not has_directory(self._root, session):
             self._switch_session(session, None)
 
-    async def _must_collect(self, latest: LatestSession, *, at_shutdown: bool) -> bool:
+    def _find_session(self) -> LatestSession | None:
+        """Find the running session that an earlier process collected, else the latest one.
+
+        Jobs can move `session_latest`, and must not take the collector away from a session whose raylet is alive.
+        """
+        found = find_running_session(self._root, self._context.spool.open_sessions()) if self._current is None else None
+        return found or find_latest_session(self._root)
+
+    async def _must_collect(self, latest: LatestSession, state: RayletState, *, at_shutdown: bool) -> bool:
         """Return whether the session is running or, at shutdown, not finished.
 
         `session_latest` may still point to a session that ended long ago.
         """
-        if self._context.ingest.has_events_of(latest.session):
+        if (closing := self._closing.get(latest.session)) and not closing.done():
+            return False
+        if state is not RayletState.GONE:
             return True
-        if await asyncio.to_thread(raylet_state, latest.directory) is RayletState.ALIVE:
+        if closing or not at_shutdown:
+            return False
+        has_events = self._context.ingest.has_events_of(latest.session)
+        return has_events or await asyncio.to_thread(self._has_unfinished_logs, latest)
+
+    async def _may_leave(self, current: SessionCollector | None, next_state: RayletState) -> bool:
+        """Return whether the collector may go on to another session: never while the raylet of this one is alive."""
+        if current is None or current.directory is None:
             return True
-        return at_shutdown and await asyncio.to_thread(self._has_unfinished_logs, latest)
+        state = await current.raylet_state()
+        return state is RayletState.GONE or (state is RayletState.ACTIVE and next_state is not RayletState.GONE)
+
+    async def _admits(self, session: str) -> bool:
+        """Return whether this node may have events of a session; others are quarantined.
+
+        Whoever can post could otherwise add events to any session of the cluster. While the current raylet is alive,
+        only its session and those that were collected here before count.
+        """
+        await wait_for_event(self._watched, _NO_DIRECTORY_AFTER_S)
+        if session in self._active_sessions() or self._context.spool.has_seen(session):
+            return True
+        if not await self._may_leave(self._current, RayletState.ALIVE):
+            return False
+        return await asyncio.to_thread(may_run_here, self._root, session)
+
+    async def _end_if_ray_is_gone(self) -> None:
+        """End the current session if its Ray has exited. If Ray resumes the session, it is collected again."""
+        current = self._current
+        if current and await current.is_ray_gone() and self._current is current and not self.stop.is_set():
+            self._close_session(current, "Ray has exited")
+            self._current = None
 
     def _has_unfinished_logs(self, latest: LatestSession) -> bool:
         """Return whether an earlier process collected the session and has not finished it."""
@@ -212,15 +269,17 @@ class Collector:
             sessions[self._current.ref.session] = self._current.node
         return sessions
 
-    def _switch_session(self, session: str, directory: Path | None) -> None:
+    def _switch_session(self, session: str, directory: HeldDirectory | None, *, is_running: bool = False) -> None:
         self._orphans.release(session)
-        if before := self._current:
-            close = restart_on_error(
-                "close", lambda: before.close("Ray started a new session", self._give_up), self._context.telemetry
-            )
-            self._closing[before.ref.session] = asyncio.create_task(close)
-        self._current = SessionCollector(self._context, self._ref(session), directory)
+        if self._current:
+            self._close_session(self._current, "Ray started a new session")
+        self._closing.pop(session, None)
+        self._current = SessionCollector(self._context, self._ref(session), directory, is_running=is_running)
         self._current.start()
+
+    def _close_session(self, session: SessionCollector, reason: str) -> None:
+        close = restart_on_error("close", lambda: session.close(reason, self._give_up), self._context.telemetry)
+        self._closing[session.ref.session] = asyncio.create_task(close)
 
     async def _assign_nodes(self) -> None:
         """Assign nodes to segments of sessions other than the current one, such as those of earlier processes."""
@@ -251,7 +310,7 @@ class Collector:
                 log.info("ended session uploaded and sealed", extra={"session": session})
 
     async def _has_ended(self, session: str) -> bool:
-        return await asyncio.to_thread(raylet_state, self._root / session) is RayletState.GONE
+        return await asyncio.to_thread(session_state, self._root, session) is RayletState.GONE
 
     # Shutdown
 
@@ -260,7 +319,7 @@ class Collector:
         began = time.monotonic()
         grace = self._settings.grace_period
         if self._current is None:  # a very short session, or one whose earlier collector was killed
-            await self._update_session(await asyncio.to_thread(find_latest_session, self._root), at_shutdown=True)
+            await self._update_session(await asyncio.to_thread(self._find_session), at_shutdown=True)
         await self._wait_for_ray_to_exit(began + grace - _FLUSH_RESERVE_S)
         await stop_listening()
         await _cancel(self._tasks)

@@ -164,7 +164,6 @@ def _with_defaults(settings: Settings) -> Settings:
         local_storage_dir=settings.local_storage_dir or default_data_dir(),
         cache_dir=cache_dir,
         dashboard_dir=settings.dashboard_dir or _default_dashboard_dir(cache_dir),
-        event_data_dir=settings.event_data_dir or str(Path(settings.ray_tmp_root) / "event-data"),
         role="Head" if settings.ray_head else settings.role,
         storage_backend_config_path=settings.storage_backend_config_path or _mounted_config(),
     )

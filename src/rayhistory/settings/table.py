@@ -199,7 +199,8 @@ class Settings:
         64 * 2**20, "maximum size of one request body", _COLLECTOR, parse=parse_size, metavar="SIZE"
     )
     event_data_dir: str = _setting(
-        "", "directory of the spool (default: <ray-tmp-root>/event-data)", _COLLECTOR,
+        "", "directory of the spool (default: /var/lib/rayhistory if it is there, else in /var/tmp; "
+        "<ray-tmp-root>/event-data in a container without a volume of its own)", _COLLECTOR,
         env=("RAY_COLLECTOR_EVENT_DATA_DIR",), metavar="DIR",
     )  # fmt: skip
     event_rotation_interval: float = _setting(

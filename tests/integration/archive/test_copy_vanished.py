@@ -11,6 +11,7 @@ from rayhistory.collector.ingest.quarantine import Quarantine
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.pack_series import PackSeries
 from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.telemetry import Telemetry
@@ -71,10 +72,10 @@ def test_packed_events_do_not_replace_complete_objects(tmp_path: Path, *, compre
         return {SESSION: [Block("node_events", len(numbers), data)]}
 
     async def work() -> None:
-        spool = Spool(tmp_path / "spool", budget=10**9, segment_size=10**8, segment_age=300)
+        spool = Spool(PrivateDirectory(tmp_path / "spool"), budget=10**9, segment_size=10**8, segment_age=300)
         uploader = Uploader(
             spool=spool, store=store, layout=layout, ref_of=lambda session: REF, telemetry=telemetry,
-            quarantine=Quarantine(tmp_path / "quarantine", telemetry), compressed=compressed,
+            quarantine=Quarantine(PrivateDirectory(tmp_path / "quarantine"), telemetry), compressed=compressed,
         )  # fmt: skip
         await spool.open()
         await spool.assign_node(SESSION, NODE)

@@ -123,6 +123,32 @@ def test_new_session_closes_the_old_one(home: Path, ray: FakeRay) -> None:
     assert nodes == {(SESSION, NODE), (NEXT_SESSION, new_node)}
 
 
+def test_session_ends_with_ray_and_comes_back_if_ray_resumes_it(home: Path, ray: FakeRay) -> None:
+    """A dead cluster stayed running as long as its collector lived."""
+    ray.start()
+    with running_collector(home, "--role=Head") as collector:
+        records = collector.store / f"ray-history/sessions/default/test/{SESSION}"
+        eventually((records / "alive").exists)
+        ray.stop()
+        stopped_ms = time.time() * 1000
+        eventually((records / "end.json").exists, 30)
+        eventually(lambda: not (records / "alive").exists())
+        end = json.loads((records / "end.json").read_text())
+        assert end["reason"] == "Ray has exited"
+        assert stopped_ms - 5000 < end["ended_ms"] <= stopped_ms
+        collector.post([event(1)])  # too late, and no reason to reopen the session
+        time.sleep(2)
+        assert json.loads((records / "end.json").read_text()) == end
+        ray.start()
+        eventually((records / "alive").exists)
+        eventually(lambda: not (records / "end.json").exists())
+        collector.post([event(2)])
+        ray.stop()
+        assert collector.terminate() == 0
+        assert json.loads((records / "end.json").read_text())["ended_ms"] > end["ended_ms"]
+    assert {each["eventId"] for each in collector.stored_events()} == {"1", "2"}
+
+
 def test_changed_node_id_starts_new_objects(home: Path, ray: FakeRay) -> None:
     """A raylet that restarts in the same session has a new node id."""
     directory = ray.start()

@@ -121,6 +121,7 @@ async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> Asy
         "RAY_CLUSTER_NAMESPACE": options.namespace,
         "RAY_ROLE": "Head",
         "RAY_TMP_ROOT": str(ray.temp_dir),
+        "RAY_COLLECTOR_EVENT_DATA_DIR": str(ray.temp_dir / "event-data"),  # removed with Ray's files
         "RAY_DASHBOARD_ADDRESS": ray.dashboard_url,
         "RAY_AUTH_MODE": "disabled",
         "EVENTS_PORT": str(port),

@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 
 from starlette.types import Message, Receive, Scope, Send
@@ -49,7 +50,9 @@ class IngestEndpoint:
         max_body_bytes: int,
         allow_remote: bool,
         token: str = "",
+        admits: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """`admits` decides about the events of sessions that have not sent any recently."""
         self._reported_nodes: dict[str, str | None] = {}
         """Node id by session for recent sessions, latest last. None if the events have no node id."""
         self._latest: tuple[str, float] | None = None
@@ -58,6 +61,7 @@ class IngestEndpoint:
         self._telemetry = telemetry
         self._max_body_bytes = max_body_bytes
         self._allow_remote = allow_remote
+        self._admits = admits
         self._token = f"Bearer {token}".encode() if token else b""
         self._body_budget = BodyBudget(_BODIES_BUDGET)
         self._large_body_lock = asyncio.Lock()
@@ -150,9 +154,10 @@ class IngestEndpoint:
             await self._quarantine.add(str(error), body)
             return
         self._telemetry.events_received.inc(batch.event_count)
-        for session in [each for each in batch.blocks if not self._spool.accepts_session(each)]:
-            lines = b"".join(block.data for block in batch.blocks.pop(session)).splitlines()
-            batch.malformed += [("too_many_sessions", line) for line in lines]
+        for session in list(batch.blocks):
+            if reason := await self._reason_to_quarantine(session):
+                lines = b"".join(block.data for block in batch.blocks.pop(session)).splitlines()
+                batch.malformed += [(reason, line) for line in lines]
         if batch.blocks:
             await self._spool.append(batch.blocks)
             self._telemetry.events_acked.inc(batch.event_count - len(batch.malformed))
@@ -162,6 +167,11 @@ class IngestEndpoint:
             self._remember(session, batch.nodes.get(session))
         for reason, event in batch.malformed:
             await self._quarantine.add(reason, event)
+
+    async def _reason_to_quarantine(self, session: str) -> str | None:
+        if self._admits and session not in self._reported_nodes and not await self._admits(session):
+            return "unknown_session"
+        return None if self._spool.accepts_session(session) else "too_many_sessions"
 
     def _remember(self, session: str, node: str | None) -> None:
         before = self._reported_nodes.pop(session, None)

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from pathlib import Path
 
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _MAX_FILES = 1000
 class Quarantine:
     """Stores malformed bodies and events up to a budget, and counts all of them."""
 
-    def __init__(self, directory: Path, telemetry: Telemetry, budget: int = 64 * 2**20) -> None:
+    def __init__(self, directory: PrivateDirectory, telemetry: Telemetry, budget: int = 64 * 2**20) -> None:
         self._directory = directory
         self._budget = budget
         self._telemetry = telemetry
@@ -30,7 +30,7 @@ class Quarantine:
         """Count and store one malformed body or event; `reason` is a snake_case code. Never raises."""
         self._telemetry.quarantined.labels(reason).inc()
         self._telemetry.quarantined_count += 1
-        path = None
+        path = ""
         if self._files < _MAX_FILES and self._bytes < self._budget:
             async with self._write_lock:
                 path = await asyncio.to_thread(self._write, reason, data)
@@ -38,22 +38,24 @@ class Quarantine:
             self._logged_reasons.add(reason)
             log.warning(
                 "malformed data quarantined (logged once per reason)",
-                extra={"reason": reason, "bytes": len(data), "path": str(path or "")},
+                extra={"reason": reason, "bytes": len(data), "path": path},
             )
 
-    def _write(self, reason: str, data: bytes) -> Path | None:
+    def _write(self, reason: str, data: bytes) -> str:
+        """Return the path of the new file; empty if there is no room."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.make()
             if not self._directory_scanned:
-                sizes = [path.stat().st_size for path in self._directory.iterdir()]
+                sizes = [self._directory.status(name).st_size for name in self._directory.names()]
                 self._files, self._bytes, self._directory_scanned = len(sizes), sum(sizes), True
             data = data[: max(0, self._budget - self._bytes)]
             if not data or self._files >= _MAX_FILES:
-                return None
-            path = self._directory / f"{time.time_ns()}-{reason}"
-            path.write_bytes(data)
+                return ""
+            name = f"{time.time_ns()}-{reason}"
+            with open(self._directory.create(name), "wb") as file:  # noqa: PTH123 - there is only the descriptor
+                file.write(data)
         except OSError:
-            return None
+            return ""
         self._files += 1
         self._bytes += len(data)
-        return path
+        return str(self._directory.path / name)

@@ -49,7 +49,7 @@ class EventStreams:
         stream = _streams_by_segment(tailer).get(segment.created_ns)
         stream = stream or tailer.add_stream(f"{segment.created_ns}{_SUFFIX}", EVENTS)
         try:
-            file = segment.path.open("rb")
+            file = segment.open()
         except FileNotFoundError:  # renamed for its node id, or already in the store
             return
         with file:

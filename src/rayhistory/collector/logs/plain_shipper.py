@@ -6,14 +6,13 @@ stay proportional to its size. At the end, every file that differs from its obje
 
 import asyncio
 import logging
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from rayhistory.collector.held_directory import stable_path
 from rayhistory.collector.logs.walk import MAX_FILES, describe_excess, open_inside, walk
 from rayhistory.collector.supervise import backoff_delays
 from rayhistory.collector.telemetry import Telemetry
@@ -25,7 +24,6 @@ log = logging.getLogger(__name__)
 _MAX_CONCURRENT_UPLOADS = 4
 _GROWTH_FACTOR = 1.25
 _MAX_FINAL_ROUNDS = 3  # processes that outlive Ray may keep writing, and some files can never be uploaded
-_CLOSE_DELAY_S = 600.0  # a store's thread may still open the path of a cancelled upload: keep its descriptor number
 
 
 class LocalLogFile(msgspec.Struct, frozen=True):
@@ -141,9 +139,9 @@ class PlainShipper:
         except OSError as error:
             self._report_failure(file, error)
             return True
-        with _stable_path(descriptor) as path:
+        with stable_path(descriptor, Path(str(self._directory), file.target)) as path:
             try:
-                await self._store.put(self._key_of(file.name), path or Path(str(self._directory), file.target))
+                await self._store.put(self._key_of(file.name), path)
             except (StoreError, OSError) as error:
                 self._report_failure(file, error)
                 return not isinstance(error, StoreUnavailable | StoreDenied | OSError)
@@ -157,19 +155,6 @@ class PlainShipper:
         log.warning(
             "log file upload failed, retrying at the next flush", extra={"file": file.name, "reason": str(error)}
         )
-
-
-@contextmanager
-def _stable_path(descriptor: int) -> Iterator[Path | None]:
-    """Yield a path of the open file that stays valid if the file is renamed or replaced; None without /proc."""
-    path, close_delay = Path(f"/proc/self/fd/{descriptor}"), 0.0
-    try:
-        yield path if path.exists() else None
-    except asyncio.CancelledError:
-        close_delay = _CLOSE_DELAY_S
-        raise
-    finally:
-        asyncio.get_running_loop().call_later(close_delay, os.close, descriptor)
 
 
 _JOB_DRIVER = re.compile(r"(?:.*/)?job-driver-")

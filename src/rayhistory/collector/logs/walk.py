@@ -7,14 +7,13 @@ it is still the one that was found, and a file is opened without following any l
 import os
 import stat
 from collections.abc import Container, Sized
-from pathlib import Path
 from typing import NamedTuple
+
+from rayhistory.collector.held_directory import FOLDER_FLAGS, open_file_below
 
 MAX_FILES = 50_000
 """Each tracked file costs memory, and a record in a pack directory that is read as a whole."""
 _MAX_NAME_BYTES = 512
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would block
 
 
 class FileEntry(NamedTuple):
@@ -40,25 +39,16 @@ def walk(root: str, limit: int | None = None, tracked: Container[tuple[int, int]
 
     Over the limit, only files whose keys are in `tracked` are listed, and the rest is counted.
     """
-    path = Path(root)
-    return _Walk(str(path.parent.resolve() / path.name), limit, tracked).run()
+    return _Walk(root, limit, tracked).run()
 
 
 def open_inside(root: str, name: str) -> int:
     """Open a listed file and return its descriptor; raise OSError if it is gone or was replaced."""
-    *folders, last = name.split("/")
-    inner = os.open(root, _FOLDER_FLAGS)
+    folder = os.open(root, FOLDER_FLAGS)
     try:
-        for folder in folders:
-            outer, inner = inner, os.open(folder, _FOLDER_FLAGS, dir_fd=inner)
-            os.close(outer)
-        descriptor = os.open(last, _FILE_FLAGS, dir_fd=inner)
+        return open_file_below(folder, name)
     finally:
-        os.close(inner)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(f"{root}/{name}: no longer a regular file")
-    return descriptor
+        os.close(folder)
 
 
 def describe_excess(excess: int) -> list[str]:
@@ -74,7 +64,8 @@ class _Folder(NamedTuple):
 
 class _Walk:
     def __init__(self, root: str, limit: int | None, tracked: Container[tuple[int, int]]) -> None:
-        self._root = root
+        parent, _, name = root.rpartition("/")
+        self._real_root = f"{os.path.realpath(parent or '/')}/{name}"
         self._limit = limit
         self._tracked = tracked
         self._entries: list[FileEntry] = []
@@ -92,7 +83,7 @@ class _Walk:
         return WalkResult(self._entries, self._links, [folder.path for folder in self._folders], self._excess)
 
     def _read(self, folder: _Folder) -> None:
-        descriptor = os.open(folder.path, _FOLDER_FLAGS)
+        descriptor = os.open(folder.path, FOLDER_FLAGS)
         try:
             status = os.fstat(descriptor)
             if folder.key in {None, (status.st_dev, status.st_ino)}:
@@ -125,9 +116,9 @@ class _Walk:
         """Return the target of a link if it is a regular file inside the directory."""
         target = os.path.realpath(path, strict=True)
         status = os.stat(target, follow_symlinks=False)  # noqa: PTH116 - a Path per file and round costs more than the rest
-        if not target.startswith(self._root + "/") or not stat.S_ISREG(status.st_mode):
+        if not target.startswith(self._real_root + "/") or not stat.S_ISREG(status.st_mode):
             return None
-        name = target.removeprefix(self._root + "/")
+        name = target.removeprefix(self._real_root + "/")
         return FileEntry(name, (status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns)
 
     def _has_room(self, name: str, *lists: Sized) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,8 +20,9 @@ from typing import Any, BinaryIO
 import msgspec
 from isal.isal_zlib import crc32
 
-from rayhistory.collector.session.ray_files import READ_BYTES, open_regular_file
+from rayhistory.collector.session.ray_files import READ_BYTES, list_folder, open_regular_file
 from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.spool import Spool, SpoolError
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.sessions.keys import DASHBOARD_RESPONSES
@@ -28,6 +30,7 @@ from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 log = logging.getLogger(__name__)
 
 EXPORT_FILE = re.compile(r"event_EXPORT_[A-Za-z0-9_.-]*\.log(\.\d+)?\Z|event_EXPORT_[A-Za-z0-9_.-]*\.\d+\.log\Z")
+_FOLDER = "logs/export_events"
 _INTERVAL_S = 2.0
 _HEAD_BYTES = 256
 _MAX_LINE_BYTES = 16 << 20
@@ -43,12 +46,15 @@ class _Position(msgspec.Struct):
 
 
 class ExportFileReader:
-    """`state` is the directory of the position files, one per session."""
+    """`directory` is the session's; `state` has the position files, one per session."""
 
-    def __init__(self, session: str, directory: Path, state: Path, spool: Spool, telemetry: Telemetry) -> None:
+    def __init__(
+        self, session: str, directory: Path, state: PrivateDirectory, spool: Spool, telemetry: Telemetry
+    ) -> None:
         self._session = session
         self._directory = directory
-        self._state = state / f"{session}.json"
+        self._state = state
+        self._state_name = f"{session}.json"
         self._spool = spool
         self._telemetry = telemetry
         self._positions: dict[str, _Position] | None = None
@@ -74,14 +80,14 @@ class ExportFileReader:
         if self._positions is None:
             self._positions = self._load_positions()
         new = []
-        for path, status in _export_files(self._directory):
+        for name, status in _export_files(self._directory):
             key = f"{status.st_dev}:{status.st_ino}"  # stays the same when the file is rotated
             try:
-                position, data = _read_from(path, self._positions.get(key) or _Position(path.name))
+                position, data = _read_from(self._directory, name, self._positions.get(key) or _Position(name))
             except OSError:
                 continue  # Ray deletes the oldest files
             if data:
-                new.append((key, position, list(self._records(path.name, data))))
+                new.append((key, position, list(self._records(name, data))))
         return new
 
     def _records(self, name: str, data: bytes) -> Iterator[bytes]:
@@ -104,7 +110,7 @@ class ExportFileReader:
 
     def _load_positions(self) -> dict[str, _Position]:
         try:
-            return msgspec.json.decode(self._state.read_bytes(), type=dict[str, _Position])
+            return msgspec.json.decode(self._state.read(self._state_name), type=dict[str, _Position])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return {}  # read everything again: the ids of stored lines do not change
 
@@ -114,42 +120,29 @@ class ExportFileReader:
         existing = {f"{status.st_dev}:{status.st_ino}" for _, status in _export_files(self._directory)}
         self._positions = {key: position for key, position in self._positions.items() if key in existing}
         try:
-            self._state.parent.mkdir(exist_ok=True)
-            temporary = self._state.with_suffix(".half")
-            temporary.write_bytes(msgspec.json.encode(self._positions))
-            temporary.replace(self._state)
-            for oldest in sorted(self._state.parent.glob("*.json"))[:-_MAX_POSITION_FILES]:
-                oldest.unlink(missing_ok=True)
+            self._state.make()
+            self._state.write(self._state_name, msgspec.json.encode(self._positions))
+            for oldest in [name for name in self._state.names() if name.endswith(".json")][:-_MAX_POSITION_FILES]:
+                self._state.unlink(oldest)
         except OSError as error:
             log.warning("cannot save export file positions, lines may be read again", extra={"reason": str(error)})
 
 
-def _export_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    try:
-        paths = [path for path in directory.iterdir() if EXPORT_FILE.match(path.name)]
-    except OSError:
-        return []
-    files = []
-    for path in sorted(paths):
-        try:
-            status = path.lstat()
-        except OSError:
-            continue
-        if path.is_file() and not path.is_symlink():
-            files.append((path, status))
-    return files
+def _export_files(directory: Path) -> list[tuple[str, os.stat_result]]:
+    files = list_folder(directory, _FOLDER)
+    return sorted((name, status) for name, status in files if EXPORT_FILE.match(name) and stat.S_ISREG(status.st_mode))
 
 
-def _read_from(path: Path, position: _Position) -> tuple[_Position, bytes]:
+def _read_from(directory: Path, name: str, position: _Position) -> tuple[_Position, bytes]:
     """Read the next lines, and return them with the new position; start over if the file was truncated or replaced."""
-    with open_regular_file(path) as file:
+    with open_regular_file(directory, f"{_FOLDER}/{name}") as file:
         head = file.read(_HEAD_BYTES)
         is_same = crc32(head[: position.head_size]) == position.head_crc
         start = position.offset if is_same and position.offset <= os.fstat(file.fileno()).st_size else 0
         file.seek(start)
         data = _read_whole_lines(file)
     end = start + len(data)
-    return _Position(path.name, end, len(head[:end]), crc32(head[:end])), data
+    return _Position(name, end, len(head[:end]), crc32(head[:end])), data
 
 
 def _read_whole_lines(file: BinaryIO) -> bytes:

@@ -23,6 +23,7 @@ import logging
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -30,7 +31,8 @@ from urllib.parse import quote
 import msgspec
 
 from rayhistory import ids
-from rayhistory.collector.session.ray_files import READ_BYTES, open_regular_file, read_start
+from rayhistory.collector.held_directory import HeldDirectory
+from rayhistory.collector.session.ray_files import READ_BYTES, list_folder, open_regular_file, read_start
 from rayhistory.collector.supervise import wait_for_event
 from rayhistory.settings import Settings
 
@@ -65,9 +67,15 @@ class NodeIdFinder:
 
     async def for_unassigned(self, session: str, age_s: float) -> str | None:
         """Find the id for spooled events of a session that is not collected; None to wait longer."""
-        directory = Path(self._settings.ray_tmp_root) / session
-        node = await asyncio.to_thread(find_node_id, directory) or self._reported_node(session)
+        node = await asyncio.to_thread(self._find_in_files, session) or self._reported_node(session)
         return node or (self.placeholder if age_s > _PLACEHOLDER_AFTER_S else None)
+
+    def _find_in_files(self, session: str) -> str | None:
+        try:
+            directory = HeldDirectory.open(Path(self._settings.ray_tmp_root), session)
+        except OSError:
+            return None
+        return find_node_id(directory.path)
 
     async def fallback(self, session: str, found: asyncio.Event, has_directory: Callable[[], bool]) -> str | None:
         """Wait for `found`; after the timeout, return the id from the head's dashboard, or the placeholder.
@@ -105,42 +113,36 @@ def find_node_id(directory: Path, ray_tmp_root: Path | None = None) -> str | Non
     """Find the id of the node that owns a session directory in its files."""
     return (
         _from_port_files(directory)
-        or _from_raylet_logs(directory / "logs")
-        or (_from_hook_file(ray_tmp_root / "raylet_node_id") if ray_tmp_root else None)
+        or _from_raylet_logs(directory)
+        or (_from_hook_file(ray_tmp_root) if ray_tmp_root else None)
     )
 
 
 def _from_port_files(directory: Path) -> str | None:
     """Use the newest file: a restarted raylet has written new ones."""
     newest, node = 0, None
-    try:
-        for path in directory.iterdir():
-            if (match := _PORT_FILE.match(path.name)) and (written := path.stat().st_mtime_ns) > newest:
-                newest, node = written, match[1]
-    except OSError:
-        return None
+    for name, status in list_folder(directory):
+        if (match := _PORT_FILE.match(name)) and stat.S_ISREG(status.st_mode) and status.st_mtime_ns > newest:
+            newest, node = status.st_mtime_ns, match[1]
     return node
 
 
-def _from_raylet_logs(logs: Path) -> str | None:
+def _from_raylet_logs(directory: Path) -> str | None:
     """Search all logs, newest first: a raylet logs its id once at its start, and that log may have been rotated."""
+    logs = [(status.st_mtime_ns, name) for name, status in list_folder(directory, "logs") if _RAYLET_LOG.match(name)]
+    found = (_last_raylet_id(directory, f"logs/{name}") for _, name in sorted(logs, reverse=True))
+    return next(filter(None, found), None)
+
+
+_read_positions: dict[tuple[str, int, int], tuple[int, str | None]] = {}
+"""Per raylet log, by name, device and inode: how far it was read, and the last id so far."""
+
+
+def _last_raylet_id(directory: Path, name: str) -> str | None:
     try:
-        with os.scandir(logs) as inside:
-            paths = [(entry.stat().st_mtime_ns, entry.path) for entry in inside if _RAYLET_LOG.match(entry.name)]
-    except OSError:
-        return None
-    return next((node for _, path in sorted(paths, reverse=True) if (node := _last_raylet_id(Path(path)))), None)
-
-
-_read_positions: dict[tuple[Path, int], tuple[int, str | None]] = {}
-"""Per raylet log: how far it was read, and the last id so far. So each check reads only new bytes."""
-
-
-def _last_raylet_id(path: Path) -> str | None:
-    try:
-        with open_regular_file(path) as file:
+        with open_regular_file(directory, name) as file:
             status = os.fstat(file.fileno())
-            key = path, status.st_ino
+            key = name, status.st_dev, status.st_ino
             end, node = _read_positions.pop(key, (0, None))
             if end > status.st_size:
                 end, node = 0, None
@@ -158,9 +160,9 @@ def _last_raylet_id(path: Path) -> str | None:
     return node
 
 
-def _from_hook_file(path: Path) -> str | None:
+def _from_hook_file(ray_tmp_root: Path) -> str | None:
     """Read the file that a hook in the Ray container of older KubeRay setups writes."""
-    return ids.to_hex(read_start(path).decode(errors="replace").strip(), ids.NODE)
+    return ids.to_hex(read_start(ray_tmp_root, "raylet_node_id").decode(errors="replace").strip(), ids.NODE)
 
 
 # The head's dashboard

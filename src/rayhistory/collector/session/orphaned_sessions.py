@@ -10,20 +10,25 @@ any session name, and are then moved to `persist-complete-logs`, as with KubeRay
 
 import asyncio
 import logging
-import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
+from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.complete_logs import PREV_LOGS, move_to_complete_logs
 from rayhistory.collector.session.node_id import find_node_id, placeholder_node_id
 from rayhistory.collector.session.ray_discovery import RayletState, raylet_state
+from rayhistory.collector.session.ray_files import list_folder
 from rayhistory.collector.session.session_record import put_with_retries
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.ref import is_safe_component, is_session_name
@@ -33,6 +38,7 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _MARKS_FOLDER = "leftovers"
+_MAX_MARK_BYTES = 4096
 _INTERVAL_S = 60.0
 _QUIET_S = 60.0  # a starting session has no raylet yet, but recent files; a raylet writes its state every 10 s
 
@@ -40,7 +46,8 @@ _QUIET_S = 60.0  # a starting session has no raylet yet, but recent files; a ray
 class OrphanedSession(msgspec.Struct, frozen=True):
     session: str
     node: str
-    logs: Path
+    place: str
+    """The folder that contains `logs`, below Ray's temporary directory."""
 
 
 class OrphanedSessionShipper:
@@ -53,7 +60,7 @@ class OrphanedSessionShipper:
         layout: Layout,
         telemetry: Telemetry,
         *,
-        spool: Path,
+        spool: PrivateDirectory,
         ref_of: Callable[[str], SessionRef],
         active_sessions: Callable[[], Mapping[str, str | None]],
         events_of: Callable[[str], EventStreams] | None = None,
@@ -96,9 +103,14 @@ class OrphanedSessionShipper:
     async def _ship(self, orphan: OrphanedSession) -> None:
         ref, node = self._ref_of(orphan.session), orphan.node
         log.info("orphaned session found, shipping its logs", extra=_log_fields(orphan))
-        version = await asyncio.to_thread(_version, orphan.logs)
+        try:
+            directory = HeldDirectory.open(self._root, *orphan.place.split("/"))
+        except OSError:
+            return  # removed since
+        logs = directory.path / "logs"
+        version = await asyncio.to_thread(_version, logs)
         shipper = make_shipper(
-            orphan.logs,
+            logs,
             self._settings,
             self._store,
             self._telemetry,
@@ -111,57 +123,57 @@ class OrphanedSessionShipper:
             await put_with_retries(lambda: self._store.put(metadata_key, b""), self._telemetry, "record")
         await shipper.finish()
         await asyncio.to_thread(_write_mark, self._spool, orphan, version)
-        if orphan.logs.is_relative_to(self._root / PREV_LOGS):
+        if orphan.place.startswith(f"{PREV_LOGS}/"):
             await asyncio.to_thread(move_to_complete_logs, self._root, orphan.session, orphan.node)
         log.info("logs of orphaned session stored", extra=_log_fields(orphan))
 
     def _find(self) -> Iterator[OrphanedSession]:
-        for orphan in (*self._ended_sessions(), *self._prev_logs()):
-            if self._is_active(orphan) or not _is_quiet(orphan.logs):
-                continue
-            if _read_mark(self._spool, orphan) != _version(orphan.logs):
+        for orphan, directory in chain(self._ended_sessions(), self._prev_logs()):
+            logs = directory.path / "logs"
+            if not self._is_active(orphan) and _is_quiet(logs) and _read_mark(self._spool, orphan) != _version(logs):
                 yield orphan
 
     def _is_active(self, orphan: OrphanedSession) -> bool:
         active = self._active_sessions()
         if orphan.session not in active:
             return False
-        return orphan.logs.parent.parent == self._root or active[orphan.session] == orphan.node
+        return orphan.place == orphan.session or active[orphan.session] == orphan.node
 
-    def _ended_sessions(self) -> Iterator[OrphanedSession]:
+    def _ended_sessions(self) -> Iterator[tuple[OrphanedSession, HeldDirectory]]:
         for directory in _folders(self._root):
-            if is_session_name(directory.name) and raylet_state(directory) is not RayletState.ALIVE:
-                yield _orphan_in(directory)
+            if is_session_name(directory.name) and raylet_state(directory.path) is RayletState.GONE:
+                yield _orphan_in(directory), directory
 
-    def _prev_logs(self) -> Iterator[OrphanedSession]:
-        for session in _folders(self._root / PREV_LOGS):
-            for node in _folders(session) if is_safe_component(session.name) else ():
+    def _prev_logs(self) -> Iterator[tuple[OrphanedSession, HeldDirectory]]:
+        for session in _folders(self._root, PREV_LOGS):
+            for node in _folders(self._root, PREV_LOGS, session.name) if is_safe_component(session.name) else ():
                 if is_safe_component(node.name):
-                    yield OrphanedSession(session.name, node.name, node / "logs")
+                    place = f"{PREV_LOGS}/{session.name}/{node.name}"
+                    yield OrphanedSession(session.name, node.name, place), node
 
 
-def _orphan_in(directory: Path) -> OrphanedSession:
-    node = find_node_id(directory) or placeholder_node_id(directory.parent)
-    return OrphanedSession(directory.name, node, directory / "logs")
+def _orphan_in(directory: HeldDirectory) -> OrphanedSession:
+    node = find_node_id(directory.path) or placeholder_node_id(directory.place.parent)
+    return OrphanedSession(directory.name, node, directory.name)
 
 
-def mark_shipped(spool: Path, session: str, node: str, logs: Path) -> None:
+def mark_shipped(spool: PrivateDirectory, directory: HeldDirectory, node: str) -> None:
     """Mark a session's logs as shipped, under this node id and the one in its files, to avoid shipping them again."""
-    for orphan in {OrphanedSession(session, node, logs), _orphan_in(logs.parent)}:
-        _write_mark(spool, orphan, _version(logs))
+    for orphan in {OrphanedSession(directory.name, node, directory.name), _orphan_in(directory)}:
+        _write_mark(spool, orphan, _version(directory.path / "logs"))
 
 
-def has_unshipped_logs(spool: Path, directory: Path) -> bool:
+def has_unshipped_logs(spool: PrivateDirectory, directory: HeldDirectory) -> bool:
     """Check whether some logs of a session that has just ended are not stored yet."""
-    orphan = _orphan_in(directory)
-    return not _is_quiet(orphan.logs) and _read_mark(spool, orphan) != _version(orphan.logs)
+    logs = directory.path / "logs"
+    return not _is_quiet(logs) and _read_mark(spool, _orphan_in(directory)) != _version(logs)
 
 
-def _write_mark(spool: Path, orphan: OrphanedSession, version: str) -> None:
-    path = _mark_path(spool, orphan)
+def _write_mark(spool: PrivateDirectory, orphan: OrphanedSession, version: str) -> None:
+    marks = spool.folder(_MARKS_FOLDER)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(version)
+        marks.make()
+        marks.write(_mark_name(orphan), version.encode())
     except OSError as error:
         log.warning(
             "cannot mark orphaned session as shipped, will check it again",
@@ -169,15 +181,15 @@ def _write_mark(spool: Path, orphan: OrphanedSession, version: str) -> None:
         )
 
 
-def _read_mark(spool: Path, orphan: OrphanedSession) -> str | None:
+def _read_mark(spool: PrivateDirectory, orphan: OrphanedSession) -> str | None:
     try:
-        return _mark_path(spool, orphan).read_text()
+        return spool.folder(_MARKS_FOLDER).read(_mark_name(orphan), _MAX_MARK_BYTES).decode(errors="replace")
     except OSError:
         return None
 
 
-def _mark_path(spool: Path, orphan: OrphanedSession) -> Path:
-    return spool / _MARKS_FOLDER / f"{orphan.session}@{orphan.node}"
+def _mark_name(orphan: OrphanedSession) -> str:
+    return f"{orphan.session}@{orphan.node}"
 
 
 def _version(logs: Path) -> str:
@@ -196,13 +208,13 @@ def _is_quiet(logs: Path) -> bool:
     return time.time_ns() - max(entry.modified_ns for entry in result.entries) > _QUIET_S * 10**9
 
 
-def _folders(directory: Path) -> list[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
+def _folders(root: Path, *names: str) -> Iterator[HeldDirectory]:
+    """Open the folders in a directory one after the other, in order of their names."""
+    for name, status in sorted(list_folder(root, "/".join(names))):
+        if stat.S_ISDIR(status.st_mode):
+            with suppress(OSError):
+                yield HeldDirectory.open(root, *names, name)
 
 
 def _log_fields(orphan: OrphanedSession) -> dict[str, str]:
-    return {"session": orphan.session, "node": orphan.node, "directory": str(orphan.logs)}
+    return {"session": orphan.session, "node": orphan.node, "directory": orphan.place}

@@ -3,37 +3,47 @@
 Only local files and sockets are used: a thousand collectors must not query the head.
 """
 
+import errno
 import logging
+import os
 import re
 import socket
 import time
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.node_id import find_node_id
-from rayhistory.collector.session.ray_files import read_start
+from rayhistory.collector.session.ray_files import list_folder, read_start
 from rayhistory.networks import parse_ip
-from rayhistory.sessions.ref import is_session_name
+from rayhistory.sessions.ref import is_session_name, session_start_time
 
 log = logging.getLogger(__name__)
 
 _DASHBOARD_LINE = re.compile(rb"Dashboard head http address: (?:https?://)?([0-9A-Za-z.\[\]:-]+:\d+)")
 _AUTOSCALER_LINE = re.compile(rb"Starting autoscaler metrics server on port (\d{1,5})\n")
 _LOG_ACTIVITY_S = 60.0  # a raylet writes its state every 10 s
+_GCS_PORT_FILE = re.compile(r"gcs_server_port_[0-9a-f]{56}\Z")
+_PROBE_TIMEOUT_S = 1.0
+_MAX_LEAD_S = 26 * 3600.0  # a time zone, and half a day
 
 
 class RayletState(Enum):
     ALIVE = "alive"
     GONE = "gone"
+    ACTIVE = "active"
+    """Its socket cannot be probed, and its logs grow."""
 
 
-class LatestSession(msgspec.Struct, frozen=True):
+class LatestSession(NamedTuple):
     session: str
-    directory: Path
+    directory: HeldDirectory
     node: str | None
     """Node id, if the files tell it."""
 
@@ -41,52 +51,112 @@ class LatestSession(msgspec.Struct, frozen=True):
 def find_latest_session(ray_tmp_root: Path) -> LatestSession | None:
     """Return the session that `session_latest` links to. It may have ended."""
     try:
-        directory = ray_tmp_root.joinpath("session_latest").resolve(strict=True)
-    except (OSError, RuntimeError):
+        name = ray_tmp_root.joinpath("session_latest").readlink().name  # Ray may have another path to the directory
+    except OSError:
         return None
-    if not is_session_name(directory.name) or not directory.is_dir():
+    directory = _open_session(ray_tmp_root, name)
+    return LatestSession(name, directory, find_node_id(directory.path, ray_tmp_root)) if directory else None
+
+
+def find_running_session(ray_tmp_root: Path, names: Iterable[str]) -> LatestSession | None:
+    """Return the first of these sessions whose raylet is alive."""
+    for name in names:
+        directory = _open_session(ray_tmp_root, name)
+        if directory and raylet_state(directory.path) is RayletState.ALIVE:
+            return LatestSession(name, directory, find_node_id(directory.path, ray_tmp_root))
+    return None
+
+
+def session_state(ray_tmp_root: Path, name: str) -> RayletState:
+    directory = _open_session(ray_tmp_root, name)
+    return raylet_state(directory.path) if directory else RayletState.GONE
+
+
+def may_run_here(ray_tmp_root: Path, name: str) -> bool:
+    """Return whether a session is running, or may run where its files are not visible."""
+    if has_directory(ray_tmp_root, name):
+        return session_state(ray_tmp_root, name) is not RayletState.GONE
+    return not _is_in_the_future(name, time.time())
+
+
+def has_directory(ray_tmp_root: Path, name: str) -> bool:
+    return os.path.lexists(ray_tmp_root / name)
+
+
+def _open_session(ray_tmp_root: Path, name: str) -> HeldDirectory | None:
+    """Open the directory of a session; None if there is none, or only one that a job made up."""
+    if not is_session_name(name):
         return None
-    return LatestSession(directory.name, directory, find_node_id(directory, ray_tmp_root))
+    try:
+        directory = HeldDirectory.open(ray_tmp_root, name)
+    except OSError:
+        return None
+    return None if _is_in_the_future(name, directory.changed_ns / 1e9) else directory
+
+
+def _is_in_the_future(session: str, now_s: float) -> bool:
+    """Return whether a session's name has a time that its Ray cannot have had: sessions are sorted by it.
+
+    The time has no zone, and the clocks of two nodes differ.
+    """
+    started = session_start_time(session)
+    return started is None or started.timestamp() > now_s + _MAX_LEAD_S
 
 
 def session_start_ms(directory: Path, now_ms: int) -> int:
     """Return the time of the oldest file in a session directory: the session's name has no time zone."""
-    try:
-        times = [int(path.lstat().st_mtime * 1000) for path in directory.iterdir()]
-    except OSError:
-        times = []
-    return min([now_ms, *times])
+    return min([now_ms, *(status.st_mtime_ns // 10**6 for _, status in list_folder(directory))])
 
 
 # Raylet
 
 
 def raylet_state(directory: Path) -> RayletState:
-    """Probe the raylet's socket. Called only at the start and end of a session.
+    """Probe the raylet's socket, without connecting to it: the raylet logs each connection.
 
-    If the socket cannot be probed (Ray runs as another user, or the path is too long for a socket), the raylet counts
-    as alive while its logs grow.
+    A datagram socket cannot connect to a stream socket, but the error tells whether a process has it open. If the
+    socket cannot be probed (Ray runs as another user), the raylet counts as active while its logs grow.
     """
     path = directory / "sockets" / "raylet"
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             path.stat()  # a missing socket can also have a path that is too long
             probe.connect(str(path))
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return RayletState.GONE
         except OSError as error:
-            _log_probe_failure(directory, str(error))
-            return RayletState.ALIVE if _has_recent_writes(directory / "logs") else RayletState.GONE
-    return RayletState.ALIVE
+            if error.errno == errno.EPROTOTYPE:
+                return RayletState.ALIVE
+            _log_probe_failure(str(directory.resolve()), error.strerror or str(error))
+            return RayletState.ACTIVE if _has_recent_writes(directory / "logs") else RayletState.GONE
+    return RayletState.GONE  # a datagram socket is no raylet
+
+
+def gcs_answers(directory: Path) -> bool:
+    """Return whether the GCS of this session listens on this node, as it does on the head (Ray 2.54 and later)."""
+    for name, _ in list_folder(directory):
+        port = _parse_port(read_start(directory, name).decode(errors="replace")) if _GCS_PORT_FILE.match(name) else None
+        if port:
+            try:
+                socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S).close()
+            except OSError:
+                continue
+            return True
+    return False
+
+
+def last_log_write_ms(directory: Path, now_ms: int) -> int | None:
+    """Return the time of the last write to the session's logs, by this node's clock and not after `now_ms`."""
+    result = walk(str(directory / "logs"), MAX_FILES)
+    times = [entry.modified_ns // 10**6 for entry in result.entries] if result else []
+    return max((time_ms for time_ms in times if time_ms <= now_ms), default=None)
 
 
 @lru_cache(maxsize=64)
-def _log_probe_failure(directory: Path, reason: str) -> None:
+def _log_probe_failure(directory: str, reason: str) -> None:
     """Log each failure once."""
     log.warning(
-        "cannot probe raylet socket, watching its logs instead",
-        extra={"directory": str(directory), "reason": reason},
+        "cannot probe raylet socket, watching its logs instead", extra={"directory": directory, "reason": reason}
     )
 
 
@@ -104,7 +174,7 @@ def find_dashboard_address(directory: Path) -> str | None:
 
     Any job can write to that log, and the cluster's token is sent to the address.
     """
-    logged = [match.decode() for match in _DASHBOARD_LINE.findall(read_start(directory / "logs" / "dashboard.log"))]
+    logged = [match.decode() for match in _DASHBOARD_LINE.findall(read_start(directory, "logs/dashboard.log"))]
     return next((f"http://{address}" for address in reversed(logged) if _is_local(address.rpartition(":")[0])), None)
 
 
@@ -125,8 +195,8 @@ def _is_local(host: str) -> bool:
 
 def metrics_port(directory: Path, node: str) -> int | None:
     """Return the port of the node's metrics; None if it has none, or not yet."""
-    text = read_start(directory / f"metrics_export_port_{node}").decode(errors="replace").strip()
-    return _parse_port(text or _port_before_ray_2_54(read_start(directory / "ports_by_node.json")))
+    text = read_start(directory, f"metrics_export_port_{node}").decode(errors="replace").strip()
+    return _parse_port(text or _port_before_ray_2_54(read_start(directory, "ports_by_node.json")))
 
 
 def _port_before_ray_2_54(ports_by_node: bytes) -> object:
@@ -140,7 +210,7 @@ def _port_before_ray_2_54(ports_by_node: bytes) -> object:
 
 def autoscaler_port(directory: Path) -> int | None:
     """Return the port of the head's autoscaler metrics from its log."""
-    ports = _AUTOSCALER_LINE.findall(read_start(directory / "logs" / "monitor.log"))
+    ports = _AUTOSCALER_LINE.findall(read_start(directory, "logs/monitor.log"))
     return _parse_port(ports[-1].decode()) if ports else None
 
 

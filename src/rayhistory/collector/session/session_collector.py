@@ -8,15 +8,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.shipper import Shipper, make_shipper
 from rayhistory.collector.metrics.sampler import MetricsSampler
 from rayhistory.collector.session.export_file_reader import ExportFileReader
-from rayhistory.collector.session.node_id import NodeIdFinder
+from rayhistory.collector.session.node_id import NodeIdFinder, find_node_id
 from rayhistory.collector.session.orphaned_sessions import mark_shipped
-from rayhistory.collector.session.ray_discovery import RayletState, find_dashboard_address, raylet_state
-from rayhistory.collector.session.session_record import SessionRecord, build_node_seal, write_node_seal
+from rayhistory.collector.session.ray_discovery import (
+    RayletState,
+    find_dashboard_address,
+    gcs_answers,
+    last_log_write_ms,
+    raylet_state,
+)
+from rayhistory.collector.session.session_record import SessionRecord, build_node_seal, now_ms, write_node_seal
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
     from rayhistory.collector.dashboard.poller import DashboardPoller
 
 log = logging.getLogger(__name__)
+
+_GONE_AFTER_S = 10.0  # a container may restart Ray in the same session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +56,18 @@ class CollectorContext:
 
 
 class SessionCollector:
-    """`directory` is None while the session is known only from its events."""
+    """`directory` is None while the session is known only from its events; `is_running` if its raylet is alive."""
 
-    def __init__(self, context: CollectorContext, ref: SessionRef, directory: Path | None) -> None:
+    def __init__(
+        self, context: CollectorContext, ref: SessionRef, directory: HeldDirectory | None, *, is_running: bool = False
+    ) -> None:
         self.ref = ref
         self.directory = directory
         self.node: str | None = None
+        self._was_alive = is_running
+        self._last_life_ms: int | None = None
+        self._gone_since: tuple[float, int] | None = None
+        """Since when Ray is gone: by the monotonic clock, and in milliseconds since the epoch."""
         self._context = context
         self._node_found = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,35 +106,37 @@ class SessionCollector:
         if settings.enable_log_collector and settings.role == "Head":
             self._record = SessionRecord(
                 self.ref,
-                self.directory,
+                self.directory.path if self.directory else None,
                 context.store,
                 context.layout,
                 context.telemetry,
-                heartbeat=settings.heartbeat_interval,
+                spool=context.spool,
+                is_running=self._was_alive,
             )
-            self._heartbeat = self._start_task("record", self._record.run)
-            self._poller = self._make_poller(self._record)
+            record = self._record
+            self._heartbeat = self._start_task("record", lambda: record.run(settings.heartbeat_interval))
+            self._poller = self._make_poller(record)
             self._tasks.append(self._start_task("dashboard", self._poller.run))
         if self.directory:
             self.attach(self.directory)
 
-    def attach(self, directory: Path) -> None:
+    def attach(self, directory: HeldDirectory) -> None:
         """Start to collect from the session's directory, which may be found after its events."""
         self.directory = directory
         if self._context.settings.enable_log_collector:
             context = self._context
             if self._shipper:
-                self._shipper.follow(directory / "logs")
+                self._shipper.follow(directory.path / "logs")
             self._exports = ExportFileReader(
                 self.ref.session,
-                directory / "logs" / "export_events",
-                context.spool.directory / "exports",
+                directory.path,
+                context.spool.directory.folder("exports"),
                 context.spool,
                 context.telemetry,
             )
             self._tasks.append(self._start_task("exports", self._exports.run))
             if context.settings.metrics_interval:
-                self._sampler = self._make_sampler(directory)
+                self._sampler = self._make_sampler(directory.path)
                 self._tasks.append(self._start_task("metrics", self._sampler.run))
 
     def _make_sampler(self, directory: Path) -> MetricsSampler:
@@ -145,6 +162,10 @@ class SessionCollector:
         if self._record and node != self._context.node_ids.placeholder:
             self._record.update(node=node)
 
+    async def find_node_id(self) -> str | None:
+        """Find the node's id in the session's files."""
+        return await asyncio.to_thread(find_node_id, self.directory.path) if self.directory else None
+
     def log_lag(self) -> float:
         return self._shipper.lag() if self._shipper else 0.0
 
@@ -154,12 +175,44 @@ class SessionCollector:
             await _cancel(self._tasks)
             await self._poller.poll_final()
 
+    # Ray's life
+
     async def raylet_state(self) -> RayletState:
-        return await asyncio.to_thread(raylet_state, self.directory) if self.directory else RayletState.GONE
+        """Probe the raylet, and remember when it was last alive."""
+        if self.directory is None:
+            return RayletState.GONE
+        state = await asyncio.to_thread(raylet_state, self.directory.path)
+        if state is RayletState.ALIVE:
+            self._was_alive, self._last_life_ms = True, now_ms()
+        return state
+
+    async def is_ray_gone(self) -> bool:
+        """Return whether the raylet, and on the head the GCS, was alive and has been gone for a while."""
+        if await self.raylet_state() is not RayletState.GONE or await self._gcs_answers():
+            self._gone_since = None
+            return False
+        if self._gone_since is None:
+            self._gone_since = time.monotonic(), now_ms()
+        return self._was_alive and time.monotonic() - self._gone_since[0] >= _GONE_AFTER_S
+
+    async def _gcs_answers(self) -> bool:
+        return self.directory is not None and await asyncio.to_thread(gcs_answers, self.directory.path)
+
+    async def _end_ms(self) -> int:
+        """Return the time of Ray's last sign of life, or the current time while it runs."""
+        now = now_ms()
+        if self.directory is None or await self.raylet_state() is not RayletState.GONE:
+            return now
+        written_ms = await asyncio.to_thread(last_log_write_ms, self.directory.path, now)
+        segment = self._context.spool.open_segment(self.ref.session)
+        received_ms = segment.last_append_ms if segment else 0
+        last = max(self._last_life_ms or 0, written_ms or 0, received_ms) or now
+        return min(last, self._gone_since[1]) if self._gone_since else last
 
     async def close(self, reason: str, give_up: asyncio.Event) -> None:
         """Store everything of the session, or as much as there is time for, and seal it."""
         context, session = self._context, self.ref.session
+        ended_ms = await self._end_ms()
         await _cancel([task for task in (*self._tasks, self._shipping, self._node_fallback) if task])
         if self._poller:
             await self._poller.close()
@@ -175,8 +228,7 @@ class SessionCollector:
         unshipped = await self._unshipped()
         has_all_logs = not any(name.startswith("logs/") for name in unshipped)
         if context.settings.enable_log_collector and has_all_logs and self.directory:
-            logs = self.directory / "logs"
-            await asyncio.to_thread(mark_shipped, context.spool.directory, session, self._node_or_placeholder, logs)
+            await asyncio.to_thread(mark_shipped, context.spool.directory, self.directory, self._node_or_placeholder)
         telemetry = context.telemetry
         await context.spool.record_totals(quarantined=telemetry.quarantined_count, lost=telemetry.lost_count)
         seal = build_node_seal(self._node_or_placeholder, context.spool.counts(session), unshipped)
@@ -185,7 +237,7 @@ class SessionCollector:
         if self._record:
             if self._heartbeat:
                 await _cancel([self._heartbeat])
-            await self._record.end(reason)
+            await self._record.end(reason, ended_ms)
         log.info("session closed", extra={"session": session, "reason": reason, "unshipped": unshipped})
 
     async def _unshipped(self) -> list[str]:
@@ -230,7 +282,7 @@ class SessionCollector:
         await context.store.put(context.layout.endpoint_key(self.ref, uri), stored)
 
     def _logged_dashboard_address(self) -> str | None:
-        return find_dashboard_address(self.directory) if self.directory else None
+        return find_dashboard_address(self.directory.path) if self.directory else None
 
     def _start_task(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return asyncio.create_task(restart_on_error(name, work, self._context.telemetry))

@@ -11,10 +11,10 @@ import msgspec
 
 from rayhistory import __version__
 from rayhistory.collector.session.ray_discovery import session_start_ms
-from rayhistory.collector.spool.spool import SpoolCounts
+from rayhistory.collector.spool.spool import Spool, SpoolCounts
 from rayhistory.collector.supervise import backoff_delays, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
-from rayhistory.errors import ObjectExists, StoreError
+from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
 from rayhistory.sessions import MAX_RECORD_BYTES, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.storage import Store
 
@@ -25,7 +25,11 @@ _MAX_RETRY_DELAY_S = 30.0
 
 
 class SessionRecord:
-    """The records of one session; only the head's collector writes them."""
+    """The records of one session; only the head's collector writes them.
+
+    A session that has ended stays ended: whoever posts events of it, or makes a directory of its name, must not bring
+    it back. Only the spool that recorded its end may do that, and only if Ray runs in its directory (`is_running`).
+    """
 
     def __init__(
         self,
@@ -35,14 +39,18 @@ class SessionRecord:
         layout: Layout,
         telemetry: Telemetry,
         *,
-        heartbeat: float,
+        spool: Spool,
+        is_running: bool,
     ) -> None:
         now = now_ms()
         self._ref = ref
         self._store = store
         self._layout = layout
         self._telemetry = telemetry
-        self._heartbeat = heartbeat
+        self._spool = spool
+        self._is_running = is_running
+        self._final = False
+        """The session has an end record that must stay."""
         self._start = StartRecord(
             namespace=ref.namespace,
             cluster=ref.cluster,
@@ -55,14 +63,14 @@ class SessionRecord:
         self._written: bytes | None = None
         self._updated = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self, heartbeat_s: float) -> None:
         """Register the session, then write its heartbeat, and its start record when that has changed."""
         await self._retry(self._register)
-        while True:
+        while not self._final:
             await self._retry(lambda: self._store.put(self._layout.alive_key(self._ref), b""))
             self._updated.clear()
             await self._retry(self._write_start)
-            await wait_for_event(self._updated, self._heartbeat)
+            await wait_for_event(self._updated, heartbeat_s)
 
     def update(self, *, node: str | None = None, ray_version: str | None = None, dashboard: str | None = None) -> None:
         """Add facts that were not known at the start."""
@@ -71,12 +79,15 @@ class SessionRecord:
         self._start.dashboard_address = dashboard or self._start.dashboard_address
         self._updated.set()
 
-    async def end(self, reason: str) -> None:
+    async def end(self, reason: str, ended_ms: int) -> None:
         """Write the end record, which marks a clean end."""
         if self._written is None:
             await self._retry(self._register)
+        if self._final:
+            return
         await self._retry(self._write_start)
-        record = msgspec.json.encode(EndRecord(ended_ms=now_ms(), reason=reason))
+        await self._spool.mark_ended(self._ref.session, ended=True)
+        record = msgspec.json.encode(EndRecord(ended_ms=ended_ms, reason=reason))
         await self._retry(lambda: self._store.put(self._layout.end_key(self._ref), record))
         with contextlib.suppress(StoreError):  # only makes listings shorter
             await self._store.delete(self._layout.alive_key(self._ref))
@@ -92,7 +103,13 @@ class SessionRecord:
         self._written = encoded
 
     async def _resume(self) -> None:
-        """Keep the start of a session that an earlier collector registered, and remove its end record."""
+        """Keep the start of a session that an earlier collector registered, and remove the end record of this spool."""
+        session, end_key = self._ref.session, self._layout.end_key(self._ref)
+        has_end = await self._exists(end_key)
+        if has_end and not (self._is_running and self._spool.has_ended(session)):
+            log.warning("session has ended before, leaving its records unchanged", extra={"session": session})
+            self._written, self._final = b"", True
+            return
         stored = await self._store.get_range(self._layout.start_key(self._ref), 0, MAX_RECORD_BYTES)
         earlier = read_record(stored, StartRecord)
         if earlier is None:
@@ -105,8 +122,17 @@ class SessionRecord:
             self._start.ray_version = self._start.ray_version or earlier.ray_version
             self._start.dashboard_address = self._start.dashboard_address or earlier.dashboard_address
         await self._store.put(self._layout.alive_key(self._ref), b"")
-        await self._store.delete(self._layout.end_key(self._ref))
+        if has_end:
+            await self._store.delete(end_key)
+            await self._spool.mark_ended(session, ended=False)
         self._written = stored
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await self._store.head(key)
+        except ObjectNotFound:
+            return False
+        return True
 
     async def _write_start(self) -> None:
         encoded = msgspec.json.encode(self._start)

@@ -10,7 +10,6 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from isal import isal_zlib
@@ -24,7 +23,7 @@ _HEAD = struct.Struct("<10sH2sHII")
 _TAIL = struct.Struct("<II")
 _MEMBER_START = re.compile(re.escape(_GZIP_HEADER) + b".." + _EXTRA_FIELD_ID, re.DOTALL)
 _CATEGORY = re.compile(rb"(node_events|snapshots|job_events/[A-Za-z0-9._-]+)\Z")
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 _SAMPLE_BYTES = 64 * 1024
 _MERGED_BLOCK_BYTES = 1 << 20
 
@@ -111,10 +110,9 @@ def decompress_member(member: Member) -> bytes:
     return data
 
 
-def read_members(path: Path, damage: Damage, *, with_data: bool = True) -> Iterator[Member]:
+def read_members(file: BinaryIO, damage: Damage, *, with_data: bool = True) -> Iterator[Member]:
     """Yield all complete members of a file, and skip damaged ranges."""
-    with path.open("rb", buffering=_READ_BYTES) as file:
-        yield from read_members_between(file, 0, os.fstat(file.fileno()).st_size, damage, with_data=with_data)
+    yield from read_members_between(file, 0, os.fstat(file.fileno()).st_size, damage, with_data=with_data)
 
 
 def read_members_between(file: BinaryIO, start: int, end: int, damage: Damage, *, with_data: bool) -> Iterator[Member]:
@@ -127,10 +125,10 @@ def read_members_between(file: BinaryIO, start: int, end: int, damage: Damage, *
             start += member.size
 
 
-def read_verified_members(path: Path, damage: Damage) -> Iterator[tuple[Member, bytes]]:
+def read_verified_members(file: BinaryIO, damage: Damage) -> Iterator[tuple[Member, bytes]]:
     """Yield all undamaged members of a file, with their lines."""
-    end = path.stat().st_size
-    for member in read_members(path, damage):
+    end = os.fstat(file.fileno()).st_size
+    for member in read_members(file, damage):
         try:
             yield member, decompress_member(member)
         except DamagedMember:
@@ -186,7 +184,7 @@ def _skip_to_next_member(file: BinaryIO, start: int, end: int, damage: Damage) -
 def _find_member_start(file: BinaryIO, position: int) -> int | None:
     overlap = b""
     file.seek(position)
-    while chunk := file.read(_READ_BYTES):
+    while chunk := file.read(READ_BYTES):
         if match := _MEMBER_START.search(overlap + chunk):
             return position - len(overlap) + match.start()
         position += len(chunk)

@@ -6,16 +6,15 @@ stays until the packs have dropped the segment's stream, because they may only d
 """
 
 import logging
-import os
 import threading
-from pathlib import Path
 
 import msgspec
 
-from rayhistory.collector.spool.segment import sync_directory
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 
 log = logging.getLogger(__name__)
 
+_FILE = "counts.json"
 _MAX_SESSIONS = 32
 _MAX_UPLOADED_SEGMENTS = 256  # a bound, because they are never forgotten where there are no packs
 
@@ -30,6 +29,8 @@ class LedgerEntry(msgspec.Struct, omit_defaults=True):
     lost_before: int = 0
     """Lost total when the session began."""
     sealed: bool = False
+    ended: bool = False
+    """This spool's collector wrote the session's end record, so that it may remove it if the session continues."""
     late: int = 0
     """Events stored after the session was sealed."""
     uploaded: list[int] = msgspec.field(default_factory=list, name="confirmed")
@@ -44,21 +45,23 @@ class _LedgerFile(msgspec.Struct, omit_defaults=True):
 
 
 class Ledger:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: PrivateDirectory) -> None:
+        self._directory = directory
         self._file = _LedgerFile()
         self._lock = threading.Lock()
+        self._has_unsaved_session = False
         self._quarantined_now = self._lost_now = 0
         self._quarantined_earlier = self._lost_earlier = 0
 
     def load(self) -> None:
         """Read the counts of earlier processes. A damaged file loses them and nothing else."""
         try:
-            self._file = msgspec.json.decode(self.path.read_bytes(), type=_LedgerFile)
+            self._file = msgspec.json.decode(self._directory.read(_FILE), type=_LedgerFile)
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.warning("cannot read ledger, counting from zero", extra={"path": str(self.path), "reason": str(error)})
+            extra = {"path": str(self._directory.path / _FILE), "reason": str(error)}
+            log.warning("cannot read ledger, counting from zero", extra=extra)
         self._quarantined_earlier, self._lost_earlier = self._file.quarantined, self._file.lost
 
     @property
@@ -80,12 +83,12 @@ class Ledger:
         return file.sessions[session]
 
     def record_totals(self, *, quarantined: int, lost: int) -> bool:
-        """Set the totals of this process; return whether they have changed."""
+        """Set the totals of this process; return whether the file must be saved."""
         file = self._file
         changed = (quarantined, lost) != (self._quarantined_now, self._lost_now)
         self._quarantined_now, self._lost_now = quarantined, lost
         file.quarantined, file.lost = self._quarantined_earlier + quarantined, self._lost_earlier + lost
-        return changed
+        return changed or self._has_unsaved_session
 
     def record_upload(self, session: str, created_ns: int, *, received: int, stored: int, complete: bool) -> None:
         """Count the events of an uploaded segment.
@@ -111,14 +114,39 @@ class Ledger:
             if segments and (entry := self._file.sessions.get(session)):
                 entry.uploaded = [each for each in entry.uploaded if each not in segments]
 
-    def set_sealed(self, session: str, *, sealed: bool) -> None:
-        """Count events that are stored from now on as late, or stop doing so."""
+    def set_sealed(self, session: str) -> None:
+        """Count events that are stored from now on as late."""
         with self._lock:
-            self._entry(session).sealed = sealed
+            self._entry(session).sealed = True
+
+    def reopen(self, session: str) -> None:
+        """Record that the session continues, even if it was sealed."""
+        with self._lock:
+            entry = self._entry(session)
+            entry.ended = entry.ended or entry.sealed  # the first release recorded only the seal
+            entry.sealed = False
+            self._has_unsaved_session = True
+
+    def set_ended(self, session: str, *, ended: bool) -> None:
+        with self._lock:
+            self._entry(session).ended = ended
+
+    def has_ended(self, session: str) -> bool:
+        entry = self._file.sessions.get(session)
+        return entry is not None and entry.ended
+
+    def open_sessions(self) -> list[str]:
+        """Return sessions that are not sealed, the latest first."""
+        with self._lock:
+            return [name for name, entry in reversed(self._file.sessions.items()) if not entry.sealed]
 
     def is_sealed(self, session: str) -> bool:
         entry = self._file.sessions.get(session)
         return entry is not None and entry.sealed
+
+    @property
+    def sessions(self) -> set[str]:
+        return set(self._file.sessions)
 
     def has_seen(self, session: str) -> bool:
         return session in self._file.sessions
@@ -144,14 +172,5 @@ class Ledger:
         """Write the file atomically and sync it."""
         with self._lock:
             data = msgspec.json.encode(self._file)
-        temporary = self.path.with_suffix(".half")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(self.path)
-        sync_directory(self.path.parent)
+            self._has_unsaved_session = False
+        self._directory.write(_FILE, data, sync=True)

@@ -3,49 +3,50 @@
 import fcntl
 import logging
 import os
-from pathlib import Path
 
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.errors import UsageError
 from rayhistory.sessions.ref import is_session_name
 
 log = logging.getLogger(__name__)
 
+_LOCK_FILE = "lock"
 
-def lock_spool(path: Path) -> int:
+
+def lock_spool(directory: PrivateDirectory) -> int:
     """Lock the spool: two collectors in one spool would upload and delete each other's open segments."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = directory.create(_LOCK_FILE, 0)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(
-            f"another collector uses the spool {path.parent}; "
+            f"another collector uses the spool {directory.path}; "
             "give this one its own --event-data-dir or --ray-cluster-name"
         ) from None
     return descriptor
 
 
-def find_segments(directory: Path) -> list[Segment]:
+def find_segments(directory: PrivateDirectory) -> list[Segment]:
     """Return all segments below the spool directory, oldest first within each session."""
     found: list[Segment] = []
-    for folder in sorted(directory.iterdir()):
-        if not is_session_name(folder.name):
-            continue
-        segments = []
-        for path in _list_folder(folder):
+    for session in filter(is_session_name, directory.names()):
+        folder, segments = directory.folder(session), []
+        for name in _list_folder(folder):
             try:
-                if segment := Segment.from_path(path):
+                if segment := Segment.find(folder, name):
                     segments.append(segment)
             except OSError as error:
-                log.warning("cannot read spool file, skipping", extra={"path": str(path), "reason": str(error)})
+                extra = {"path": str(folder.path / name), "reason": str(error)}
+                log.warning("cannot read spool file, skipping", extra=extra)
         found += sorted(segments, key=lambda segment: segment.created_ns)
     return found
 
 
-def _list_folder(folder: Path) -> list[Path]:
+def _list_folder(folder: PrivateDirectory) -> list[str]:
     try:
-        return list(folder.iterdir())
+        return folder.names()
     except OSError as error:
-        log.warning("cannot list spool directory, skipping", extra={"path": str(folder), "reason": str(error)})
+        log.warning("cannot list spool directory, skipping", extra={"path": str(folder.path), "reason": str(error)})
         return []

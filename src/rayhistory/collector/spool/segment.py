@@ -11,8 +11,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
 
-from rayhistory.collector.spool.block import Block, Damage, compress_block, read_members, read_verified_members
+from rayhistory.collector.spool.block import (
+    READ_BYTES,
+    Block,
+    Damage,
+    compress_block,
+    read_members,
+    read_verified_members,
+)
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.sessions.keys import DASHBOARD_RESPONSES, NODE_EVENTS
 
 _NAME = re.compile(r"(\d{1,20})(?:-([A-Za-z0-9._-]+))?\.wal\Z")
@@ -21,7 +31,8 @@ _MAX_CATEGORIES = 256
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    path: Path
+    folder: PrivateDirectory
+    name: str
     session: str
     created_ns: int
     node: str | None
@@ -35,21 +46,30 @@ class Segment:
     """Written and synced by this process, so that checksums need not be verified."""
 
     @classmethod
-    def from_path(cls, path: Path) -> "Segment | None":
+    def find(cls, folder: PrivateDirectory, name: str) -> "Segment | None":
         """Open an existing segment; return None when the file is not named like a segment."""
-        match = _NAME.match(path.name)
-        if not match or not path.is_file():
+        match = _NAME.match(name)
+        if not match or not S_ISREG((status := folder.status(name)).st_mode):
             return None
-        segment = cls(path, path.parent.name, int(match[1]), match[2], path.stat().st_size)
-        for member in read_members(path, Damage(), with_data=False):
-            segment.raw_size += member.raw_size
-            segment.events += member.lines * (member.category != DASHBOARD_RESPONSES)
+        segment = cls(folder, name, folder.path.name, int(match[1]), match[2], status.st_size)
+        with segment.open() as file:
+            for member in read_members(file, Damage(), with_data=False):
+                segment.raw_size += member.raw_size
+                segment.events += member.lines * (member.category != DASHBOARD_RESPONSES)
         return segment
 
+    @property
+    def path(self) -> Path:
+        """For messages, and to tell segments apart."""
+        return self.folder.path / self.name
+
+    def open(self) -> BinaryIO:
+        return self.folder.open(self.name, READ_BYTES)
+
     def assign_node(self, node: str) -> None:
-        path = self.path.with_name(f"{self.created_ns}-{node}.wal")
-        self.path.rename(path)
-        self.path, self.node = path, node
+        name = f"{self.created_ns}-{node}.wal"
+        self.folder.rename(self.name, name)
+        self.name, self.node = name, node
 
 
 @dataclasses.dataclass(eq=False)
@@ -59,20 +79,22 @@ class OpenSegment(Segment):
     descriptor: int = -1
     sync_seconds: float = 0.0
     """Duration of the last fdatasync."""
+    last_append_ms: int = 0
+    """Time of the last append, in milliseconds since the epoch."""
     categories: set[str] = dataclasses.field(default_factory=lambda: {NODE_EVENTS, DASHBOARD_RESPONSES})
 
     @classmethod
-    def create(cls, directory: Path, created_ns: int, node: str | None) -> "OpenSegment":
-        make_durable_directory(directory)
-        path = directory / (f"{created_ns}-{node}.wal" if node else f"{created_ns}.wal")
-        segment = cls(path, directory.name, created_ns, node, trusted=True)
-        segment.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def create(cls, folder: PrivateDirectory, created_ns: int, node: str | None) -> "OpenSegment":
+        folder.make()
+        name = f"{created_ns}-{node}.wal" if node else f"{created_ns}.wal"
+        segment = cls(folder, name, folder.path.name, created_ns, node, trusted=True)
+        segment.descriptor = folder.create(name, os.O_EXCL | os.O_APPEND)
         try:
-            sync_directory(directory)
+            folder.sync()
         except OSError:
             os.close(segment.descriptor)
             with suppress(OSError):
-                path.unlink()
+                folder.unlink(name)
             raise
         return segment
 
@@ -120,23 +142,7 @@ class OpenSegment(Segment):
 
 def read_lines(path: Path, damage: Damage) -> Iterator[tuple[str, bytes]]:
     """Yield the category and the line, with its newline, of all lines in a segment."""
-    for member, data in read_verified_members(path, damage):
-        for line in data.split(b"\n")[:-1]:
-            yield member.category, line + b"\n"
-
-
-def make_durable_directory(path: Path) -> None:
-    """Create a directory and sync its parents, so that it survives a power failure."""
-    if path.is_dir():
-        return
-    make_durable_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb", READ_BYTES) as file:
+        for member, data in read_verified_members(file, damage):
+            for line in data.split(b"\n")[:-1]:
+                yield member.category, line + b"\n"

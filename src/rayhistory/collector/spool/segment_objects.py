@@ -22,6 +22,7 @@ from rayhistory.collector.spool.block import (
     read_members,
     read_verified_members,
 )
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 
@@ -36,18 +37,23 @@ class SegmentPart:
     """The lines of one category in a segment, which become one object."""
 
     category: str
-    path: Path
+    directory: PrivateDirectory | None
+    """None if the part is in memory."""
+    name: str
     lines: int = 0
-    data: bytes | None = None
-    """The content, if the part is in memory and not in a file."""
+    data: bytes = b""
+    """The content, if the part is in memory."""
 
     @property
-    def content(self) -> Path | bytes:
-        return self.path if self.data is None else self.data
+    def path(self) -> Path:
+        return self.directory.path / self.name if self.directory else Path(self.name)
+
+    def open(self) -> BinaryIO:
+        return self.directory.open(self.name) if self.directory else io.BytesIO(self.data)
 
     @property
     def size(self) -> int:
-        return self.path.stat().st_size if self.data is None else len(self.data)
+        return self.directory.status(self.name).st_size if self.directory else len(self.data)
 
 
 class _LinesWriter:
@@ -107,30 +113,36 @@ class _ArrayWriter:
 
 
 def split_segment(
-    segment: Segment, directory: Path | None, *, compressed: bool, arrays: bool = False
+    segment: Segment, directory: PrivateDirectory | None, *, compressed: bool, arrays: bool = False
 ) -> tuple[list[SegmentPart], Damage]:
     """Write the parts of a segment into an existing directory, or into memory when `directory` is None.
 
     Dashboard responses are never arrays: KubeRay does not read them.
     """
     damage = Damage()
-    categories = sorted({member.category for member in read_members(segment.path, Damage(), with_data=False)})
-    parts = [SegmentPart(category, (directory or Path()) / str(number)) for number, category in enumerate(categories)]
+    with segment.open() as file:
+        categories = sorted({member.category for member in read_members(file, Damage(), with_data=False)})
+    parts = [SegmentPart(category, directory, str(number)) for number, category in enumerate(categories)]
     buffer = min(_MERGE_BUFFER_BYTES, _ALL_MERGE_BUFFERS_BYTES // max(1, min(len(parts), _MAX_OPEN_FILES)))
     for first in range(0, len(parts), _MAX_OPEN_FILES):
         group = parts[first : first + _MAX_OPEN_FILES]
         with ExitStack() as stack:
             writers: dict[str, _LinesWriter | _ArrayWriter] = {}
             for part in group:
-                file = stack.enter_context(part.path.open("wb")) if directory else _open_in_memory(part, stack)
+                file = _open_file(directory, part, stack) if directory else _open_in_memory(part, stack)
                 if arrays and part.category != DASHBOARD_RESPONSES:
                     writers[part.category] = _ArrayWriter(part, file, stack)
                 else:
                     writers[part.category] = _LinesWriter(part, file, stack, compressed=compressed, buffer=buffer)
-            for member, data in _read(segment, damage if first == 0 else Damage()):
+            source = stack.enter_context(segment.open())
+            for member, data in _read(segment, source, damage if first == 0 else Damage()):
                 if writer := writers.get(member.category):
                     writer.write(member, data)
     return [part for part in parts if part.lines], damage
+
+
+def _open_file(directory: PrivateDirectory, part: SegmentPart, stack: ExitStack) -> BinaryIO:
+    return stack.enter_context(open(directory.create(part.name), "wb"))  # noqa: PTH123 - there is only the descriptor
 
 
 def _open_in_memory(part: SegmentPart, stack: ExitStack) -> BinaryIO:
@@ -143,7 +155,7 @@ def _open_in_memory(part: SegmentPart, stack: ExitStack) -> BinaryIO:
     return file
 
 
-def _read(segment: Segment, damage: Damage) -> Iterator[tuple[Member, bytes | None]]:
+def _read(segment: Segment, file: BinaryIO, damage: Damage) -> Iterator[tuple[Member, bytes | None]]:
     if segment.trusted:
-        return ((member, None) for member in read_members(segment.path, damage))
-    return read_verified_members(segment.path, damage)
+        return ((member, None) for member in read_members(file, damage))
+    return read_verified_members(file, damage)

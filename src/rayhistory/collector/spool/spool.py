@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rayhistory.collector.spool.block import Block, merge_blocks
 from rayhistory.collector.spool.ledger import Ledger
+from rayhistory.collector.spool.migration import take_over
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.recovery import find_segments, lock_spool
-from rayhistory.collector.spool.segment import OpenSegment, Segment, make_durable_directory
+from rayhistory.collector.spool.segment import OpenSegment, Segment
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.masking import mask_env_vars_in_lines
 
@@ -30,6 +31,7 @@ T = TypeVar("T")
 Blocks = Mapping[str, Sequence[Block]]
 """Blocks by session."""
 
+_PROBE_FILE = "probe"
 _MAX_OPEN_SEGMENTS = 16  # normally one session sends events, or two while Ray restarts
 _MAX_SESSIONS = 1000  # with data on disk: each costs a directory, a file, and syncs
 _UPLOAD_SPACE_DIVISOR = 4
@@ -60,14 +62,16 @@ class Spool:
 
     def __init__(
         self,
-        directory: Path,
+        directory: PrivateDirectory,
         *,
         budget: int,
         segment_size: int,
         segment_age: float,
         uncompressed: bool = False,
         mask_env_vars: bool = False,
+        predecessor: PrivateDirectory | None = None,
     ) -> None:
+        """`predecessor` is a spool of an earlier release, which this one takes over."""
         self.directory = directory
         self.closed: list[Segment] = []
         self.to_seal: dict[str, str | None] = {}
@@ -82,7 +86,8 @@ class Spool:
         self._segment_size = min(segment_size, self._max_group_bytes)
         self._segment_age = segment_age
         self._mask_env_vars = mask_env_vars
-        self._ledger = Ledger(directory / "counts.json")
+        self._ledger = Ledger(directory)
+        self._predecessor = predecessor
         self._open_segments: dict[str, OpenSegment] = {}
         self._nodes: dict[str, str] = {}
         self._last_created = 0
@@ -109,11 +114,16 @@ class Spool:
             await self._on_writer(self._open)
 
     def _open(self) -> None:
-        make_durable_directory(self.directory)
+        self.directory.make()
         if self._lock_descriptor is None:
-            lock = lock_spool(self.directory / "lock")
+            lock = lock_spool(self.directory)
             try:
                 self._ledger.load()
+                if self._predecessor:
+                    take_over(self._predecessor, self.directory, self._ledger.sessions)
+                    self._ledger.load()
+                    with suppress(OSError):  # the disk may be full
+                        self._ledger.save()
                 found = find_segments(self.directory)
             except OSError:
                 os.close(lock)
@@ -121,7 +131,7 @@ class Spool:
             for segment in found:
                 if segment.created_ns in self._ledger.uploaded_segments(segment.session):
                     with suppress(OSError):
-                        segment.path.unlink(missing_ok=True)
+                        segment.folder.unlink(segment.name)
                     continue
                 self.closed.append(segment)
                 self.to_seal[segment.session] = segment.node
@@ -140,16 +150,15 @@ class Spool:
     def _probe(self) -> None:
         self._open()
         self.writable = False
-        path = self.directory / "probe"
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = self.directory.create(_PROBE_FILE)
             try:
                 os.write(descriptor, b"x" * 4096)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         finally:
-            path.unlink(missing_ok=True)
+            self.directory.unlink(_PROBE_FILE)
         self.writable = True
 
     # Incoming events
@@ -216,6 +225,7 @@ class Spool:
                 try:
                     self.bytes += segment.append(merge_blocks(blocks))
                     self._sync_seconds = segment.sync_seconds
+                    segment.last_append_ms = time.time_ns() // 10**6
                 except OSError:
                     self._close(session)
                     raise
@@ -233,7 +243,7 @@ class Spool:
         self._last_created = max(self._last_created + 1, time.time_ns())
         self._ledger.begin(session)
         self._ledger.record_created(self._last_created)
-        segment = OpenSegment.create(self.directory / session, self._last_created, self._nodes.get(session))
+        segment = OpenSegment.create(self.directory.folder(session), self._last_created, self._nodes.get(session))
         self._open_segments[session] = segment
         return segment
 
@@ -298,7 +308,7 @@ class Spool:
 
     # Segments as streams in packs
 
-    def open_segment(self, session: str) -> Segment | None:
+    def open_segment(self, session: str) -> OpenSegment | None:
         """Return the open segment of the session. Its first `size` bytes are synced."""
         return self._open_segments.get(session)
 
@@ -316,34 +326,52 @@ class Spool:
         self._ledger_thread.shutdown(wait=True)
         if self._lock_descriptor is not None:
             os.close(self._lock_descriptor)
+        self.directory.close()
 
     # Counts
 
     async def record_totals(self, *, quarantined: int, lost: int) -> None:
         """Write the totals of this process to the ledger, so that they survive a kill."""
-        if self._ledger.record_totals(quarantined=quarantined, lost=lost) and self._lock_descriptor is not None:
-            with suppress(OSError):  # a full disk must not stop uploads or the end of a session
-                await self._run_on(self._ledger_thread, self._ledger.save)
+        if self._ledger.record_totals(quarantined=quarantined, lost=lost):
+            await self._save_ledger()
 
     def counts(self, session: str) -> SpoolCounts:
         received, stored, quarantined, lost, late = self._ledger.counts(session)
         spooled = sum(each.events for each in [*self.closed, *self._open_segments.values()] if each.session == session)
         return SpoolCounts(received + spooled, stored, quarantined, lost, late)
 
-    async def mark_sealed(self, session: str) -> None:
-        """Record that the session's seal is written: events that are stored from now on are late."""
-        self._ledger.set_sealed(session, sealed=True)
-        if self._lock_descriptor is not None:
-            with suppress(OSError):  # a failing disk costs only the count of late events
-                await self._run_on(self._ledger_thread, self._ledger.save)
+    # Sessions
 
     def has_seen(self, session: str) -> bool:
-        """Return whether the spool has or had events of the session."""
+        """Return whether the session was collected here, or the spool has events of it."""
         return session in self.to_seal or self._ledger.has_seen(session)
 
+    def open_sessions(self) -> list[str]:
+        """Return sessions that were collected here and not sealed, the latest first."""
+        return self._ledger.open_sessions()
+
     def reopen(self, session: str) -> None:
-        """Record that the session continues, even if it was sealed."""
-        self._ledger.set_sealed(session, sealed=False)
+        """Record that the session is collected, even if it was sealed."""
+        self._ledger.reopen(session)
+
+    async def mark_sealed(self, session: str) -> None:
+        """Record that the session's seal is written: events that are stored from now on are late."""
+        self._ledger.set_sealed(session)
+        await self._save_ledger()
+
+    async def mark_ended(self, session: str, *, ended: bool) -> None:
+        """Record that this collector writes the session's end record, or has removed it."""
+        self._ledger.set_ended(session, ended=ended)
+        await self._save_ledger()
+
+    def has_ended(self, session: str) -> bool:
+        """Return whether this spool's collector wrote the session's end record."""
+        return self._ledger.has_ended(session)
+
+    async def _save_ledger(self) -> None:
+        if self._lock_descriptor is not None:
+            with suppress(OSError):  # a full disk must not stop uploads or the end of a session
+                await self._run_on(self._ledger_thread, self._ledger.save)
 
     # On the writer thread
 
@@ -358,7 +386,7 @@ class Spool:
         if segment.size:
             self.closed.append(segment)
         else:
-            segment.path.unlink(missing_ok=True)
+            segment.folder.unlink(segment.name)
 
     def _assign_node(self, session: str, node: str) -> None:
         if session in self._open_segments and self._nodes.get(session) not in {None, node}:
@@ -375,7 +403,7 @@ class Spool:
             self.closed.remove(segment)
             self.bytes -= segment.size
         with suppress(OSError):
-            segment.path.parent.rmdir()
+            segment.folder.remove()
 
     # On the ledger thread
 
@@ -386,7 +414,7 @@ class Spool:
         except OSError as error:  # go on: if the disk is full, the deletion below frees it
             log.warning("cannot write ledger, counts of this upload may be lost", extra={"reason": str(error)})
         try:
-            segment.path.unlink(missing_ok=True)
+            segment.folder.unlink(segment.name)
         except OSError as error:  # the ledger has it, so the next start deletes it
             log.warning("cannot delete uploaded segment", extra={"path": str(segment.path), "reason": str(error)})
 

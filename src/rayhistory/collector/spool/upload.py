@@ -4,14 +4,16 @@ import asyncio
 import errno
 import functools
 import logging
-import shutil
+import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from rayhistory.collector.held_directory import stable_path
 from rayhistory.collector.ingest.quarantine import Quarantine
 from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.segment_objects import SegmentPart, split_segment
 from rayhistory.collector.spool.spool import Spool
@@ -123,7 +125,7 @@ class Uploader:
             async with self._segment_slots:
                 await self._upload_and_discard(segment, stored_categories)
         except Exception as error:  # noqa: BLE001 - the segment stays in the spool and is retried
-            if isinstance(error, FileNotFoundError) and not segment.path.exists():
+            if isinstance(error, FileNotFoundError) and not segment.folder.exists(segment.name):
                 await self._discard_lost(segment)
                 return True
             self._telemetry.upload_retries.labels("events").inc()
@@ -180,7 +182,7 @@ class Uploader:
         A full disk must not stop uploads, because only they free it.
         """
         if on_disk:
-            directory = segment.path.with_suffix(".parts")
+            directory = segment.folder.folder(segment.path.with_suffix(".parts").name)
             try:
                 try:
                     await asyncio.to_thread(_recreate, directory)
@@ -192,11 +194,11 @@ class Uploader:
                     yield parts
                     return
             finally:
-                await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
+                await asyncio.shield(asyncio.to_thread(_remove, directory))
         async with self._in_memory_lock:
             yield await self._split(segment, None)
 
-    async def _split(self, segment: Segment, directory: Path | None) -> tuple[list[SegmentPart], Damage]:
+    async def _split(self, segment: Segment, directory: PrivateDirectory | None) -> tuple[list[SegmentPart], Damage]:
         work = functools.partial(
             split_segment, segment, directory, compressed=self._compressed, arrays=self._layout.writes_v1_6
         )
@@ -211,11 +213,21 @@ class Uploader:
                 segment.created_ns,
                 compressed=self._compressed,
             )
-            await self._store.put(key, part.content)
+            if part.directory:
+                with part.open() as file, stable_path(os.dup(file.fileno()), part.path) as path:
+                    await self._store.put(key, path)
+            else:
+                await self._store.put(key, part.data)
             self._telemetry.uploads.labels("events").inc()
             self._telemetry.upload_bytes.labels("events").inc(part.size)
 
 
-def _recreate(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
+def _recreate(directory: PrivateDirectory) -> None:
+    _remove(directory)
+    directory.make()
+
+
+def _remove(directory: PrivateDirectory) -> None:
+    with suppress(OSError):
+        directory.clear()
+        directory.remove()

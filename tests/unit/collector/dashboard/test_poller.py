@@ -13,6 +13,7 @@ from rayhistory.collector.dashboard.poller import DashboardPoller
 from rayhistory.collector.dashboard.schedule import ACTORS, JOBS, NODES, PLACEMENT_GROUPS, SERVE, PollSchedule
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
@@ -34,7 +35,7 @@ def run_poller(
     async def run(dashboard: FakeDashboard) -> None:
         settings = Settings(ray_dashboard_address=options.pop("address", dashboard.url), **options)
         telemetry, layout, store = Telemetry(), Layout(), LocalStore(tmp_path / "store")
-        spool = Spool(tmp_path / "spool", budget=10**7, segment_size=10**7, segment_age=300)
+        spool = Spool(PrivateDirectory(tmp_path / "spool"), budget=10**7, segment_size=10**7, segment_age=300)
         await spool.open()
         poller = DashboardPoller(
             session=SESSION,
@@ -42,7 +43,7 @@ def run_poller(
             schedule=PollSchedule(0.0, 30.0, ("/additional",)),
             spool=spool,
             put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
-            record=SessionRecord(REF, None, store, layout, telemetry, heartbeat=30),
+            record=SessionRecord(REF, None, store, layout, telemetry, spool=spool, is_running=True),
             telemetry=telemetry,
         )
         await use(poller, dashboard)

@@ -16,6 +16,7 @@ from rayhistory.collector.app import make_app
 from rayhistory.collector.ingest.endpoint import IngestEndpoint, is_loopback
 from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
@@ -38,8 +39,8 @@ class Receiver:
     ) -> None:
         self.directory = directory
         self.telemetry = Telemetry()
-        self.spool = Spool(directory, budget=budget, segment_size=10**6, segment_age=300)
-        quarantine = Quarantine(directory / QUARANTINE_DIR, self.telemetry)
+        self.spool = Spool(PrivateDirectory(directory), budget=budget, segment_size=10**6, segment_age=300)
+        quarantine = Quarantine(self.spool.directory.folder(QUARANTINE_DIR), self.telemetry)
         self.ingest = IngestEndpoint(
             self.spool, quarantine, self.telemetry, max_body_bytes=max_body_bytes, allow_remote=remote, token=token
         )

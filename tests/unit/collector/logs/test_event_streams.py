@@ -15,6 +15,7 @@ import pytest
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.pack_series import BuiltPack, PackSeries
 from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.events.row_buffer import RowBuffer
@@ -86,7 +87,7 @@ def run(home: Path, *processes: Callable[[EventNode], Awaitable[None]], budget: 
         (home / "logs").mkdir(exist_ok=True)
         (home / "store").mkdir(exist_ok=True)
         store = open_store(settings_for(home / "store"), writable=True)
-        spool = Spool(home / "spool", budget=budget, segment_size=budget // 10, segment_age=3600)
+        spool = Spool(PrivateDirectory(home / "spool"), budget=budget, segment_size=budget // 10, segment_age=3600)
         await spool.open()
         await spool.assign_node(REF.session, NODE)
         node = EventNode(home, spool, store)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayhistory.collector.session.export_file_reader import ExportFileReader
 from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
@@ -28,18 +29,21 @@ class ExportNode:
     """A directory of export files, a spool, and a reader between them."""
 
     def __init__(self, directory: Path) -> None:
-        self.files = directory / "export_events"
-        self.files.mkdir(exist_ok=True)
+        self.session = directory / "session"
+        self.files = self.session / "logs" / "export_events"
+        self.files.mkdir(parents=True, exist_ok=True)
         self.telemetry = Telemetry()
-        self.spool = Spool(directory / "spool", budget=10**8, segment_size=10**8, segment_age=300)
+        self.spool = Spool(PrivateDirectory(directory / "spool"), budget=10**8, segment_size=10**8, segment_age=300)
         self.reader = self.make_reader()
 
     @property
     def positions(self) -> Path:
-        return self.spool.directory / "exports" / f"{SESSION}.json"
+        return self.spool.directory.path / "exports" / f"{SESSION}.json"
 
     def make_reader(self) -> ExportFileReader:
-        return ExportFileReader(SESSION, self.files, self.positions.parent, self.spool, self.telemetry)
+        return ExportFileReader(
+            SESSION, self.session, self.spool.directory.folder("exports"), self.spool, self.telemetry
+        )
 
     def write(self, *lines: str, name: str = NAME) -> None:
         with (self.files / name).open("a") as file:

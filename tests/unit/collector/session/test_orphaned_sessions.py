@@ -9,6 +9,7 @@ import pytest
 
 from rayhistory.collector.session import orphaned_sessions
 from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.server.logs.source import object_logs
 from rayhistory.sessions import SessionRef
 from support.log_shipping import HANG, LAYOUT, NODE, SESSION, LogNode, background, run_on_node
@@ -27,7 +28,7 @@ def orphan_shipper(
         node.store,
         LAYOUT,
         node.telemetry,
-        spool=node.home / "spool",
+        spool=PrivateDirectory(node.home / "spool"),
         ref_of=lambda session: SessionRef("default", "test", session),
         active_sessions=lambda: active_sessions or {},
     )

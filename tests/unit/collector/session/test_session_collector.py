@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayhistory.collector.service import Collector
-from rayhistory.collector.session import node_id
+from rayhistory.collector.session import node_id, session_collector
 from rayhistory.collector.session.node_id import placeholder_node_id
 from rayhistory.collector.session.ray_discovery import find_latest_session
 from rayhistory.collector.spool.block import Block
@@ -69,11 +70,11 @@ def test_session_is_collected_if_its_raylet_socket_cannot_be_probed(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The session has ended when its logs stop growing. The failure is logged once."""
-    ray = FakeRay(home / "short")
-    ray.start()
-    root = (home / "short").rename(home / ("a-path-too-long-for-a-socket-" * 4))
-    (root / "session_latest").unlink()
-    (root / "session_latest").symlink_to(SESSION)
+    root = home / "ray"
+    ray = FakeRay(root)
+    raylet = ray.start() / "sockets" / "raylet"
+    raylet.unlink()
+    raylet.symlink_to("raylet")
 
     async def run() -> None:
         collector = make_collector(home, ray_tmp_root=str(root))
@@ -92,6 +93,29 @@ def test_session_is_collected_if_its_raylet_socket_cannot_be_probed(
     ray.stop()
     assert list((home / "store").rglob("raylet.out"))
     assert len([each for each in caplog.records if "cannot probe raylet socket" in each.message]) == 1
+
+
+def test_session_goes_on_while_its_gcs_answers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's raylet may be gone while the cluster lives."""
+    monkeypatch.setattr(session_collector, "_GONE_AFTER_S", 0.0)
+    ray = FakeRay(home)
+    directory = ray.start()
+
+    async def run() -> None:
+        collector = make_collector(home)
+        await collector._context.spool.open()
+        await collector._update_session(await asyncio.to_thread(find_latest_session, home))
+        current = collector._current
+        assert current
+        assert not await current.is_ray_gone()
+        with socket.create_server(("127.0.0.1", 0)) as gcs:
+            (directory / f"gcs_server_port_{NODE}").write_text(str(gcs.getsockname()[1]))
+            ray.stop()
+            assert not await current.is_ray_gone()
+        assert await current.is_ray_gone()
+        await collector.shut_down(stop_listening)
+
+    asyncio.run(run())
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rayhistory.collector.spool.block import Block, Damage, compress_block
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment, read_lines
 from rayhistory.collector.spool.spool import Spool, SpoolError
 from rayhistory.errors import UsageError
@@ -39,7 +40,7 @@ def with_spool(
     segment_age: float = 300.0,
 ) -> None:
     async def main() -> None:
-        spool = Spool(directory, budget=budget, segment_size=segment_size, segment_age=segment_age)
+        spool = Spool(PrivateDirectory(directory), budget=budget, segment_size=segment_size, segment_age=segment_age)
         await spool.open()
         await scenario(spool)
         await spool.close()
@@ -247,7 +248,7 @@ def test_second_process_cannot_open_the_spool(tmp_path: Path) -> None:
 
     async def scenario(_: Spool) -> None:
         with pytest.raises(UsageError, match="another collector"):
-            await Spool(tmp_path, budget=1, segment_size=1, segment_age=1).open()
+            await Spool(PrivateDirectory(tmp_path), budget=1, segment_size=1, segment_age=1).open()
 
     with_spool(tmp_path, scenario)
     with_spool(tmp_path, lambda spool: spool.rotate())
@@ -255,8 +256,8 @@ def test_second_process_cannot_open_the_spool(tmp_path: Path) -> None:
 
 def test_files_with_other_names_are_not_segments(tmp_path: Path) -> None:
     (tmp_path / "7-n.wal").write_bytes(b"")
-    assert Segment.from_path(tmp_path / "7-n.wal")
-    assert Segment.from_path(tmp_path / "seven.wal") is None
+    assert Segment.find(PrivateDirectory(tmp_path), "7-n.wal")
+    assert Segment.find(PrivateDirectory(tmp_path), "seven.wal") is None
 
 
 def test_segment_names_increase_when_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +323,9 @@ def test_spool_is_opened_as_soon_as_its_volume_is_writable(tmp_path: Path) -> No
 
     async def main() -> None:
         (tmp_path / "volume").write_text("not a directory")
-        spool = Spool(tmp_path / "volume" / "spool", budget=10**6, segment_size=10**5, segment_age=300)
+        spool = Spool(
+            PrivateDirectory(tmp_path / "volume" / "spool"), budget=10**6, segment_size=10**5, segment_age=300
+        )
         with pytest.raises(OSError, match="volume"):
             await spool.open()
         with pytest.raises(SpoolError):
@@ -342,7 +345,7 @@ def test_failed_open_releases_the_lock(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / SESSION / "17-abc.wal").write_bytes(MEMBER)
 
     async def main() -> None:
-        spool = Spool(tmp_path, budget=10**6, segment_size=10**5, segment_age=300)
+        spool = Spool(PrivateDirectory(tmp_path), budget=10**6, segment_size=10**5, segment_age=300)
 
         def fails(_: Path) -> list[str]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -443,7 +446,7 @@ def test_uploaded_segment_that_cannot_be_deleted_is_counted_once(
 ) -> None:
     """It is not uploaded again, and the next process deletes it."""
 
-    def fails(path: Path) -> None:
+    def fails(path: str, **_: int) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     async def first(spool: Spool) -> None:

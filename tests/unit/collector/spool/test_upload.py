@@ -15,6 +15,7 @@ import pytest
 from faults.disks import used_bytes
 from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.block import Block, compress_block
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.segment_objects import split_segment
 from rayhistory.collector.spool.spool import Spool, SpoolError
@@ -57,7 +58,11 @@ class UploadSetup:
         self.directory = directory
         self.telemetry = Telemetry()
         self.spool = Spool(
-            directory / "spool", budget=budget, segment_size=10**8, segment_age=300, uncompressed=not compressed
+            PrivateDirectory(directory / "spool"),
+            budget=budget,
+            segment_size=10**8,
+            segment_age=300,
+            uncompressed=not compressed,
         )
         self.store = FlakyStore(directory / "store", failures)
         self.uploader = Uploader(
@@ -65,7 +70,7 @@ class UploadSetup:
             store=self.store,
             layout=Layout(),
             ref_of=lambda session: SessionRef("default", "test", session),
-            quarantine=Quarantine(directory / QUARANTINE_DIR, self.telemetry),
+            quarantine=Quarantine(PrivateDirectory(directory / QUARANTINE_DIR), self.telemetry),
             telemetry=self.telemetry,
             compressed=compressed,
         )
@@ -150,7 +155,7 @@ def test_segment_is_not_uploaded_before_its_node_is_known(tmp_path: Path) -> Non
 def write_segment(path: Path, blocks: list[Block], *, trusted: bool = False) -> Segment:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(map(compress_block, blocks)))
-    segment = Segment.from_path(path)
+    segment = Segment.find(PrivateDirectory(path.parent), path.name)
     assert segment
     segment.trusted = trusted
     return segment
@@ -164,7 +169,7 @@ def test_repeated_split_of_a_segment_makes_the_same_bytes(tmp_path: Path, truste
     outcomes = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        parts, _ = split_segment(segment, tmp_path / name, compressed=True)
+        parts, _ = split_segment(segment, PrivateDirectory(tmp_path / name), compressed=True)
         outcomes.append([(part.category, part.lines, part.path.read_bytes()) for part in parts])
     assert outcomes[0] == outcomes[1]
 
@@ -174,7 +179,7 @@ def test_segment_with_more_jobs_than_open_files_is_split(tmp_path: Path, compres
     blocks = [Block(f"job_events/{n % 500:04d}", 1, b'{"n":%d}\n' % n) for n in range(1000)]
     segment = write_segment(tmp_path / "5-n.wal", blocks)
     (tmp_path / "parts").mkdir()
-    parts, damage = split_segment(segment, tmp_path / "parts", compressed=compressed)
+    parts, damage = split_segment(segment, PrivateDirectory(tmp_path / "parts"), compressed=compressed)
     assert len(parts) == 500
     contents = [part.path.read_bytes() for part in parts]
     lines = [(gzip.decompress(data) if compressed else data).splitlines() for data in contents]
@@ -194,7 +199,7 @@ def test_small_and_large_blocks_stay_in_order(tmp_path: Path) -> None:
         segment = write_segment(tmp_path / f"{trusted:d}.wal", blocks, trusted=trusted)
         directory = tmp_path / str(trusted)
         directory.mkdir()
-        (part,), _ = split_segment(segment, directory, compressed=True)
+        (part,), _ = split_segment(segment, PrivateDirectory(directory), compressed=True)
         packed = part.path.read_bytes()
         assert gzip.decompress(packed).splitlines() == expected
         assert part.lines == len(expected)
@@ -305,10 +310,10 @@ def test_parts_in_memory_equal_parts_in_files(tmp_path: Path, compressed: bool, 
     blocks = [Block(f"job_events/{n % 100:04d}", 1, b'{"n":%d}\n' % n) for n in range(1000)]
     segment = write_segment(tmp_path / "5-n.wal", [*blocks, Block("snapshots", 1, b"{}\n")])
     (tmp_path / "parts").mkdir()
-    files, _ = split_segment(segment, tmp_path / "parts", compressed=compressed, arrays=arrays)
+    files, _ = split_segment(segment, PrivateDirectory(tmp_path / "parts"), compressed=compressed, arrays=arrays)
     parts, _ = split_segment(segment, None, compressed=compressed, arrays=arrays)
     assert [(each.category, each.lines, each.path.read_bytes()) for each in files] == [
-        (each.category, each.lines, each.content) for each in parts
+        (each.category, each.lines, each.data) for each in parts
     ]
     assert [each.size for each in files] == [each.size for each in parts]
     assert len(parts) == 101
@@ -319,7 +324,7 @@ def test_arrays_are_written_without_a_second_copy_on_disk(tmp_path: Path) -> Non
     blocks = [Block("node_events", 2, b'{"n":1}\n{"n":2}\n'), Block("node_events", 1, b'{"n":3}\n')]
     segment = write_segment(tmp_path / "5-n.wal", [*blocks, Block("snapshots", 2, b"{}\n{}\n")])
     (tmp_path / "parts").mkdir()
-    parts, _ = split_segment(segment, tmp_path / "parts", compressed=False, arrays=True)
+    parts, _ = split_segment(segment, PrivateDirectory(tmp_path / "parts"), compressed=False, arrays=True)
     events, responses = (part.path.read_bytes() for part in parts)
     assert json.loads(events) == [{"n": 1}, {"n": 2}, {"n": 3}]
     assert responses == b"{}\n{}\n"
