@@ -85,9 +85,8 @@ class SessionCollector:
         return self.node or self._context.node_ids.placeholder
 
     def start(self) -> None:
-        log.info(
-            "session found, collecting", extra={"session": self.ref.session, "directory": str(self.directory or "")}
-        )
+        place = str(self.directory.place) if self.directory else ""
+        log.info("session found, collecting", extra={"session": self.ref.session, "directory": place})
         context = self._context
         settings = context.settings
         context.spool.reopen(self.ref.session)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from rayhistory.collector.held_directory import FOLDER_FLAGS, open_file_below
 
 _ROOT_USER = 0
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would block
 
 
 class PrivateDirectory:
@@ -92,8 +92,11 @@ class PrivateDirectory:
     def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
         """Replace a file atomically."""
         half = f"{name}.half"
-        self.unlink(half)
-        file = self.create(half, os.O_EXCL)
+        try:
+            file = self.create(half, os.O_EXCL)
+        except FileExistsError:  # of a process that was killed, or a link
+            self.unlink(half)
+            file = self.create(half, os.O_EXCL)
         try:
             view = memoryview(data)
             while view:
