@@ -28,6 +28,8 @@ RayHistoryError
 ├── HeadError               the dashboard of a live cluster replied with an error
 │   └── HeadUnavailable     it did not reply
 ├── SessionNotIndexed       the index is still being built
+├── ResponseTooLarge        a stored dashboard response that is too large to be decoded
+├── QueryFailed             a query that the index cannot evaluate, though it is not damaged
 ├── IndexFailed             building the index failed
 └── IndexDamaged            an index that cannot be trusted: rebuild it
 """
@@ -236,6 +238,18 @@ class SessionNotIndexed(RayHistoryError):
     def __init__(self, message: str, progress: float | None = None) -> None:
         super().__init__(message)
         self.progress = progress
+
+
+class ResponseTooLarge(RayHistoryError):
+    """A stored dashboard response is so large that decoding it could exhaust the server's memory."""
+
+    code = "response_too_large"
+
+
+class QueryFailed(RayHistoryError):
+    """The database cannot evaluate a query, for a reason that rebuilding the index would not remove."""
+
+    code = "query_failed"
 
 
 class IndexFailed(RayHistoryError):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.range_functions import exact_mean, exact_sum, quantiles
 from rayhistory.promql.values import Floats, Labels, Mask, Vector, concatenate, labels_of, without_name
 
@@ -150,10 +150,10 @@ def limit(vector: Vector, group: Grouping, parameter: Floats) -> Vector:
 
 def _counts(parameter: Floats) -> list[int]:
     if np.isnan(parameter).any():
-        raise QueryFailed("Parameter value is NaN")
+        raise EvaluationFailed("Parameter value is NaN")
     if (np.abs(parameter) >= 2**63).any():
         value = parameter[np.abs(parameter) >= 2**63][0]
-        raise QueryFailed(f"Scalar value {value:g} {'over' if value > 0 else 'under'}flows int64")
+        raise EvaluationFailed(f"Scalar value {value:g} {'over' if value > 0 else 'under'}flows int64")
     return [max(0, int(value)) for value in parameter]
 
 

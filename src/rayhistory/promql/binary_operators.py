@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.values import (
     METRIC_NAME,
     Floats,
@@ -123,7 +123,7 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, *, r
             values, present = np.where(present, values, fill_one), np.ones(steps, dtype=bool)
         earlier = matched.get(group, nowhere)
         if not matching.many_side and (earlier & many.present[row] & present).any():
-            raise QueryFailed(_NOT_EXPLICIT)
+            raise EvaluationFailed(_NOT_EXPLICIT)
         matched[group] = earlier | many.present[row]
         operation.add(_Row(labels, many.values[row], many.present[row]), _Row(other_labels, values, present))
     if fill_many is not None:
@@ -144,7 +144,7 @@ def _one_side(vector: Vector, key: Key, side: str) -> dict[Labels, tuple[Labels,
         if joined is None:
             step = int(np.flatnonzero(vector.present[rows].sum(axis=0) > 1)[0])
             names = [format_labels(vector.labels[row]) for row in rows if vector.present[row, step]][:2]
-            raise QueryFailed(
+            raise EvaluationFailed(
                 f"found duplicate series for the match group {format_labels(group)} on the {side} hand-side of the "
                 f"operation: [{', '.join(names)}];"
                 "many-to-many matching not allowed: matching labels must be unique on one side"
@@ -207,8 +207,8 @@ class _Operation:
         vector = Vector(self._labels, np.array(self._values), np.array(self._present))
         try:
             return unique_rows(vector)
-        except QueryFailed:
-            raise QueryFailed(_NOT_UNIQUE if self._matching.many_side else _NOT_EXPLICIT) from None
+        except EvaluationFailed:
+            raise EvaluationFailed(_NOT_UNIQUE if self._matching.many_side else _NOT_EXPLICIT) from None
 
 
 def _with_name(key: Labels, labels: Labels) -> Labels:

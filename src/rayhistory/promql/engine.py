@@ -16,7 +16,7 @@ import promql_parser as nodes
 from rayhistory.promql import aggregations, binary_operators, instant_functions
 from rayhistory.promql.functions import FUNCTIONS, one_series
 from rayhistory.promql.matchers import Matcher, matchers_of
-from rayhistory.promql.query_errors import NotSupported, QueryFailed, QuerySyntaxError
+from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, QuerySyntaxError
 from rayhistory.promql.range_functions import KEEPS_NAME, KERNELS, NEEDS_COUNTER, PARAMETER_KERNELS, Result
 from rayhistory.promql.selectors import Windows, latest_samples
 from rayhistory.promql.selectors import windows as split_windows
@@ -171,7 +171,7 @@ class Evaluation:
     def _charge(self, samples: int) -> None:
         self._samples += samples
         if self._samples > self._limits.max_samples:
-            raise QueryFailed("query processing would load too many samples into memory in query execution")
+            raise EvaluationFailed("query processing would load too many samples into memory in query execution")
 
     def _selector(self, node: Any, times: Times) -> Vector:
         return self.latest(node, times)[0]
@@ -202,7 +202,7 @@ class Evaluation:
         if last < first:
             return []
         if (last - first) // step > self._limits.max_samples:
-            raise QueryFailed("query processing would load too many samples into memory in query execution")
+            raise EvaluationFailed("query processing would load too many samples into memory in query execution")
         inner_times = np.arange(first, last + 1, step, dtype=np.int64)
         value = self.evaluate(node.expr, inner_times)
         if isinstance(value, Scalar):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import re2
 
 from rayhistory.promql.matchers import compile_pattern
-from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.values import Labels, Vector, labels_of, unique_rows
 
 _LABEL_NAME = re.compile(r"[^\x00]+", re.DOTALL)
@@ -17,7 +17,7 @@ def label_replace(vector: Vector, target: str, replacement: str, source: str, pa
     """Set a label from the groups of a regular expression that matches another label's whole value."""
     compiled = compile_pattern(pattern)
     if compiled is None:
-        raise QueryFailed(f"invalid regular expression in label_replace(): {pattern}")
+        raise EvaluationFailed(f"invalid regular expression in label_replace(): {pattern}")
     _check_name(target, "label_replace")
 
     def replaced(labels: Labels) -> Labels:
@@ -59,11 +59,11 @@ def label_join(vector: Vector, target: str, separator: str, sources: Sequence[st
 
 def _check_name(name: str, function: str) -> None:
     if not _LABEL_NAME.fullmatch(name):
-        raise QueryFailed(f"invalid destination label name in {function}(): {name}")
+        raise EvaluationFailed(f"invalid destination label name in {function}(): {name}")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise QueryFailed(f"invalid destination label name in {function}(): {name!r}") from None
+        raise EvaluationFailed(f"invalid destination label name in {function}(): {name!r}") from None
 
 
 def sorted_by_labels(vector: Vector, names: Sequence[str], *, descending: bool) -> Vector:

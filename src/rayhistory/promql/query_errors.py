@@ -21,7 +21,7 @@ class NotSupported(PromqlError):
     code = "promql_not_supported"
 
 
-class QueryFailed(PromqlError):
+class EvaluationFailed(PromqlError):
     """The query is valid and fails on this data."""
 
     error_type = "execution"

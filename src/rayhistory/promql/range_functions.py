@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.selectors import Windows
 from rayhistory.promql.values import Floats, Mask
 
@@ -302,9 +302,9 @@ def _smoothing(windows: Windows, parameters: list[Floats]) -> Result:
     def smooth(_: Floats, values: Floats, step: int) -> Floats:
         smoothing, trend_factor = float(parameters[0][step]), float(parameters[1][step])
         if not 0 < smoothing < 1:
-            raise QueryFailed(f"invalid smoothing factor. Expected: 0 < sf < 1, got: {smoothing:f}")
+            raise EvaluationFailed(f"invalid smoothing factor. Expected: 0 < sf < 1, got: {smoothing:f}")
         if not 0 < trend_factor < 1:
-            raise QueryFailed(f"invalid trend factor. Expected: 0 < tf < 1, got: {trend_factor:f}")
+            raise EvaluationFailed(f"invalid trend factor. Expected: 0 < tf < 1, got: {trend_factor:f}")
         if values.shape[1] < 2:
             return np.full(len(values), np.nan)
         level, trend = values[:, 0], values[:, 1] - values[:, 0]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rayhistory.promql.query_errors import QueryFailed
+from rayhistory.promql.query_errors import EvaluationFailed
 
 Floats: TypeAlias = NDArray[np.float64]
 Times: TypeAlias = NDArray[np.int64]
@@ -103,7 +103,7 @@ def unique_rows(vector: Vector) -> Vector:
     for rows in positions.values():
         joined = join_rows(vector, rows)
         if joined is None:
-            raise QueryFailed("vector cannot contain metrics with the same labelset")
+            raise EvaluationFailed("vector cannot contain metrics with the same labelset")
         values.append(joined[0])
         present.append(joined[1])
     return Vector(list(positions), np.array(values), np.array(present))

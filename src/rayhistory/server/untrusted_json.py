@@ -33,6 +33,30 @@ def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return container.values() if isinstance(container, dict) else container
 
 
+def raw_members(text: str, *path: str) -> dict[str, msgspec.Raw]:
+    """Return the members of the object at this path without decoding them; empty if there is none.
+
+    An array counts as an object with its positions as names.
+    """
+    found: dict[str, msgspec.Raw] = {}
+    raw: str | msgspec.Raw = text
+    for name in (*path, None):
+        try:
+            value = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            return {}
+        found = value if isinstance(value, dict) else {str(number): item for number, item in enumerate(value)}
+        if name is not None and name not in found:
+            return {}
+        raw = found[name] if name is not None else raw
+    return found
+
+
+def decode_raw(raw: msgspec.Raw | None, default: Any) -> Any:
+    """Decode a member of `raw_members` like a column."""
+    return default if raw is None else decode_json(bytes(raw).decode(), default)
+
+
 def nested_dict(document: Any, *path: str) -> dict[str, Any]:
     """Return the object at this path; empty if there is none."""
     for key in path:

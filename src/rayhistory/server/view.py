@@ -1,14 +1,23 @@
 """SessionView: tables, dashboard responses and logs of one session, as route handlers see it."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
-from rayhistory.events.profile_spans import read_spans
+import msgspec
+
+from rayhistory.errors import ResponseTooLarge
+from rayhistory.index.fold.response_files import RESPONSES_TABLE
 from rayhistory.index.query.open_index import OpenIndex
-from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.server.logs.source import LogSource
-from rayhistory.server.untrusted_json import decode_json
+from rayhistory.server.untrusted_json import decode_json, raw_members
 from rayhistory.sessions import SessionRef
+
+_MAX_DECODED_BYTES = 8 << 20
+"""Dashboard responses up to this size are decoded as a whole."""
+_MAX_RESPONSE_BYTES = 64 << 20
+"""The collector stores no longer ones."""
 
 
 class SessionView:
@@ -24,31 +33,59 @@ class SessionView:
         *filters: Filter,
         columns: tuple[str, ...] = (),
         sort: tuple[str, ...] = (),
-        limit: int | None = None,
+        limit: int,
     ) -> list[Row]:
+        """Return at most `limit` rows. A list that can be longer is read in batches."""
         return await self.index.rows(Query(table, columns, filters, sort, limit))
+
+    def batches(
+        self, table: str, *filters: Filter, columns: tuple[str, ...] = (), sort: tuple[str, ...] = ()
+    ) -> AsyncIterator[list[Row]]:
+        """Yield all rows, in batches of bounded size."""
+        query = Query(table, columns, filters, sort or KEY_COLUMNS[table])
+        return self.index.batches(query.with_order())
 
     async def row(self, table: str, *filters: Filter) -> Row | None:
         rows = await self.rows(table, *filters, limit=1)
         return rows[0] if rows else None
 
-    async def spans(self, *filters: Filter) -> list[Row]:
-        """Return the profile spans of tasks, ordered by task, attempt and end."""
-        rows = await self.rows("profile_events", *filters, sort=("task_id", "attempt"))
-        return await asyncio.to_thread(
-            lambda: sorted((span for row in rows for span in read_spans(row)), key=_span_order)
-        )
-
     async def dashboard_response(self, uri: str) -> dict[str, Any]:
         """Return the last stored response for this URI as a dict; empty if none is stored or it is no JSON object.
 
-        A slash at the end is ignored, because KubeRay's collector stores both spellings under one name.
+        For lists, which can be long, use `dashboard_items`.
+        """
+        body = await self._dashboard_body(uri, _MAX_DECODED_BYTES)
+        response: dict[str, Any] = await asyncio.to_thread(decode_json, body, {})
+        return response
+
+    async def dashboard_items(self, uri: str, *path: str) -> dict[str, msgspec.Raw]:
+        """Return the members of an object inside the last stored response for this URI, still encoded.
+
+        Decoded, a response takes ten times its size. Callers decode the members that they need, one by one.
+        """
+        body = await self._dashboard_body(uri, _MAX_RESPONSE_BYTES)
+        return await asyncio.to_thread(raw_members, body or "", *path)
+
+    async def _dashboard_body(self, uri: str, max_bytes: int) -> str | None:
+        """Return the text of the last stored response; None if there is none.
+
+        KubeRay's collector stores a URI with and without a slash at the end under the same name.
         """
         path, mark, query = uri.partition("?")
         spellings = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))
-        rows = await self.rows("snapshots", Filter("uri", "in", spellings), sort=("-ns",), limit=1)
-        response: dict[str, Any] = decode_json(rows[0]["body"], {}) if rows else {}
-        return response
+        return await self.last_body(Filter("uri", "in", spellings), max_bytes=max_bytes)
+
+    async def last_body(self, *filters: Filter, max_bytes: int = _MAX_DECODED_BYTES) -> str | None:
+        """Return the text of the last dashboard response that matches; raise ResponseTooLarge if it is too long."""
+        query = Query(RESPONSES_TABLE, ("uri", "body"), filters, ("-ns",), 1)
+        size = sum(await self.index.text_sizes(query))
+        if size > max_bytes:
+            raise ResponseTooLarge(
+                f"the stored dashboard response has {size >> 20} MiB, more than {max_bytes >> 20}: "
+                "use `rayhistory sql` to read it"
+            )
+        rows = await self.index.rows(query) if size else []
+        return rows[0]["body"] if rows else None
 
     async def head_node(self) -> str | None:
         """Return the id of the head node; None if no event reported one."""
@@ -61,8 +98,3 @@ class SessionView:
         manifest = self.index.manifest
         closing = manifest.closing.ns if manifest.closing else 0
         return max(manifest.last_ns or 0, closing) // 1_000_000
-
-
-def _span_order(span: Row) -> tuple[str, int, int, int]:
-    """Order spans across rows: a task that reported several times has several."""
-    return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from promql import promqltest
 from promql.promqltest import Case, MemorySource, Script
 from rayhistory.promql.engine import Limits, evaluate, grid, required_samples
-from rayhistory.promql.query_errors import NotSupported, PromqlError, QueryFailed, QuerySyntaxError
+from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
 from rayhistory.promql.values import SeriesBlock, Vector, labels_of
 
 SCRIPT = Path(promqltest.__file__).with_name("engine.test")
@@ -107,8 +107,8 @@ def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | N
         ('x{a="b" or c="d"}', NotSupported),
         ('count_values("", x)', None),
         ("x @ -5", None),
-        ("topk(NaN, x)", QueryFailed),
-        ("max_over_time(x[100y:1ms])", QueryFailed),
+        ("topk(NaN, x)", EvaluationFailed),
+        ("max_over_time(x[100y:1ms])", EvaluationFailed),
     ],
 )
 def test_query_that_cannot_be_served_fails_with_a_name(query: str, error: type[PromqlError] | None) -> None:
@@ -123,7 +123,7 @@ def test_query_that_cannot_be_served_fails_with_a_name(query: str, error: type[P
 
 def test_samples_are_limited() -> None:
     source = source_of([[1.0] * 20] * 4)
-    with pytest.raises(QueryFailed, match="too many samples"):
+    with pytest.raises(EvaluationFailed, match="too many samples"):
         evaluate("x", grid(0, 200_000, 1000), source, Limits(max_samples=100))
 
 

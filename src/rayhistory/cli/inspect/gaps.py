@@ -29,6 +29,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             add(msgspec.structs.astuple(gap) for gap in found.gaps)
     elif found.gaps:
         print("\n\n".join(map(_describe, found.gaps)))
+    total = sum(each.gaps for each in found.totals.values())
+    if total > len(found.gaps):
+        sys.stderr.write(f"Only {len(found.gaps):,} of {total:,} gaps are listed.\n")
     if found.complete:
         notes = " The gaps above are informational." if found.gaps else ""
         sys.stderr.write(f"The session is complete.{notes}\n")

@@ -9,6 +9,7 @@ import duckdb
 
 from rayhistory.index.query.query import Row
 
+_FIRST_FETCH_ROWS = 64
 _FETCH_ROWS = 1_000
 
 _local = threading.local()
@@ -32,9 +33,25 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 
 def execute(sql: str, values: list[Any]) -> list[Row]:
+    return execute_within(sql, values, None)[0]
+
+
+def execute_within(sql: str, values: list[Any], max_bytes: int | None) -> tuple[list[Row], bool]:
+    """Run a query; return its rows and True, or the first rows with about `max_bytes` of text and False.
+
+    Rows are fetched a few at a time until their size is known: a thousand rows may be a gigabyte.
+    """
     cursor = connection().execute(sql, values)
-    names = [column[0] for column in cursor.description or []]
+    columns = cursor.description or []
+    names = [column[0] for column in columns]
+    texts = [number for number, column in enumerate(columns) if column[1] == "STRING"]
     rows: list[Row] = []
-    while batch := cursor.fetchmany(_FETCH_ROWS):
+    size, count = 0, _FETCH_ROWS if max_bytes is None else _FIRST_FETCH_ROWS
+    while batch := cursor.fetchmany(count):
         rows += [dict(zip(names, row, strict=True)) for row in batch]
-    return rows
+        if max_bytes is not None:
+            size += sum(len(row[number] or "") for row in batch for number in texts)
+            if size >= max_bytes:
+                return rows, False
+            count = min(_FETCH_ROWS, (max_bytes - size) * len(rows) // max(size, 1) + 1)
+    return rows, True

@@ -21,7 +21,7 @@ from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE
 from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, TASK_LIST_COLUMNS
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
-from rayhistory.index.query.database import connection, execute
+from rayhistory.index.query.database import connection, execute, execute_within
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.index.query.query_sql import MAX_INT64, checked_column, column_types, order_sql, where_sql
 
@@ -33,6 +33,9 @@ _DERIVED_TABLES = ("task_list", LAST_RESPONSES_TABLE)
 _LARGE_PAGE_ROWS = 1_000
 _BATCH_ROWS = 5_000
 """Up to this many rows, DuckDB keeps a top-N heap; above, it sorts everything in twenty times the memory."""
+_BATCH_BYTES = 8 << 20
+"""The text of a batch. Jobs choose how long their messages are."""
+_SMALLER_PAGE = 8
 
 
 _MAX_READS = 20
@@ -56,14 +59,19 @@ class OpenIndex:
         if query.sort and (query.limit or 0) > _BATCH_ROWS:
             found = [row async for batch in self.batches(query.with_order()) for row in batch]
             return _project(query.columns, found)
+        return (await self.rows_within(query, None))[0]
+
+    async def rows_within(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
+        """Return the rows and True, or the first rows with about `max_bytes` of text and False."""
         if _needs_key_lookup(query):
-            return await self._rows_by_key(query)
+            return await self._rows_by_key(query, max_bytes)
         file, first_parts, other_parts = self._read_plan(query)
-        found = await self._read({file: first_parts}, partial(self._rows, query))
-        if other_parts and len(found) < (query.limit or 0):
+        found, complete = await self._read({file: first_parts}, partial(self._rows, query, max_bytes))
+        if complete and other_parts and len(found) < (query.limit or 0):
             remaining = msgspec.structs.replace(query, limit=(query.limit or 0) - len(found))
-            found += await self._read({file: other_parts}, partial(self._rows, remaining))
-        return found
+            more, complete = await self._read({file: other_parts}, partial(self._rows, remaining, max_bytes))
+            found += more
+        return found, complete
 
     async def prefetch(self, query: Query, *tables: str) -> None:
         """Fetch the files that `batches` reads first, and those of more tables.
@@ -85,36 +93,48 @@ class OpenIndex:
         return (file, parts[:1], parts[1:]) if by_id else (file, parts, parts[:0])
 
     async def batches(self, query: Query) -> AsyncIterator[list[Row]]:
-        """Yield the rows of a sorted query in batches. The query must select the columns of its `order`."""
+        """Yield the rows of a sorted query in batches, bounded by rows and by bytes.
+
+        The query must select the columns of its `order`.
+        """
         remaining = MAX_INT64 if query.limit is None else query.limit
         while remaining > 0:
             query = msgspec.structs.replace(query, limit=min(_BATCH_ROWS, remaining))
-            batch = [await self.rows(query)]
-            size = len(batch[0])
-            if not size:
+            found, complete = await self.rows_within(query, _BATCH_BYTES)
+            if not found:
                 return
-            remaining = remaining - size if size == query.limit else 0
-            query = msgspec.structs.replace(query, after=query.position_of(batch[0][-1]))
+            size = len(found)
+            remaining = 0 if complete and size < (query.limit or 0) else remaining - size
+            query = msgspec.structs.replace(query, after=query.position_of(found[-1]))
+            batch = [found]
+            del found
             yield batch.pop()  # keep no reference to the rows while a slow client reads them
 
     async def limit_to_bytes(self, query: Query, max_bytes: int) -> Query:
         """Lower the limit so that all rows but the last together have at most this much text."""
-        sizes = await self._run(query, self._text_sizes, ("*",))
+        sizes = await self.text_sizes(query)
         fitting = bisect_left(list(accumulate(sizes)), max_bytes) + 1
         return msgspec.structs.replace(query, limit=min(fitting, query.limit or fitting))
 
-    async def _rows_by_key(self, query: Query) -> list[Row]:
+    async def text_sizes(self, query: Query) -> list[int]:
+        """Return the bytes of text in each row of a page."""
+        return await self._run(query, self._text_sizes, query.columns or ("*",))
+
+    async def _rows_by_key(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
         """Read a large page of whole rows: sort the keys first, because sorting whole rows takes much memory."""
         keys = KEY_COLUMNS[query.table]
         page = await self.rows(msgspec.structs.replace(query, columns=keys))
         if not page:
-            return []
+            return [], True
         ids = sorted({row["task_id"] for row in page})
         narrow = (Filter("task_id", ">=", ids[0]), Filter("task_id", "<=", ids[-1]), Filter("task_id", "in", ids))
         columns = (*query.columns, *keys) if query.columns else ()
-        found = {(row["task_id"], row["attempt_number"]): row
-                 for row in await self.rows(Query(query.table, columns, narrow))}  # fmt: skip
-        return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page])
+        rows, complete = await self.rows_within(Query(query.table, columns, narrow), max_bytes)
+        if not complete:  # rows come in no order, so that none of these can be used
+            smaller = msgspec.structs.replace(query, limit=len(page) // _SMALLER_PAGE)
+            return (await self.rows_within(smaller, max_bytes))[0], False
+        found = {(row["task_id"], row["attempt_number"]): row for row in rows}
+        return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page]), True
 
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
@@ -126,15 +146,21 @@ class OpenIndex:
         matching = await self.count(Query(query.table, filters=query.filters))
         return matching if query.limit is None else min(matching, query.limit)
 
-    async def group(self, query: Query, by: tuple[str, ...]) -> list[Row]:
-        """Count rows (`count`) per distinct value of the columns. A limit keeps the largest groups."""
-        return await self._run(query, lambda query, source: self._group(query, source, by), by)
+    async def group(self, query: Query, by: tuple[str, ...], *, summed: str = "") -> list[Row]:
+        """Count rows (`count`) per distinct value of the columns. A limit keeps the largest groups.
 
-    async def histogram(self, query: Query, column: str, start: int, step: int) -> list[Row]:
-        """Return `bucket` (0 at the start), row `count` and `last` (highest value) for each step of a column."""
-        return await self._run(
-            query, lambda query, source: self._histogram(query, source, column, start, step), (column,)
-        )
+        `summed` names a column whose sum in each group is returned as `sum`.
+        """
+        needed = (*by, summed) if summed else by
+        return await self._run(query, lambda query, source: self._group(query, source, by, summed), needed)
+
+    async def histogram(self, query: Query, column: str, steps: range) -> list[Row]:
+        """Return `bucket`, row `count` and `last` (highest value) for each step of a column.
+
+        Values before the first and after the last step count there, so that there are never more buckets than steps.
+        """
+        query = msgspec.structs.replace(query, filters=(*query.filters, Filter(column, "!=", None)))
+        return await self._run(query, lambda query, source: self._histogram(query, source, column, steps), (column,))
 
     @property
     def tables(self) -> list[str]:
@@ -187,17 +213,16 @@ class OpenIndex:
             parts = Partitions(len(parts)).between(*_task_id_range(query))
         return file, parts
 
-    def _rows(self, query: Query, source: str) -> list[Row]:
+    def _rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
         types = self._types(source)
         columns = ", ".join(checked_column(types, query.table, name) for name in query.columns) or "*"
         where, values = where_sql(types, query)
         sql = f"SELECT {columns} FROM {source}{where}{order_sql(types, query)}"
         if query.limit is not None:
             sql += f" LIMIT {int(query.limit)}"
-        return execute(sql, values)
+        return execute_within(sql, values, max_bytes)
 
     def _text_sizes(self, query: Query, source: str) -> list[int]:
-        """Return the bytes of text in each row of a page."""
         types = self._types(source)
         names = [checked_column(types, query.table, name) for name in query.columns or types]
         size = " + ".join(f"coalesce(strlen({name}), 0)" for name in names if types[name] == Type.TEXT.sql) or "0"
@@ -209,21 +234,25 @@ class OpenIndex:
         where, values = where_sql(self._types(source), query)
         return int(execute(f"SELECT count(*) AS n FROM {source}{where}", values)[0]["n"])
 
-    def _group(self, query: Query, source: str, by: tuple[str, ...]) -> list[Row]:
+    def _group(self, query: Query, source: str, by: tuple[str, ...], summed: str) -> list[Row]:
         types = self._types(source)
         columns = ", ".join(checked_column(types, query.table, name) for name in by)
         where, values = where_sql(types, query)
-        groups = f"SELECT {columns}, count(*) AS count FROM {source}{where} GROUP BY {columns}"
+        total = (
+            f", least(sum({checked_column(types, query.table, summed)}), {MAX_INT64})::BIGINT AS sum" if summed else ""
+        )
+        groups = f"SELECT {columns}, count(*) AS count{total} FROM {source}{where} GROUP BY {columns}"
         if query.limit is not None:
             groups += f" ORDER BY count DESC, {columns} LIMIT {int(query.limit)}"
         # sorted, so that every server returns the same bytes
         return execute(f"SELECT * FROM ({groups}) ORDER BY {columns}", values)
 
-    def _histogram(self, query: Query, source: str, column: str, start: int, step: int) -> list[Row]:
+    def _histogram(self, query: Query, source: str, column: str, steps: range) -> list[Row]:
         types = self._types(source)
         value = checked_column(types, query.table, column)
         where, values = where_sql(types, query)
-        bucket = f"({value} - {int(start)}) // {int(step)}"
+        # 128 bits, because times are untrusted and their difference may not fit into 64
+        bucket = f"greatest(least(({value}::HUGEINT - {steps.start}) // {steps.step}, {len(steps) - 1}), 0)::BIGINT"
         sql = f"SELECT {bucket} AS bucket, count(*) AS count, max({value}) AS last FROM {source}{where} GROUP BY bucket"
         return execute(sql, values)
 

@@ -38,11 +38,17 @@ class SessionGap(Struct):
     loss: Annotated[bool, Meta(description="data is missing; false if the gap is informational")]
 
 
+class GapTotal(Struct):
+    gaps: Annotated[int, Meta(description="number of gaps, including those that are not listed")]
+    count: Annotated[int, Meta(description="the sum of their counts")]
+
+
 class SessionGaps(Struct):
     """Everything that is missing from a session or incomplete in it."""
 
-    gaps: list[SessionGap]
+    gaps: Annotated[list[SessionGap], Meta(description="the first 1,000 gaps of each code")]
     complete: Annotated[bool, Meta(description="no gap is a loss")]
+    totals: Annotated[dict[str, GapTotal], Meta(description="totals by code")] = {}
 
 
 class MetricName(Struct):

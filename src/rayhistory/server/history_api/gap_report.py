@@ -1,15 +1,25 @@
 """The gaps of a session, described for people and programs."""
 
 from rayhistory import gaps
-from rayhistory.server.history_api.api_types import SessionGap, SessionGaps
+from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.view import SessionView
+
+MAX_GAPS_PER_CODE = 1_000
+_MAX_CODES = 1_000
 
 
 async def read_gaps(view: SessionView) -> SessionGaps:
-    rows = await view.rows("gaps", sort=("kind", "detail", "source"))
+    """Return the first gaps of each code, and the counts of all."""
+    by_code = await view.index.group(Query("gaps", limit=_MAX_CODES), ("kind",), summed="count")
+    rows: list[Row] = []
+    for group in by_code:
+        same_code = Filter("kind", "in", (group["kind"],))
+        rows += await view.rows("gaps", same_code, sort=("detail", "source"), limit=MAX_GAPS_PER_CODE)
     return SessionGaps(
         [_describe(row["kind"], row["count"] or 0, row["source"] or "", row["detail"] or "") for row in rows],
-        complete=gaps.is_complete(row["kind"] for row in rows),
+        complete=gaps.is_complete(group["kind"] for group in by_code),
+        totals={group["kind"]: GapTotal(group["count"], group["sum"] or 0) for group in by_code},
     )
 
 

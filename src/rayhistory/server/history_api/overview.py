@@ -42,21 +42,23 @@ async def _started_ms(request: Request, view: SessionView) -> int:
 
 async def read_overview(view: SessionView, started_ms: int) -> SessionOverview:
     step = max(1, -(-(view.last_ms - started_ms + 1) // MAX_MARKERS))
-    tasks, actors, restarts, jobs = await asyncio.gather(
-        view.index.histogram(Query("tasks", filters=_FAILED_TASKS), "end_time_ms", started_ms, step),
-        view.rows("actors", Filter("state", "=", "DEAD"), _REPORTED_BY_RAY, columns=("end_time_ms", "death_cause")),
-        view.rows("actor_transitions", Filter("state", "=", "RESTARTING"), columns=("ns",)),
-        view.rows("jobs", Filter("status", "=", "FAILED"), _REPORTED_BY_RAY, columns=("end_time",)),
-    )
+    failed_jobs = (Filter("status", "=", "FAILED"), _REPORTED_BY_RAY)
+    restarts = Query("actor_transitions", filters=(Filter("state", "=", "RESTARTING"),))
     markers = _Markers(started_ms, step)
-    for row in tasks:
-        markers.add("tasks", row["last"], row["count"])
-    for at_ms in await asyncio.to_thread(_unintended_deaths, actors):
-        markers.add("actors", at_ms)
-    for row in restarts:
-        markers.add("actors", row["ns"] // 1_000_000)
-    for row in jobs:
-        markers.add("jobs", row["end_time"])
+    for kind, query, column, unit in (
+        ("tasks", Query("tasks", filters=_FAILED_TASKS), "end_time_ms", 1),
+        ("actors", restarts, "ns", 1_000_000),
+        ("jobs", Query("jobs", filters=failed_jobs), "end_time", 1),
+    ):
+        steps = range(started_ms * unit, (started_ms + step * MAX_MARKERS) * unit, step * unit)
+        for row in await view.index.histogram(query, column, steps):
+            markers.add(kind, row["last"] // unit, row["count"])
+    dead_actors = view.batches(
+        "actors", Filter("state", "=", "DEAD"), _REPORTED_BY_RAY, columns=("end_time_ms", "death_cause")
+    )
+    async for rows in dead_actors:
+        for at_ms in await asyncio.to_thread(_unintended_deaths, rows):
+            markers.add("actors", at_ms)
     return SessionOverview(
         state=view.state,  # type: ignore[arg-type]
         started_ms=started_ms,

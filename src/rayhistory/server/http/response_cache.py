@@ -28,6 +28,8 @@ from rayhistory.server.view import SessionView
 
 LARGE_RESPONSE_ROWS = 1_000
 """Larger responses are serialized one at a time."""
+MAX_CACHED_ROWS = 10_000
+"""Longer lists, which Ray itself does not return, are streamed and not cached."""
 _MAX_CACHE_BYTES = 32 << 20
 _MAX_RESPONSE_BYTES = 8 << 20
 _MAX_UNCOMPRESSED_BYTES = 2048
@@ -44,8 +46,16 @@ class CachedResponse(msgspec.Struct, frozen=True):
     compressed: bool
 
 
+class UnfinishedResponse(msgspec.Struct, frozen=True):
+    """A response that turned out to be too large for the cache: its first compressed blocks, and the others."""
+
+    first: list[bytes]
+    others: AsyncIterator[bytes]
+    rows: int
+
+
 class ChunkedJsonResponse(Response):
-    """JSON of at most `rows` rows, which is compressed while it is made, and then cached."""
+    """JSON of at most `rows` rows, which is compressed while it is made, and then cached if it is small enough."""
 
     def __init__(self, chunks: AsyncIterator[bytes], rows: int) -> None:
         super().__init__(media_type="application/json")
@@ -93,11 +103,17 @@ class ResponseCache:
     def get(self, etag: str) -> CachedResponse | None:
         return self._responses.get(etag)
 
-    async def put(self, etag: str, response: Response) -> CachedResponse:
-        """Compress a response and cache it, unless it is too large to be cached."""
+    async def put(self, etag: str, response: Response) -> CachedResponse | UnfinishedResponse:
+        """Compress a response and cache it. One that is too large for the cache is not made any further."""
         if isinstance(response, ChunkedJsonResponse):
-            body = b"".join([block async for block in _compress_chunks(response.chunks)])
-            cached = CachedResponse(body, response.media_type, compressed=True)
+            blocks = _compress_chunks(response.chunks)
+            first, size = [], 0
+            async for block in blocks:
+                first.append(block)
+                size += len(block)
+                if size > _MAX_RESPONSE_BYTES:
+                    return UnfinishedResponse(first, blocks, response.rows)
+            cached = CachedResponse(b"".join(first), response.media_type, compressed=True)
         else:
             cached = await _compress_body(response)
         if len(cached.body) <= _MAX_RESPONSE_BYTES:
@@ -160,7 +176,26 @@ async def cached_response(request: Request, etag: str, cached: CachedResponse) -
     first = await anext(chunks)
     if len(first) < _CHUNK_BYTES:
         return Response(first, 200, headers, cached.media_type)
-    return StreamingResponse(_prepend(first, chunks), 200, headers, cached.media_type)
+    return StreamingResponse(_concatenate([first], chunks), 200, headers, cached.media_type)
+
+
+async def json_list_response(request: Request, chunks: AsyncIterator[bytes], rows: int) -> Response:
+    """Respond with JSON of at most `rows` rows. A long list is streamed, and others are served between its chunks."""
+    if rows > MAX_CACHED_ROWS:
+        return await stream_json_response(request, chunks, rows)
+    return ChunkedJsonResponse(chunks, rows)
+
+
+async def unfinished_response(request: Request, unfinished: UnfinishedResponse) -> Response:
+    """Send a response while the rest of it is made."""
+    if request.method == "HEAD":
+        return Response(status_code=200, headers=_HEADERS, media_type="application/json")
+    others = response_cache_of(request).one_large_at_a_time(unfinished.others, unfinished.rows)
+    blocks = _concatenate(unfinished.first, others)
+    if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        headers = _HEADERS | {"Content-Encoding": "gzip"}
+        return StreamingResponse(blocks, 200, headers, "application/json")
+    return StreamingResponse(_decompress_stream(blocks), 200, _HEADERS, "application/json")
 
 
 async def stream_json_response(
@@ -185,8 +220,18 @@ async def _decompress_chunks(body: bytes) -> AsyncIterator[bytes]:
         body = decompressor.unconsumed_tail
 
 
-async def _prepend(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
+async def _decompress_stream(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    decompressor = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    async for block in blocks:
+        rest = block
+        while rest and not decompressor.eof:
+            yield await asyncio.to_thread(decompressor.decompress, rest, _CHUNK_BYTES)
+            rest = decompressor.unconsumed_tail
+
+
+async def _concatenate(first: list[bytes], others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while first:
+        yield first.pop(0)
     async for chunk in others:
         yield chunk
 

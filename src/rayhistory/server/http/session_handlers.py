@@ -14,12 +14,14 @@ from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import (
     LARGE_RESPONSE_ROWS,
     ChunkedJsonResponse,
+    UnfinishedResponse,
     cached_response,
     client_has,
     etag_for,
     is_cacheable,
     not_modified_response,
     response_cache_of,
+    unfinished_response,
 )
 from rayhistory.server.resolve import Selection, SessionResolver
 from rayhistory.server.view import SessionView
@@ -103,7 +105,10 @@ def _cached(handler: SessionHandler) -> SessionHandler:
                 async with cache.large_response_slot(rows):
                     if rows > LARGE_RESPONSE_ROWS and await request.is_disconnected():  # while waiting for the slot
                         return Response(status_code=_CLIENT_CLOSED_REQUEST)
-                    cached = await cache.put(etag, response)
+                    made = await cache.put(etag, response)
+                if isinstance(made, UnfinishedResponse):
+                    return await unfinished_response(request, made)
+                cached = made
         return await cached_response(request, etag, cached)
 
     return respond

@@ -22,6 +22,7 @@ _NODE_ID = re.compile(r"[0-9a-f]{56}")
 _LOGS_DIR = re.compile(r".*?/session_[^/]+/logs/|.*?/logs/")
 _WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
 _MAX_ROTATIONS = 32
+_MAX_TRANSITIONS = 10_000
 _COMPARE_BYTES = 64 << 10
 
 
@@ -92,7 +93,14 @@ async def _file_log(view: SessionView, node: str, name: str) -> LogRange:
 
 async def _actor_log(view: SessionView, query: LogQuery, actor_id: str) -> LogRange:
     """Return the output of one incarnation of the actor, by default of the latest that wrote any."""
-    changes = await view.rows("actor_transitions", Filter("actor_id", "in", (actor_id.lower(),)), sort=("ns",))
+    changes = await view.rows(
+        "actor_transitions",
+        Filter("actor_id", "in", (actor_id.lower(),)),
+        columns=("node_id", "worker_id"),
+        sort=("-ns",),
+        limit=_MAX_TRANSITIONS,
+    )
+    changes.reverse()
     if not changes and await view.row("actors", Filter("actor_id", "=", actor_id)) is None:
         raise LogNotFound(f"Actor ID {actor_id} not found.")
     incarnations = list(
@@ -132,14 +140,15 @@ async def _submission_log(view: SessionView, query: LogQuery, submission_id: str
 
 
 async def _task_log(view: SessionView, query: LogQuery, task_id: str) -> LogRange:
-    attempts = await view.rows("tasks", Filter("task_id", "in", (task_id.lower(),)), sort=("-attempt_number",))
-    if not attempts:
+    same_task = Filter("task_id", "in", (task_id.lower(),))
+    chosen = () if query.attempt is None else (Filter("attempt_number", "=", query.attempt),)
+    attempts = await view.rows("tasks", same_task, *chosen, sort=("-attempt_number",), limit=1)
+    if not attempts and not (chosen and await view.row("tasks", same_task)):
         raise LogNotFound(
             f"Could not find log file for task: {task_id} (attempt {query.attempt or 0}) with suffix: {query.suffix}"
         )
-    for task in attempts:
-        if query.attempt is None or task["attempt_number"] == query.attempt:
-            return await _attempt_log(view, query, task)
+    if attempts:
+        return await _attempt_log(view, query, attempts[0])
     raise LogNotFound(f"Could not find log file for task attempt:{task_id}({query.attempt})")
 
 

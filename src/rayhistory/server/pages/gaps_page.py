@@ -1,14 +1,12 @@
 """The gaps page of a session: what is missing, what it means, and how to fix it."""
 
-from collections.abc import Iterable
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory import __version__, gaps, web
 from rayhistory.errors import RayHistoryError, SessionNotIndexed
-from rayhistory.server.history_api.api_types import SessionGap
+from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.history_api.gap_report import read_gaps
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
@@ -30,30 +28,30 @@ async def gaps_page(request: Request) -> Response:
         return progress_page(entry.ref, progress)
     except RayHistoryError as error:
         return error_page(error)
-    text = web.render_gaps(row, group_gaps(report.gaps), complete=report.complete, version=__version__)
+    text = web.render_gaps(row, group_gaps(report), complete=report.complete, version=__version__)
     return page_response(text)
 
 
-def group_gaps(session_gaps: Iterable[SessionGap]) -> list[GapGroup]:
+def group_gaps(report: SessionGaps) -> list[GapGroup]:
     """Combine gaps with the same code, losses first. Only the first places are listed."""
     by_code: dict[str, list[SessionGap]] = {}
-    for gap in session_gaps:
+    for gap in report.gaps:
         by_code.setdefault(gap.code, []).append(gap)
-    groups = [_group(code, same_code) for code, same_code in by_code.items()]
+    groups = [_group(code, same_code, report.totals[code]) for code, same_code in by_code.items()]
     return sorted(groups, key=lambda group: not group.loss)
 
 
-def _group(code: str, same_code: list[SessionGap]) -> GapGroup:
+def _group(code: str, same_code: list[SessionGap], total: GapTotal) -> GapGroup:
     kind = gaps.describe(code)
     places = [GapLocation(place=gap.place, detail=gap.detail) for gap in same_code if gap.place or gap.detail]
     return GapGroup(
         code=code,
-        summary=kind.summary(sum(gap.count for gap in same_code)),
+        summary=kind.summary(total.count),
         meaning=kind.meaning,
         remedy=kind.remedy,
         loss=kind.is_loss,
         places=places[:_MAX_PLACES],
-        more_places=max(0, len(places) - _MAX_PLACES),
+        more_places=max(0, total.gaps - _MAX_PLACES) if places else 0,
     )
 
 

@@ -1,5 +1,6 @@
 """Ray's task timeline in the Chrome trace format, which Perfetto reads too."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -9,12 +10,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory import ids
+from rayhistory.events.profile_spans import read_spans
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, stream_json_response
 from rayhistory.server.http.session_handlers import view_route
 from rayhistory.server.ray_api.state_options import check_id
 from rayhistory.server.ray_api.state_rows import by_attempt, extra_data
-from rayhistory.server.ray_api.task_queries import NO_DRIVERS, profile_filters
+from rayhistory.server.ray_api.task_queries import NO_DRIVERS, with_profiles
 from rayhistory.server.view import SessionView
 
 _TASK_COLUMNS = ("task_id", "attempt_number", "job_id", "func_or_class_name", "actor_id")
@@ -53,7 +55,8 @@ async def _chunks(view: SessionView, query: Query) -> AsyncIterator[bytes]:
     """Yield the trace batch by batch, so that memory does not grow with the session."""
     writer = _TraceWriter(view)
     async for tasks in view.index.batches(query):
-        yield await writer.chunk(tasks)
+        async for chunk in writer.chunks(tasks):
+            yield chunk
     yield writer.finish()
 
 
@@ -63,17 +66,21 @@ class _TraceWriter:
         self._ids = _TraceIds()
         self._prefix = b"["
 
-    async def chunk(self, tasks: list[Row]) -> bytes:
-        """Return the spans of a batch of tasks as JSON, and free the tasks."""
-        spans = by_attempt(await self._view.spans(*await profile_filters(self._view, tasks)))
-        events = [
-            _event(task, span, self._ids)
-            for task in tasks
-            for span in spans.get((task["task_id"], task["attempt_number"]), [])
-            if span["component_type"] in ("worker", "driver")
-        ]
-        tasks.clear()
-        return self._encode(events)
+    async def chunks(self, tasks: list[Row]) -> AsyncIterator[bytes]:
+        """Yield the spans of a batch of tasks as JSON."""
+        async for group, profiles in with_profiles(self._view, tasks):
+            yield await asyncio.to_thread(self._encode_spans, group, profiles)
+
+    def _encode_spans(self, tasks: list[Row], profiles: list[Row]) -> bytes:
+        spans = by_attempt(sorted((span for row in profiles for span in read_spans(row)), key=_span_order))
+        return self._encode(
+            [
+                _event(task, span, self._ids)
+                for task in tasks
+                for span in spans.get((task["task_id"], task["attempt_number"]), [])
+                if span["component_type"] in ("worker", "driver")
+            ]
+        )
 
     def finish(self) -> bytes:
         names = self._encode(self._ids.metadata_events())
@@ -124,6 +131,11 @@ def _event(task: Row, span: Row, trace_ids: _TraceIds) -> Row:
         },
         "ph": "X",
     }
+
+
+def _span_order(span: Row) -> tuple[str, int, int, int]:
+    """Order spans across rows: a task that reported several times has several."""
+    return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]
 
 
 def _metadata_event(event_name: str, pid: int, tid: int | None, name: str) -> Row:

@@ -1,17 +1,23 @@
 """Endpoints about the whole cluster. What only a running cluster has gets a response that the pages can show."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.events.times import parse_ns
-from rayhistory.index.query.query import Filter
+from rayhistory.index.query.query import Filter, Query
 from rayhistory.masking import mask_env_vars
+from rayhistory.server.http.json_lists import json_array, rest_chunks
 from rayhistory.server.http.redaction import is_browser
+from rayhistory.server.http.response_cache import json_list_response
 from rayhistory.server.http.responses import google_style, json_response, rest_response, text_response
 from rayhistory.server.http.session_handlers import plain_route, view_route
+from rayhistory.server.ray_api.newest_rows import NewestRows
 from rayhistory.server.untrusted_json import decode_json, nested_dict
 from rayhistory.server.view import SessionView
 
@@ -53,22 +59,36 @@ async def timezone(request: Request, view: SessionView) -> Response:
 
 async def events(request: Request, view: SessionView) -> Response:
     job = request.query_params.get("job_id")
-    if job is not None:
-        rows = await view.rows("cluster_events", Filter("job_id", "=", job), sort=("timestamp_s", "event_id"))
-        return rest_response("Job events fetched.", {"jobId": job, "events": [_event(row) for row in rows]})
-    by_job: dict[str, list[dict[str, Any]]] = {}
-    for row in await view.rows("cluster_events", sort=("timestamp_s", "event_id")):
-        by_job.setdefault(row["job_id"] or "global", []).append(_event(row))
-    return rest_response("All events fetched.", {"events": by_job})
+    filters = () if job is None else (Filter("job_id", "=", job),)
+    newest = NewestRows(view, Query("cluster_events", filters=filters, sort=("-timestamp_s", "-event_id")), _event)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        events_by_job: dict[str, list[bytes]] = {}
+        for job_id, event in reversed(await newest.read()):
+            events_by_job.setdefault(job_id, []).append(event)
+        if job is not None:
+            found = next(iter(events_by_job.values()), [])
+            data = b'{"jobId":' + msgspec.json.encode(job) + b',"events":' + json_array(found)
+        else:
+            members = (msgspec.json.encode(name) + b":" + json_array(found) for name, found in events_by_job.items())
+            data = b'{"events":{' + b",".join(members) + b"}"
+        message = "All events fetched." if job is None else "Job events fetched."
+        async for chunk in rest_chunks(message, data, newest.notes, b"}"):
+            yield chunk
+
+    return await json_list_response(request, chunks(), await newest.max_rows())
 
 
-def _event(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an event in Ray's shape. Ray's Python and C++ code name the writer and format the time differently."""
+def _event(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the job of an event, and the event in Ray's shape.
+
+    Ray's Python and C++ code name the writer and format the time differently.
+    """
     host, pid, seconds = row["hostname"] or "", row["pid"] or "", row["timestamp_s"]
     writer: dict[str, Any] = {"hostName": host, "pid": pid, "timestamp": seconds}
     if row["source_type"] not in _CPP_SOURCES:
         writer = {"sourceHostname": host, "sourcePid": _json_number(pid), "timestamp": str(seconds)}
-    return writer | {
+    return row["job_id"] or "global", writer | {
         "eventId": row["event_id"],
         "sourceType": row["source_type"] or "",
         "message": row["message"] or "",
@@ -85,37 +105,51 @@ def _json_number(text: str) -> int | str:
 
 async def platform_events(request: Request, view: SessionView) -> Response:
     """Return platform events, newest first. The frontend sends HEAD and hides its page if the status is 404."""
-    rows = await view.rows("platform_events", sort=("ns", "event_id"))
-    if not rows:
+    newest = NewestRows(view, Query("platform_events", sort=("-ns",)), _platform_event)
+    max_rows = await newest.max_rows()
+    if not max_rows:
         return text_response("404: Not Found", 404)
-    platform = [decode_json(row["body"], {}) for row in rows]
-    platform.sort(key=lambda event: parse_ns(event.get("timestamp")) or 0, reverse=True)
-    return rest_response("Retrieved platform events", {"events": platform})
+
+    async def chunks() -> AsyncIterator[bytes]:
+        found = json_array(event for _, event in sorted(await newest.read(), key=lambda found: -found[0]))
+        async for chunk in rest_chunks("Retrieved platform events", b'{"events":', found, newest.notes, b"}"):
+            yield chunk
+
+    return await json_list_response(request, chunks(), max_rows)
+
+
+def _platform_event(row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    event = decode_json(row["body"], {})
+    return parse_ns(event.get("timestamp")) or 0, event
 
 
 async def serve_applications(request: Request, view: SessionView) -> Response:
-    return _stored_response(request, await view.dashboard_response("/api/serve/applications/") or _EMPTY_SERVE)
+    stored = await view.dashboard_response("/api/serve/applications/")
+    return await _stored_response(request, stored or _EMPTY_SERVE)
 
 
 async def datasets(request: Request, view: SessionView) -> Response:
     stored = await view.dashboard_response(f"/api/data/datasets/{request.path_params['job']}")
-    return _stored_response(request, stored or {"datasets": []})
+    return await _stored_response(request, stored or {"datasets": []})
 
 
 async def train_runs(request: Request, view: SessionView) -> Response:
-    return _stored_response(request, await view.dashboard_response("/api/train/v2/runs/v1") or {"train_runs": []})
+    stored = await view.dashboard_response("/api/train/v2/runs/v1")
+    return await _stored_response(request, stored or {"train_runs": []})
 
 
-def _stored_response(request: Request, stored: Any) -> Response:
+async def _stored_response(request: Request, stored: Any) -> Response:
     """Return a response of the live dashboard as it was stored; browsers get it masked."""
-    return json_response(mask_env_vars(stored) if is_browser(request) else stored)
+    mask = is_browser(request)
+    return await asyncio.to_thread(lambda: json_response(mask_env_vars(stored) if mask else stored))
 
 
 async def component_activities(request: Request, view: SessionView) -> Response:
     """Return the activity of drivers at the end of the data, for autoscalers."""
-    jobs = await view.rows("jobs", Filter("job_id", "!=", None), columns=("status", "end_time"))
-    active = sum(job["status"] == "RUNNING" for job in jobs)
-    ended = max((job["end_time"] or 0 for job in jobs), default=0)
+    drivers = Filter("job_id", "!=", None)
+    active = await view.index.count(Query("jobs", filters=(drivers, Filter("status", "in", ("RUNNING",)))))
+    last = await view.rows("jobs", drivers, Filter("end_time", "!=", None), sort=("-end_time",), limit=1)
+    ended = last[0]["end_time"] if last else 0
     driver = {
         "is_active": "ACTIVE" if active else "INACTIVE",
         "reason": f"Number of active drivers: {active}" if active else None,

@@ -1,13 +1,17 @@
 """Actors in the shape that the dashboard's pages read."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 
 from rayhistory import ids
-from rayhistory.index.query.query import Filter
+from rayhistory.index.query.query import Filter, Row
+from rayhistory.server.http.json_lists import encoded_items, json_members
+from rayhistory.server.http.responses import google_style
 from rayhistory.server.http.session_handlers import end_open_rows_for_browsers
-from rayhistory.server.untrusted_json import decode_json, nested_dict
+from rayhistory.server.untrusted_json import decode_json, decode_raw
 from rayhistory.server.view import SessionView
 
 _NIL_ID = "f" * (2 * ids.NODE)
@@ -19,13 +23,35 @@ _DEATH_MESSAGE_FIELDS = {
 }
 
 
-async def dashboard_actors(request: Request, view: SessionView, *filters: Filter) -> dict[str, dict[str, Any]]:
-    """Return actors by id. Values that events do not carry come from the last dashboard response."""
-    rows = await view.rows("actors", *filters)
-    measured = nested_dict(await view.dashboard_response("/logical/actors"), "data", "actors")
-    found = {row["actor_id"]: _actor(row, nested_dict(measured, row["actor_id"])) for row in rows}
-    end_open_rows_for_browsers(request, view, found.values(), "startTime", "endTime")
-    return found
+async def dashboard_actors(
+    request: Request, view: SessionView, *filters: Filter, camel_case: bool = False
+) -> AsyncIterator[bytes]:
+    """Yield actors by id, as members of a JSON object. Values that events do not carry come from the dashboard.
+
+    `camel_case` converts all keys, as Ray does where it shows details.
+    """
+    measured = await view.dashboard_items("/logical/actors", "data", "actors")
+
+    def encode(rows: list[Row]) -> bytes:
+        actors = _actors(request, view, rows, measured)
+        return json_members(google_style(actors) if camel_case else actors)
+
+    async for items in encoded_items(view.batches("actors", *filters), encode):
+        yield items
+
+
+async def dashboard_actor(request: Request, view: SessionView, actor_id: str) -> dict[str, Any] | None:
+    rows = await view.rows("actors", Filter("actor_id", "=", actor_id), limit=1)
+    measured = await view.dashboard_items("/logical/actors", "data", "actors") if rows else {}
+    return next(iter(_actors(request, view, rows, measured).values()), None)
+
+
+def _actors(
+    request: Request, view: SessionView, rows: list[Row], measured: dict[str, msgspec.Raw]
+) -> dict[str, dict[str, Any]]:
+    actors = {row["actor_id"]: _actor(row, decode_raw(measured.get(row["actor_id"]), {})) for row in rows}
+    end_open_rows_for_browsers(request, view, actors.values(), "startTime", "endTime")
+    return actors
 
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rayhistory.index.query.query import Filter, Row
 from rayhistory.masking import mask_env_vars
 from rayhistory.server.ray_api.state_rows import known_value
 from rayhistory.server.ray_api.state_schema import JOB_STATUSES
@@ -17,13 +18,12 @@ _DEFAULT_MESSAGES = {
 }
 
 
-async def job_details(view: SessionView, *, mask: bool = False) -> list[dict[str, Any]]:
-    """Return every job in Ray's shape: submissions first, then drivers."""
-    rows = await view.rows("jobs", sort=("-type", "submission_id", "job_id"))
-    return [_details(row, mask=mask) for row in rows]
+JOBS_ORDER = ("-type", "submission_id", "job_id")
+"""Submissions first, then drivers."""
 
 
-def _details(row: dict[str, Any], *, mask: bool) -> dict[str, Any]:
+def job_details(row: Row, *, mask: bool = False) -> dict[str, Any]:
+    """Return a job in Ray's shape."""
     runtime_env = decode_json(row["runtime_env"], {})
     submitted = row["type"] == "SUBMISSION"
     metadata = decode_json(row["metadata"], {})
@@ -60,9 +60,8 @@ def _driver(row: dict[str, Any]) -> dict[str, str] | None:
 
 async def find_job(view: SessionView, name: str, *, mask: bool = False) -> dict[str, Any] | None:
     """Return a job by its job id or its submission id."""
-    jobs = await job_details(view, mask=mask)
     for key in ("job_id", "submission_id"):
-        for job in jobs:
-            if job[key] == name:
-                return job
+        rows = await view.rows("jobs", Filter(key, "in", (name,)), sort=JOBS_ORDER, limit=1)
+        if rows:
+            return job_details(rows[0], mask=mask)
     return None

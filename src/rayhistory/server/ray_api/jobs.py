@@ -12,8 +12,11 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rayhistory.errors import LogNotFound, RayHistoryError, SessionNotIndexed
+from rayhistory.index.query.query import Query, Row
 from rayhistory.server.http.error_responses import ray_error_response
+from rayhistory.server.http.json_lists import concatenated, encoded_items, json_items
 from rayhistory.server.http.redaction import is_browser
+from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import json_response, text_response
 from rayhistory.server.http.session_handlers import (
     end_open_rows_for_browsers,
@@ -25,7 +28,7 @@ from rayhistory.server.http.session_handlers import (
 from rayhistory.server.logs.follow import follow, session_has_ended
 from rayhistory.server.logs.locate import LogQuery, find_log
 from rayhistory.server.logs.stream import decode_text, empty_body, prefetch_first, read_range
-from rayhistory.server.ray_api.job_details import find_job, job_details
+from rayhistory.server.ray_api.job_details import JOBS_ORDER, find_job, job_details
 from rayhistory.server.resolve import Selection
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import SessionRef
@@ -39,9 +42,16 @@ _TERMINAL_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 async def jobs(request: Request, view: SessionView) -> Response:
-    details = await job_details(view, mask=is_browser(request))
-    end_open_rows_for_browsers(request, view, details, "start_time", "end_time")
-    return json_response(details)
+    mask = is_browser(request)
+
+    def encode(rows: list[Row]) -> bytes:
+        details = [job_details(row, mask=mask) for row in rows]
+        end_open_rows_for_browsers(request, view, details, "start_time", "end_time")
+        return json_items(details)
+
+    items = encoded_items(view.batches("jobs", sort=JOBS_ORDER), encode)
+    max_rows = await view.index.max_rows(Query("jobs"), LARGE_RESPONSE_ROWS)
+    return await json_list_response(request, concatenated(b"[", items, b"]"), max_rows)
 
 
 async def job(request: Request, view: SessionView) -> Response:

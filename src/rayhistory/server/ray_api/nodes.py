@@ -1,19 +1,25 @@
 """Nodes in the shape that the dashboard's pages read: from events, with statistics of the last dashboard response."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory.index.query.query import Filter
+from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.server.http.json_lists import encoded_items, json_items, json_members, rest_chunks
+from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import google_style, rest_response
 from rayhistory.server.http.session_handlers import view_route
 from rayhistory.server.ray_api.dashboard_actors import dashboard_actors
-from rayhistory.server.untrusted_json import decode_json, dicts_in, nested_dict
+from rayhistory.server.untrusted_json import decode_json, decode_raw, dicts_in, nested_dict
 from rayhistory.server.view import SessionView
 
 _SUMMARY_PATH = "/nodes?view=summary"
+_ORDER = ("-is_head", "start_time_ms")
 
 _DEFAULT_STATS: dict[str, Any] = {
     "cpu": 0.0,
@@ -98,24 +104,58 @@ def _format_bytes(number: float) -> str:
 
 async def nodes(request: Request, view: SessionView) -> Response:
     view_name = request.query_params.get("view", "summary").lower()
-    rows = await view.rows("nodes", sort=("-is_head", "start_time_ms"))
-    if view_name == "hostnamelist":
-        names = [row["hostname"] or row["node_name"] for row in rows if displayed_state(row) == "ALIVE"]
-        return rest_response("Node hostname list fetched.", {"hostNameList": list(dict.fromkeys(names))})
-    if view_name != "summary":
+    if view_name not in ("summary", "hostnamelist"):
         return rest_response(f"Unknown view {view_name}", {}, result=False, status=500)
-    summary = nested_dict(await view.dashboard_response(_SUMMARY_PATH), "data")
-    measured = {str(nested_dict(node, "raylet").get("nodeId")): node for node in dicts_in(summary.get("summary"))}
-    usage = nested_dict(summary, "nodeLogicalResources")
-    return rest_response(
-        "Node summary fetched.",
-        {
-            "summary": [_node(row, measured.get(row["node_id"], {})) for row in rows],
-            "nodeLogicalResources": {
-                row["node_id"]: usage.get(row["node_id"]) or _logical_resources(row) for row in rows
-            },
-        },
-    )
+    max_rows = await view.index.max_rows(Query("nodes"), LARGE_RESPONSE_ROWS)
+    chunks = _host_name_chunks(view) if view_name == "hostnamelist" else await _summary_chunks(view)
+    return await json_list_response(request, chunks, max_rows)
+
+
+def _host_name_chunks(view: SessionView) -> AsyncIterator[bytes]:
+    seen: set[str | None] = set()
+
+    def encode(rows: list[Row]) -> bytes:
+        names = [row["hostname"] or row["node_name"] for row in rows if displayed_state(row) == "ALIVE"]
+        new = [name for name in dict.fromkeys(names) if name not in seen]
+        seen.update(new)
+        return json_items(new)
+
+    names = encoded_items(view.batches("nodes", sort=_ORDER), encode)
+    return rest_chunks("Node hostname list fetched.", b'{"hostNameList":[', names, b"]}")
+
+
+async def _summary_chunks(view: SessionView) -> AsyncIterator[bytes]:
+    summary = await view.dashboard_items(_SUMMARY_PATH, "data", "summary")
+    measured = await asyncio.to_thread(lambda: {_node_id(node): node for node in summary.values()})
+    usage = await view.dashboard_items(_SUMMARY_PATH, "data", "nodeLogicalResources")
+
+    def encode_nodes(rows: list[Row]) -> bytes:
+        return json_items([_node(row, decode_raw(measured.get(row["node_id"]), {})) for row in rows])
+
+    def encode_resources(rows: list[Row]) -> bytes:
+        return json_members(
+            {row["node_id"]: decode_raw(usage.get(row["node_id"]), None) or _logical_resources(row) for row in rows}
+        )
+
+    found = encoded_items(view.batches("nodes", sort=_ORDER), encode_nodes)
+    resources = encoded_items(view.batches("nodes", sort=_ORDER), encode_resources)
+    return rest_chunks("Node summary fetched.", b'{"summary":[', found, b'],"nodeLogicalResources":{', resources, b"}}")
+
+
+def _node_id(node: msgspec.Raw) -> str:
+    """Return the id of a node in a dashboard response; empty if it has none."""
+    try:
+        return msgspec.json.decode(node, type=_MeasuredNode).raylet.node_id
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+
+
+class _MeasuredRaylet(msgspec.Struct, frozen=True, rename="camel"):
+    node_id: str = ""
+
+
+class _MeasuredNode(msgspec.Struct, frozen=True):
+    raylet: _MeasuredRaylet = _MeasuredRaylet()
 
 
 async def node(request: Request, view: SessionView) -> Response:
@@ -126,10 +166,14 @@ async def node(request: Request, view: SessionView) -> Response:
         empty = {**_DEFAULT_STATS, "raylet": raylet, "actors": {}, "workers": []}
         return rest_response("Node details fetched.", {"detail": empty})
     measured = nested_dict(await view.dashboard_response(f"/nodes/{row['node_id']}"), "data", "detail")
-    detail = _node(row, measured)
-    detail["actors"] = google_style(await dashboard_actors(request, view, Filter("node_id", "=", row["node_id"])))
-    detail["workers"] = [_worker(worker) for worker in dicts_in(measured.get("workers"))]
-    return rest_response("Node details fetched.", {"detail": detail})
+    workers = [_worker(worker) for worker in dicts_in(measured.pop("workers", None))]
+    measured.pop("actors", None)
+    detail = json_members(_node(row, measured) | {"workers": workers})
+    on_node = Filter("node_id", "=", row["node_id"])
+    actors = dashboard_actors(request, view, on_node, camel_case=True)
+    max_rows = await view.index.max_rows(Query("actors", filters=(on_node,)), LARGE_RESPONSE_ROWS)
+    chunks = rest_chunks("Node details fetched.", b'{"detail":{', detail, b',"actors":{', actors, b"}}}")
+    return await json_list_response(request, chunks, max_rows)
 
 
 def _worker(worker: dict[str, Any]) -> dict[str, Any]:

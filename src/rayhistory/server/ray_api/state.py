@@ -1,60 +1,53 @@
 """Ray's State API: the lists below `/api/v0/`, filtered, sorted and limited by the index."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.masking import mask_env_vars, mask_env_vars_json
+from rayhistory.server.http.json_lists import encoded_items, json_items
 from rayhistory.server.http.redaction import is_browser
-from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse, stream_json_response
+from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import state_response
 from rayhistory.server.http.session_handlers import end_open_rows_for_browsers, view_route
 from rayhistory.server.ray_api import state_rows, state_schema
-from rayhistory.server.ray_api.job_details import job_details
+from rayhistory.server.ray_api.job_details import JOBS_ORDER, job_details
 from rayhistory.server.ray_api.state_options import ListOptions, index_filters, parse_list_options
 from rayhistory.server.ray_api.state_schema import StateSchema
-from rayhistory.server.ray_api.task_queries import NO_DRIVERS, counted_query, profile_filters
+from rayhistory.server.ray_api.task_queries import NO_DRIVERS, counted_query, with_profiles
 from rayhistory.server.untrusted_json import decode_json, dicts_in, nested_dict
 from rayhistory.server.view import SessionView
 
-_MAX_CACHED_ROWS = 10_000
-"""Longer lists, which Ray itself does not return, are streamed and not cached."""
 _ENCODE_BATCH_ROWS = 500
 _RUNTIME_ENVS_PATH = "/api/v0/runtime_envs"
 
 RowShape = Callable[[Row], Row]
-RowSource = Callable[[SessionView], Awaitable[list[Row]]]
-RowEncoder = Callable[[list[Row]], Awaitable[bytes]]
+BatchEncoder = Callable[[list[Row]], AsyncIterator[bytes]]
+"""Encodes a batch of rows as items of a JSON array, in one or more pieces."""
 
 
 async def tasks(request: Request, view: SessionView) -> Response:
     options = parse_list_options(request.query_params, state_schema.TASKS)
     base_filters = (NO_DRIVERS,) if options.exclude_driver else ()
     columns = () if options.detail else state_rows.TASK_COLUMNS
-    encode: RowEncoder = partial(_encode_detailed, request, view) if options.detail else _encode_plain
+    encode: BatchEncoder = partial(_encode_detailed, request, view) if options.detail else _encode_plain
     query = _query(state_schema.TASKS, options, base_filters, columns)
     return await _list_response(request, view, query, counted_query(options.filters, base_filters), encode)
 
 
-async def _encode_plain(rows: list[Row]) -> bytes:
-    return _json_items([state_rows.task(row) for row in rows])
+async def _encode_plain(rows: list[Row]) -> AsyncIterator[bytes]:
+    yield await asyncio.to_thread(lambda: json_items([state_rows.task(row) for row in rows]))
 
 
-async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> bytes:
+async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> AsyncIterator[bytes]:
     end_open_rows_for_browsers(request, view, rows, "start_time_ms", "end_time_ms")
-    profiles = await view.rows(
-        "profile_events",
-        *await profile_filters(view, rows),
-        columns=state_rows.PROFILE_COLUMNS,
-        sort=("task_id", "attempt"),
-    )
-    return await asyncio.to_thread(_encode_details, rows, state_rows.by_attempt(profiles), is_browser(request))
+    async for group, profiles in with_profiles(view, rows):
+        yield await asyncio.to_thread(_encode_details, group, state_rows.by_attempt(profiles), is_browser(request))
 
 
 def _encode_details(rows: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> bytes:
@@ -65,7 +58,7 @@ def _encode_details(rows: list[Row], profiles: dict[tuple[str, int], list[Row]],
             state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), []))
             for row in rows[start : start + _ENCODE_BATCH_ROWS]
         ]
-        encoded.append(_json_items(_mask_rows(details) if mask else details))
+        encoded.append(json_items(_mask_rows(details) if mask else details))
     return b",".join(encoded)
 
 
@@ -74,8 +67,11 @@ async def _table_list(schema: StateSchema, shape: RowShape, request: Request, vi
     options = parse_list_options(request.query_params, schema)
     names = schema.names(detail=options.detail)
 
-    async def encode(rows: list[Row]) -> bytes:
-        return _json_items(_mask_for_browsers(request, [_select(names, shape(row)) for row in rows]))
+    def encode_rows(rows: list[Row]) -> bytes:
+        return json_items(_mask_for_browsers(request, [_select(names, shape(row)) for row in rows]))
+
+    async def encode(rows: list[Row]) -> AsyncIterator[bytes]:
+        yield await asyncio.to_thread(encode_rows, rows)
 
     return await _list_response(request, view, _query(schema, options), Query(schema.table), encode)
 
@@ -88,24 +84,24 @@ def _query(
 
 
 async def _list_response(
-    request: Request, view: SessionView, query: Query, counted: Query, encode: RowEncoder
+    request: Request, view: SessionView, query: Query, counted: Query, encode: BatchEncoder
 ) -> Response:
     """Return the rows of a query in Ray's envelope. `counted` is the query for the total."""
     max_rows = await view.index.max_rows(query, LARGE_RESPONSE_ROWS)
     await view.index.prefetch(query, *([] if query.columns or query.table != "tasks" else ["profile_events"]))
     chunks = _chunks(view, query, counted, encode)
-    if (query.limit or 0) > _MAX_CACHED_ROWS:
-        return await stream_json_response(request, chunks, max_rows)
-    return ChunkedJsonResponse(chunks, max_rows)
+    return await json_list_response(request, chunks, max_rows)
 
 
-async def _chunks(view: SessionView, query: Query, counted: Query, encode: RowEncoder) -> AsyncIterator[bytes]:
+async def _chunks(view: SessionView, query: Query, counted: Query, encode: BatchEncoder) -> AsyncIterator[bytes]:
     before, _ = bytes(state_response([], 0, 0).body).split(b"[]")
     returned, prefix = 0, before + b"["
     async for rows in view.index.batches(query):
         returned += len(rows)
-        yield prefix + await _encode_and_release(rows, encode)
-        prefix = b","
+        async for items in encode(rows):
+            yield prefix + items
+            prefix = b","
+        rows.clear()  # the client may read slowly
     unlimited = Query(query.table, filters=query.filters)
     filtered = returned if returned < (query.limit or 0) else await view.index.count(unlimited)
     total = filtered if query.filters == counted.filters else await view.index.count(counted)
@@ -113,40 +109,59 @@ async def _chunks(view: SessionView, query: Query, counted: Query, encode: RowEn
     yield (b"" if returned else prefix) + b"]" + after
 
 
-async def _encode_and_release(rows: list[Row], encode: RowEncoder) -> bytes:
-    """Encode rows and free their memory, because the client may read slowly."""
-    encoded = await encode(rows)
-    rows.clear()
-    return encoded
+async def _jobs_list(request: Request, view: SessionView) -> Response:
+    """Return jobs, which Ray filters in the shape of its job API."""
+    options = parse_list_options(request.query_params, state_schema.JOBS)
+    names = state_schema.JOBS.names(detail=options.detail)
+    mask = is_browser(request)
+    counts = _ListCounts()
+
+    def encode(rows: list[Row]) -> bytes:
+        jobs = [job_details(row) for row in rows]
+        matching = [job for job in jobs if all(state_filter.matches(job) for state_filter in options.filters)]
+        returned = [_select(names, job) for job in matching[: max(0, options.limit - counts.filtered)]]
+        counts.total, counts.filtered = counts.total + len(rows), counts.filtered + len(matching)
+        return json_items(_mask_rows(returned) if mask else returned)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        before, _ = bytes(state_response([], 0, 0).body).split(b"[]")
+        yield before + b"["
+        async for items in encoded_items(_jobs_by_id(view), encode):
+            yield items
+        _, after = bytes(state_response([], counts.total, counts.filtered).body).split(b"[]")
+        yield b"]" + after
+
+    max_rows = await view.index.max_rows(Query("jobs"), LARGE_RESPONSE_ROWS)
+    return await json_list_response(request, chunks(), max_rows)
 
 
-def _json_items(rows: list[Row]) -> bytes:
-    """Encode rows as a JSON array without its brackets."""
-    return msgspec.json.encode(rows)[1:-1]
+async def _jobs_by_id(view: SessionView) -> AsyncIterator[list[Row]]:
+    """Yield jobs in Ray's order, which has those without a job id first."""
+    for operator, sort in (("=", JOBS_ORDER), ("!=", ("job_id", *JOBS_ORDER))):
+        async for rows in view.batches("jobs", Filter("job_id", operator, None), sort=sort):
+            yield rows
 
 
-async def _small_list(
-    schema: StateSchema, source: RowSource, empty_warning: str | None, request: Request, view: SessionView
-) -> Response:
-    """Return a list that is short enough to be filtered in memory. `source` returns it in Ray's order."""
-    options = parse_list_options(request.query_params, schema)
-    rows = await source(view)
-    matching = [row for row in rows if all(state_filter.matches(row) for state_filter in options.filters)]
-    names = schema.names(detail=options.detail)
-    returned = [_select(names, row) for row in matching[: options.limit]]
-    warnings = [empty_warning] if empty_warning and not rows else None
-    return state_response(_mask_for_browsers(request, returned), len(rows), len(matching), warnings)
+class _ListCounts:
+    total = 0
+    filtered = 0
 
 
-async def _jobs(view: SessionView) -> list[Row]:
-    return sorted(await job_details(view), key=lambda job: job["job_id"] or "")
-
-
-async def _runtime_envs(view: SessionView) -> list[Row]:
+async def _runtime_envs_list(request: Request, view: SessionView) -> Response:
     """Return runtime environments from the last dashboard response, if the collector was configured to store it."""
-    stored = await view.rows("snapshots", Filter("uri", "prefix", _RUNTIME_ENVS_PATH), sort=("-ns",), limit=1)
-    response = decode_json(stored[0]["body"], {}) if stored else {}
-    return sorted(dicts_in(nested_dict(response, "data", "result").get("result")), key=_newest_first)
+    body = await view.last_body(Filter("uri", "prefix", _RUNTIME_ENVS_PATH))
+    options = parse_list_options(request.query_params, state_schema.RUNTIME_ENVS)
+
+    def respond() -> Response:
+        response = decode_json(body, {})
+        rows = sorted(dicts_in(nested_dict(response, "data", "result").get("result")), key=_newest_first)
+        matching = [row for row in rows if all(state_filter.matches(row) for state_filter in options.filters)]
+        names = state_schema.RUNTIME_ENVS.names(detail=options.detail)
+        returned = _mask_for_browsers(request, [_select(names, row) for row in matching[: options.limit]])
+        warnings = None if rows else [state_schema.NO_RUNTIME_ENVS]
+        return state_response(returned, len(rows), len(matching), warnings)
+
+    return await asyncio.to_thread(respond)
 
 
 def _newest_first(row: Row) -> float:
@@ -154,9 +169,10 @@ def _newest_first(row: Row) -> float:
     return -created if created and isinstance(created, int | float) else float("-inf")
 
 
-async def _objects(view: SessionView) -> list[Row]:
+async def _objects_list(request: Request, view: SessionView) -> Response:
     """Return nothing: Ray exports no events about objects."""
-    return []
+    parse_list_options(request.query_params, state_schema.OBJECTS)
+    return state_response([], 0, 0, [state_schema.NO_OBJECTS])
 
 
 def _select(names: Iterable[str], row: Row) -> Row:
@@ -192,10 +208,7 @@ ROUTES: list[BaseRoute] = [
         "/api/v0/placement_groups", partial(_table_list, state_schema.PLACEMENT_GROUPS, state_rows.placement_group)
     ),
     view_route("/api/v0/cluster_events", partial(_table_list, state_schema.CLUSTER_EVENTS, state_rows.cluster_event)),
-    view_route("/api/v0/jobs", partial(_small_list, state_schema.JOBS, _jobs, None)),
-    view_route(
-        "/api/v0/runtime_envs",
-        partial(_small_list, state_schema.RUNTIME_ENVS, _runtime_envs, state_schema.NO_RUNTIME_ENVS),
-    ),
-    view_route("/api/v0/objects", partial(_small_list, state_schema.OBJECTS, _objects, state_schema.NO_OBJECTS)),
+    view_route("/api/v0/jobs", _jobs_list),
+    view_route("/api/v0/runtime_envs", _runtime_envs_list),
+    view_route("/api/v0/objects", _objects_list),
 ]

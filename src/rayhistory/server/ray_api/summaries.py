@@ -27,6 +27,9 @@ _MAX_NAMES = 10_000
 _MAX_GROUPS = 10_000
 """Groups of name, type and state. If there are more, the most frequent names are selected first."""
 _NAMES_TRUNCATED = f"Only the {_MAX_NAMES:,} most frequent names are listed. The totals count all tasks."
+_CLASSES_TRUNCATED = (
+    f"Only the {_MAX_GROUPS:,} most frequent classes and states are listed. The totals count all actors."
+)
 _TASKS_TRUNCATED = "Not every task is listed, because there are too many. The counts include all tasks."
 
 
@@ -103,15 +106,16 @@ def _totals(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 async def summarize_actors(request: Request, view: SessionView) -> Response:
     filters = index_filters(ACTORS, parse_filters(request.query_params, ACTORS))
-    groups = await view.index.group(Query("actors", filters=filters), ("class_name", "state"))
+    groups = await view.index.group(Query("actors", filters=filters, limit=_MAX_GROUPS + 1), ("class_name", "state"))
     summary: dict[str, Row] = {}
-    for group in sorted(groups, key=lambda group: group["class_name"] or ""):
+    for group in sorted(groups[:_MAX_GROUPS], key=lambda group: group["class_name"] or ""):
         name = group["class_name"] or ""
         entry = summary.setdefault(name, {"class_name": name, "state_counts": Counter()})
         entry["state_counts"][group["state"]] += group["count"]
-    filtered = sum(group["count"] for group in groups)
+    filtered = await view.index.count(Query("actors", filters=filters))
     total = await view.index.count(Query("actors")) if filters else filtered
-    return _summary_response({"summary": summary, "total_actors": filtered, "summary_by": "class"}, total, filtered)
+    body = {"summary": summary, "total_actors": filtered, "summary_by": "class"}
+    return _summary_response(body, total, filtered, [_CLASSES_TRUNCATED] if len(groups) > _MAX_GROUPS else None)
 
 
 async def summarize_objects(request: Request, view: SessionView) -> Response:

@@ -1,7 +1,10 @@
 """Queries on tasks that several parts of Ray's API share."""
 
+from collections.abc import AsyncIterator
+
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.ray_api.state_options import StateFilter, index_filters
+from rayhistory.server.ray_api.state_rows import PROFILE_COLUMNS
 from rayhistory.server.ray_api.state_schema import TASK_SOURCE_FILTERS, TASKS
 from rayhistory.server.view import SessionView
 
@@ -9,6 +12,7 @@ NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 """Ray does not list drivers among the tasks."""
 _MAX_PROFILES_PER_TASK = 4
 """Up to this many profiles per task in a range of ids, the whole range is read; above, only the tasks' own rows."""
+_MAX_PROFILE_BYTES = 16 << 20
 
 
 async def count_tasks(
@@ -24,7 +28,25 @@ def counted_query(state_filters: tuple[StateFilter, ...], base_filters: tuple[Fi
     return Query("tasks", filters=base_filters + index_filters(TASKS, early))
 
 
-async def profile_filters(view: SessionView, tasks: list[Row]) -> tuple[Filter, ...]:
+async def with_profiles(view: SessionView, tasks: list[Row]) -> AsyncIterator[tuple[list[Row], list[Row]]]:
+    """Yield tasks, which are sorted by id, with the rows of their profiles, in groups of bounded size.
+
+    A job decides how much its tasks report, so a group is halved until its profiles fit. Of one task, Ray itself keeps
+    a thousand spans; here the first megabytes are read.
+    """
+    groups = [tasks]
+    while groups:
+        group = groups.pop()
+        query = Query("profile_events", PROFILE_COLUMNS, await _profile_filters(view, group), ("task_id", "attempt"))
+        profiles, complete = await view.index.rows_within(query, _MAX_PROFILE_BYTES)
+        if complete or len(group) <= 1:
+            yield group, profiles
+        else:
+            middle = len(group) // 2
+            groups += [group[middle:], group[:middle]]
+
+
+async def _profile_filters(view: SessionView, tasks: list[Row]) -> tuple[Filter, ...]:
     """Return filters that select the profiles of tasks, which are sorted by id.
 
     A range of ids is the cheapest filter. If it has many profiles of other tasks, the ids are listed as well.

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from rayhistory.errors import StoreUnavailable
 from rayhistory.server.app import create_app
-from rayhistory.server.http.response_cache import ResponseCache, is_cacheable
+from rayhistory.server.http.response_cache import CachedResponse, ResponseCache, is_cacheable
 from rayhistory.sessions import Layout
 from rayhistory.storage.local import LocalStore
 from support.recorded_sample import REF, serving, settings_for, store_sample
@@ -126,6 +126,7 @@ def test_least_recently_used_response_is_evicted() -> None:
         await cache.put("d", Response("d" * 1000))
         assert [cache.get(name) is not None for name in "abcd"] == [True, False, True, True]
         large = await cache.put("e", Response(bytes(range(256)) * 10_000))
+        assert isinstance(large, CachedResponse)
         assert gzip.decompress(large.body) == bytes(range(256)) * 10_000
 
     asyncio.run(work())

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.gaps import GapCode, describe
 from rayhistory.server.app import create_app
-from rayhistory.server.history_api.api_types import SessionGap
+from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.pages.gaps_page import group_gaps
 from support.recorded_sample import REF, serving, settings_for, store_only_node
 
@@ -51,8 +52,8 @@ def test_gaps_page_shows_every_gap(client: TestClient) -> None:
     page = client.get("gaps", headers=PAGE)
     assert page.headers["content-type"].startswith("text/html")
     text = html.unescape(page.text)
-    gaps = [SessionGap(**gap) for gap in get_json(client, "api/history/gaps")["gaps"]]
-    for group in group_gaps(gaps):
+    report = msgspec.convert(get_json(client, "api/history/gaps"), SessionGaps)
+    for group in group_gaps(report):
         assert group.code in text
         assert group.summary in text
         assert group.meaning in text
@@ -61,7 +62,9 @@ def test_gaps_page_shows_every_gap(client: TestClient) -> None:
 
 def test_gaps_with_the_same_code_are_grouped_losses_first() -> None:
     truncated = [make_gap(GapCode.OBJECT_TRUNCATED, 1, f"key {number}", "cut") for number in range(150)]
-    first, second = group_gaps([make_gap(GapCode.EVENTS_LATE, 3), *truncated])
+    totals = {GapCode.EVENTS_LATE.value: GapTotal(1, 3), GapCode.OBJECT_TRUNCATED.value: GapTotal(150, 150)}
+    report = SessionGaps([make_gap(GapCode.EVENTS_LATE, 3), *truncated], complete=False, totals=totals)
+    first, second = group_gaps(report)
     assert (first.code, first.loss, first.summary) == (
         GapCode.OBJECT_TRUNCATED,
         True,

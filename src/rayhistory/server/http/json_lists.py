@@ -1,0 +1,52 @@
+"""JSON lists that are made batch by batch, so that neither memory nor other requests pay for their length."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from rayhistory.index.query.query import Row
+
+RowEncoder = Callable[[list[Row]], bytes]
+"""Encodes rows as items of a JSON array, or members of a JSON object, without the brackets."""
+
+
+async def encoded_items(batches: AsyncIterator[list[Row]], encode: RowEncoder) -> AsyncIterator[bytes]:
+    """Yield the items of a JSON list. They are encoded in a thread, because a batch takes tens of milliseconds."""
+    separator = b""
+    async for rows in batches:
+        items = await asyncio.to_thread(encode, rows)
+        rows.clear()  # the client may read slowly
+        if items:
+            yield separator + items
+            separator = b","
+
+
+async def concatenated(*parts: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        if isinstance(part, bytes):
+            yield part
+        else:
+            async for chunk in part:
+                yield chunk
+
+
+def rest_chunks(message: str, *data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Wrap data, the parts of a JSON object, in the envelope of Ray's dashboard."""
+    return concatenated(b'{"result":true,"msg":' + msgspec.json.encode(message) + b',"data":', *data, b"}")
+
+
+def json_array(items: Iterable[bytes]) -> bytes:
+    """Join encoded items."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def json_items(rows: list[Any]) -> bytes:
+    """Encode a JSON array without its brackets."""
+    return msgspec.json.encode(rows)[1:-1]
+
+
+def json_members(members: dict[str, Any]) -> bytes:
+    """Encode a JSON object without its brackets."""
+    return msgspec.json.encode(members)[1:-1]
