@@ -1,5 +1,6 @@
 """The manifest, which makes one generation of an index visible. It is written last, and never overwritten."""
 
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -12,10 +13,13 @@ from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
 SCHEMA_VERSION = 11
-"""Incremented whenever the tables change. An index with another version is rebuilt."""
+"""Incremented whenever the tables change. Indexes with another version belong to other releases."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MAX_TABLES = 1000
+_MAX_GENERATIONS = 32
+_USED_PER_SCHEMA = 2
+"""The latest generation, and the one before, which may still be read."""
 
 MERGED_PREFIX = "merged."
 """The prefix of tables that only the next fold reads. All others are served."""
@@ -76,16 +80,49 @@ def parse_manifest(data: bytes) -> Manifest | None:
 
 
 async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
-    """Return the manifest of the highest generation; None if there is none with this schema version."""
+    """Return the manifest of the highest generation with this schema version; None if there is none.
+
+    Another release may use the same store, and store generations with its own schema version beside ours.
+    """
+    for generation in await _newest_generations(store, layout, ref):
+        manifest = parse_manifest(await _read_manifest(store, layout, ref, generation))
+        if manifest is not None:
+            return manifest
+    return None
+
+
+async def used_generations(store: Store, layout: Layout, ref: SessionRef) -> tuple[set[int], set[str]]:
+    """Return the generations and the folders that a release may still read: the last two of each schema version."""
+    generations, folders = set(), set()
+    by_schema: Counter[int] = Counter()
+    for generation in await _newest_generations(store, layout, ref):
+        head = read_record(await _read_manifest(store, layout, ref, generation), _ManifestHead)
+        if head is not None and by_schema[head.schema] < _USED_PER_SCHEMA:
+            by_schema[head.schema] += 1
+            generations.add(generation)
+            folders.add(head.build)
+    return generations, folders
+
+
+class _ManifestHead(msgspec.Struct):
+    """The fields that manifests of all schema versions have."""
+
+    schema: int
+    build: str
+
+
+async def _newest_generations(store: Store, layout: Layout, ref: SessionRef) -> list[int]:
+    """Return the highest generations first: not all, because anybody who writes the store can add manifests."""
     listing = await store.list_folder(layout.index_prefix(ref))
-    generations = [layout.parse_manifest_key(info.key) for info in listing.objects]
-    highest = max((number for number in generations if number is not None), default=None)
-    if highest is None:
-        return None
+    generations = (layout.parse_manifest_key(info.key) for info in listing.objects)
+    return sorted((number for number in generations if number is not None), reverse=True)[:_MAX_GENERATIONS]
+
+
+async def _read_manifest(store: Store, layout: Layout, ref: SessionRef, generation: int) -> bytes:
     try:
-        return parse_manifest(await store.get_range(layout.manifest_key(ref, highest), 0, MAX_RECORD_BYTES))
+        return await store.get_range(layout.manifest_key(ref, generation), 0, MAX_RECORD_BYTES)
     except ObjectNotFound:
-        return None
+        return b""
 
 
 async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
@@ -95,12 +132,17 @@ async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
 
 
 async def publish_manifest(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:
-    """Make the generation visible; if another process has published it first, return its manifest."""
-    try:
-        await store.create(layout.manifest_key(ref, manifest.generation), msgspec.json.encode(manifest))
-    except ObjectExists:
-        other = await read_latest_manifest(store, layout, ref)
-        if other is None:
-            raise IndexDamaged(f"manifest {manifest.generation} of {ref.path} cannot be read") from None
-        return other
-    return manifest
+    """Make the generation visible; if another process has published it first, return its manifest.
+
+    If that process is of another release, publish under the next number.
+    """
+    while True:
+        try:
+            await store.create(layout.manifest_key(ref, manifest.generation), msgspec.json.encode(manifest))
+        except ObjectExists:
+            other = parse_manifest(await _read_manifest(store, layout, ref, manifest.generation))
+            if other is not None:
+                return other
+            manifest = msgspec.structs.replace(manifest, generation=await next_generation(store, layout, ref))
+        else:
+            return manifest

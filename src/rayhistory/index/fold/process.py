@@ -29,7 +29,14 @@ from rayhistory.index.fold.partial_files import TYPICAL_ROW_BYTES
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
-from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, next_generation, publish_manifest, read_latest_manifest
+from rayhistory.index.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    next_generation,
+    publish_manifest,
+    read_latest_manifest,
+    used_generations,
+)
 from rayhistory.index.service.overlay import index_store
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.sessions.records import Closing
@@ -207,11 +214,13 @@ async def _publish(store: Store, layout: Layout, job: FoldJob, built: BuiltTable
 
 
 async def _delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-    """Delete all generations before the previous one, which may still be read. Errors are left to the next fold."""
+    """Delete generations that are not read any more, by no release. Errors are left to the next fold."""
     with contextlib.suppress(StoreError):
+        generations, folders = await used_generations(store, layout, ref)
         async for info in store.list_all(layout.index_prefix(ref)):
             number = layout.generation_of(ref, info.key)
-            if number is not None and number < generation - 1:
+            folder = info.key.removeprefix(layout.index_prefix(ref) + "/").partition("/")[0]
+            if number is not None and number < generation - 1 and number not in generations and folder not in folders:
                 await store.delete(info.key)
 
 

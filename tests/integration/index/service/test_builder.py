@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rayhistory.errors import IndexDamaged, IndexFailed, ObjectExists, StoreDenied, StoreUnavailable
@@ -135,6 +136,36 @@ def test_only_the_last_two_generations_are_stored(tmp_path: Path) -> None:
         fold_session(tmp_path, None)
     names = {path.name for path in (tmp_path / Layout().index_prefix(REF)).glob("manifest-*")}
     assert names == {"manifest-3.json", "manifest-4.json"}
+
+
+def test_releases_with_other_schemas_keep_their_own_indexes(tmp_path: Path) -> None:
+    """Each release reads its own latest generation, and deletes none that the other may read."""
+
+    def publish_as_other_release(manifest: Manifest, generation: int) -> None:
+        index = tmp_path / Layout().index_prefix(REF)
+        shutil.copytree(index / manifest.build, index / f"{generation}-other")
+        other = msgspec.structs.replace(manifest, schema=999, generation=generation, build=f"{generation}-other")
+        (index / f"manifest-{generation}.json").write_bytes(msgspec.json.encode(other))
+
+    def opened_generation() -> int:
+        opened: list[int] = []
+
+        async def work(builder: IndexBuilder) -> None:
+            opened.append((await builder.open(REF, END, extend=True)).manifest.generation)
+
+        with_builder(settings_for(tmp_path), work)
+        return opened[0]
+
+    put(tmp_path, 0, as_lines(RECORDED[:40]))
+    first = fold_session(tmp_path)
+    publish_as_other_release(first, 2)
+    assert opened_generation() == 1
+    for number in (3, 4, 5):
+        put(tmp_path, number, as_lines(RECORDED[40 * number : 40 * (number + 1)]))
+        assert opened_generation() == number
+    index = tmp_path / Layout().index_prefix(REF)
+    assert {path.name for path in index.glob("manifest-*")} == {f"manifest-{number}.json" for number in (2, 4, 5)}
+    assert {path.parent.name.partition("-")[0] for path in index.glob("*/tasks.0.parquet")} == {"2", "4", "5"}
 
 
 def test_outage_is_not_an_empty_session(tmp_path: Path) -> None:
@@ -277,14 +308,14 @@ def test_as_of_view_survives_corrupt_copies_and_reports_a_corrupt_index(tmp_path
         expected = await count_tasks(await builder.open_as_of(REF, END, middle_ms, 120))
         (copy,) = (tmp_path / "cache").rglob(f"{MERGED_PREFIX}driver_jobs.0.parquet")
         corrupt(copy)
-        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 1, 120)) == expected
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 20, 120)) == expected
         corrupt(copy)
         (stored,) = (tmp_path / Layout().index_prefix(REF) / manifest.build).glob(f"{MERGED_PREFIX}driver_jobs*")
         corrupt(stored)
         with pytest.raises(IndexDamaged):
-            await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120))
+            await count_tasks(await builder.open_as_of(REF, END, middle_ms - 40, 120))
         await builder.open(REF, END, 120, rebuild=True)
-        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 2, 120)) == expected
+        assert await count_tasks(await builder.open_as_of(REF, END, middle_ms - 40, 120)) == expected
 
     with_builder(settings_for(tmp_path), work)
 
