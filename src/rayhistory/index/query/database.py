@@ -44,7 +44,7 @@ def execute_within(sql: str, values: list[Any], max_bytes: int | None) -> tuple[
     cursor = connection().execute(sql, values)
     columns = cursor.description or []
     names = [column[0] for column in columns]
-    texts = [number for number, column in enumerate(columns) if column[1] == "STRING"]
+    texts = [number for number, column in enumerate(columns) if column[1] == duckdb.type("VARCHAR")]
     rows: list[Row] = []
     size, count = 0, _FETCH_ROWS if max_bytes is None else _FIRST_FETCH_ROWS
     while batch := cursor.fetchmany(count):

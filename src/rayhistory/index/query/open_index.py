@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import duckdb
 import msgspec
 
-from rayhistory.errors import IndexDamaged, StoreUnavailable, UsageError
+from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError
 from rayhistory.events.merged_tables import Type
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.partitions import Partitions
@@ -36,6 +36,9 @@ _BATCH_ROWS = 5_000
 _BATCH_BYTES = 8 << 20
 """The text of a batch. Jobs choose how long their messages are."""
 _SMALLER_PAGE = 8
+_MAX_ERROR_CHARS = 500
+_NO_DAMAGE = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
+"""Errors that come from the query or from the values in a table. Rebuilding the index would not remove them."""
 
 
 _MAX_READS = 20
@@ -131,7 +134,7 @@ class OpenIndex:
         columns = (*query.columns, *keys) if query.columns else ()
         rows, complete = await self.rows_within(Query(query.table, columns, narrow), max_bytes)
         if not complete:  # rows come in no order, so that none of these can be used
-            smaller = msgspec.structs.replace(query, limit=len(page) // _SMALLER_PAGE)
+            smaller = msgspec.structs.replace(query, limit=max(1, len(page) // _SMALLER_PAGE))
             return (await self.rows_within(smaller, max_bytes))[0], False
         found = {(row["task_id"], row["attempt_number"]): row for row in rows}
         return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page]), True
@@ -186,6 +189,8 @@ class OpenIndex:
                 return await asyncio.to_thread(work, *map(parquet, tables))
             except duckdb.OutOfMemoryException as error:
                 raise StoreUnavailable(f"query needs more memory than is free, try again: {error}") from error
+            except _NO_DAMAGE as error:
+                raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
                 evicted = not all(path.exists() for paths in tables for path in paths)
                 is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)

@@ -8,14 +8,19 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
 from rayhistory.errors import UsageError
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 
+T = TypeVar("T")
+
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
+MAX_FILTERS = 32
+"""Filters of one request. The time to plan a query grows with the square of their number."""
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|\^=|=|<|>|~)(.*)", re.DOTALL)
 _OPERATOR_NAMES = {"~": "contains", "^=": "prefix"}
@@ -37,8 +42,16 @@ def parse_query(
 ) -> Query:
     """Parse a query. Column names are checked when it runs."""
     by = _names(sort) or KEY_COLUMNS.get(table, ())
-    query = Query(table, _names(columns), tuple(map(parse_filter, where)), by, _limit(limit))
+    filters = tuple(map(parse_filter, check_filter_count(list(where))))
+    query = Query(table, _distinct(_names(columns)), filters, by, _limit(limit))
     return msgspec.structs.replace(query, after=_parse_cursor(cursor, query)) if cursor else query
+
+
+def check_filter_count(filters: list[T]) -> list[T]:
+    """Return the filters of a request; raise UsageError if there are too many."""
+    if len(filters) > MAX_FILTERS:
+        raise UsageError(f"{len(filters)} filters are given: use at most {MAX_FILTERS}")
+    return filters
 
 
 def parse_filter(text: str) -> Filter:
@@ -75,6 +88,13 @@ def _parse_cursor(cursor: str, query: Query) -> tuple[str | int | float | bool |
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"column {twice!r} is given more than once")
+    return names
 
 
 def _limit(text: str | int) -> int:

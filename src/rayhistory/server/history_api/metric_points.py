@@ -13,6 +13,8 @@ from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
 
+_MAX_LABELS = 32
+
 
 async def metrics(request: Request) -> Response:
     """List all metrics, or with `name` the points of one. Parameters without another meaning are labels."""
@@ -22,6 +24,8 @@ async def metrics(request: Request) -> Response:
         as_of_ms = selection_of(request).as_of_ms
         default = MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
         start, end = _parse_ms(labels.pop("from", str(default.start))), _parse_ms(labels.pop("to", str(default.end)))
+        if len(labels) > _MAX_LABELS:
+            raise UsageError(f"{len(labels)} labels are given: use at most {_MAX_LABELS}")
         query = MetricQuery(node, start, min(end, default.end))
         stored = await resolver_of(request).metrics(selection_of(request), query)
         if name is None:

@@ -23,6 +23,7 @@ _HOURS = {"h": 1, "d": 24}
 _DAY_MS = 24 * 3600 * 1000
 _DATE = re.compile("[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 _SHORT_NUMBER = re.compile("[0-9]{1,7}")
+_MAX_WORDS = 32
 _MAX_PAGE_NUMBER = 10**9
 _MANIFEST_TTL_S = 30.0
 """How long the counts of an ended session are cached. Late events may still change them."""
@@ -142,6 +143,8 @@ def parse_session_filters(params: QueryParams) -> SessionFilters:
         sort=_one_of(params, "sort", web.SORTS),
         page=params.get("page") or None,
     )
+    if len(filters.q.split()) > _MAX_WORDS:
+        raise UsageError(f"invalid q: use at most {_MAX_WORDS} words")
     if owner and owner.partition("/")[0] not in web.OWNERS:
         raise UsageError(
             f"invalid owner {owner!r}: use rayjob, rayservice, none, or a kind and a name (rayjob/nightly)"

@@ -8,6 +8,7 @@ from starlette.datastructures import QueryParams
 
 from rayhistory.errors import UsageError
 from rayhistory.index.query.query import Filter
+from rayhistory.index.query.query_params import check_filter_count
 from rayhistory.server.ray_api.state_schema import FilterType, StateColumn, StateSchema
 
 DEFAULT_LIMIT = 100
@@ -64,7 +65,8 @@ def parse_filters(query: QueryParams, schema: StateSchema) -> tuple[StateFilter,
             f"{len(keys)} filter_keys, {len(predicates)} filter_predicates and {len(values)} filter_values are given. "
             "Each filter needs one of each."
         )
-    return tuple(_parse_filter(schema, *parts) for parts in zip(keys, predicates, values, strict=True))
+    filters = check_filter_count(list(zip(keys, predicates, values, strict=True)))
+    return tuple(_parse_filter(schema, *parts) for parts in filters)
 
 
 def _parse_filter(schema: StateSchema, key: str, predicate: str, value: str) -> StateFilter:

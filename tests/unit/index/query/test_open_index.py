@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rayhistory.errors import StoreUnavailable, UsageError
+from rayhistory.errors import QueryFailed, StoreUnavailable, UsageError
+from rayhistory.index.query import database, open_index
+from rayhistory.index.query.database import execute
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.service.builder import IndexBuilder
@@ -252,3 +254,33 @@ def test_evicted_copy_is_fetched_again_and_is_not_damage(tmp_path: Path, evictio
     else:
         with pytest.raises(StoreUnavailable, match="cache is too small"):
             asyncio.run(counting)
+
+
+def test_error_of_a_query_is_no_damage_of_the_index(tmp_path: Path) -> None:
+    """Only damage is a reason to rebuild: a value out of range would be found in every new index again."""
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        for expression in ("node_ip::BIGINT", "9223372036854775807 + start_time_ms"):
+            with pytest.raises(QueryFailed):
+                await index.read(("nodes",), lambda source, sql=expression: execute(f"SELECT {sql} FROM {source}", []))
+        assert await index.rows(Query("nodes"))
+
+    with_builder(settings_for(tmp_path), work)
+
+
+@pytest.mark.parametrize("sort", [("task_id",), ("-start_time_ms",)])
+def test_batches_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort: tuple[str, ...]) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        whole = await index.rows(Query("tasks", sort=sort, limit=1000))
+        monkeypatch.setattr(open_index, "_BATCH_BYTES", 1500)
+        monkeypatch.setattr(database, "_FIRST_FETCH_ROWS", 2)
+        batches = [list(batch) async for batch in index.batches(Query("tasks", sort=sort))]
+        assert [row for batch in batches for row in batch] == whole
+        assert 3 < len(batches) < len(whole)
+
+    with_builder(settings_for(tmp_path), work)
