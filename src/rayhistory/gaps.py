@@ -30,6 +30,7 @@ class GapCode(StrEnum):
     EVENT_UNREADABLE = "event_unreadable"
     EVENT_NESTED_TOO_DEEPLY = "event_nested_too_deeply"
     EVENT_WITHOUT_TIMESTAMP = "event_without_timestamp"
+    EVENT_FROM_FUTURE = "event_from_future"
     EVENT_TYPE_UNKNOWN = "event_type_unknown"
     EVENT_FIELD_UNKNOWN = "event_field_unknown"
     STATE_UNKNOWN = "state_unknown"
@@ -226,6 +227,14 @@ _KINDS: dict[str, GapKind] = {
             "{count} events have no readable timestamp",
             "The event was read, but its own time is unknown.",
             _REPORT,
+        ),
+        GapKind(
+            GapCode.EVENT_FROM_FUTURE,
+            "1 event has a time in the future",
+            "{count} events have a time in the future",
+            "The event is later than the object that it was stored in, so the clock of its node was wrong. "
+            "Its own times are shown as reported; the end of the session does not depend on it.",
+            "Synchronize the clocks of the nodes (NTP or chrony).",
         ),
         GapKind(
             GapCode.EVENT_TYPE_UNKNOWN,

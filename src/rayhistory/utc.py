@@ -1,10 +1,14 @@
-"""Parse points in time that people write in URLs and filters."""
+"""Points in time as people write them, and how far clocks may differ."""
 
 import re
 from datetime import UTC, datetime
 
 _MILLISECONDS = re.compile(r"[0-9]{1,15}")
 _BASIC_DATE_DIGITS = 8
+
+
+MAX_CLOCK_SKEW_S = 600.0
+"""How far a node's clock may be ahead of the store's. Times beyond that are not believed."""
 
 
 def parse_utc_ms(text: str) -> int:

@@ -9,13 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rayhistory.archive.copy import is_same_store
 from rayhistory.archive.transfer import CHUNK_BYTES, Transfer
 from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.telemetry import Telemetry
-from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions import EndRecord, Layout, SessionRef, StartRecord
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import COLLECTOR, resolve
 from rayhistory.storage import Store
@@ -121,6 +122,24 @@ def test_copy_of_a_vanished_session_has_its_last_heartbeat(tmp_path: Path) -> No
         return closing.ns
 
     assert abs(target.run(closing) / 1e9 - last) < 1
+
+
+def test_records_of_a_copy_have_the_times_of_the_first_store(tmp_path: Path) -> None:
+    """Also in a copy of a copy: modification times are those of the copy, and retention and `latest` need these."""
+    source, first, second = (archived_sessions.directory(tmp_path / name) for name in "abc")
+    keys = source.layout.start_key(REF), source.layout.end_key(REF)
+    records = StartRecord(*REF.identity, started_ms=1), EndRecord(ended_ms=1)
+    source.put(dict(zip(keys, map(msgspec.json.encode, records), strict=True)))
+    for key in keys:
+        os.utime(tmp_path / "a" / key, (1_700_000_000, 1_700_000_000))
+    for location, target in ((source, first), (first, second)):
+        done = copy(location, target)
+        assert done.returncode == 0, done.stderr
+    objects = second.objects()
+    for key, record in zip(keys, records, strict=True):
+        expected = msgspec.structs.replace(record, stored_ms=1_700_000_000_000)
+        assert msgspec.json.decode(objects[key], type=type(record)) == expected
+    assert ", 2 already there" in copy(source, first).stdout
 
 
 def test_repeated_copy_updates_the_state(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rayhistory.archive import pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy, decide
 from rayhistory.archive.session_objects import for_each
-from rayhistory.sessions import SessionRef
+from rayhistory.sessions import EndRecord, SessionRef
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.storage.local import LocalStore
 from support import archived_sessions
@@ -94,6 +95,18 @@ def test_dry_run_lists_sessions_and_removes_nothing(location: StoreLocation) -> 
     assert location.objects() == before
 
 
+def test_age_is_counted_by_the_clock_of_the_store(tmp_path: Path) -> None:
+    """The node's clock was years behind, and so are the session's name and its end record."""
+    location = archived_sessions.directory(tmp_path)
+    objects = session_objects(location.layout, ref("c"))
+    end = EndRecord(ended_ms=1_735_800_000_000)
+    location.put(objects | {location.layout.end_key(ref("c")): msgspec.json.encode(end)})
+    done = rayhistory(location, "retention", "--max-age", "30d", "--failed-max-age", "30d", *REMOVE_NOW)
+    assert done.returncode == 0, done.stderr
+    assert "removing 0 of 1 sessions" in done.stdout
+    assert location.objects().keys() >= objects.keys()
+
+
 def test_failed_max_age_alone_is_a_limit(tmp_path: Path) -> None:
     """It applies to sessions without an index, too."""
     location = archived_sessions.directory(tmp_path)
@@ -128,7 +141,7 @@ def test_pinned_and_running_sessions_are_kept(location: StoreLocation) -> None:
     assert rayhistory(location, "pin", "ns/pinned").returncode == 0
     before = location.objects()
     done = rayhistory(location, "retention", "--max-age", "30d", "--max-sessions", "1", "--yes")
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     assert "keep: pinned" in done.stdout
     assert "keep: running" in done.stdout
     assert location.objects() == before

@@ -136,7 +136,10 @@ def was_killed(done: "subprocess.CompletedProcess[str]") -> bool:
 def session_objects(
     layout: Layout, ref: SessionRef, *, ended_ms: int | None = 1_735_800_000_000, ours: bool = True
 ) -> dict[str, bytes]:
-    """Return objects under every prefix of a session: all of KubeRay's layouts and, with `ours`, our own trees."""
+    """Return objects under every prefix of a session: all of KubeRay's layouts and, with `ours`, our own trees.
+
+    Its records say when a store first had them, as those of a copy do.
+    """
     history = layout.history_prefix(ref)
     keys = {
         layout.metadata_key(ref): b"",
@@ -151,7 +154,7 @@ def session_objects(
     }
     if not ours:
         return keys
-    start = StartRecord(ref.namespace, ref.cluster, ref.session, 1_735_787_045_000)
+    start = StartRecord(ref.namespace, ref.cluster, ref.session, 1_735_787_045_000, stored_ms=1_735_787_045_000)
     keys |= {
         layout.start_key(ref): msgspec.json.encode(start),
         layout.alive_key(ref): b"",
@@ -161,5 +164,5 @@ def session_objects(
         f"{layout.index_prefix(ref)}/1-abcd/tasks.parquet": b"no index",
     }
     if ended_ms is not None:
-        keys[layout.end_key(ref)] = msgspec.json.encode(EndRecord(ended_ms))
+        keys[layout.end_key(ref)] = msgspec.json.encode(EndRecord(ended_ms, stored_ms=ended_ms))
     return keys

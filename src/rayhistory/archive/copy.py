@@ -21,7 +21,16 @@ from rayhistory.collector.spool.segment_objects import split_segment
 from rayhistory.errors import ObjectNotFound, StoreError, UsageError
 from rayhistory.packs.pack_format import Stream
 from rayhistory.packs.pack_reader import PackReader
-from rayhistory.sessions import Layout, Owner, SessionRef, VanishedRecord
+from rayhistory.sessions import (
+    MAX_RECORD_BYTES,
+    EndRecord,
+    Layout,
+    Owner,
+    SessionRef,
+    StartRecord,
+    VanishedRecord,
+    read_record,
+)
 from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD, is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
@@ -30,6 +39,7 @@ _MAX_MISSING_BYTES = 256 << 20
 """A file with more missing than stored bytes is unpacked only if fewer bytes than this are missing."""
 _RECORDS = (END_RECORD, VANISHED_RECORD, ALIVE_RECORD, START_RECORD)
 """Records that are copied last, in this order."""
+_TIMED_RECORDS: dict[str, type[StartRecord] | type[EndRecord]] = {START_RECORD: StartRecord, END_RECORD: EndRecord}
 
 Progress = Callable[[int, int], None]
 
@@ -99,7 +109,7 @@ class SessionCopy:
         # Always written again, because its modification time is the heartbeat.
         self._existing.pop(self._to.alive_key(self._ref), None)
         for info in sorted(records, key=_record_order):
-            await self._copy(info)
+            await self._copy_record(info)
         for key in prefixes.metadata:
             await self._copy_if_present(key)
         return self._result
@@ -127,6 +137,21 @@ class SessionCopy:
             if not info.key.startswith(self._from.index_prefix(self._ref) + "/"):
                 raise
             return  # a newer generation of the index replaced it
+        self._count(info.size, is_new=is_new)
+
+    async def _copy_record(self, info: ObjectInfo) -> None:
+        """Copy a record; in start and end records, note when the source had them, because the copy has a new time."""
+        kind = _TIMED_RECORDS.get(info.key.rpartition("/")[2])
+        data = await self._source.get_range(info.key, 0, MAX_RECORD_BYTES) if kind else b""
+        record = read_record(data, kind) if kind else None
+        if record is None or record.stored_ms is not None:
+            await self._copy(info)
+            return
+        record.stored_ms = int(info.modified * 1000)
+        key, timed = self._from.moved(info.key, self._to), msgspec.json.encode(record)
+        is_new = key not in self._existing or await self._target.get(key) != timed
+        if is_new:
+            await self._transfer.put(key, timed)
         self._count(info.size, is_new=is_new)
 
     async def _copy_if_present(self, key: str) -> None:

@@ -69,6 +69,7 @@ async def register_session(
             ray_version=origin.ray_version,
             dashboard_address=origin.dashboard_address,
             collector_version=__version__,
+            stored_ms=origin.started_ms,  # an import is as old as its session, not the newest one of its cluster
         )
         await store.put(layout.start_key(ref), msgspec.json.encode(start))
     await store.put(layout.metadata_key(ref), b"")

@@ -5,8 +5,6 @@ data, and the tombstone last. Every step is idempotent: any process that finds a
 several may do so at once. Only the process that wrote a tombstone may withdraw it, and only before the first deletion.
 """
 
-import time
-
 import msgspec
 
 from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
@@ -18,16 +16,19 @@ _MAX_DELETE_ROUNDS = 5  # a fold that is under way may write while we delete
 
 
 async def remove_session(
-    store: Store, layout: Layout, ref: SessionRef, tombstone: Tombstone, *, vanished_after: float
+    store: Store, layout: Layout, ref: SessionRef, tombstone: Tombstone, *, vanished_after: float, now: float
 ) -> str | None:
-    """Remove a session, or return why it must not be removed. `tombstone` is written unless there is one already."""
+    """Remove a session, or return why it must not be removed. `tombstone` is written unless there is one already.
+
+    `now` is the store's time, by which the heartbeat is judged.
+    """
     key = layout.tombstone_key(ref)
     try:
         await store.create(key, msgspec.json.encode(tombstone))
         is_ours = True
     except ObjectExists:
         is_ours = False
-    reason = await _reason_to_keep(store, layout, ref, vanished_after)
+    reason = await _reason_to_keep(store, layout, ref, now - vanished_after)
     if reason:
         if is_ours:
             await store.delete(key)
@@ -51,7 +52,7 @@ async def list_tombstones(store: Store, layout: Layout) -> list[SessionRef]:
     return [ref for ref in refs if ref]
 
 
-async def _reason_to_keep(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> str | None:
+async def _reason_to_keep(store: Store, layout: Layout, ref: SessionRef, vanished_before: float) -> str | None:
     if await _exists(store, layout.pin_key(ref)):
         return "pinned"
     if await _exists(store, layout.end_key(ref)) or await _exists(store, layout.vanished_key(ref)):
@@ -60,7 +61,7 @@ async def _reason_to_keep(store: Store, layout: Layout, ref: SessionRef, vanishe
         heartbeat = await store.head(layout.alive_key(ref))
     except ObjectNotFound:
         return None
-    return "running" if time.time() - heartbeat.modified < vanished_after else None
+    return "running" if heartbeat.modified > vanished_before else None
 
 
 async def _exists(store: Store, key: str) -> bool:

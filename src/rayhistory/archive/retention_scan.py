@@ -1,7 +1,5 @@
 """The scan for sessions that a retention policy may concern. Each costs a listing of all its objects."""
 
-import time
-
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
 from rayhistory.archive.session_objects import SessionIdentity, for_each, list_objects, session_prefixes
@@ -14,11 +12,16 @@ _CONCURRENT_SESSIONS = 8
 
 
 class RetentionScan:
-    def __init__(self, store: Store, layout: Layout, catalog: SessionCatalog, vanished_after: float) -> None:
+    """`now` is the store's time, like all times that sessions are judged by: a node's clock may be wrong, and ours."""
+
+    def __init__(
+        self, store: Store, layout: Layout, catalog: SessionCatalog, vanished_after: float, now: float
+    ) -> None:
         self._store = store
         self._layout = layout
         self._catalog = catalog
         self._vanished_after = vanished_after
+        self._now = now
 
     async def candidates(
         self, policy: RetentionPolicy, owners: dict[SessionIdentity, list[Owner]]
@@ -32,7 +35,7 @@ class RetentionScan:
             identity = entry.ref.identity
             found.append(await self._candidate(entry, owners.get(identity, []), is_pinned=identity in pins))
 
-        concerned = [entry for entry in entries if _is_concerned(entry, policy, len(entries))]
+        concerned = [entry for entry in entries if self._is_concerned(entry, policy, len(entries))]
         await for_each(concerned, examine, _CONCURRENT_SESSIONS)
         return sorted(found, key=lambda candidate: (candidate.started, candidate.ref)), len(entries)
 
@@ -45,7 +48,7 @@ class RetentionScan:
         return RetentionCandidate(
             ref=entry.ref,
             state=state,
-            started=(entry.started_ms or 0) / 1000,
+            started=entry.appeared,
             ended=await self._ended(entry, state, last_write),
             size=sum(info.size for info in objects),
             last_write=last_write,
@@ -55,19 +58,17 @@ class RetentionScan:
         )
 
     async def _ended(self, entry: CatalogEntry, state: str, last_write: float) -> float:
-        """Return the recorded end, or the time of the last write for sessions without our records."""
+        """Return when the store had the end record, or the last write of a session without our records."""
         if state == RUNNING:
-            return time.time()
-        closing = await self._catalog.closing(entry)
-        return closing.ns / 1e9 if closing and closing.ns else last_write
+            return self._now
+        return await self._catalog.ended_at(entry) or last_write
 
     async def _failed(self, entry: CatalogEntry) -> bool | None:
         manifest = await read_latest_manifest(self._store, self._layout, entry.ref)
         return bool(manifest.counts.jobs.get("FAILED")) if manifest and manifest.closing else None
 
-
-def _is_concerned(entry: CatalogEntry, policy: RetentionPolicy, sessions: int) -> bool:
-    if policy.max_bytes is not None or (policy.max_sessions is not None and sessions > policy.max_sessions):
-        return True
-    ages = [age for age in (policy.max_age, policy.failed_max_age) if age is not None]
-    return bool(ages) and time.time() - (entry.started_ms or 0) / 1000 > min(ages)
+    def _is_concerned(self, entry: CatalogEntry, policy: RetentionPolicy, sessions: int) -> bool:
+        if policy.max_bytes is not None or (policy.max_sessions is not None and sessions > policy.max_sessions):
+            return True
+        ages = [age for age in (policy.max_age, policy.failed_max_age) if age is not None]
+        return bool(ages) and self._now - entry.appeared > min(ages)

@@ -98,7 +98,7 @@ async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[ht
 
 
 async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
-    async with _get(http, "/home.json", {"q": name, "sort": "-started"}) as response:
+    async with _get(http, "/home.json", {"q": name}) as response:
         await response.aread()
         if response.status_code != 200:
             raise _error_from(response)

@@ -74,8 +74,7 @@ async def select_session(catalog: SessionCatalog, name: str) -> Selection:
     """Resolve the name of one session in the store."""
 
     async def list_sessions(_: str) -> list[tuple[str, str]]:
-        newest = sorted(await catalog.entries(), key=lambda entry: entry.started_ms or 0, reverse=True)
-        return [(entry.ref.session, entry.ref.url) for entry in newest]
+        return [(entry.ref.session, entry.ref.url) for entry in await catalog.entries()]
 
     if "://" in name:
         raise UsageError(f"{name}: this command reads the store: use {SESSION_NAMES}")

@@ -13,6 +13,7 @@ from rayhistory.events.event_rows import add_events
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.events.times import parse_all
 from rayhistory.gaps import GapCode
+from rayhistory.utc import MAX_CLOCK_SKEW_S
 
 _LINES = msgspec.json.Decoder(event_types.Event, strict=False)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -20,18 +21,24 @@ _MAX_EVENT_IDS = 200_000
 _MAX_DETAILS = 200
 """Details per object and kind of gap; further occurrences are counted without their detail."""
 _MAX_DETAIL_LENGTH = 200
+_MAX_CLOCK_SKEW_NS = int(MAX_CLOCK_SKEW_S * 1e9)
 
 
 class EventDecoder:
-    """Turns the contents of one object (`source`) into rows and counts its gaps."""
+    """Turns the contents of one object (`source`) into rows and counts its gaps.
 
-    def __init__(self, source: str, rows: RowBuffer) -> None:
+    `stored_ns` is the store's time at which the object was last written, if that is known. No event in it can be later:
+    one that is has a wrong clock, and says nothing about when the session lived.
+    """
+
+    def __init__(self, source: str, rows: RowBuffer, stored_ns: int | None = None) -> None:
         self.source = source
         self.rows = rows
         self._gaps: defaultdict[GapCode, Counter[str]] = defaultdict(Counter)
         self._event_ids: set[str] = set()
         self._first_ns: int | None = None
         self._last_ns: int | None = None
+        self._stored_ns = stored_ns
 
     def feed(self, block: bytes) -> int:
         """Add whole lines of JSON; return the number of events in them."""
@@ -92,7 +99,7 @@ class EventDecoder:
         times = parse_all([event.timestamp for event in events])
         if None in times:
             self.count_gap(GapCode.EVENT_WITHOUT_TIMESTAMP, count=times.count(None))
-        readable = [ns for ns in times if ns is not None]
+        readable = self._without_future([ns for ns in times if ns is not None])
         if readable:
             first, last = min(readable), max(readable)
             self._first_ns = min(first, self._first_ns or first)
@@ -104,6 +111,13 @@ class EventDecoder:
             anomalies = [anomaly for pair in zip(events, times, strict=True) for anomaly in self._add_one(*pair)]
         self._count_anomalies(anomalies + self.rows.take_anomalies())
         return len(events)
+
+    def _without_future(self, times: list[int]) -> list[int]:
+        if self._stored_ns is None or not times or max(times) <= self._stored_ns + _MAX_CLOCK_SKEW_NS:
+            return times
+        possible = [ns for ns in times if ns <= self._stored_ns + _MAX_CLOCK_SKEW_NS]
+        self.count_gap(GapCode.EVENT_FROM_FUTURE, count=len(times) - len(possible))
+        return possible or [self._stored_ns]
 
     def _add_one(self, event: event_types.Event, ns: int | None) -> list[Anomaly]:
         try:

@@ -6,7 +6,6 @@ whoever writes that record chooses the address. If none is usable, `live` is the
 """
 
 import hashlib
-import time
 from collections.abc import Iterable
 from urllib.parse import unquote
 
@@ -184,7 +183,7 @@ class LiveSessions:
         self, key: tuple[str, str], resource: RayClusterResource | None, sessions: list[CatalogEntry]
     ) -> ClusterSummary:
         namespace, name = key
-        newest = max(sessions, key=lambda entry: entry.started_ms or 0, default=None)
+        newest = next(iter(sessions), None)  # in the order of the catalog
         running = any(self._catalog.state(entry) == RUNNING for entry in sessions)
         state = resource.state if resource else RUNNING if running else GONE
         return ClusterSummary(
@@ -209,7 +208,7 @@ class LiveSessions:
             CatalogEntry(
                 SessionRef(cluster.namespace, cluster.name, LIVE, cluster.owner_kind, cluster.owner_name),
                 recorded=True,
-                alive=time.time(),
+                alive=self._catalog.now(),
                 started_ms=cluster.created_ms,
             )
             for cluster in await self.discovered(connection)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import session_start_time
 from rayhistory.settings import Settings
 from rayhistory.storage import ObjectInfo, Store
+from rayhistory.utc import MAX_CLOCK_SKEW_S
 
 LATEST, LIVE = "latest", "live"
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,6 +39,11 @@ _LIST_TIMEOUT_S = 25.0
 _SEQUENTIAL_KEYS = 900
 """Fewer than a page of keys: above this, clusters are listed in parallel."""
 _MAX_PARALLEL_FOLDERS = 200
+_CONCURRENT_RECORDS = 16
+_MAX_NAME_ERROR_S = 26 * 3600.0
+"""A session's name has the head's local time: the time zones of the world span 26 hours."""
+_SILENCE_FACTOR = 10
+"""If no session at all has a fresh heartbeat, sessions vanish after this many times the usual time."""
 
 
 class CatalogEntry(msgspec.Struct):
@@ -53,11 +59,24 @@ class CatalogEntry(msgspec.Struct):
     """True if there is a vanished record, as in a copy of a vanished session."""
     started_ms: int | None = None
     """From the session's name; the start record is more exact."""
+    stored: float | None = None
+    """The earliest modification time of the keys that make the session visible. In a copy, the time of the copy."""
+    end_stored: float | None = None
+    """The modification time of the end record."""
 
     @classmethod
     def of(cls, ref: SessionRef) -> "CatalogEntry":
         start = session_start_time(ref.session)
         return cls(ref, started_ms=int(start.timestamp() * 1000) if start else None)
+
+    @property
+    def appeared(self) -> float:
+        """When the store first had the session, as far as the listing shows it; the start record is more exact.
+
+        The name has the head's clock and time zone. It counts only in a copy, whose modification times are much later.
+        """
+        named = (self.started_ms or 0) / 1000
+        return named if self.stored is None or 0 < named < self.stored - _MAX_NAME_ERROR_S else self.stored
 
     def state(self, now: float, vanished_after: float) -> str:
         if self.ended or not self.recorded:
@@ -95,6 +114,10 @@ class SessionCatalog:
         self._starts: dict[tuple[str, str, str], StartRecord] = {}
         self._ends: dict[tuple[str, str, str], EndRecord] = {}
         self._vanished: dict[tuple[str, str, str], VanishedRecord] = {}
+        self._newest_sign: float | None = None
+        """The newest heartbeat or end record ever listed."""
+        self._heard_at: float | None = None
+        """When that was seen to advance, by the monotonic clock."""
 
     @classmethod
     def from_settings(
@@ -142,6 +165,7 @@ class SessionCatalog:
             self._clusters = {}
             for entry in found.values():
                 self._clusters.setdefault((entry.ref.namespace, entry.ref.cluster), []).append(entry)
+            self._hear(found.values())
             self._entries = sorted(found.values(), key=self._order)
             self._starts = {identity: record for identity, record in self._starts.items() if identity in found}
             self._ends = {identity: record for identity, record in self._ends.items() if identity in found}
@@ -156,16 +180,37 @@ class SessionCatalog:
             and self._is_newest(entry)
         ):
             return RUNNING
-        return entry.state(time.time(), self._vanished_after)
+        return entry.state(self.now(), self._vanished_after)
+
+    def now(self) -> float:
+        """Estimate the store's time, by which heartbeats are judged.
+
+        If no heartbeat in the store is fresh, its clock or ours is wrong, or no collector can write to it: then time
+        stops at the newest sign of life, and no running session vanishes. Only after a much longer silence, all have.
+        """
+        now, newest = time.time(), self._newest_sign
+        if newest is None or now - newest < self._vanished_after:
+            return max(now, newest or now)
+        silence = now - newest if self._heard_at is None else time.monotonic() - self._heard_at
+        return newest + silence if silence >= _SILENCE_FACTOR * self._vanished_after else newest
+
+    def _hear(self, entries: Iterable[CatalogEntry]) -> None:
+        signs = (entry.end_stored if entry.ended else entry.alive for entry in entries if not entry.vanished)
+        newest = max((sign for sign in signs if sign is not None), default=None)
+        if newest is None or (self._newest_sign is not None and newest <= self._newest_sign):
+            return
+        if self._listed_at != float("-inf"):  # not what the first listing found
+            self._heard_at = time.monotonic()
+        self._newest_sign = newest
 
     def _is_newest(self, entry: CatalogEntry) -> bool:
         others = self._clusters.get((entry.ref.namespace, entry.ref.cluster), ())
-        return all((other.started_ms or 0) <= (entry.started_ms or 0) for other in others)
+        return all(other.appeared <= entry.appeared for other in others)
 
     async def find(self, namespace: str, cluster: str, session: str) -> CatalogEntry:
-        """Return the session of this name, or the newest one for `latest` and `live`."""
+        """Return the session of this name; for `latest` and `live` the newest running one, or else the newest."""
         await self.entries()
-        return _select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
+        return await self._select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
     async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> CatalogEntry:
         """Like `find`, by the owner of the cluster."""
@@ -174,7 +219,40 @@ class SessionCatalog:
             for entry in await self.entries()
             if (entry.ref.namespace, entry.ref.owner_kind, entry.ref.owner_name) == (namespace, kind, name)
         ]
-        return _select(owned, session, f"{namespace}/{kind}/{name}")
+        return await self._select(owned, session, f"{namespace}/{kind}/{name}")
+
+    async def _select(self, candidates: list[CatalogEntry], session: str, where: str) -> CatalogEntry:
+        if session in (LATEST, LIVE):
+            if candidates:
+                running = [entry for entry in candidates if self.state(entry) == RUNNING]
+                return await self._newest(running or candidates)
+            raise SessionNotFound(f"the store has no session of {where}")
+        for entry in candidates:
+            if entry.ref.session == session:
+                return entry
+        raise SessionNotFound(f"the store has no session {session} of {where}")
+
+    async def _newest(self, candidates: list[CatalogEntry]) -> CatalogEntry:
+        """Return the session that the store had last.
+
+        A session is never newer than its keys, so that mostly one start record is read; in copies, all are.
+        """
+        by_keys = sorted(candidates, key=_newest_possible, reverse=True)
+        newest: list[tuple[float, SessionRef, CatalogEntry]] = []
+        for start in range(0, len(by_keys), _CONCURRENT_RECORDS):
+            batch = by_keys[start : start + _CONCURRENT_RECORDS]
+            if newest and newest[0][0] > _newest_possible(batch[0]):
+                break
+            times = await asyncio.gather(*map(self._appeared, batch))
+            found = [(at, entry.ref, entry) for at, entry in zip(times, batch, strict=True)]
+            newest = [max([*newest, *found], key=lambda each: each[:2])]
+        return newest[0][2]
+
+    async def _appeared(self, entry: CatalogEntry) -> float:
+        record = await self.start(entry)
+        if record is None or record.stored_ms is None:
+            return entry.appeared
+        return min(record.stored_ms / 1000, _newest_possible(entry))
 
     async def start(self, entry: CatalogEntry) -> StartRecord | None:
         if not entry.recorded:
@@ -193,8 +271,16 @@ class SessionCatalog:
         if record is None:
             record = await self._read(self._layout.end_key(entry.ref), EndRecord)
             if record is not None:
-                self._ends[entry.ref.identity] = record
+                self._ends[entry.ref.identity] = record = _bounded_end(record, entry.end_stored)
         return record
+
+    async def ended_at(self, entry: CatalogEntry) -> float | None:
+        """Return when the session ended by the store's clock; None if it has no record of that, or runs."""
+        state = self.state(entry)
+        if state == VANISHED:
+            return await self._last_heartbeat_ns(entry) / 1e9 or None
+        record = await self.end(entry) if state == ENDED else None
+        return record.stored_ms / 1000 if record and record.stored_ms is not None else entry.end_stored
 
     async def closing(self, entry: CatalogEntry) -> Closing | None:
         """Return the end that the index assumes for unfinished tasks and actors; None while the session runs."""
@@ -220,8 +306,8 @@ class SessionCatalog:
         except ObjectNotFound:
             return None
 
-    def _order(self, entry: CatalogEntry) -> tuple[bool, int, SessionRef]:
-        return self.state(entry) != RUNNING, -(entry.started_ms or 0), entry.ref
+    def _order(self, entry: CatalogEntry) -> tuple[bool, float, SessionRef]:
+        return self.state(entry) != RUNNING, -entry.appeared, entry.ref
 
     async def _list(self) -> dict[tuple[str, str, str], CatalogEntry]:
         layout = self._layout
@@ -233,6 +319,8 @@ class SessionCatalog:
             self._parsed(layout.tombstones_prefix(), layout.parse_pin_or_tombstone_key),
         )
         entries = {ref.identity: CatalogEntry.of(ref) for ref in (*legacy, *(ref for ref, _ in (*v1_6, *v1_7)))}
+        for ref, modified in (*v1_6, *v1_7):
+            _add_key(entries[ref.identity], modified)
         for (ref, record), modified in records:
             entry = entries.get(ref.identity) or entries.setdefault(ref.identity, CatalogEntry.of(ref))
             _add_record(entry, record, modified)
@@ -271,22 +359,32 @@ class SessionCatalog:
         return [info async for info in self._store.list_all(prefix)]
 
 
+def _add_key(entry: CatalogEntry, modified: float) -> None:
+    entry.stored = min(modified, entry.stored or modified)
+
+
 def _add_record(entry: CatalogEntry, record: str, modified: float) -> None:
     entry.recorded = True
+    if record == START_RECORD:
+        _add_key(entry, modified)
     if record == ALIVE_RECORD or (record == START_RECORD and entry.alive is None):
         entry.alive = modified
     elif record == END_RECORD:
-        entry.ended = True
+        entry.ended, entry.end_stored = True, modified
     elif record == VANISHED_RECORD:
         entry.vanished = True
 
 
-def _select(candidates: list[CatalogEntry], session: str, where: str) -> CatalogEntry:
-    if session in (LATEST, LIVE):
-        if candidates:
-            return max(candidates, key=lambda entry: entry.started_ms or 0)
-        raise SessionNotFound(f"the store has no session of {where}")
-    for entry in candidates:
-        if entry.ref.session == session:
-            return entry
-    raise SessionNotFound(f"the store has no session {session} of {where}")
+def _newest_possible(entry: CatalogEntry) -> float:
+    """Return the latest time at which the store can have had the session first."""
+    return entry.appeared if entry.stored is None else entry.stored
+
+
+def _bounded_end(record: EndRecord, modified: float | None) -> EndRecord:
+    """Return the record without an end in the store's future, which only a wrong clock can have written."""
+    stored_ms = int(modified * 1000) if modified else None
+    if record.stored_ms is not None and (stored_ms is None or record.stored_ms < stored_ms):
+        stored_ms = record.stored_ms
+    latest_ms = None if stored_ms is None else stored_ms + int(MAX_CLOCK_SKEW_S * 1000)
+    is_future = latest_ms is not None and record.ended_ms > latest_ms
+    return msgspec.structs.replace(record, ended_ms=stored_ms if is_future else record.ended_ms, stored_ms=stored_ms)

@@ -36,6 +36,8 @@ class StartRecord(msgspec.Struct, omit_defaults=True):
     ray_version: str | None = None
     dashboard_address: str | None = None
     collector_version: str = ""
+    stored_ms: Milliseconds | None = None
+    """When the store first had the record, by the store's clock. Unlike its modification time, copies keep it."""
     format: int = 1
 
 
@@ -46,6 +48,8 @@ class EndRecord(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     open: bool = False
     """True for a snapshot of a session that went on."""
+    stored_ms: Milliseconds | None = None
+    """As in `StartRecord`. Only copies have it: elsewhere it is the object's modification time."""
     format: int = 1
 
 

@@ -5,10 +5,11 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rayhistory.errors import SessionNotFound, StoreUnavailable
-from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.storage.local import LocalStore
 
@@ -72,6 +73,122 @@ def test_latest_session_is_found_by_cluster_and_by_owner(tmp_path: Path) -> None
                 await listed.find(*names)
 
     asyncio.run(work())
+
+
+def write_start(root: Path, session: SessionRef, *, modified: float, stored: float | None = None) -> None:
+    """Write the keys of a session that has no heartbeat; `stored` is the store's time inside its start record."""
+    write_session(root, session, alive=modified, ended=True)
+    record = StartRecord(*session.identity, started_ms=0, stored_ms=int(stored * 1000) if stored else None)
+    path = root / LAYOUT.start_key(session)
+    path.write_bytes(msgspec.json.encode(record))
+    os.utime(path, (modified, modified))
+
+
+def latest(root: Path) -> SessionRef:
+    return asyncio.run(catalog(root).find("default", "c", "latest")).ref
+
+
+def test_latest_goes_by_the_clock_of_the_store_and_not_by_names(tmp_path: Path) -> None:
+    """A name has the head's local time: an hour is repeated when summer time ends, and a clock may be wrong."""
+    now = time.time()
+    future = SessionRef("default", "c", "session_9999-01-01_00-00-00_000000_1")
+    write_start(tmp_path, future, modified=now - 300, stored=now - 300)
+    write_start(tmp_path, ref("c", 17), modified=now - 200, stored=now - 200)
+    write_start(tmp_path, ref("c", 16), modified=now - 100, stored=now - 100)
+    assert latest(tmp_path) == ref("c", 16)
+
+
+def test_latest_session_of_kuberay_goes_by_modification_times(tmp_path: Path) -> None:
+    """Unless they are those of a copy, more than a day after the time in the name."""
+    now = time.time()
+    names = [
+        time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_1", time.gmtime(now + offset)) for offset in (-7200, -3600, 0)
+    ]
+    ages = {names[0]: 100, names[1]: 300, names[2]: 200, "session_2020-01-01_00-00-00_000000_1": 0}
+    for name, age in ages.items():
+        write_session(tmp_path, SessionRef("default", "c", name))
+        os.utime(tmp_path / LAYOUT.metadata_key(SessionRef("default", "c", name)), (now - age, now - age))
+    assert latest(tmp_path).session == names[0]
+
+
+def test_latest_in_a_copy_goes_by_the_clock_of_the_first_store(tmp_path: Path) -> None:
+    """All keys of a copy have its time; more sessions than records are read at once."""
+    now = time.time()
+    for day in range(1, 29):
+        write_start(tmp_path, ref("c", day), modified=now - day, stored=now - 90_000 - 60 * abs(day - 20))
+    assert latest(tmp_path) == ref("c", 20)
+
+
+def test_latest_is_a_running_session_if_there_is_one(tmp_path: Path) -> None:
+    now = time.time()
+    write_session(tmp_path, ref("c", 1), alive=now - 20)
+    write_start(tmp_path, ref("c", 2), modified=now - 10)
+    assert latest(tmp_path) == ref("c", 1)
+
+
+def test_start_record_cannot_claim_a_time_after_its_own_modification(tmp_path: Path) -> None:
+    now = time.time()
+    write_start(tmp_path, ref("c", 1), modified=now - 20, stored=now + 10**6)
+    write_start(tmp_path, ref("c", 2), modified=now - 10, stored=now - 10)
+    assert latest(tmp_path) == ref("c", 2)
+
+
+def states(listed: SessionCatalog) -> dict[str, str]:
+    return {entry.ref.cluster: listed.state(entry) for entry in asyncio.run(listed.entries())}
+
+
+def test_no_session_vanishes_while_no_heartbeat_in_the_store_is_fresh(tmp_path: Path) -> None:
+    """The store or a clock has a problem. A session that was silent before that had vanished already."""
+    now = time.time()
+    write_session(tmp_path, ref("a", 1), alive=now - 300)
+    write_session(tmp_path, ref("b", 1), alive=now - 310)
+    write_session(tmp_path, ref("gone", 1), alive=now - 600)
+    assert states(catalog(tmp_path)) == {"a": "running", "b": "running", "gone": "vanished"}
+
+
+def test_all_sessions_have_vanished_after_a_long_silence(tmp_path: Path) -> None:
+    write_session(tmp_path, ref("a", 1), alive=time.time() - 3600)
+    assert states(catalog(tmp_path)) == {"a": "vanished"}
+
+
+def test_heartbeats_that_advance_are_fresh_whatever_our_clock_says(tmp_path: Path) -> None:
+    hours_ago = time.time() - 7200
+    write_session(tmp_path, ref("a", 1), alive=hours_ago)
+
+    async def work() -> str:
+        listed = catalog(tmp_path)
+        await listed.entries()
+        os.utime(tmp_path / LAYOUT.alive_key(ref("a", 1)), (hours_ago + 30, hours_ago + 30))
+        await asyncio.sleep(2.1)  # a listing is cached for two seconds
+        [entry] = await listed.entries()
+        return listed.state(entry)
+
+    assert asyncio.run(work()) == "running"
+
+
+def test_server_with_a_slow_clock_notices_vanished_sessions(tmp_path: Path) -> None:
+    later = time.time() + 7200
+    write_session(tmp_path, ref("a", 1), alive=later)
+    write_session(tmp_path, ref("gone", 1), alive=later - 600)
+    assert states(catalog(tmp_path)) == {"a": "running", "gone": "vanished"}
+
+
+def test_end_in_the_future_is_the_time_of_its_record(tmp_path: Path) -> None:
+    """The head's clock was wrong."""
+    now = int(time.time())
+    write_session(tmp_path, ref("c", 1), alive=now, ended=True)
+    path = tmp_path / LAYOUT.end_key(ref("c", 1))
+    path.write_bytes(b'{"ended_ms": 2082758400000}')
+    os.utime(path, (now, now))
+
+    async def work() -> int:
+        listed = catalog(tmp_path)
+        [entry] = await listed.entries()
+        closing = await listed.closing(entry)
+        assert closing is not None
+        return closing.ns
+
+    assert asyncio.run(work()) == now * 10**9
 
 
 @pytest.mark.slow

@@ -2,12 +2,12 @@
 
 import argparse
 import asyncio
-import time
 
 from rayhistory.archive.removal import list_tombstones, remove_session
 from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide, format_size
 from rayhistory.archive.retention_scan import RetentionScan
 from rayhistory.archive.session_objects import list_owners
+from rayhistory.archive.store_time import read_store_time
 from rayhistory.cli.arguments import parse_age, value_type
 from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import StoreError, UsageError
@@ -61,24 +61,27 @@ async def _run(settings: Settings, policy: RetentionPolicy, *, dry_run: bool) ->
         store, layout, catalog = opened
         owners = await list_owners(store, layout)
         unfinished = [r for r in await list_tombstones(store, layout) if policy.namespace in (None, r.namespace)]
-        scan = RetentionScan(store, layout, catalog, settings.vanished_after)
+        now = await read_store_time(store, layout)
+        scan = RetentionScan(store, layout, catalog, settings.vanished_after, now)
         candidates, session_count = await scan.candidates(policy, owners)
-        decisions = decide(candidates, policy, time.time())
+        decisions = decide(candidates, policy, now)
         _print_decisions(decisions, unfinished, session_count, dry_run=dry_run)
         if dry_run:
             return 0
         reasons = dict.fromkeys(unfinished, "removal started by an earlier run")
         reasons |= {decision.candidate.ref: decision.reason for decision in decisions if decision.remove}
-        now_ms, results = int(time.time() * 1000), []
+        results = []
         for ref, reason in reasons.items():
-            tombstone = Tombstone(now_ms, reason, owners.get(ref.identity, []))
-            results.append(await _remove(opened, ref, tombstone, settings.vanished_after))
+            tombstone = Tombstone(int(now * 1000), reason, owners.get(ref.identity, []))
+            results.append(await _remove(opened, ref, tombstone, settings.vanished_after, now))
     return 0 if all(results) else 1
 
 
-async def _remove(opened: SessionStore, ref: SessionRef, tombstone: Tombstone, vanished_after: float) -> bool:
+async def _remove(
+    opened: SessionStore, ref: SessionRef, tombstone: Tombstone, vanished_after: float, now: float
+) -> bool:
     try:
-        kept = await remove_session(opened.store, opened.layout, ref, tombstone, vanished_after=vanished_after)
+        kept = await remove_session(opened.store, opened.layout, ref, tombstone, vanished_after=vanished_after, now=now)
     except StoreError as error:
         print(f"{ref.path}  not removed, the next run retries: {error}", flush=True)
         return False

@@ -88,8 +88,8 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 def _started_within(entries: list[CatalogEntry], age: float | None) -> list[CatalogEntry]:
     if not entries:
         raise UsageError("the store has no sessions yet: record one with rayhistory run -- python my_job.py")
-    since_ms = 0 if age is None else (time.time() - age) * 1000
-    recent = [entry for entry in entries if (entry.started_ms or 0) >= since_ms]
+    since = 0 if age is None else time.time() - age
+    recent = [entry for entry in entries if entry.appeared >= since]
     if not recent:
         raise UsageError("no session started within --since: use a longer time")
     return recent

@@ -101,6 +101,7 @@ class SessionRecord:
             await self._resume()
             return
         self._written = encoded
+        await self._read_stored_time()
 
     async def _resume(self) -> None:
         """Keep the start of a session that an earlier collector registered, and remove the end record of this spool."""
@@ -121,6 +122,9 @@ class SessionRecord:
             self._start.node_id = self._start.node_id or earlier.node_id
             self._start.ray_version = self._start.ray_version or earlier.ray_version
             self._start.dashboard_address = self._start.dashboard_address or earlier.dashboard_address
+            self._start.stored_ms = earlier.stored_ms
+        if self._start.stored_ms is None:
+            await self._read_stored_time()
         await self._store.put(self._layout.alive_key(self._ref), b"")
         if has_end:
             await self._store.delete(end_key)
@@ -133,6 +137,11 @@ class SessionRecord:
         except ObjectNotFound:
             return False
         return True
+
+    async def _read_stored_time(self) -> None:
+        """Learn when the store first had the start record. The next write of the record adds it."""
+        with contextlib.suppress(StoreError):  # the record's modification time stands in for it
+            self._start.stored_ms = int((await self._store.head(self._layout.start_key(self._ref))).modified * 1000)
 
     async def _write_start(self) -> None:
         encoded = msgspec.json.encode(self._start)

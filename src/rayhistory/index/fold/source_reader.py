@@ -30,7 +30,8 @@ _MAX_WHOLE_BYTES = 128 << 20
 
 async def read_source(store: Store, source: Source, rows: RowBuffer) -> AsyncIterator[tuple[int, int]]:
     """Add the rows of a source in portions; yield the number of events and of bytes of each."""
-    decoder = EventDecoder(f"{source.key}@{source.start}" if source.start else source.key, rows)
+    name = f"{source.key}@{source.start}" if source.start else source.key
+    decoder = EventDecoder(name, rows, int(source.modified * 1e9) or None)
     if source.kind in (SourceKind.EVENT_LOG, SourceKind.PACKED_LOG):
         unreadable = add_log_lines(decoder.rows, await _read_log(store, source))
         if unreadable:

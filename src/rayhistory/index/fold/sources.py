@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from rayhistory.errors import ObjectNotFound
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import EVENT_FOLDERS, is_event_file, is_node_folder
@@ -74,7 +75,7 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
     ]
     file_sizes = {source.key: source.size for source in found}
     for node, reader in packs.items():
-        found += _packed_events(layout.node_packs_prefix(ref, node), reader)
+        found += await _packed_events(store, layout.node_packs_prefix(ref, node), reader)
         found += _packed_logs(layout, ref, node, reader, file_sizes)
     return sorted(found, key=lambda source: source.key)
 
@@ -120,12 +121,21 @@ async def _read_packs(store: Store, layout: Layout, ref: SessionRef) -> dict[str
     return dict(zip(nodes, await asyncio.gather(*map(read_node, nodes)), strict=True))
 
 
-def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
-    """List events that are not in an object of their own yet: the session runs, or the node has vanished."""
-    return (
-        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS)
+async def _packed_events(store: Store, prefix: str, reader: PackReader) -> list[Source]:
+    """List events that are not in an object of their own yet: the session runs, or the node has vanished.
+
+    The newest pack was written after all of them.
+    """
+    if not reader.event_streams:
+        return []
+    try:
+        modified = (await store.head(f"{prefix}/{reader.directory.last}")).modified
+    except ObjectNotFound:  # the packs are being removed
+        modified = 0.0
+    return [
+        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, modified)
         for name, stream in reader.event_streams.items()
-    )
+    ]
 
 
 def _packed_logs(

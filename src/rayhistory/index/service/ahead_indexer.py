@@ -90,5 +90,6 @@ class AheadIndexer:
 def _recheck_after_s(entry: CatalogEntry, manifest: Manifest) -> float:
     """Return the time since the session's end, at least `_MIN_RECHECK_S`."""
     closed_ns = manifest.closing.ns if manifest.closing else 0
-    last_ms = max(closed_ns // 10**6, (manifest.last_ns or 0) // 10**6, entry.started_ms or 0)
-    return max(_MIN_RECHECK_S, time.time() - last_ms / 1000)
+    last_ns = max(closed_ns, manifest.last_ns or 0)
+    stored = max(entry.end_stored or 0.0, entry.alive or 0.0, entry.appeared)
+    return max(_MIN_RECHECK_S, time.time() - max(last_ns / 1e9, stored))

@@ -276,3 +276,18 @@ def test_object_deleted_during_the_fold_is_a_gap(tmp_path: Path) -> None:
     assert asyncio.run(decode(DecodeWork(settings, scratch, Partitions()), [deleted], "0")).events == 0
     (gaps,) = scratch.glob("gaps-*.parquet")
     assert [row[1] for row in read_files([gaps])] == ["object_disappeared"]
+
+
+def test_event_from_the_future_does_not_move_the_end_of_the_session(tmp_path: Path) -> None:
+    """It is later than the object that holds it, so its clock was wrong."""
+    put(tmp_path, 0, as_lines(RECORDED))
+    wrong = {**RECORDED[0], "eventId": "wrong-clock", "timestamp": "2136-01-01T00:00:00.000000000Z"}
+    key = put(tmp_path, 1, as_lines([wrong]))
+    manifest = fold_session(tmp_path, Closing(0, clean=False))
+    modified = (tmp_path / key).stat().st_mtime
+    assert manifest.last_ns is not None
+    assert manifest.last_ns / 1e9 <= modified + 1
+    [(source, count)] = rows(
+        tmp_path, manifest, f"SELECT source, count FROM gaps WHERE kind = '{GapCode.EVENT_FROM_FUTURE}'"
+    )
+    assert (source, count) == (key, 1)

@@ -1,5 +1,6 @@
 """The list of sessions: filters, sort orders, pages and errors."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from rayhistory.server.app import create_app
 from rayhistory.server.history_api import session_listing
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
+from rayhistory.sessions.ref import session_start_time
 from rayhistory.settings import resolve
 from rayhistory.storage.local import LocalStore
 from rayhistory.storage.store import Listing, ObjectInfo
@@ -64,6 +66,9 @@ def store_sessions(root: Path, *refs: SessionRef) -> None:
         path = root / LAYOUT.metadata_key(ref)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
+        started = session_start_time(ref.session)
+        if started:
+            os.utime(path, (started.timestamp(), started.timestamp()))
 
 
 def serve(directory: Path, store: LocalStore) -> TestClient:

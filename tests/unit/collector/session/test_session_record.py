@@ -1,0 +1,39 @@
+"""The records of a session that the head's collector writes."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+
+from rayhistory.collector.session.session_record import SessionRecord
+from rayhistory.collector.telemetry import Telemetry
+from rayhistory.sessions import Layout, SessionRef, StartRecord
+from rayhistory.storage.local import LocalStore
+
+REF = SessionRef("default", "c", "session_2026-11-15_19-18-08_055078_1")
+
+
+def record_and_end(root: Path) -> StartRecord:
+    """Register the session, end it, and return its start record."""
+    record = SessionRecord(REF, None, LocalStore(root), Layout(), Telemetry(), heartbeat=30)
+    asyncio.run(record.end("stopped"))
+    return msgspec.json.decode((root / Layout().start_key(REF)).read_bytes(), type=StartRecord)
+
+
+def test_start_record_has_the_time_at_which_the_store_first_had_it(tmp_path: Path) -> None:
+    """A collector that starts later keeps it, although it writes the record again."""
+    first = record_and_end(tmp_path).stored_ms
+    path = tmp_path / Layout().start_key(REF)
+    assert first is not None
+    assert first <= path.stat().st_mtime * 1000
+    os.utime(path, (first / 1000 + 5000, first / 1000 + 5000))
+    assert record_and_end(tmp_path).stored_ms == first
+
+
+def test_start_record_of_an_earlier_release_gets_its_modification_time(tmp_path: Path) -> None:
+    path = tmp_path / Layout().start_key(REF)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.json.encode(StartRecord(*REF.identity, started_ms=1)))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert record_and_end(tmp_path).stored_ms == 1_700_000_000_000
