@@ -67,8 +67,11 @@ def test_state_api_lists_the_recorded_rows(server: TestClient, session: str, nam
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("session", SESSIONS)
 def test_tables_have_the_recorded_rows(server: TestClient, session: str, table: str) -> None:
+    """A later release may add columns."""
     rows = get(server, session, f"api/history/rows/{table}?limit=10000")["rows"]
-    assert in_order(rows) == in_order(RESPONSES[session]["tables"][table])
+    recorded = RESPONSES[session]["tables"][table]
+    columns = recorded[0] if recorded else {}
+    assert in_order([{name: row[name] for name in columns} for row in rows]) == in_order(recorded)
 
 
 @pytest.mark.parametrize("session", SESSIONS)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from rayhistory import ids
-from rayhistory.events.merged_tables import JOB_RANKS
+from rayhistory.events.merged_tables import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
@@ -90,6 +90,7 @@ def _add_placement_groups(rows: RowBuffer, body: Any, ns: int) -> None:
             name=as_text(group["name"]),
             creator_job_id=as_text(group["creator_job_id"]),
             is_detached=group.get("is_detached"),
+            rank=PLACEMENT_GROUP_RANKS.get(group["state"], 0),
             seen_ns=ns,
             state=group["state"],
             bundles=as_json(group.get("bundles")),

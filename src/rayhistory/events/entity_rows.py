@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from rayhistory import ids
 from rayhistory.events import event_types
-from rayhistory.events.merged_tables import JOB_RANKS
+from rayhistory.events.merged_tables import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.row_buffer import Anomaly, RowBuffer, invalid_transition, to_json_text
 from rayhistory.events.times import parse_ns, valid_ms
 from rayhistory.gaps import GapCode
@@ -63,6 +63,7 @@ def add_actor_lifecycle(rows: RowBuffer, event: event_types.ActorLifecycle, ns: 
             repr_name=change.repr_name or None,
             restart_reason=(change.restart_reason or None) if change.state == "RESTARTING" else None,
             death_cause=_death_cause(change.death_cause),
+            reported_by=None,
         )
     return anomaly
 
@@ -303,6 +304,7 @@ def add_placement_group_lifecycle(
         rows.add(
             "placement_groups",
             placement_group_id=group_id,
+            rank=PLACEMENT_GROUP_RANKS.get(change.state, 0),
             seen_ns=at,
             state=change.state,
             stats=msgspec.json.encode(stats).decode(),

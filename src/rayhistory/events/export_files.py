@@ -1,6 +1,6 @@
 """Rows of Ray's export files: each line is an entity as it was when it changed, with ids as base64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rayhistory import ids
@@ -60,9 +60,13 @@ def _add_task(rows: RowBuffer, task: dict[str, Any], ns: int) -> None:
         rows.add(
             "task_updates",
             **key,
-            node_id=ids.to_hex(updates.get("node_id"), ids.NODE),
-            worker_id=ids.to_hex(updates.get("worker_id"), ids.WORKER),
-            worker_pid=updates.get("worker_pid") or None,
+            **place_columns(
+                ids.to_hex(updates.get("node_id"), ids.NODE),
+                ids.to_hex(updates.get("worker_id"), ids.WORKER),
+                updates.get("worker_pid"),
+                {state: times.get(number) for number, state in enumerate(TASK_STATES, 1)},
+                ns,
+            ),
             actor_repr_name=as_text(updates.get("actor_repr_name")),
             **pause_columns(updates.get("is_debugger_paused"), ns),
             **log_columns(updates.get("task_log_info") or {}),
@@ -81,6 +85,16 @@ def _add_task(rows: RowBuffer, task: dict[str, Any], ns: int) -> None:
             node_ip=as_text(profile.get("node_ip_address")),
             spans=camel_spans(spans),
         )
+
+
+def place_columns(
+    node: str | None, worker: str | None, pid: int | None, times: Mapping[str, int | None], ns: int
+) -> dict[str, object]:
+    """Return where an attempt ran, according to one report (like `task_rows` does for many)."""
+    placed, running = times.get("SUBMITTED_TO_WORKER"), times.get("RUNNING")
+    if node or worker:
+        return {"placed_ns": placed or running or ns, "node_id": node, "worker_id": worker, "worker_pid": pid or None}
+    return {"process_ns": running or ns, "process_pid": pid} if pid else {}
 
 
 def pause_columns(paused: object, ns: int) -> dict[str, int | None]:
@@ -130,6 +144,7 @@ def _add_actor(rows: RowBuffer, actor: dict[str, Any], ns: int) -> None:
         repr_name=as_text(actor.get("repr_name")),
         restart_reason=None,
         death_cause=as_json(_hex_ids(actor.get("death_cause"))) if actor["state"] == "DEAD" else None,
+        reported_by="export file",
     )
 
 

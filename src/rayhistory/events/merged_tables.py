@@ -29,6 +29,9 @@ TASK_STATES = (
 JOB_RANKS = {"PENDING": 0, "RUNNING": 1, "STOPPED": 2, "SUCCEEDED": 2, "FAILED": 2}
 """A higher rank wins over a later time: a job that has ended does not run again, whatever the clocks say."""
 
+PLACEMENT_GROUP_RANKS = {"REMOVED": 1}
+"""As for jobs: a group that was removed does not come back. Other states have rank 0."""
+
 
 class Rule(Enum):
     KEY = "identifies the row"
@@ -126,11 +129,13 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "task_updates",
-        "State transitions of an attempt: when it reached each state, where it ran, and how it failed.",
+        "State transitions of an attempt: when it reached each state, where it ran, and how it failed. "
+        "`process_pid` is from a report that does not name the worker.",
         _key("task_id"),
         _key("attempt", Type.INT),
-        _text("job_id node_id worker_id"),
-        _int("worker_pid"),
+        _text("job_id"),
+        _latest("place", "placed_ns", "node_id worker_id", number="worker_pid"),
+        _latest("process", "process_ns", number="process_pid"),
         _text("actor_repr_name"),
         _int("paused_ns resumed_ns"),
         _text("stdout_file stderr_file"),
@@ -157,12 +162,13 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "actor_transitions",
-        "Every state transition of an actor, with its node and worker.",
+        "Every state transition of an actor, with its node and worker. "
+        "Without `reported_by` it is from an event, whose time is exact.",
         _key("actor_id"),
         _key("ns", Type.INT),
         _key("state node_id worker_id"),
         _key("pid port", Type.INT),
-        _key("repr_name restart_reason death_cause"),
+        _key("repr_name restart_reason death_cause reported_by"),
     ),
     _table(
         "driver_jobs",
@@ -214,7 +220,7 @@ TABLES: tuple[Table, ...] = (
         _bool("is_detached"),
         _json("defined_bundles"),
         _earliest("created_ns"),
-        _latest("status", "seen_ns", "state", "bundles stats topology_strategy topology_assignments"),
+        _latest("status", "rank seen_ns", "state", "bundles stats topology_strategy topology_assignments"),
     ),
     _table(
         "platform_events",

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.events.dashboard_responses import add_dashboard_rows, as_json, as_text, listed
-from rayhistory.events.export_files import log_columns, pause_columns
+from rayhistory.events.export_files import log_columns, pause_columns, place_columns
 from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.events.times import ms_to_ns
@@ -81,9 +81,9 @@ def _add_tasks(rows: RowBuffer, body: Any, ns: int) -> None:
         rows.add(
             "task_updates",
             **key,
-            node_id=as_text(task.get("node_id")),
-            worker_id=as_text(task.get("worker_id")),
-            worker_pid=task.get("worker_pid") or None,
+            **place_columns(
+                as_text(task.get("node_id")), as_text(task.get("worker_id")), task.get("worker_pid"), times, ns
+            ),
             **pause_columns(task.get("is_debugger_paused"), ns),
             **log_columns(task.get("task_log_info") or {}),
             error_ns=(times.get("FAILED") or ns) if has_failed else None,
@@ -145,6 +145,7 @@ def _add_dashboard_actors(rows: RowBuffer, body: Any, ns: int) -> None:
             "repr_name": as_text(actor.get("reprName")),
             "restart_reason": None,
             "death_cause": None,
+            "reported_by": "dashboard",
         }
         started, ended = ms_to_ns(actor.get("startTime")), ms_to_ns(actor.get("endTime"))
         if started:
@@ -187,6 +188,7 @@ def _add_actors(rows: RowBuffer, body: Any, ns: int) -> None:
                 repr_name=None,
                 restart_reason=None,
                 death_cause=as_json(actor.get("death_cause")),
+                reported_by="dashboard",
             )
 
 

@@ -21,6 +21,7 @@ _METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
 _LOG_COLUMNS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 _ERROR_COLUMNS = ("error_ns", "error_type", "error_message")
 _STATE_COLUMNS = tuple(map(state_column, TASK_STATES))
+_SUBMITTED, _RUNNING = TASK_STATES.index("SUBMITTED_TO_WORKER"), TASK_STATES.index("RUNNING")
 _LIFECYCLE = attrgetter(
     "task_id", "task_attempt", "job_id", "node_id", "worker_id", "worker_pid", "actor_repr_name", "is_debugger_paused",
     "task_log_info", "ray_error_info",
@@ -46,9 +47,7 @@ def add_lifecycles(rows: RowBuffer, events: Sequence[event_types.TaskLifecycle],
         "task_id": ids.all_to_hex(task, ids.TASK),
         "attempt": attempt,
         "job_id": ids.all_to_hex(job, ids.JOB),
-        "node_id": ids.all_to_hex(node, ids.NODE),
-        "worker_id": ids.all_to_hex(worker, ids.WORKER),
-        "worker_pid": _or_none(pid),
+        **_place_columns(ids.all_to_hex(node, ids.NODE), ids.all_to_hex(worker, ids.WORKER), pid, times, sent),
         "actor_repr_name": _or_none(repr_name),
         **_pause_columns(paused, sent),
         **_named(_LOG_COLUMNS, zip(*[_log_values(log) if log else _NO_LOG for log in logs], strict=True)),
@@ -60,6 +59,36 @@ def add_lifecycles(rows: RowBuffer, events: Sequence[event_types.TaskLifecycle],
 
 def _named(names: Sequence[str], columns: Iterable[Sequence[object]]) -> Columns:
     return dict(zip(names, columns, strict=True))
+
+
+def _place_columns(
+    nodes: Sequence[str | None],
+    workers: Sequence[str | None],
+    pids: Sequence[int],
+    times: Sequence[Sequence[int | None]],
+    sent: Sequence[int],
+) -> Columns:
+    """Return where each attempt ran, and since when. Values of different reports are never mixed.
+
+    Ray's owner reports node and worker, its executor only the process. Other reports have all three.
+    """
+    is_placed = [bool(node or worker) for node, worker in zip(nodes, workers, strict=True)]
+    placed_at = zip(times[_SUBMITTED], times[_RUNNING], sent, strict=True)
+    has_process = [bool(pid) and not placed for pid, placed in zip(pids, is_placed, strict=True)]
+    return {
+        "placed_ns": [
+            (submitted or running or ns) if placed else None
+            for placed, (submitted, running, ns) in zip(is_placed, placed_at, strict=True)
+        ],
+        "node_id": nodes,
+        "worker_id": workers,
+        "worker_pid": [pid or None if placed else None for pid, placed in zip(pids, is_placed, strict=True)],
+        "process_ns": [
+            (running or ns) if known else None
+            for known, running, ns in zip(has_process, times[_RUNNING], sent, strict=True)
+        ],
+        "process_pid": [pid if known else None for pid, known in zip(pids, has_process, strict=True)],
+    }
 
 
 def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> Columns:

@@ -30,7 +30,6 @@ from rayhistory.settings import Settings
 EXIT_DAMAGED = 3
 """The exit code of the process if the merged tables cannot be read."""
 
-_IS_PLACED = "least(submitted_to_worker_ns, running_ns) <= {t}"
 _HAS_RUN = "running_ns <= {t}"
 _STATE_TIMES = ", ".join(
     f"if({state_column(s)} <= {{t}}, {state_column(s)}, NULL) AS {state_column(s)}" for s in TASK_STATES
@@ -52,8 +51,10 @@ _AS_OF_QUERIES = {
     "task_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "task_updates": f"""
         SELECT * REPLACE (
-          if({_IS_PLACED}, node_id, NULL) AS node_id, if({_IS_PLACED}, worker_id, NULL) AS worker_id,
-          if({_HAS_RUN}, worker_pid, NULL) AS worker_pid, if({_HAS_RUN}, actor_repr_name, NULL) AS actor_repr_name,
+          if(placed_ns <= {{t}}, node_id, NULL) AS node_id, if(placed_ns <= {{t}}, worker_id, NULL) AS worker_id,
+          if(placed_ns <= {{t}}, worker_pid, NULL) AS worker_pid,
+          if(process_ns <= {{t}}, process_pid, NULL) AS process_pid,
+          if({_HAS_RUN}, actor_repr_name, NULL) AS actor_repr_name,
           {", ".join(f"if({_HAS_RUN}, {name}, NULL) AS {name}" for name in _LOG_COLUMNS)},
           if(paused_ns <= {{t}}, paused_ns, NULL) AS paused_ns,
           if(resumed_ns <= {{t}}, resumed_ns, NULL) AS resumed_ns,

@@ -49,7 +49,7 @@ WITH orphans AS (
     coalesce(d.actor_id, CASE WHEN substr(coalesce(d.task_id, u.task_id), 17, 24) <> repeat('f', 24)
       THEN substr(coalesce(d.task_id, u.task_id), 17, 32) END) AS actor_id,
     d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
-    u.node_id, u.worker_id, u.worker_pid, u.actor_repr_name, {_IS_PAUSED} AS is_debugger_paused,
+    u.node_id, u.worker_id, u.worker_pid, u.process_pid, u.actor_repr_name, {_IS_PAUSED} AS is_debugger_paused,
     u.stdout_file, u.stderr_file, u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
     u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_TIMES}
   FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
@@ -57,8 +57,9 @@ WITH orphans AS (
 ), closings AS (
   SELECT j.*, CASE{{case}} END AS closed_by,
     coalesce(coalesce(w.end_ms * 1000000, w.dead_ns), b.finished_ns, {{closing_ns}}) AS open_end_ns,
-    w.exit_type, w.exit_detail
+    w.exit_type, w.exit_detail, coalesce(j.worker_pid, if(j.process_pid IS NULL, NULL, p.pid), j.process_pid) AS pid
   FROM joined j
+  LEFT JOIN workers p ON p.worker_id = j.worker_id
   LEFT JOIN workers w ON w.worker_id = j.worker_id AND (w.dead_ns IS NOT NULL OR w.end_ms IS NOT NULL)
   LEFT JOIN driver_jobs b ON b.job_id = j.job_id AND b.finished_ns IS NOT NULL
 ), finished AS (
@@ -71,7 +72,7 @@ WITH orphans AS (
 SELECT task_id, attempt_number,
   CASE WHEN actor_repr_name IS NOT NULL AND type = 'ACTOR_TASK' AND plain_name = func_or_class_name
     THEN actor_repr_name || '.' || split_part(func_or_class_name, '.', -1) ELSE plain_name END AS name,
-  state, job_id, actor_id, type, func_or_class_name, parent_task_id, node_id, worker_id, worker_pid,
+  state, job_id, actor_id, type, func_or_class_name, parent_task_id, node_id, worker_id, pid AS worker_pid,
   CASE WHEN state <> 'FAILED' THEN NULL
     WHEN closed_by IN ('worker', 'job') THEN coalesce(reported_error_type, 'WORKER_DIED')
     WHEN closed_by = 'session' THEN coalesce(reported_error_type, 'NODE_DIED')
@@ -93,23 +94,42 @@ SELECT task_id, attempt_number,
 FROM finished WHERE {_IS_LISTED} ORDER BY task_id, attempt_number DESC
 """
 
+# Lines of export files have whole seconds. One that repeats an event is left out: a restart would count twice.
+# Only lineage reconstruction revives a dead actor (before 2.54 Ray gives no reason): with more deaths than revivals it
+# is dead, whatever the clocks say. Its end and its cause are those of its last life.
 _ACTORS = """
-WITH changes AS (
+WITH reported AS (
   SELECT *, CASE state WHEN 'DEAD' THEN 4 WHEN 'RESTARTING' THEN 3 WHEN 'ALIVE' THEN 2
     WHEN 'PENDING_CREATION' THEN 1 ELSE 0 END AS rank FROM actor_transitions
-), history AS (
-  SELECT actor_id, arg_max(state, {'ns': ns, 'rank': rank}) AS last_state,
-    arg_max(node_id, ns) FILTER (WHERE state = 'ALIVE') AS node_id,
-    arg_max(worker_id, ns) FILTER (WHERE state = 'ALIVE') AS worker_id,
-    arg_max(pid, ns) FILTER (WHERE state = 'ALIVE') AS pid, arg_max(port, ns) FILTER (WHERE state = 'ALIVE') AS port,
+), changes AS (
+  SELECT *, max(ns) FILTER (WHERE state <> 'DEAD') OVER (PARTITION BY actor_id) AS lived_ns FROM reported r
+  WHERE reported_by IS NULL OR NOT EXISTS (
+    SELECT 1 FROM reported e WHERE e.actor_id = r.actor_id AND e.state = r.state AND e.reported_by IS NULL
+      AND e.ns BETWEEN r.ns - 2000000000 AND r.ns + 2000000000)
+), lives AS (
+  SELECT actor_id, arg_max(state, {'ns': ns, 'rank': rank}) AS newest_state,
+    arg_max({'node_id': node_id, 'worker_id': worker_id, 'pid': pid, 'port': port}, {'ns': ns, 'worker': worker_id})
+      FILTER (WHERE state = 'ALIVE') AS place,
     arg_max(repr_name, ns) FILTER (WHERE repr_name IS NOT NULL) AS repr_name,
-    arg_min(death_cause, {'ns': ns, 'text': death_cause}) FILTER (WHERE death_cause IS NOT NULL) AS death_cause,
-    min(ns) FILTER (WHERE state = 'ALIVE') AS alive_ns, min(ns) FILTER (WHERE state = 'DEAD') AS dead_ns,
-    max(ns) AS changed_ns,
+    min(ns) FILTER (WHERE state = 'DEAD' AND ns >= coalesce(lived_ns, ns)) AS death_ns,
+    arg_max({'ns': ns, 'cause': death_cause}, {'ns': ns, 'text': death_cause}) FILTER (WHERE state = 'DEAD')
+      AS newest_death,
+    arg_min(death_cause, {'ns': ns, 'text': death_cause})
+      FILTER (WHERE death_cause IS NOT NULL AND ns >= coalesce(lived_ns, ns)) AS cause,
+    min(ns) FILTER (WHERE state = 'ALIVE') AS alive_ns, max(ns) AS changed_ns,
+    count(DISTINCT ns) FILTER (WHERE state = 'DEAD') AS deaths,
     count(DISTINCT ns) FILTER (WHERE state = 'RESTARTING') AS num_restarts,
+    count(DISTINCT ns) FILTER (WHERE state = 'RESTARTING'
+      AND coalesce(restart_reason, 'LINEAGE_RECONSTRUCTION') = 'LINEAGE_RECONSTRUCTION') AS revivals,
     count(DISTINCT ns) FILTER (WHERE restart_reason = 'LINEAGE_RECONSTRUCTION') AS lineage_restarts,
     count(DISTINCT ns) FILTER (WHERE restart_reason = 'NODE_PREEMPTION') AS preemption_restarts
   FROM changes GROUP BY actor_id
+), history AS (
+  SELECT *, CASE WHEN deaths > revivals THEN 'DEAD' ELSE newest_state END AS last_state,
+    CASE WHEN last_state = 'DEAD' THEN coalesce(death_ns, newest_death.ns) END AS dead_ns,
+    CASE WHEN last_state = 'DEAD' THEN if(death_ns IS NULL, newest_death.cause, cause) END AS death_cause,
+    place.node_id AS node_id, place.worker_id AS worker_id, place.pid AS pid, place.port AS port
+  FROM lives
 )
 SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'DEPENDENCIES_UNREADY') END
     AS state,
@@ -119,8 +139,7 @@ SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.la
   coalesce(h.lineage_restarts, 0) AS lineage_restarts, coalesce(h.preemption_restarts, 0) AS preemption_restarts,
   d.call_site, d.label_selector, d.fallback_strategy, h.worker_id, h.port, n.node_ip,
   h.alive_ns // 1000000 AS start_time_ms,
-  CASE WHEN {closed} THEN {closing_ns} ELSE CASE WHEN h.last_state = 'DEAD' THEN h.dead_ns END END // 1000000
-    AS end_time_ms,
+  CASE WHEN {closed} THEN {closing_ns} ELSE h.dead_ns END // 1000000 AS end_time_ms,
   h.changed_ns // 1000000 AS changed_ms, d.actor_id IS NOT NULL AS defined, {closed} AS closed_by_history
 FROM actor_definitions d FULL OUTER JOIN history h USING (actor_id)
 LEFT JOIN node_definitions n ON n.node_id = h.node_id
@@ -169,22 +188,24 @@ FROM listed LEFT JOIN node_definitions n ON n.node_id = listed.at_node
 ORDER BY job_id, submission_id
 """
 
+# A node id is never used again: a node that died stays dead, whatever the clocks say.
 _NODES = """
 WITH history AS (
-  SELECT node_id, arg_max(state, {'ns': ns, 'dead': state = 'DEAD'}) AS last_state,
+  SELECT node_id, CASE WHEN bool_or(state = 'DEAD') THEN 'DEAD' ELSE arg_max(state, ns) END AS last_state,
     min(ns) FILTER (WHERE state = 'ALIVE') AS alive_ns, min(ns) FILTER (WHERE state = 'DEAD') AS dead_ns,
-    arg_max(death_reason, ns) FILTER (WHERE state = 'DEAD') AS death_reason,
-    arg_max(death_message, ns) FILTER (WHERE state = 'DEAD') AS death_message
+    arg_max({'reason': death_reason, 'message': death_message},
+      {'known': death_reason IS NOT NULL, 'ns': ns, 'reason': death_reason, 'message': death_message})
+      FILTER (WHERE state = 'DEAD') AS death
   FROM node_transitions GROUP BY node_id
 )
 SELECT node_id, d.node_ip, d.hostname, d.node_name, d.instance_id, d.instance_type_name, d.labels, d.resources,
   coalesce(d.is_head, contains(d.labels, '"headgroup"'), false) AS is_head,
   CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'ALIVE') END AS state,
   CASE WHEN h.last_state = 'DEAD' THEN
-    concat_ws(': ', CASE h.death_reason WHEN 'EXPECTED_TERMINATION' THEN 'Expected termination'
+    concat_ws(': ', CASE h.death.reason WHEN 'EXPECTED_TERMINATION' THEN 'Expected termination'
       WHEN 'UNEXPECTED_TERMINATION' THEN 'Unexpected termination'
       WHEN 'AUTOSCALER_DRAIN_PREEMPTED' THEN 'Terminated due to preemption'
-      WHEN 'AUTOSCALER_DRAIN_IDLE' THEN 'Terminated due to idle (no Ray activity)' END, h.death_message)
+      WHEN 'AUTOSCALER_DRAIN_IDLE' THEN 'Terminated due to idle (no Ray activity)' END, h.death.message)
     WHEN {closed} THEN {closing_text} END AS state_message,
   coalesce(d.start_ns, h.alive_ns) // 1000000 AS start_time_ms,
   CASE WHEN {closed} THEN {closing_ns} WHEN h.last_state = 'DEAD' THEN h.dead_ns END // 1000000 AS end_time_ms,

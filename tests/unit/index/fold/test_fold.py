@@ -40,6 +40,7 @@ from support.folding import (
     tables,
     tables_as_of,
 )
+from support.skewed_events import EVENTS as SKEWED
 
 ANOMALIES = f"source <> '' AND kind <> '{GapCode.EVENTS_REPEATED}'"
 """The condition of gaps in objects."""
@@ -60,9 +61,10 @@ def test_order_split_and_repetition_of_events_do_not_matter(
 ) -> None:
     """Events may arrive in any order, in any number of objects, and more than once."""
     whole, pieces = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("pieces")
-    put(whole, 0, as_lines(RECORDED))
+    recorded = RECORDED + SKEWED
+    put(whole, 0, as_lines(recorded))
     rng = random.Random(seed)
-    events = RECORDED + rng.sample(RECORDED, repeated)
+    events = recorded + rng.sample(recorded, repeated)
     rng.shuffle(events)
     for number in range(files):
         put(pieces, number, as_lines(events[number::files]))
@@ -75,7 +77,7 @@ def test_order_split_and_repetition_of_events_do_not_matter(
 def test_extending_an_index_equals_folding_everything(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Only new objects are read."""
     whole, grown = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("grown")
-    events = random.Random(seed).sample(RECORDED, len(RECORDED))
+    events = random.Random(seed).sample(RECORDED + SKEWED, len(RECORDED + SKEWED))
     put(whole, 0, as_lines(events))
     cut = seed % len(events)
     put(grown, 0, as_lines(events[:cut]))

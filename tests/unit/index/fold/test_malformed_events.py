@@ -166,7 +166,7 @@ def test_invalid_value_is_counted_and_left_out(tmp_path: Path) -> None:
     assert rows(tmp_path, manifest, "SELECT state, worker_pid FROM tasks") == [("RUNNING", None)]
     assert rows(tmp_path, manifest, f"SELECT kind, detail FROM gaps WHERE {ANOMALIES} ORDER BY detail") == [
         ("value_invalid", "task_updates.finished_ns"),
-        ("value_invalid", "task_updates.worker_pid"),
+        ("value_invalid", "task_updates.process_pid"),
     ]
 
 

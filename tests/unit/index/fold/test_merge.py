@@ -55,7 +55,7 @@ def test_sql_equals_the_reference(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["task_updates", "submission_jobs", "placement_groups", "workers"])
+@pytest.mark.parametrize("name", TABLES_BY_NAME)
 @LAWS
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_order_repetition_and_grouping_do_not_matter(name: str, data: st.DataObject, seed: int) -> None:
