@@ -24,7 +24,19 @@ class FaultInjector:
         }  # fmt: skip
 
     def inject(self, kind: str, node: ScenarioNode) -> None:
+        """Inject a fault. One that could not be injected is reported with the outcome."""
+        if node.lost:
+            self._skipped.add(f"{kind}: its node was lost before")
+            return
+        before = self._injected()
         self._injections[kind](node)
+        if self._injected() == before:
+            self._skipped.add(f"{kind}: nothing met it")
+
+    def _injected(self) -> int:
+        """Return the number of faults that processes met so far."""
+        disks = sum(sum(node.disk.counts().values()) for node in self._cluster.nodes if node.disk)
+        return self._cluster.outcome.faults.total() + self._store.injected.total() + disks
 
     def _count(self, fault: str) -> None:
         self._cluster.outcome.faults[fault] += 1

@@ -61,6 +61,8 @@ class Outcome:
 
     def line(self) -> str:
         result = "; ".join(self.problems) or "passed"
+        if self.skipped:
+            result += f", skipped: {'; '.join(sorted(self.skipped))}"
         return (
             f"seed {self.schedule.seed}: {result}, in {self.seconds:.1f} s: {self.events} events, "
             f"{self.log_bytes} log bytes ({self.schedule})"

@@ -80,8 +80,7 @@ class Scenario:
             start = time.monotonic()
             for at, kind, number in self._schedule.faults:
                 time.sleep(max(0.0, start + at - time.monotonic()))
-                if not nodes[number].lost:
-                    self._injector.inject(kind, nodes[number])
+                self._injector.inject(kind, nodes[number])
             time.sleep(max(0.3, start + 3.5 - time.monotonic()))
         finally:
             for worker in workers:
@@ -177,7 +176,7 @@ class Scenario:
             served = {(task["task_id"], task["attempt_number"]): task["state"] for task in tasks}
             if len(tasks) != len(served):
                 yield "the server serves attempts twice"
-            if served == {key: value[0] for key, value in expected.items()}:
+            if served == {key: attempt.state for key, attempt in expected.items()}:
                 return
             if time.monotonic() > deadline:
                 yield f"the server serves {len(served)} attempts that differ from the {len(expected)} expected ones"

@@ -9,6 +9,7 @@ from pathlib import Path
 from faults import disk_faults
 from faults.collector_under_test import SESSION, CollectorUnderTest
 from faults.disks import small_disk
+from faults.entity_events import entity_events
 from faults.fault_schedule import FaultSchedule, Outcome
 from faults.history_process import HistoryProcess
 from faults.log_writer import LogWriter
@@ -80,7 +81,7 @@ class SimulatedCluster:
             CollectorUnderTest(*flags, spool=spool, node=name, cluster=self.name, **environment)
         )
         writer = LogWriter(f"logs {seed} {number}", name)
-        poster = Poster(f"posts {seed} {number}", name, collector.port)
+        poster = Poster(f"posts {seed} {number}", name, collector.port, entities=None if number else entity_events)
         writer.move(collector.home / SESSION)
         poster.session = SESSION
         return ScenarioNode(collector, writer, poster, disk, small)

@@ -30,3 +30,5 @@ def test_nothing_is_lost_or_duplicated(scenarios: "dict[int, Future[Outcome]]", 
     assert not outcome.problems, outcome.line()
     assert outcome.events
     assert outcome.log_bytes
+    if outcome.skipped:
+        pytest.skip(f"verified without some faults: {'; '.join(sorted(outcome.skipped))}")

@@ -3,11 +3,15 @@
 import json
 import random
 from collections import Counter
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
+from faults.entity_events import entity_events
+from faults.fault_schedule import FaultSchedule, Outcome
 from faults.log_writer import LogVersion
 from faults.pack_parser import EVENTS, LOG, StoredStream, read_streams
 from faults.verification import (
@@ -19,6 +23,7 @@ from faults.verification import (
     check_whole_files,
     expected_tasks,
 )
+from faults.verified_entities import check_entities, expected_entities
 from faults.workload import task_events
 from rayhistory.collector.logs.pack_series import PackSeries
 from rayhistory.packs.pack_directory import PackDirectory
@@ -106,6 +111,10 @@ def test_missing_or_different_whole_file_is_reported(tmp_path: Path) -> None:
         ("SELECT * FROM tasks OFFSET 1", "are not indexed"),
         ("SELECT * REPLACE ('RUNNING' AS state) FROM tasks", "are indexed wrong"),
         ("SELECT * REPLACE (NULL AS error_message) FROM tasks", "are indexed wrong"),
+        ("SELECT * REPLACE (start_time_ms + 1 AS start_time_ms) FROM tasks", "are indexed wrong"),
+        ("SELECT * REPLACE (end_time_ms + 1 AS end_time_ms) FROM tasks", "are indexed wrong"),
+        ("SELECT * REPLACE (reverse(node_id) AS node_id) FROM tasks", "are indexed wrong"),
+        ("SELECT * REPLACE (reverse(worker_id) AS worker_id) FROM tasks", "are indexed wrong"),
         ("SELECT * REPLACE (attempt_number + 7 AS attempt_number) FROM tasks", "do not exist"),
     ],
 )
@@ -113,19 +122,73 @@ def test_wrong_index_is_reported(tmp_path: Path, change: str, problem: str | Non
     rng = random.Random(1)
     events = [event for _ in range(30) for part in task_events(rng, "s", NODE) for event in part]
     stored = StoredSession(events={event["eventId"]: event for event in events})
-    rows = [(*key, *value) for key, value in expected_tasks(stored).items()]
+    rows = [(*key, *astuple(attempt)) for key, attempt in expected_tasks(stored).items()]
     directory = tmp_path / "ray-history" / "index" / "default" / "c" / "s"
     (directory / "1-x").mkdir(parents=True)
-    (directory / "manifest-1.json").write_text(json.dumps({"build": "1-x"}))
+    (directory / "manifest-1.json").write_text(json.dumps({"build": "1-x", "last_ns": 1}))
     with duckdb.connect() as database:
         database.execute(
             "CREATE TABLE tasks (task_id TEXT, attempt_number INT, state TEXT, name TEXT, error_message TEXT, "
-            "closed_by_history BOOLEAN)"
+            "closed_by_history BOOLEAN, node_id TEXT, worker_id TEXT, start_time_ms BIGINT, end_time_ms BIGINT)"
         )
-        database.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)", rows)
+        database.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         database.execute(f"COPY ({change}) TO '{directory}/1-x/tasks.0.parquet'")
+    write_entities(directory / "1-x", [])
     found = list(check_index(tmp_path, "c", "s", stored))
     assert not found if problem is None else any(problem in each for each in found)
+
+
+def write_entities(build: Path, events: list[dict[str, Any]], change: dict[str, str] | None = None) -> None:
+    """Write the tables that the verification expects for these events, with a wrong value for some columns."""
+    with duckdb.connect() as database:
+        for name, rows in expected_entities(events).items():
+            types = COLUMNS[name].split(", ")
+            columns = [each.split()[0] for each in types]
+            database.execute(f"CREATE TABLE {name} ({COLUMNS[name]})")
+            for key, row in rows.items():
+                values = [key, *row]
+                if name == "actors" and row[2] is not None:
+                    values[3] = json.dumps({"actor_died_error_context": {"error_message": row[2]}})
+                database.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(values))})", values)
+            wrong = ", ".join(f"{(change or {}).get(f'{name}.{column}', column)} AS {column}" for column in columns)
+            database.execute(f"COPY (SELECT {wrong} FROM {name}) TO '{build}/{name}.0.parquet'")
+
+
+COLUMNS = {
+    "nodes": "node_id TEXT, closed_by_history BOOLEAN, start_time_ms BIGINT, end_time_ms BIGINT, state_message TEXT",
+    "jobs": "job_id TEXT, closed_by_history BOOLEAN, start_time BIGINT, end_time BIGINT",
+    "workers": "worker_id TEXT, closed_by_history BOOLEAN, start_time_ms BIGINT, end_time_ms BIGINT, exit_type TEXT, "
+    "node_id TEXT",
+    "actors": "actor_id TEXT, closed_by_history BOOLEAN, end_time_ms BIGINT, death_cause TEXT, num_restarts BIGINT, "
+    "node_id TEXT, worker_id TEXT, pid BIGINT, state TEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, None),
+        ({"nodes.closed_by_history": "true"}, "nodes are indexed wrong"),
+        ({"nodes.end_time_ms": "end_time_ms + 1"}, "nodes are indexed wrong"),
+        ({"jobs.start_time": "start_time + 1"}, "jobs are indexed wrong"),
+        ({"workers.node_id": "reverse(node_id)"}, "workers are indexed wrong"),
+        ({"actors.num_restarts": "num_restarts + 1"}, "actors are indexed wrong"),
+        ({"actors.worker_id": "reverse(worker_id)"}, "actors are indexed wrong"),
+        ({"actors.end_time_ms": "end_time_ms - 1"}, "actors are indexed wrong"),
+        ({"actors.actor_id": "'other'"}, "actors are indexed"),
+    ],
+)
+def test_wrong_entities_are_reported(tmp_path: Path, change: dict[str, str], problem: str | None) -> None:
+    rng = random.Random(1)
+    events = [event for _ in range(60) for event in entity_events(rng, "s")]
+    write_entities(tmp_path, events, change)
+    found = list(check_entities(tmp_path, events))
+    assert not found if problem is None else any(problem in each for each in found)
+
+
+def test_fault_that_was_not_injected_shows_in_the_outcome() -> None:
+    outcome = Outcome(FaultSchedule.from_seed(1), skipped={"full disk: cannot mount a small file system here"})
+    assert "passed, skipped: full disk" in outcome.line()
 
 
 def test_pack_parser_reads_packs_of_the_collector(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 Shares no code with the project. Objects are read with gzip and JSON, packs by `pack_parser`, indexes with DuckDB.
 """
 
-import base64
 import gzip
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,27 @@ import duckdb
 
 from faults.log_writer import LogVersion
 from faults.pack_parser import EVENTS, LOG, StoredStream, read_streams
+from faults.verified_entities import check_entities, from_base64, to_ms
 from faults.workload import STATES
 
-TaskStates = dict[tuple[str, int], tuple[str, str | None, str | None, bool]]
-"""State, name, error, and whether the state was inferred at session end, by task id and attempt."""
+
+@dataclass(frozen=True)
+class ExpectedAttempt:
+    state: str
+    name: str | None
+    error: str | None
+    inferred: bool
+    """The state was inferred at session end."""
+    node: str | None
+    worker: str | None
+    start_ms: int | None
+    end_ms: int | None
+    """None if it was inferred."""
+
+
+TaskStates = dict[tuple[str, int], ExpectedAttempt]
+"""By task id and attempt."""
+MAX_CLOCK_SKEW_S = 600
 EVENT_FILE = re.compile(r"/([^/]+)/(?:node_events|job_events/[^/]+)/[^/]+\.jsonl(\.gz)?$")
 
 
@@ -145,27 +162,39 @@ def check_whole_files(store: Path, cluster: str, session: str, node: str, files:
 
 def expected_tasks(stored: StoredSession) -> TaskStates:
     """Derive the final state of every task attempt from its events, in any order."""
-    reached: dict[tuple[str, int], int] = {}
-    names: dict[tuple[str, int], str] = {}
-    errors: dict[tuple[str, int], str] = {}
+    reports: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for event in stored.events.values():
-        nested = event.get("taskDefinitionEvent") or event["taskLifecycleEvent"]
-        key = (base64.b64decode(nested["taskId"]).hex(), nested.get("taskAttempt", 0))
-        states = [STATES.index(each["state"]) for each in nested.get("stateTransitions", ())]
-        reached[key] = max([reached.get(key, -1), *states])
-        if "taskName" in nested:
-            names[key] = nested["taskName"]
-        if "rayErrorInfo" in nested:
-            errors[key] = nested["rayErrorInfo"]["errorMessage"]
-    return {
-        key: (
-            STATES[highest] if highest >= STATES.index("FINISHED") else "FAILED",
-            names.get(key),
-            errors.get(key),
-            highest < STATES.index("FINISHED"),
-        )
-        for key, highest in reached.items()
-    }
+        if nested := event.get("taskDefinitionEvent") or event.get("taskLifecycleEvent"):
+            key = (from_base64(nested["taskId"]), nested.get("taskAttempt", 0))
+            reports.setdefault(key, []).append({**nested, "sent": event["timestamp"]})
+    return {key: _expected_attempt(found) for key, found in reports.items()}
+
+
+def _expected_attempt(reports: list[dict[str, Any]]) -> "ExpectedAttempt":
+    times: dict[str, list[int]] = {}
+    for report in reports:
+        for change in report.get("stateTransitions", ()):
+            times.setdefault(change["state"], []).append(to_ms(change["timestamp"]))
+    highest = max((STATES.index(state) for state in times), default=-1)
+    inferred = highest < STATES.index("FINISHED")
+    placed = max((report for report in reports if "workerId" in report), key=_placed_at, default={})
+    end = times.get("FAILED") or times.get("FINISHED") or [None]
+    return ExpectedAttempt(
+        state="FAILED" if inferred else STATES[highest],
+        name=next((report["taskName"] for report in reports if "taskName" in report), None),
+        error=next((report["rayErrorInfo"]["errorMessage"] for report in reports if "rayErrorInfo" in report), None),
+        inferred=inferred,
+        node=from_base64(placed["nodeId"]) if placed else None,
+        worker=from_base64(placed["workerId"]) if placed else None,
+        start_ms=min(times["RUNNING"]) if "RUNNING" in times else None,
+        end_ms=None if inferred else min(end),  # type: ignore[type-var]
+    )
+
+
+def _placed_at(report: dict[str, Any]) -> str:
+    """Return when the owner submitted the attempt to that worker; times are texts that sort."""
+    submitted = [c["timestamp"] for c in report["stateTransitions"] if c["state"] == "SUBMITTED_TO_WORKER"]
+    return min(submitted, default=report["sent"])
 
 
 def check_index(store: Path, cluster: str, session: str, stored: StoredSession) -> Iterator[str]:
@@ -177,10 +206,13 @@ def check_index(store: Path, cluster: str, session: str, stored: StoredSession) 
         return
     manifest = json.loads(generations[-1].read_bytes())
     files = directory / manifest["build"] / "tasks.*.parquet"
-    columns = "task_id, attempt_number, state, name, error_message, closed_by_history"
+    columns = "state, name, error_message, closed_by_history, node_id, worker_id, start_time_ms, end_time_ms"
     with duckdb.connect() as database:
-        rows = database.execute(f"SELECT {columns} FROM read_parquet('{files}')").fetchall()
-    indexed = {(row[0], row[1]): tuple(row[2:]) for row in rows}
+        rows = database.execute(f"SELECT task_id, attempt_number, {columns} FROM read_parquet('{files}')").fetchall()
+    indexed = {(row[0], row[1]): ExpectedAttempt(*row[2:]) for row in rows}
+    yield from check_entities(directory / manifest["build"], stored.events.values())
+    if (manifest["last_ns"] or 0) > (time.time() + MAX_CLOCK_SKEW_S) * 1e9:
+        yield "the session's last sign of life is in the future"
     if len(rows) != len(indexed):
         yield f"{len(rows) - len(indexed)} attempts are indexed twice"
     if missing := expected.keys() - indexed.keys():
@@ -192,12 +224,10 @@ def check_index(store: Path, cluster: str, session: str, stored: StoredSession) 
         yield f"{len(wrong)} attempts are indexed wrong, as {indexed[wrong[0]]} instead of {expected[wrong[0]]}"
 
 
-def _matches(expected: tuple[Any, ...], indexed: tuple[Any, ...]) -> bool:
-    """Compare two attempts, except the error text of a state that was inferred at session end."""
-    state, name, error, inferred = expected
-    return (
-        indexed[0] == state
-        and (indexed[1] == name or name is None)
-        and bool(indexed[3]) == inferred
-        and (inferred or indexed[2] == error)
+def _matches(expected: ExpectedAttempt, indexed: ExpectedAttempt) -> bool:
+    """Compare two attempts, except what a state that was inferred at session end has instead of an event's."""
+    if expected.inferred:
+        indexed = replace(indexed, error=expected.error, end_ms=None)
+    return replace(indexed, name=expected.name or indexed.name, inferred=bool(indexed.inferred)) == replace(
+        expected, name=expected.name or indexed.name
     )
