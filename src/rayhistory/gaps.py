@@ -49,6 +49,8 @@ class GapCode(StrEnum):
     DASHBOARD_LIST_INCOMPLETE = "dashboard_list_incomplete"
 
     TASK_WITHOUT_DEFINITION = "task_without_definition"
+    TASK_WITHOUT_EXECUTION = "task_without_execution"
+    TABLE_EMPTY = "table_empty"
     TASK_CLOCK_SKEW = "task_clock_skew"
     TASK_OPEN_AT_SESSION_END = "task_open_at_session_end"
     ACTOR_OPEN_AT_SESSION_END = "actor_open_at_session_end"
@@ -348,6 +350,23 @@ _KINDS: dict[str, GapKind] = {
             "Only the worker's half of the task was recorded. The process that submitted it started without the "
             "settings that make Ray export events, or was killed before it sent them.",
             "Set the variables that `rayhistory env` prints on the nodes and in the driver's environment.",
+        ),
+        GapKind(
+            GapCode.TASK_WITHOUT_EXECUTION,
+            "1 task has no start, process or log range: its worker ended before it sent them",
+            "{count} tasks have no start, process or log range: their workers ended before they sent them",
+            "Only the owner's half of the task was recorded. A worker sends its events every second; one that is "
+            "killed, such as that of an actor whose owner exits, loses its last ones.",
+            "Let actors exit by themselves (`ray.actor.exit_actor()`) instead of killing them.",
+        ),
+        GapKind(
+            GapCode.TABLE_EMPTY,
+            "1 table is empty: nothing about it was recorded",
+            "{count} tables are empty: nothing about them was recorded",
+            "Every cluster has a node, and every job has tasks. The session has no events or export files about them; "
+            "logs and dashboard responses may be there.",
+            "Run a collector with the variables that `rayhistory env` prints. For `rayhistory import-dir`, set "
+            "RAY_enable_export_api_write=1 before Ray starts.",
         ),
         GapKind(
             GapCode.TASK_CLOCK_SKEW,

@@ -95,6 +95,8 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
         )
         for name in names:
             files.setdefault(name, []).append(table_path(scratch, name, partition))
+    if closing:
+        _add_empty_table_gaps(database, files)
     write_final_tables(database, scratch, closing, files)
     return _summarize(database, files)
 
@@ -227,6 +229,20 @@ def _add_seal_gaps(database: Database, seals: list[NodeSeal]) -> None:
             _add_gap(database, GapCode.EVENTS_DROPPED, seal.dropped, source=node)
         if seal.late:
             _add_gap(database, GapCode.EVENTS_LATE, seal.late, detail=node)
+
+
+def _add_empty_table_gaps(database: Database, files: Files) -> None:
+    """Add tables that a cluster cannot have left empty: it has a node, and where there is a job there are tasks."""
+    counts = {
+        name: _scalar(database, f"SELECT count(*) FROM {parquet(files[name])}")
+        for name in ("nodes", "jobs", "tasks", "actors")
+    }
+    if counts["nodes"]:
+        del counts["actors"]
+        if not (counts["jobs"] or counts["tasks"]):
+            return  # no job ran
+    for name in (name for name, count in counts.items() if not count):
+        _add_gap(database, GapCode.TABLE_EMPTY, 1, detail=name)
 
 
 def _delete_gaps(database: Database, sources: set[str]) -> None:

@@ -63,8 +63,9 @@ WITH orphans AS (
   LEFT JOIN workers w ON w.worker_id = j.worker_id AND (w.dead_ns IS NOT NULL OR w.end_ms IS NOT NULL)
   LEFT JOIN driver_jobs b ON b.job_id = j.job_id AND b.finished_ns IS NOT NULL
 ), finished AS (
+  -- How a driver ended is the state of its job.
   SELECT *, CASE WHEN closed_by IS NOT NULL THEN open_end_ns END AS closed_ns,
-    CASE WHEN closed_by IS NOT NULL THEN 'FAILED'
+    CASE WHEN closed_by IS NOT NULL THEN if(type = 'DRIVER_TASK', 'FINISHED', 'FAILED')
 {_STATE_CASE}
       ELSE 'NIL' END AS state
   FROM closings
@@ -315,6 +316,12 @@ def task_list_sql(tasks: str) -> str:
 
 GAP_CONDITIONS = {
     GapCode.TASK_WITHOUT_DEFINITION: ("tasks", "NOT defined"),
+    GapCode.TASK_WITHOUT_EXECUTION: (
+        "tasks",
+        "type <> 'DRIVER_TASK' AND running_ns IS NULL AND pending_actor_task_args_fetch_ns IS NULL AND "
+        "pending_actor_task_ordering_or_concurrency_ns IS NULL AND "
+        "(finished_ns IS NOT NULL OR (failed_ns IS NOT NULL AND submitted_to_worker_ns IS NOT NULL))",
+    ),
     GapCode.TASK_CLOCK_SKEW: (
         "tasks",
         "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "

@@ -93,7 +93,7 @@ def _task_events(row: Row) -> list[Row]:
         if row[column] is not None
     ]
     if row["closed_ns"] is not None:
-        events.append({"state": "FAILED", "created_ms": float(row["closed_ns"] // 1_000_000)})
+        events.append({"state": row["state"], "created_ms": float(row["closed_ns"] // 1_000_000)})
     return events
 
 

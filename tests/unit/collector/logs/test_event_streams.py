@@ -26,7 +26,18 @@ from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout
 from rayhistory.sessions.records import NodeSeal
 from rayhistory.storage import Store, open_store
-from support.folding import NODE, RECORDED, REF, as_lines, fold_session, put, rows, settings_for, tables
+from support.folding import (
+    NODE,
+    RECORDED,
+    RECORDED_LOSSES,
+    REF,
+    as_lines,
+    fold_session,
+    put,
+    rows,
+    settings_for,
+    tables,
+)
 
 LAYOUT = Layout()
 PREFIX = LAYOUT.node_packs_prefix(REF, NODE)
@@ -308,4 +319,4 @@ def test_late_events_are_reported_and_do_not_count_as_lost(tmp_path: Path) -> No
     manifest = fold_session(tmp_path)
     gaps = rows(tmp_path, manifest, "SELECT source, detail, count FROM gaps WHERE kind = 'events_late'")
     assert gaps == [("", f"node {NODE}", 3)]
-    assert manifest.counts.gaps == 2, "the other gap is tasks without a definition"
+    assert manifest.counts.gaps == RECORDED_LOSSES
