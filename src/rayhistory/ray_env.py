@@ -80,6 +80,12 @@ def exposable_event_types(version: Version) -> str:
     return ",".join(name for name, (since, until) in _EVENT_TYPES.items() if since <= version < until)
 
 
+def known_version(text: str | None) -> Version | None:
+    """Return major and minor of the version that a cluster reported; None if it reported none."""
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text or "", re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def parse_version(text: str) -> Version:
     """Return major and minor of a Ray version, such as `2.60`, `2.60.0rc1`, `v2.54.1` or `3.0.0.dev0`."""
     match = _VERSION.fullmatch(text.strip())

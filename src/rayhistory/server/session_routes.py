@@ -9,6 +9,7 @@ from rayhistory.server.history_api import (
     prometheus,
     session_gaps,
     table_rows,
+    task_output,
 )
 from rayhistory.server.ray_api import (
     actors,
@@ -37,5 +38,6 @@ SESSION_ROUTES: list[BaseRoute] = [
     *prometheus.ROUTES,
     *session_gaps.ROUTES,
     *table_rows.ROUTES,
+    *task_output.ROUTES,
     *state.ROUTES,
 ]

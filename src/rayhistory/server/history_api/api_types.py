@@ -81,6 +81,18 @@ class MetricPoints(Struct):
     files_damaged: int
 
 
+class TaskOutputPlace(Struct):
+    """Files and byte ranges of a task's output, as in `task_log_info` of Ray's API."""
+
+    task_id: str
+    attempt_number: int
+    node_id: str | None
+    task_log_info: Annotated[dict[str, str | int] | None, Meta(description="null if it is not known")]
+    inferred: Annotated[
+        list[str], Meta(description="fields that Ray did not export, and that were inferred from the log files")
+    ]
+
+
 class ClusterSummary(Struct):
     namespace: str
     cluster: str

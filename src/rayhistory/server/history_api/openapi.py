@@ -19,6 +19,7 @@ from rayhistory.server.history_api.api_types import (
     SessionGaps,
     SessionList,
     TableRows,
+    TaskOutputPlace,
 )
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
@@ -110,6 +111,14 @@ SESSION_ENDPOINTS = {
     ),
     f"{HISTORY_API}overview": Endpoint(
         "Start, end and state of the session, and when something failed: at most 200 markers.", (SessionOverview,)
+    ),
+    f"{HISTORY_API}task_log_info": Endpoint(
+        "The place of a task's output in the log files, and which parts of it were inferred.",
+        (TaskOutputPlace,),
+        (
+            _query("task_id", "the task's id") | {"required": True},
+            _query("attempt", "number of the attempt (default: the last)", type="integer", minimum=0),
+        ),
     ),
     f"{HISTORY_API}dashboards": Endpoint(
         "Installed versions of Ray's dashboard, and the one that is shown.",

@@ -13,14 +13,13 @@ import msgspec
 from rayhistory.errors import LogNotFound
 from rayhistory.index.query.query import Filter, Row
 from rayhistory.server.logs.source import OLD_LOGS_DIR, LogSource, StoredLogFile, find_file
-from rayhistory.server.ray_api.state_rows import task_log_info
+from rayhistory.server.logs.task_log_info import WORKER_OUTPUT, infer_log_info, task_log_info
 from rayhistory.server.view import SessionView
 
 OUT, ERR = "out", "err"
 
 _NODE_ID = re.compile(r"[0-9a-f]{56}")
 _LOGS_DIR = re.compile(r".*?/session_[^/]+/logs/|.*?/logs/")
-_WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
 _MAX_ROTATIONS = 32
 _MAX_TRANSITIONS = 10_000
 _COMPARE_BYTES = 64 << 10
@@ -153,6 +152,7 @@ async def _task_log(view: SessionView, query: LogQuery, task_id: str) -> LogRang
 
 
 async def _attempt_log(view: SessionView, query: LogQuery, task: Row) -> LogRange:
+    await infer_log_info(view, [task])
     reported = _task_range(query, task)
     path = relative_log_path(reported.path)
     files = {file.path: file for file in await view.logs.files(reported.node)}
@@ -236,12 +236,12 @@ def _candidate_names(path: str) -> Iterable[str]:
 
 def _worker_outputs(files: list[StoredLogFile], suffix: str) -> list[StoredLogFile]:
     """Return the output files of workers, those in the directory of old logs last."""
-    found = [file for file in files if (match := _WORKER_OUTPUT.fullmatch(file.path)) and match[4] == suffix]
+    found = [file for file in files if (match := WORKER_OUTPUT.fullmatch(file.path)) and match[4] == suffix]
     return sorted(found, key=lambda file: (file.path.startswith(OLD_LOGS_DIR), file.path))
 
 
 def _worker_field(file: StoredLogFile, number: int) -> str:
-    match = _WORKER_OUTPUT.fullmatch(file.path)
+    match = WORKER_OUTPUT.fullmatch(file.path)
     return match[number] if match else ""
 
 

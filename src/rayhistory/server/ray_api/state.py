@@ -15,6 +15,7 @@ from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import state_response
 from rayhistory.server.http.session_handlers import end_open_rows_for_browsers, view_route
+from rayhistory.server.logs.task_log_info import infer_log_info
 from rayhistory.server.ray_api import state_rows, state_schema
 from rayhistory.server.ray_api.job_details import JOBS_ORDER, job_details
 from rayhistory.server.ray_api.state_options import ListOptions, index_filters, parse_list_options
@@ -46,6 +47,7 @@ async def _encode_plain(rows: list[Row]) -> AsyncIterator[bytes]:
 
 async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> AsyncIterator[bytes]:
     end_open_rows_for_browsers(request, view, rows, "start_time_ms", "end_time_ms")
+    await infer_log_info(view, rows)
     async for group, profiles in with_profiles(view, rows):
         yield await asyncio.to_thread(_encode_details, group, state_rows.by_attempt(profiles), is_browser(request))
 

@@ -12,6 +12,7 @@ from rayhistory.events.profile_spans import read_spans
 from rayhistory.index.manifest import Nanoseconds
 from rayhistory.index.query.query import Row
 from rayhistory.server.http.responses import strip_ansi
+from rayhistory.server.logs.task_log_info import task_log_info
 from rayhistory.server.ray_api.state_schema import (
     ACTOR_STATES,
     EXIT_TYPES,
@@ -25,7 +26,6 @@ from rayhistory.server.ray_api.state_schema import (
 from rayhistory.server.untrusted_json import decode_json
 
 _STATE_COLUMNS = tuple((state, state_column(state)) for state in TASK_STATES)
-_LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 _MAX_TIMESTAMP_S = 253_402_300_799  # the end of the year 9999
 _NO_EXTRA_DATA: Row = {}
 _RUNTIME_ENV_CONFIG = {"setup_timeout_seconds": 600, "eager_install": True, "log_files": []}
@@ -95,13 +95,6 @@ def _task_events(row: Row) -> list[Row]:
     if row["closed_ns"] is not None:
         events.append({"state": row["state"], "created_ms": float(row["closed_ns"] // 1_000_000)})
     return events
-
-
-def task_log_info(row: Row) -> Row | None:
-    """Return the location of a task's output, without unknown fields; None if no file is known."""
-    if row["stdout_file"] is None and row["stderr_file"] is None:
-        return None
-    return {name: row[name] for name in _LOG_FIELDS if row[name] is not None}
 
 
 class _Span(msgspec.Struct, rename="camel", gc=False):

@@ -1,7 +1,6 @@
 """Ray's summaries: counts of tasks, actors and objects by name and state, or by lineage."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +12,7 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import UsageError
 from rayhistory.index.query.lineage import read_lineage
 from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.ray_env import known_version
 from rayhistory.server.http.response_cache import response_cache_of
 from rayhistory.server.http.responses import state_response
 from rayhistory.server.http.session_handlers import view_route
@@ -75,8 +75,8 @@ async def _by_name(view: SessionView, state_filters: tuple[StateFilter, ...], fi
 
 def _grouped_by_function(ray_version: str | None) -> bool:
     """Return True for Ray up to 2.56, which grouped tasks by function and not by name."""
-    version = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", ray_version or "", re.ASCII)
-    return version is not None and (int(version[1]), int(version[2])) < (2, 57)
+    version = known_version(ray_version)
+    return version is not None and version < (2, 57)
 
 
 async def _by_lineage(

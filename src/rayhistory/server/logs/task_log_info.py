@@ -1,0 +1,157 @@
+"""The place of a task's output in its worker's log files: as Ray exported it, or inferred.
+
+Before 2.54 Ray exported nothing about it, and until 2.57 only the end for tasks shorter than a second. The rest follows
+from the worker's files: their names hold the ids of worker and job, and the worker writes a marker before each task.
+Tables keep only what Ray exported; what is inferred here is served by Ray's API, and named by ours.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from rayhistory.index.query.query import Filter, Row
+from rayhistory.ray_env import known_version
+from rayhistory.server.logs.source import LogSource, StoredLogFile
+from rayhistory.server.logs.worker_markers import MAX_MARKER_BYTES, Marker, TaskOutput, find_markers, infer_ranges
+from rayhistory.server.untrusted_json import dicts_in, nested_dict
+from rayhistory.server.view import SessionView
+
+LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
+WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
+MAX_SCAN_BYTES = 64 << 20
+"""Bytes of log files that are read for one response, at most. A long list may remain without inferred ranges."""
+
+_WHOLE_SINCE = (2, 58)
+_MAX_TASKS = 20_000
+"""Tasks of the same workers that are read for one response, at most."""
+_BLOCK_BYTES = 1 << 20
+_NODES_URI = "/nodes?view=summary"
+_COLUMNS = (
+    "task_id", "attempt_number", "name", "type", "state", "error_type", "node_id", "worker_id", "running_ns",
+    "finished_ns", "failed_ns", "closed_ns", *LOG_FIELDS,
+)  # fmt: skip
+_LOST_WORKER = {"WORKER_DIED", "NODE_DIED", "OUT_OF_MEMORY", "ACTOR_DIED"}
+"""Errors of tasks that ended with their worker, which then recorded no end of their output."""
+
+TaskKey = tuple[str, int]
+Worker = tuple[str, str]
+
+
+def task_log_info(row: Row) -> Row | None:
+    """Return the location of a task's output, without unknown fields; None if no file is known."""
+    if row["stdout_file"] is None and row["stderr_file"] is None:
+        return None
+    return {name: row[name] for name in LOG_FIELDS if row[name] is not None}
+
+
+async def infer_log_info(view: SessionView, rows: Iterable[Row]) -> dict[TaskKey, list[str]]:
+    """Fill in the log fields that Ray did not export, where they can be inferred; return their names by attempt."""
+    version = known_version(view.index.manifest.ray_version)
+    if version is not None and version >= _WHOLE_SINCE:
+        return {}
+    wanted = {_key(row): row for row in rows if _is_incomplete(row)}
+    workers = sorted({(row["node_id"], row["worker_id"]) for row in wanted.values()})
+    if not workers:
+        return {}
+    tasks = await view.rows(
+        "tasks",
+        Filter("worker_id", "in", tuple({worker for _, worker in workers})),
+        columns=_COLUMNS, sort=("running_ns",), limit=_MAX_TASKS + 1,
+    )  # fmt: skip
+    if len(tasks) > _MAX_TASKS:
+        return {}
+    by_worker: defaultdict[Worker, list[Row]] = defaultdict(list)
+    for task in tasks:
+        if task["running_ns"] is not None:
+            by_worker[task["node_id"], task["worker_id"]].append(task)
+    return await _infer(view, wanted, {worker: by_worker[worker] for worker in workers})
+
+
+def _key(row: Row) -> TaskKey:
+    return row["task_id"], row["attempt_number"]
+
+
+def _is_incomplete(row: Row) -> bool:
+    """Return True if the task has run, and where its output starts or ends is not known."""
+    if row["running_ns"] is None or not row["node_id"] or not row["worker_id"]:
+        return False
+    if row["type"] != "NORMAL_TASK" and row["stdout_end"] is None:
+        return False  # Ray does not record the output of an actor's tasks, unless configured to
+    known = [row[name] is not None for name in LOG_FIELDS]
+    return not all(known) and (not all(known[:2]) or row["stdout_start"] is None or _has_ended(row))
+
+
+def _has_ended(row: Row) -> bool:
+    return row["finished_ns"] is not None or row["failed_ns"] is not None
+
+
+async def _infer(
+    view: SessionView, wanted: dict[TaskKey, Row], tasks: dict[Worker, list[Row]]
+) -> dict[TaskKey, list[str]]:
+    inferred: defaultdict[TaskKey, list[str]] = defaultdict(list)
+    directory = await _logs_directory(view)
+    budget = MAX_SCAN_BYTES
+    files = {node: await _worker_files(view.logs, node) for node in {node for node, _ in tasks}}
+    for (node, worker), of_worker in tasks.items():
+        for suffix, file in files[node].get(worker, {}).items():
+            if file.size > budget:
+                continue
+            budget -= file.size
+            markers = await _read_markers(view.logs, node, file)
+            outputs = [_output(task, f"std{suffix}") for task in of_worker]
+            for task, found in zip(of_worker, infer_ranges(outputs, markers, file.size), strict=True):
+                row = wanted.get(_key(task))
+                if row is None or found is None:
+                    continue
+                values = (f"{directory}/{file.path.rpartition('/')[2]}", *found)
+                for name, value in zip(
+                    (f"std{suffix}_{field}" for field in ("file", "start", "end")), values, strict=True
+                ):
+                    if row[name] is None and value is not None:
+                        row[name] = value
+                        inferred[_key(task)].append(name)
+    return dict(inferred)
+
+
+def _output(task: Row, stream: str) -> TaskOutput:
+    return TaskOutput(
+        marker_name=TaskOutput.marker(task["name"] or "") if task["type"] == "NORMAL_TASK" else None,
+        start=task[f"{stream}_start"],
+        end=task[f"{stream}_end"],
+        has_ended=_has_ended(task),
+        ended_by_worker=task["closed_ns"] is None and task["error_type"] not in _LOST_WORKER,
+    )
+
+
+async def _worker_files(logs: LogSource, node: str) -> dict[str, dict[str, StoredLogFile]]:
+    """Return the output files of a node's workers, by worker and suffix."""
+    found: defaultdict[str, dict[str, StoredLogFile]] = defaultdict(dict)
+    for file in await logs.files(node):
+        if match := WORKER_OUTPUT.fullmatch(file.path):
+            found[match[1]][match[4]] = file
+    return found
+
+
+async def _read_markers(logs: LogSource, node: str, file: StoredLogFile) -> list[Marker]:
+    """Return all markers of a file, read in blocks that overlap by a marker."""
+    markers: dict[int, Marker] = {}
+    for start in range(0, file.size, _BLOCK_BYTES):
+        begin = max(0, start - MAX_MARKER_BYTES)
+        block = await logs.read(node, file.path, begin, min(start + _BLOCK_BYTES, file.size))
+        for marker in await asyncio.to_thread(find_markers, block, begin):
+            markers.setdefault(marker.begin, marker)
+    return [marker for _, marker in sorted(markers.items())]
+
+
+async def _logs_directory(view: SessionView) -> str:
+    """Return the directory of Ray's logs on the nodes, from a path in it that Ray reported, else Ray's default."""
+    reported = await view.rows("tasks", Filter("stdout_file", "prefix", "/"), columns=("stdout_file",), limit=1)
+    if reported:
+        return str(reported[0]["stdout_file"]).rpartition("/")[0]
+    nodes = nested_dict(await view.dashboard_response(_NODES_URI), "data").get("summary")
+    for node in dicts_in(nodes):
+        session = nested_dict(node, "raylet").get("sessionDir")
+        if isinstance(session, str) and session.startswith("/"):
+            return f"{session}/logs"
+    return f"/tmp/ray/{view.ref.session}/logs"  # noqa: S108

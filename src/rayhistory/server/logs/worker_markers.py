@@ -1,0 +1,138 @@
+"""The marker lines that Ray's workers write into their output, and the ranges of tasks that follow from them.
+
+Before each task a worker writes `:task_name:<name>` into both of its files, and `:actor_name:<class>` when it becomes
+an actor. The output of a task begins behind its marker and ends before the next one. Pure functions, without files.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+_MARKER = re.compile(rb":(task|actor)_name:([^\n]{0,1024})\n")
+MAX_MARKER_BYTES = 1100
+
+
+class Marker(msgspec.Struct, frozen=True):
+    begin: int
+    end: int
+    task_name: str | None
+    """None for the marker of an actor."""
+    at_line_start: bool
+
+
+class TaskOutput(msgspec.Struct, frozen=True):
+    """What is known about the output of one task in one file of its worker."""
+
+    marker_name: str | None
+    """None for a task of an actor, which has no marker."""
+    start: int | None = None
+    end: int | None = None
+    has_ended: bool = True
+    """The task has ended."""
+    ended_by_worker: bool = True
+    """The worker survived the task, so that it has recorded an end."""
+
+    @staticmethod
+    def marker(task_name: str) -> str:
+        """Return the name that the task's marker has."""
+        return task_name.replace("()", "")
+
+
+Range = tuple[int, int | None]
+"""Start and end; without an end, the output goes on to the end of the file."""
+
+
+def find_markers(block: bytes, offset: int) -> list[Marker]:
+    """Return the markers in a block that begins at `offset` of its file."""
+    return [
+        Marker(
+            begin=offset + match.start(),
+            end=offset + match.end(),
+            task_name=match[2].decode(errors="replace") if match[1] == b"task" else None,
+            at_line_start=match.start() == 0 or block[match.start() - 1] == ord("\n"),
+        )
+        for match in _MARKER.finditer(block)
+    ]
+
+
+def infer_ranges(outputs: Sequence[TaskOutput], markers: Sequence[Marker], size: int) -> list[Range | None]:
+    """Return the range of each task; None if it does not follow from the markers with certainty.
+
+    `outputs` are all known tasks of one worker, in the order in which they ran. Tasks have their markers in the same
+    order, but some tasks may be unknown. So each task gets the first possible marker and the last possible one; if
+    these are the same, there is no other.
+    """
+    names = {output.marker_name for output in outputs}
+    # Output without a newline at its end precedes a marker on its line; other text that looks like one is output.
+    markers = [marker for marker in markers if marker.at_line_start or marker.task_name in names]
+    matcher = _Matcher(markers)
+    ranges: list[Range | None] = []
+    last_end = 0
+    for output, first, last in zip(outputs, matcher.first(outputs), matcher.last(outputs), strict=True):
+        found: Range | None = None
+        if output.marker_name is None:
+            found = matcher.actor_task_range(output, last_end)
+        elif first is not None and first == last:
+            found = markers[first].end, _end(output, markers[first + 1 : first + 2], size)
+        ranges.append(found)
+        last_end = max(last_end, (found and found[1]) or output.end or 0)
+    return ranges
+
+
+class _Matcher:
+    def __init__(self, markers: Sequence[Marker]) -> None:
+        self._markers = markers
+        self._ends = [marker.end for marker in markers]
+        self._by_name: dict[str | None, list[int]] = {}
+        for number, marker in enumerate(markers):
+            self._by_name.setdefault(marker.task_name, []).append(number)
+
+    def first(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
+        """Return the first marker that each task can have, after those of the tasks before it."""
+        chosen: list[int | None] = []
+        low = 0
+        for output in outputs:
+            numbers = self._candidates(output)
+            position = bisect_left(numbers, low)
+            chosen.append(numbers[position] if position < len(numbers) else None)
+            low = low if chosen[-1] is None else chosen[-1] + 1
+        return chosen
+
+    def last(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
+        """Return the last marker that each task can have, before those of the tasks after it."""
+        chosen: list[int | None] = []
+        high = len(self._markers)
+        for output in reversed(outputs):
+            numbers = self._candidates(output)
+            position = bisect_left(numbers, high) - 1
+            chosen.append(numbers[position] if position >= 0 else None)
+            high = high if chosen[-1] is None else chosen[-1]
+        return chosen[::-1]
+
+    def _candidates(self, output: TaskOutput) -> Sequence[int]:
+        """Return the numbers of the markers that the task can have. A known start or end leaves at most one."""
+        if output.marker_name is None:
+            return ()
+        known = output.start if output.start is not None else output.end
+        if known is None:
+            return self._by_name.get(output.marker_name, ())
+        number = bisect_right(self._ends, known) - 1
+        is_its_own = number >= 0 and self._markers[number].task_name == output.marker_name
+        return (number,) if is_its_own and output.start in (None, self._ends[number]) else ()
+
+    def actor_task_range(self, output: TaskOutput, last_end: int) -> Range | None:
+        """Return the range of an actor's task with a known end: it starts where the task before it ended."""
+        if output.end is None or last_end > output.end:
+            return None
+        number = bisect_right(self._ends, output.end) - 1
+        return (max(last_end, self._ends[number]), output.end) if number >= 0 else None
+
+
+def _end(output: TaskOutput, following: Sequence[Marker], size: int) -> int | None:
+    if output.end is not None or not output.has_ended:
+        return output.end
+    if following:
+        return following[0].begin
+    return size if output.ended_by_worker else None
