@@ -348,8 +348,10 @@ _KINDS: dict[str, GapKind] = {
             "1 task has no name or error: its driver did not export events",
             "{count} tasks have no name or error: their driver did not export events",
             "Only the worker's half of the task was recorded. The process that submitted it started without the "
-            "settings that make Ray export events, or was killed before it sent them.",
-            "Set the variables that `rayhistory env` prints on the nodes and in the driver's environment.",
+            "settings that make Ray export events, or was killed before it sent them. An error that the worker did "
+            "not report is missing, and so is the end of a task that did not store its outputs.",
+            "Start the head with the `--system-config` that `rayhistory env` prints: it reaches every driver. "
+            "Otherwise set the variables of `rayhistory env` in the environment of every driver.",
         ),
         GapKind(
             GapCode.TASK_WITHOUT_EXECUTION,

@@ -144,7 +144,9 @@ def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult(
         not missing,
         f"Ray's export variables: {f'{len(missing)} are not set' if missing else 'all are set'} in this environment",
-        '`rayhistory run` sets them; for your own cluster: eval "$(rayhistory env)"',
+        "A driver that starts here exports no events, and its tasks have no name and no error, unless the head was "
+        'started with: ray start --head --system-config="$(rayhistory env --system-config)". '
+        '`rayhistory run` does that; on nodes, before `ray start`: eval "$(rayhistory env)"',
         required=False,
     )
 

@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--events-url", default="http://127.0.0.1:8084/v1/events", metavar="URL",
         help="URL of the collector (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--system-config", action="store_true", help="print only the value for `ray start --head --system-config=`"
+    )
     add_json_argument(parser)
 
 
@@ -28,14 +31,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     ray_version = arguments.ray_version or installed_ray_version() or DEFAULT_RAY_VERSION
     variables = export_environment(arguments.events_url, ray_version)
     config = system_config(ray_version)
+    config_text = msgspec.json.encode(config).decode()
     if arguments.json:
         print(msgspec.json.encode({"environment": variables, "system_config": config}).decode())
         return 0
-    print(f"# Ray {ray_version}: set these variables for `ray start` on every node, and for every driver.")
+    if arguments.system_config:
+        print(config_text)
+        return 0
+    print(f"# Ray {ray_version}: set these variables on every node before `ray start`, and start the head with:")
+    print(f"# ray start --head --system-config={shlex.quote(config_text)}")
+    print("# The system config reaches every driver. Without it, a driver that lacks these variables exports nothing,")
+    print("# and its tasks have no name and no error.")
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
-    print("# A driver without them exports nothing. To set them for all drivers, start the head with:")
-    print(f"# ray start --head --system-config={shlex.quote(msgspec.json.encode(config).decode())}")
     return 0
 
 

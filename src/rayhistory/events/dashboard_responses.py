@@ -11,6 +11,8 @@ from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
 from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
 
+FAILED_TASKS_URI = "/api/v0/tasks?detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=FAILED"
+"""Polled while a driver does not export events. The only list of tasks that is read beside events."""
 _DRIVER_SUFFIX = "f" * 24
 """The id of a driver's worker: the job's id, then this."""
 

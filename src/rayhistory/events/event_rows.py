@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from rayhistory.events import entity_rows, event_types, task_rows
-from rayhistory.events.dashboard_responses import add_dashboard_rows
+from rayhistory.events.dashboard_responses import FAILED_TASKS_URI, add_dashboard_rows
 from rayhistory.events.export_files import add_export_record
 from rayhistory.events.row_buffer import Anomaly, RowBuffer
 from rayhistory.events.state_api import add_state_rows
@@ -72,7 +72,7 @@ def _add_dashboard_response(rows: RowBuffer, response: event_types.DashboardResp
     if not response.uri or not response.body:
         return GapCode.DASHBOARD_RESPONSE_EMPTY, response.uri
     rows.add("snapshots", uri=response.uri, ns=ns, body=str(response.body, "utf-8"))
-    add = add_state_rows if response.only else add_dashboard_rows
+    add = add_state_rows if response.only or response.uri == FAILED_TASKS_URI else add_dashboard_rows
     return add(rows, response.uri, msgspec.json.decode(response.body), ns)
 
 

@@ -1,6 +1,7 @@
-"""Rows of the dashboard's State API lists, for sessions that have no events.
+"""Rows of the dashboard's State API lists, for sessions and drivers that have no events.
 
-Beside a collector these lists are stored and not read, because events are more exact.
+Beside a collector these lists are stored and not read, because events are more exact. Only failed tasks are read, which
+the collector polls for while a driver does not export events.
 """
 
 from collections.abc import Callable

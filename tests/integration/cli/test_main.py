@@ -1,5 +1,6 @@
 """Exit codes and one-line errors of the three programs."""
 
+import json
 import os
 import socket
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from rayhistory.ray_env import system_config
 
 BIN = Path(sys.executable).parent
 
@@ -85,6 +88,19 @@ def test_env_depends_on_the_ray_version() -> None:
     assert f"{name}TASK_DEFINITION_EVENT,TASK_LIFECYCLE_EVENT" in old.stdout
     assert "TASK_PROFILE_EVENT" in old.stdout
     assert "--system-config=" in new.stdout
+
+
+def test_env_prints_the_system_config_that_reaches_every_driver() -> None:
+    printed = call("rayhistory", "env", "--ray-version", "2.60", "--system-config").stdout
+    assert json.loads(printed) == system_config("2.60.0")
+    script = call("rayhistory", "env", "--ray-version", "2.60").stdout
+    assert script.index("ray start --head --system-config=") < script.index("export ")
+
+
+def test_doctor_names_what_a_driver_without_variables_lacks_and_the_remedy(tmp_path: Path) -> None:
+    output = call("rayhistory", "doctor", LOCAL_STORAGE_DIR=str(tmp_path)).stdout
+    assert "its tasks have no name and no error" in output
+    assert 'ray start --head --system-config="$(rayhistory env --system-config)"' in output
 
 
 @pytest.mark.parametrize("program", ["collector", "historyserver", "rayhistory"])

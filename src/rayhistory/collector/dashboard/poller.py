@@ -23,6 +23,7 @@ from rayhistory.collector.dashboard.schedule import (
     Poll,
     PollSchedule,
 )
+from rayhistory.collector.ingest.driver_watch import SILENT_AFTER_S, DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Block
 from rayhistory.collector.spool.spool import Spool, SpoolError
@@ -88,6 +89,7 @@ class DashboardPoller:
         put_endpoint: Callable[[str, bytes], Awaitable[None]],
         record: SessionRecord,
         telemetry: Telemetry,
+        drivers: DriverWatch,
     ) -> None:
         self._session = session
         self._dashboard = dashboard
@@ -96,6 +98,8 @@ class DashboardPoller:
         self._put_endpoint = put_endpoint
         self._record = record
         self._telemetry = telemetry
+        self._drivers = drivers
+        self._silent_drivers: set[str] = set()
         self._spooled_digests: dict[str, bytes] = {}
         self._endpoint_digests: dict[str, bytes] = {}
         self._actor_classes: set[str] = set()
@@ -106,6 +110,7 @@ class DashboardPoller:
     async def run(self) -> None:
         delays = backoff_delays(_MIN_POLL_INTERVAL_S, _MAX_VERIFY_DELAY_S)
         while True:
+            self._check_drivers()
             if self._dashboard.verified:
                 poll = self._schedule.next()
                 await asyncio.sleep(max(0.0, poll.due - time.monotonic()))
@@ -122,6 +127,8 @@ class DashboardPoller:
             async with asyncio.timeout(_FINAL_TIMEOUT_S):
                 if not self._dashboard.verified and not await self._verify():
                     return
+                if self._drivers.silent(self._session, min_seconds=0):
+                    self._schedule.add_failed_tasks()
                 polls = self._schedule.final_polls()
                 await asyncio.gather(*map(self._poll_final, polls))
                 added = [poll for poll in self._schedule.final_polls() if poll not in polls]
@@ -132,6 +139,19 @@ class DashboardPoller:
 
     async def close(self) -> None:
         await self._dashboard.close()
+
+    def _check_drivers(self) -> None:
+        """Poll for failed tasks if a driver does not export events: only the dashboard knows their names and errors."""
+        silent = self._drivers.silent(self._session, min_seconds=SILENT_AFTER_S)
+        for job in silent.keys() - self._silent_drivers:
+            self._silent_drivers.add(job)
+            self._schedule.add_failed_tasks()
+            if silent[job] in (None, self._spool.node_of(self._session)):
+                log.warning(
+                    "driver does not export events, fetching its failed tasks from the dashboard: "
+                    "start the head with the --system-config that `rayhistory env` prints",
+                    extra={"session": self._session, "job": job},
+                )
 
     async def _poll_final(self, poll: Poll) -> None:
         async with self._final_slots:

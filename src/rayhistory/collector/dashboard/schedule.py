@@ -2,6 +2,8 @@
 
 import msgspec
 
+from rayhistory.events.dashboard_responses import FAILED_TASKS_URI
+
 VERSION = "/api/version"
 JOBS = "/api/jobs/"
 ACTORS = "/logical/actors"
@@ -10,11 +12,13 @@ SERVE = "/api/serve/applications/"
 DATASETS = "/api/data/datasets/"
 TRAIN = "/api/train/v2/runs/v1"
 GRAFANA = "/api/grafana_health"
+FAILED_TASKS = FAILED_TASKS_URI
 PLACEMENT_GROUPS = "/api/v0/placement_groups?detail=1&limit=10000"
 
 _ONCE = float("inf")
 _BYTES_PER_SECOND = 64 * 1024
 """Large responses are polled less often, so that the stored bytes stay bounded."""
+_FAILED_TASKS_INTERVAL_S = 5.0
 _MAX_RETRY_INTERVAL_S = 60.0
 _NODE_INTERVAL_S = 15.0
 _MIN_NODE_INTERVAL_S = 5.0
@@ -72,6 +76,10 @@ class PollSchedule:
         """Add a poll that KubeRay's collector makes too."""
         if uri not in self._polls:
             self._polls[uri] = Poll(uri, self._poll_interval, kuberay=True)
+
+    def add_failed_tasks(self) -> None:
+        """Add a poll for failed tasks, for drivers that do not export events."""
+        self._polls.setdefault(FAILED_TASKS, Poll(FAILED_TASKS, _FAILED_TASKS_INTERVAL_S))
 
     def remove(self, uri: str) -> None:
         self._polls.pop(uri, None)

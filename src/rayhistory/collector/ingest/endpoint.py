@@ -15,6 +15,7 @@ from functools import lru_cache
 from starlette.types import Message, Receive, Scope, Send
 
 from rayhistory.collector.ingest.body_budget import BodyBudget, IncomingBody
+from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.ingest.event_routing import RoutingError, route_batch
 from rayhistory.collector.ingest.quarantine import Quarantine
 from rayhistory.collector.spool.spool import Spool, SpoolError
@@ -53,6 +54,7 @@ class IngestEndpoint:
         admits: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         """`admits` decides about the events of sessions that have not sent any recently."""
+        self.drivers = DriverWatch()
         self._reported_nodes: dict[str, str | None] = {}
         """Node id by session for recent sessions, latest last. None if the events have no node id."""
         self._latest: tuple[str, float] | None = None
@@ -165,6 +167,7 @@ class IngestEndpoint:
             if self._latest is None or self._latest[0] != session:
                 self._latest = session, time.monotonic()
             self._remember(session, batch.nodes.get(session))
+            self.drivers.observe(session, batch.blocks[session])
         for reason, event in batch.malformed:
             await self._quarantine.add(reason, event)
 

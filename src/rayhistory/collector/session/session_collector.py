@@ -273,6 +273,7 @@ class SessionCollector:
             put_endpoint=self._put_endpoint,
             record=record,
             telemetry=context.telemetry,
+            drivers=context.ingest.drivers,
         )
 
     async def _put_endpoint(self, uri: str, body: bytes) -> None:

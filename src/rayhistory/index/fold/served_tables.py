@@ -12,13 +12,13 @@ from rayhistory.gaps import GapCode
 from rayhistory.index.manifest import MERGED_PREFIX
 from rayhistory.sessions.records import Closing
 
-_STATE_TIMES = ", ".join(
-    # If the driver exported no events, only the worker's half is known: outputs were stored, so the task finished.
-    "coalesce(u.finished_ns, CASE WHEN u.failed_ns IS NULL THEN n.stored_ns END) AS finished_ns"
-    if state == "FINISHED"
-    else f"u.{state_column(state)}"
-    for state in TASK_STATES
-)
+# If the driver exported no events, only the worker's half is known. Its profile shows how the task ended: outputs were
+# stored, or an exception was raised.
+_INFERRED_TIMES = {
+    "FINISHED": "coalesce(u.finished_ns, CASE WHEN u.failed_ns IS NULL THEN n.stored_ns END) AS finished_ns",
+    "FAILED": "coalesce(u.failed_ns, CASE WHEN u.finished_ns IS NULL THEN n.raised_ns END) AS failed_ns",
+}
+_STATE_TIMES = ", ".join(_INFERRED_TIMES.get(state, f"u.{state_column(state)}") for state in TASK_STATES)
 _STATE_CASE = "\n".join(
     f"      WHEN {state_column(state)} IS NOT NULL THEN '{state}'" for state in reversed(TASK_STATES)
 )
@@ -27,14 +27,24 @@ _IS_LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
 
 _IS_PAUSED = "CASE WHEN u.paused_ns > coalesce(u.resumed_ns, 0) THEN true WHEN u.resumed_ns IS NOT NULL THEN false END"
 
+_SPANS = '[{"eventName": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
+_TRACEBACK = """CASE WHEN span.eventName = 'task:execute' AND json_valid(span.extraData)
+      THEN json_extract_string(span.extraData, '$.traceback') END"""
+# Without the driver's half, a task that ends with its job, or with a worker that left, may have ended before, anyhow.
+_ENDED_UNKNOWN = (
+    "NOT defined AND (closed_by = 'job' OR (closed_by = 'worker' AND starts_with(coalesce(exit_type, ''), 'INTENDED')))"
+)
+
 _TASKS = f"""
 WITH orphans AS (
-  SELECT task_id, attempt, unnest(from_json(spans, '[{{"eventName": "VARCHAR", "endTime": "VARCHAR"}}]')) AS span
+  SELECT task_id, attempt, unnest(from_json(spans, '{_SPANS}')) AS span
   FROM profile_events ANTI JOIN task_definitions USING (task_id, attempt)
 ), names AS (
   SELECT task_id, attempt, min(substr(span.eventName, 7)) FILTER (WHERE starts_with(span.eventName, 'task::'))
       AS profile_name,
-    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE span.eventName = 'task:store_outputs') AS stored_ns
+    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE span.eventName = 'task:store_outputs') AS stored_ns,
+    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE {_TRACEBACK} IS NOT NULL) AS raised_ns,
+    max({_TRACEBACK}) AS traceback
   FROM orphans GROUP BY ALL
 ), joined AS (
   SELECT coalesce(d.task_id, u.task_id) AS task_id, coalesce(d.attempt, u.attempt)::BIGINT AS attempt_number,
@@ -51,7 +61,9 @@ WITH orphans AS (
     d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
     u.node_id, u.worker_id, u.worker_pid, u.process_pid, u.actor_repr_name, {_IS_PAUSED} AS is_debugger_paused,
     u.stdout_file, u.stderr_file, u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
-    u.error_type AS reported_error_type, u.error_message AS reported_error_message, {_STATE_TIMES}
+    coalesce(u.error_type, CASE WHEN n.raised_ns IS NOT NULL THEN 'TASK_EXECUTION_EXCEPTION' END)
+      AS reported_error_type,
+    coalesce(u.error_message, n.traceback) AS reported_error_message, {_STATE_TIMES}
   FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
   LEFT JOIN names n ON n.task_id = coalesce(d.task_id, u.task_id) AND n.attempt = coalesce(d.attempt, u.attempt)
 ), closings AS (
@@ -75,10 +87,12 @@ SELECT task_id, attempt_number,
     THEN actor_repr_name || '.' || split_part(func_or_class_name, '.', -1) ELSE plain_name END AS name,
   state, job_id, actor_id, type, func_or_class_name, parent_task_id, node_id, worker_id, pid AS worker_pid,
   CASE WHEN state <> 'FAILED' THEN NULL
+    WHEN {_ENDED_UNKNOWN} THEN reported_error_type
     WHEN closed_by IN ('worker', 'job') THEN coalesce(reported_error_type, 'WORKER_DIED')
     WHEN closed_by = 'session' THEN coalesce(reported_error_type, 'NODE_DIED')
     ELSE reported_error_type END AS error_type,
   CASE WHEN state <> 'FAILED' THEN NULL WHEN reported_error_message IS NOT NULL THEN reported_error_message
+    WHEN {_ENDED_UNKNOWN} THEN 'It is not known how this task ended: its driver did not export events.'
     WHEN closed_by = 'worker' THEN 'Worker running the task (' || worker_id || ') died with exit_type: ' ||
       CASE exit_type WHEN 'SYSTEM_ERROR' THEN '0' WHEN 'INTENDED_SYSTEM_EXIT' THEN '1' WHEN 'USER_ERROR' THEN '2'
         WHEN 'INTENDED_USER_EXIT' THEN '3' WHEN 'NODE_OUT_OF_MEMORY' THEN '4' ELSE coalesce(exit_type, '') END ||
@@ -90,7 +104,7 @@ SELECT task_id, attempt_number,
   coalesce(closed_ns, failed_ns, finished_ns) // 1000000 AS end_time_ms,
   language, required_resources, runtime_env, placement_group_id, is_debugger_paused, call_site, label_selector,
   fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
-  defined, coalesce(closed_by = 'session', false) AS closed_by_history, closed_ns,
+  defined, coalesce(closed_by = 'session' OR ({_ENDED_UNKNOWN}), false) AS closed_by_history, closed_ns,
   {", ".join(state_column(state) for state in TASK_STATES)}
 FROM finished WHERE {_IS_LISTED} ORDER BY task_id, attempt_number DESC
 """
@@ -327,7 +341,8 @@ GAP_CONDITIONS = {
         "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "
         "coalesce(finished_ns, failed_ns) // 1000000 + 1000 < running_ns // 1000000",
     ),
-    GapCode.TASK_OPEN_AT_SESSION_END: ("tasks", "closed_by_history"),
+    # Without an error type, it is not known whether the task was still running.
+    GapCode.TASK_OPEN_AT_SESSION_END: ("tasks", "closed_by_history AND error_type IS NOT NULL"),
     GapCode.ACTOR_OPEN_AT_SESSION_END: ("actors", "closed_by_history"),
     GapCode.JOB_OPEN_AT_SESSION_END: ("jobs", "closed_by_history"),
     GapCode.WORKER_OPEN_AT_SESSION_END: ("workers", "closed_by_history"),

@@ -10,9 +10,18 @@ import pytest
 
 from rayhistory.collector.dashboard.dashboard_client import DashboardClient
 from rayhistory.collector.dashboard.poller import DashboardPoller
-from rayhistory.collector.dashboard.schedule import ACTORS, JOBS, NODES, PLACEMENT_GROUPS, SERVE, PollSchedule
+from rayhistory.collector.dashboard.schedule import (
+    ACTORS,
+    FAILED_TASKS,
+    JOBS,
+    NODES,
+    PLACEMENT_GROUPS,
+    SERVE,
+    PollSchedule,
+)
+from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
-from rayhistory.collector.spool.block import Damage
+from rayhistory.collector.spool.block import Block, Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
@@ -28,7 +37,10 @@ REF = SessionRef("default", "test", SESSION)
 
 
 def run_poller(
-    tmp_path: Path, use: Callable[[DashboardPoller, FakeDashboard], Awaitable[None]], **options: Any
+    tmp_path: Path,
+    use: Callable[[DashboardPoller, FakeDashboard], Awaitable[None]],
+    drivers: DriverWatch | None = None,
+    **options: Any,
 ) -> tuple[list[dict[str, Any]], FakeDashboard]:
     """Run a poller against a double of the dashboard; return the stored records in order, and the double."""
 
@@ -45,6 +57,7 @@ def run_poller(
             put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
             record=SessionRecord(REF, None, store, layout, telemetry, spool=spool, is_running=True),
             telemetry=telemetry,
+            drivers=drivers or DriverWatch(),
         )
         await use(poller, dashboard)
         await poller.close()
@@ -194,3 +207,26 @@ def test_final_polls_run_a_few_at_a_time(tmp_path: Path) -> None:
     _, dashboard = run_poller(tmp_path, use)
     assert len(dashboard.requests) > 6
     assert 1 < dashboard.max_concurrent <= 4
+
+
+def test_failed_tasks_are_stored_if_a_driver_does_not_export(tmp_path: Path) -> None:
+    """Only the dashboard has their names and errors."""
+    drivers = DriverWatch()
+    definition = b'{"eventType": "DRIVER_JOB_DEFINITION_EVENT"}'
+    drivers.observe(SESSION, [Block("job_events/02000000", 1, definition)])
+
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses[FAILED_TASKS] = {"data": {"result": {"result": [{"name": "load"}]}}}
+        await poller.poll_final()
+
+    records, _ = run_poller(tmp_path, use, drivers)
+    assert bodies(records, FAILED_TASKS) == [{"data": {"result": {"result": [{"name": "load"}]}}}]
+
+
+def test_failed_tasks_are_not_polled_if_all_drivers_export(tmp_path: Path) -> None:
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses[FAILED_TASKS] = {}
+        await poller.poll_final()
+
+    records, _ = run_poller(tmp_path, use)
+    assert bodies(records, FAILED_TASKS) == []
