@@ -216,6 +216,14 @@ MISTAKES = {
     "missing field": ("workers", '"worker_type":', '"workertype":'),
     "wrong exit code": ("jobs", '"driver_exit_code":5', '"driver_exit_code":null'),
     "truncated log": ("log files", "Started a ray job", "Started"),
+    "log of another task": ("logs of a task", "loaded shard", "loaded"),
+    "wrong place of output": ("tasks in detail", '"stdout_start":', '"stdout_start":1'),
+    "wrong worker of an actor": ("actors of the dashboard", '"workerId":"', '"workerId":"ab'),
+    "wrong worker on a node": ("nodes of the dashboard", '"workerId":"', '"workerId":"ab'),
+    "wrong IP": ("nodes of the dashboard", '"ipAddress":"127.0.0.1"', '"ipAddress":"127.0.0.2"'),
+    "wrong worker type": ("nodes of the dashboard", '"workerType":"WORKER"', '"workerType":"DRIVER"'),
+    "wrong process id": ("one node of the dashboard", '"pid":', '"pid":1'),
+    "impossible memory": ("nodes of the dashboard", '"rss":', '"rss":9999'),
 }
 
 

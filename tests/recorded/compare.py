@@ -17,6 +17,7 @@ _IDENTITIES = (
     ("eventId",),
     ("actor_id",),
     ("worker_id",),
+    ("workerId",),
     ("placement_group_id",),
     ("node_id",),
     ("submission_id", "job_id"),

@@ -13,7 +13,12 @@ from recorded.dashboard_requests import UNKNOWN_ID
 
 _OPEN_ACTOR = {"DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE", "RESTARTING"}
 _CLOSED_TASK = {"FINISHED", "FAILED"}
-_SEVERAL = re.compile("workers|coreWorkersStats|processStats|order$")
+_PROCESSES = re.compile("workers|coreWorkersStats|processStats|cmdline")
+_IDENTITY = re.compile(r"(workerId|workerType|language|ipAddress|ip|port|pid|jobId|actorId|nodeId|createTime)$")
+_NO_JOB = "ffff"
+_WORKER_ROW = re.compile(r".*coreWorkers?Stats[.][^.]+(?=[.])")
+_FLOORS = {"Speed": 1e10, "(?i)objectStore|storeStats|shm|memoryInfo": 1e9, "": 1e4}
+"""Bounds of measurements by path: speeds and small numbers change by any factor."""
 _AT_THE_END = re.compile(r"The session ended (at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ )?before Ray reported an end\.")
 
 
@@ -44,13 +49,46 @@ def _anything(difference: Difference) -> bool:
     return True
 
 
-def _measured(difference: Difference) -> bool:
-    """Allow another value of the same type; processes and the like may differ in number."""
-    live, dead = difference.live, difference.dead
-    if _SEVERAL.search(difference.path) or live is ABSENT:
-        return True
-    numbers = isinstance(live, int | float) and isinstance(dead, int | float)
-    return numbers or type(live) is type(dead)
+def _sampled(difference: Difference) -> bool:
+    """Allow another measurement within bounds, and processes that only one sample has; never another identity."""
+    live, dead, path = difference.live, difference.dead, difference.path
+    if live is ABSENT:
+        return not _replaces_a_worker(difference)
+    if dead is ABSENT:
+        return _PROCESSES.search(path) is not None
+    if path.endswith(".order"):
+        return isinstance(live, tuple) and isinstance(dead, tuple)
+    if _IDENTITY.search(path):
+        return path.endswith(".jobId") and live == _NO_JOB  # a worker gets its job with its first task
+    return _is_within_bounds(path, live, dead)
+
+
+def _sampled_of_actor(difference: Difference) -> bool:
+    """Allow what `_sampled` allows, statistics that the last sample does not have, and the id that a live one lacks."""
+    if difference.path.endswith(".workerId") and difference.live is ABSENT:
+        parent = difference.path.removesuffix(".workerId")
+        return bool(difference.dead == difference.dead_fields.get(f"{parent}.address.workerId", difference.dead))
+    return difference.dead is ABSENT or _sampled(difference)
+
+
+def _replaces_a_worker(difference: Difference) -> bool:
+    """Return whether a worker that only the history has is a process that the live cluster had under another id."""
+    row = _WORKER_ROW.match(difference.path)
+    pid = difference.dead_fields.get(f"{row[0]}.pid") if row else None
+    pids = {
+        value for path, value in difference.live_fields.items() if re.search(r"coreWorkers?Stats[.][^.]+[.]pid$", path)
+    }
+    return pid is not None and pid in pids
+
+
+def _is_within_bounds(path: str, live: Any, dead: Any) -> bool:
+    """Compare measurements by their order of magnitude; below the floor of their kind they may be anything positive."""
+    try:
+        before, after = float(live or 0), float(dead or 0)
+    except (TypeError, ValueError):
+        return False
+    floor = next(floor for pattern, floor in _FLOORS.items() if re.search(pattern, path))
+    return 0 <= after <= 8 * max(before, floor) and before <= 8 * max(after, floor)
 
 
 def _is_open(state: Any) -> bool:
@@ -229,8 +267,10 @@ def _ray_fails(difference: Difference) -> bool:
     )
 
 
-def _without_log(difference: Difference) -> bool:
-    return difference.dead == 500 or "log_info = None" in str(difference.dead)
+def _end_of_output(difference: Difference) -> bool:
+    """Allow an end where the live cluster has only the start, which means the end of the file."""
+    start = difference.live_fields.get(difference.path.removesuffix("_end") + "_start")
+    return difference.live is ABSENT and isinstance(start, int) and difference.dead >= start
 
 
 def _without_repr(difference: Difference) -> bool:
@@ -329,7 +369,7 @@ EXPECTED_DIFFERENCES = (
     Expected(_ACTORS, "endTime", _closed(_end_time), "the time of its inferred end"),
     Expected(_ACTORS, "timestamp", _closed(_is_later), "the time of its inferred end"),
     Expected(_ACTORS, "exitDetail", _closed(_text_of_the_end), "the reason of its inferred end"),
-    Expected(_ACTORS, f"({_STATISTICS})([.].+)?", lambda it: it.dead is ABSENT or _measured(it),
+    Expected(_ACTORS, f"({_STATISTICS})([.].+)?", _sampled_of_actor,
              "sampled by the dashboard; the history has the last sample, and always the worker's id"),
     Expected("/api/v0/workers", "is_alive", lambda it: it.live is True and it.dead is False, "all processes are gone"),
     Expected("/api/v0/workers", "exit_detail", _closed(_text_of_the_end), "the reason of its inferred end"),
@@ -343,8 +383,8 @@ EXPECTED_DIFFERENCES = (
     Expected(_JOBS, "end_time", _closed(_end_time), "the time of its inferred end"),
     Expected("/api/jobs/", "order", _same_names, "Ray lists submissions in any order, and pages sort them by start"),
     Expected("/api/jobs/(running|serving)-job/logs", "logs", _continues, "the job kept writing after the request"),
-    Expected(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _measured, "sampled every few seconds"),
-    Expected(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _measured, "sampled every few seconds"),
+    Expected(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds"),
+    Expected(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds"),
     Expected(f"/nodes/{UNKNOWN_ID}", "data[.]detail[.].+", _grew, "Ray's page of a missing node is blank"),
     Expected("/api/cluster_status", "clusterStatus", _same_without_time,
              "its heading has the time of the request, and demands are in any order"),
@@ -393,15 +433,13 @@ EXPECTED_DIFFERENCES = (
     Expected("/api/v0/(tasks|actors)", "fallback_strategy([.]options)?", _grew, "not in this version of Ray", (2, 55)),
     Expected("/api/v0/placement_groups", r"topology_\w+", _grew, "not in this version of Ray", (2, 58)),
     Expected("/(logical/actors|nodes)", "tpus", _grew, "not in this version of Ray", (2, 58)),
+    Expected("/api/v0/tasks", "task_log_info[.]std(out|err)_end", _end_of_output,
+             "Ray lost the end of a worker's last output, and the history infers it", (2, 58)),
     Expected(_ACTORS, "actorId", _had_no_id, "Ray sometimes reports a change without the actor's id"),
     Expected("/api/profiling_enabled", ".*", _no_such_page, "not in this version of Ray", (2, 56)),
     Expected("/api/v0/runtime_env_redaction", ".*", _no_such_page, "not in this version of Ray", (2, 60)),
     Expected(".* in a browser", "serialized_runtime_env|env_vars[.].+", _hidden,
              "this version of Ray did not redact environment variables", (2, 60)),
-    Expected("/api/v0/tasks", "task_log_info([.].+)?", _not_exported,
-             "not exported for tasks shorter than a second, and before 2.54 for no task", (2, 58)),
-    Expected("/api/v0/logs/file.task_id", "status code|text", _without_log,
-             "without it, the task's lines cannot be located", (2, 58)),
     Expected("/api/v0/logs/file.task_id", "status code|text", _ray_fails,
              "Ray failed for a task without output", (2, 58)),
     Expected("/api/v0/tasks", "(profiling_data|spans)[.].+", _some_of_the_spans,

@@ -32,6 +32,9 @@ def copy_as_exported_by(version: str, edit: LineEdit, recorded: Recording, store
         response = line.get("dashboardSnapshot", {})
         if response.get("uri") == "/api/version":
             response["body"]["ray_version"] = version
+        elif response.get("uri") == "/nodes?view=summary":
+            for node in response["body"]["data"]["summary"]:
+                node["raylet"].pop("sessionDir", None)
 
     for path in recorded.store.rglob("*"):
         relative = path.relative_to(recorded.store)

@@ -151,7 +151,7 @@ async def _logs_directory(view: SessionView) -> str:
         return str(reported[0]["stdout_file"]).rpartition("/")[0]
     nodes = nested_dict(await view.dashboard_response(_NODES_URI), "data").get("summary")
     for node in dicts_in(nodes):
-        session = nested_dict(node, "raylet").get("sessionDir")
-        if isinstance(session, str) and session.startswith("/"):
-            return f"{session}/logs"
+        temp_dir, found, _ = str(nested_dict(node, "raylet").get("rayletSocketName")).partition(f"/{view.ref.session}/")
+        if found:
+            return f"{temp_dir}{found}logs"
     return f"/tmp/ray/{view.ref.session}/logs"  # noqa: S108

@@ -70,7 +70,7 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         "address": {
             "nodeId": row["node_id"] or _NIL_ID,
             "ipAddress": row["node_ip"] or "",
-            "port": row["port"] or 0,
+            "port": row["port"] or _measured_port(row, measured),
             "workerId": row["worker_id"] or _NIL_ID,
         },
         "name": row["name"] or "",
@@ -88,6 +88,13 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         **({"workerId": row["worker_id"]} if row["worker_id"] else {}),
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def _measured_port(row: dict[str, Any], measured: dict[str, Any]) -> int:
+    """Return the port from the last dashboard response about the same worker; Ray before 2.54 exports none."""
+    address = nested_dict(measured, "address")
+    port = address.get("port")
+    return port if isinstance(port, int) and row["worker_id"] and address.get("workerId") == row["worker_id"] else 0
 
 
 def exit_detail(row: dict[str, Any]) -> str:
