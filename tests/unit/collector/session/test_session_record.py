@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.collector.session.session_record import SessionRecord
+from rayhistory.collector.spool.private_directory import PrivateDirectory
+from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.storage.local import LocalStore
@@ -16,8 +18,15 @@ REF = SessionRef("default", "c", "session_2026-11-15_19-18-08_055078_1")
 
 def record_and_end(root: Path) -> StartRecord:
     """Register the session, end it, and return its start record."""
-    record = SessionRecord(REF, None, LocalStore(root), Layout(), Telemetry(), heartbeat=30)
-    asyncio.run(record.end("stopped"))
+
+    async def register_and_end() -> None:
+        spool = Spool(PrivateDirectory(root / "spool"), budget=10**7, segment_size=10**7, segment_age=300)
+        await spool.open()
+        record = SessionRecord(REF, None, LocalStore(root), Layout(), Telemetry(), spool=spool, is_running=True)
+        await record.end("stopped", 1)
+        await spool.close()
+
+    asyncio.run(register_and_end())
     return msgspec.json.decode((root / Layout().start_key(REF)).read_bytes(), type=StartRecord)
 
 
