@@ -43,7 +43,7 @@ def test_registered_address_is_never_used_where_kubernetes_is_watched(
 
 
 def test_registered_address_outside_of_the_networks_is_never_used(
-    tmp_path: Path, victim: tuple[HeadDouble, str]
+    tmp_path: Path, victim: tuple[HeadDouble, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     head, address = victim
     store_live_session(tmp_path, address, FORGED)
@@ -51,6 +51,7 @@ def test_registered_address_outside_of_the_networks_is_never_used(
     with serve_two_namespaces(tmp_path, live=True, live_networks=("10.1.0.0/16",), **settings) as client:
         assert "live" not in tasks(client)
     assert head.requests == []
+    assert [record.__dict__["address"] for record in caplog.records if "--live-networks" in record.msg] == [address]
 
 
 def test_session_name_of_another_namespace_is_not_believed(tmp_path: Path, victim: tuple[HeadDouble, str]) -> None:

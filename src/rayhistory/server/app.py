@@ -117,6 +117,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.router.redirect_slashes = False  # Starlette builds the Location from the Host header
     app.state.admission = Admission(access, TrustedProxies(settings.trusted_proxies), rate_limit=settings.rate_limit)
     app.state.live = live
+    app.state.ready = True
     app.state.store_url = store.url
     app.state.frontends = frontends
     app.state.grafana_url = settings.grafana_url

@@ -6,6 +6,7 @@ whoever writes that record chooses the address. If none is usable, `live` is the
 """
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from urllib.parse import unquote
 
@@ -30,6 +31,8 @@ from rayhistory.server.http.paths import AUTHENTICATE
 from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import LIVE, RUNNING, CatalogEntry, SessionCatalog
+
+log = logging.getLogger(__name__)
 
 GONE = "gone"
 _TOKEN_COOKIE = "rayhistory-live-token"  # noqa: S105
@@ -72,6 +75,7 @@ class LiveSessions:
         self._through_api = through_api
         self._pass_own_tokens = pass_own_tokens
         self._verified: LruCache[tuple[SessionRef, str], _RegisteredHead] = LruCache(_MAX_VERIFIED_HEADS)
+        self._refused_urls: LruCache[str, bool] = LruCache(_MAX_VERIFIED_HEADS)
 
     def _reads_head(self, selection: Selection) -> bool:
         return self.proxy is not None and selection.session == LIVE and selection.as_of_ms is None
@@ -135,6 +139,12 @@ class LiveSessions:
         if verified is not None:
             return verified.address
         address = await resolve_registered_head(url, self._registered_networks)
+        if address is None and url not in self._refused_urls:
+            self._refused_urls.put(url, True)
+            log.warning(
+                "registered dashboard is not in --live-networks, reading the session from the store (logged once)",
+                extra={"session": ref.path, "address": url[:_MAX_ERROR_CHARS]},
+            )
         if address and await self._is_name_shared(ref):
             address = None
         try:

@@ -135,8 +135,8 @@ async def admit(scope: Scope, selection: Selection) -> None:
 def stop_when_revoked(scope: Scope, selection: Selection, send: Send) -> Send:
     """Check the visitor's token and rights again before data is sent long after the last check.
 
-    Data is never sent after a revocation, and a stream that sends nothing costs no checks. `send` raises AccessRevoked
-    then; the connection must be dropped without a regular end, which would look like the end of the data.
+    A stream that sends nothing costs no checks. After a revocation `send` raises AccessRevoked; the connection must be
+    dropped without a regular end, which would look like the end of the data.
     """
     connection = HTTPConnection(scope)
     checked = time.monotonic()

@@ -1,7 +1,6 @@
 """Health and metrics endpoints of the server itself."""
 
 import logging
-from functools import lru_cache
 
 from prometheus_client import generate_latest
 from starlette.requests import Request
@@ -25,15 +24,12 @@ async def readyz(request: Request) -> Response:
     try:
         await resolver_of(request).catalog.entries()
     except RayHistoryError as error:
-        _log_failure(str(error))
+        if request.app.state.ready:  # probes repeat every few seconds
+            log.warning("not ready, the store cannot be listed (logged once)", extra={"reason": str(error)})
+        request.app.state.ready = False
         return text_response("the object store cannot be listed", 503, error_headers(error))
+    request.app.state.ready = True
     return text_response("ok")
-
-
-@lru_cache(maxsize=64)
-def _log_failure(reason: str) -> None:
-    """Log each reason once, as probes repeat every few seconds."""
-    log.warning("not ready, the store cannot be listed (logged once per reason)", extra={"reason": reason})
 
 
 async def metrics(request: Request) -> Response:

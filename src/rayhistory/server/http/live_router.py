@@ -71,7 +71,7 @@ class LiveRouter:
     def _is_ray_route(self, scope: Scope) -> bool:
         """Match Ray's routes, without dot segments that a head could resolve to another path."""
         has_dot_segments = bool({".", ".."} & {*scope["path"].split("/")})
-        if scope["rayhistory.selection"].from_cookies and scope["path"] in _HEALTH:
+        if scope["type"] == "http" and scope["path"] in _HEALTH and scope["rayhistory.selection"].from_cookies:
             return True
         return not has_dot_segments and any(route.matches(scope)[0] is Match.FULL for route in self._ray_routes)
 

@@ -11,7 +11,7 @@ from rayhistory.index.query.query import Filter, Row
 from rayhistory.server.http.json_lists import encoded_items, json_members
 from rayhistory.server.http.responses import google_style
 from rayhistory.server.http.session_handlers import end_open_rows_for_browsers
-from rayhistory.server.untrusted_json import decode_json, decode_raw
+from rayhistory.server.untrusted_json import decode_json, decode_raw, nested_dict
 from rayhistory.server.view import SessionView
 
 _NIL_ID = "f" * (2 * ids.NODE)
