@@ -14,7 +14,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
+.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -108,6 +108,12 @@ bench-performance: $(READY) # all figures of docs/performance.md (about half an 
 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
+
+bench-lists: $(READY) # memory and liveness of the server while it lists 200,000 event lines
+	@$(BIN)/python benchmarks/long_lists.py
+
+bench-as-of: $(READY) # moves of the slider on a session of a million tasks
+	@$(BIN)/python benchmarks/as_of.py
 
 bench-http: $(READY) # dashboard pages for many concurrent visitors
 	@$(BIN)/python benchmarks/visitors.py

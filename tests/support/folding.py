@@ -106,7 +106,7 @@ def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str
         files = {table.name: files_of(directory, manifest, merged_table_name(table.name)) for table in TABLES}
         merged = {name: list(map(str, paths)) for name, paths in files.items()}
         file_counts = {name: len(sizes) for name, sizes in manifest.files.items()}
-        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts)
+        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts, list(file_counts))
         found = {
             name: read_files(list(map(Path, paths)), task_columns if name == "tasks" else "*")
             for name, paths in serve_as_of(job).items()

@@ -125,13 +125,18 @@ class SessionResolver:
             )
         return await self.catalog.find(selection.namespace, selection.name, selection.session)
 
-    async def view(self, selection: Selection, timeout_s: float | None = None, *, rebuild: bool = False) -> SessionView:
-        """Open a session, and fold it if necessary; raise SessionNotIndexed if that exceeds the timeout."""
+    async def view(
+        self, selection: Selection, timeout_s: float | None = None, *, rebuild: bool = False, visitor: str = ""
+    ) -> SessionView:
+        """Open a session, and fold it if necessary; raise SessionNotIndexed if that exceeds the timeout.
+
+        `visitor` is who asks, because points in time are limited per visitor.
+        """
         entry = await self.entry(selection)
         closing = await self.catalog.closing(entry)
         index = await self.builder.open(entry.ref, closing, timeout_s, rebuild=rebuild)
         if selection.as_of_ms is not None:
-            index = await self.builder.open_as_of(entry.ref, closing, selection.as_of_ms, timeout_s)
+            index = await self.builder.open_as_of(entry.ref, closing, selection.as_of_ms, timeout_s, visitor)
         return SessionView(entry.ref, self.catalog.state(entry), index, self._logs_of(entry.ref))
 
     async def metrics(self, selection: Selection, query: MetricQuery) -> StoredMetrics:

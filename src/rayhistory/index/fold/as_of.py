@@ -114,6 +114,8 @@ class AsOfJob(msgspec.Struct):
     ns: int
     file_counts: dict[str, int]
     """The number of files that each table must have."""
+    names: list[str]
+    """The tables to write. Without those of tasks, their merged tables are not needed."""
 
 
 def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
@@ -128,17 +130,24 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         for table in TABLES:
             if table.name not in (*TASK_TABLES, RESPONSES_TABLE):
                 _create_as_of(database, table.name, job.merged[table.name], job)
-        for partition in range(len(job.merged[TASK_TABLES[0]])):
-            for name in TASK_TABLES:
-                _create_as_of(database, name, [job.merged[name][partition]], job)
-            for name, path in write_task_tables(database, scratch, None, partition).items():
-                files.setdefault(name, []).append(path)
         files |= write_small_tables(database, scratch, None)
-        write_final_tables(database, scratch, None, files)
+        if "tasks" in job.names:
+            _write_task_tables(database, scratch, job, files)
         return {
             name: [shutil.move(path, f"{job.folder}/{name}.{number}.parquet") for number, path in enumerate(paths)]
             for name, paths in files.items()
+            if name in job.names
         }
+
+
+def _write_task_tables(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
+    """Write the tables of tasks, and the gaps, which count what tasks lack."""
+    for partition in range(len(job.merged[TASK_TABLES[0]])):
+        for name in TASK_TABLES:
+            _create_as_of(database, name, [job.merged[name][partition]], job)
+        for name, path in write_task_tables(database, scratch, None, partition).items():
+            files.setdefault(name, []).append(path)
+    write_final_tables(database, scratch, None, files)
 
 
 def _read_reported_states(database: Database, scratch: Path, last_responses: list[Path]) -> None:

@@ -8,84 +8,138 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.errors import IndexDamaged, IndexFailed, SessionNotIndexed
-from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.merged_tables import TABLES, TASK_TABLES
 from rayhistory.index.child_process import child_process
 from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
-from rayhistory.index.service.slots import Slots
+from rayhistory.index.service.as_of_slots import AsOfSlots
 from rayhistory.index.service.table_cache import TableCache
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
+_TASK_GROUP = ("tasks", "task_list", "profile_events", "gaps")
+"""Tables that take seconds for a million tasks. The others are built without them, for the pages that need no tasks."""
+_FORGOTTEN_AFTER_S = 30.0
+"""A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
+
+
+class _Build(msgspec.Struct):
+    task: "asyncio.Task[None]"
+    waiting: int = 0
+
+
+class AsOfCaller(msgspec.Struct, frozen=True):
+    """Who waits for a point in time, and for how long."""
+
+    visitor: str
+    timeout_s: float
+
+
+class AsOfPoint(msgspec.Struct, frozen=True):
+    """One group of tables of a session, as of one time."""
+
+    ref: SessionRef
+    manifest: Manifest
+    ns: int
+    with_tasks: bool
+
 
 class AsOfCache:
-    """Builds as-of tables once for all waiting requests."""
+    """Builds as-of tables once for all waiting requests, and only as long as one is waiting."""
 
-    def __init__(self, settings: Settings, cache: TableCache, slots: Slots) -> None:
+    def __init__(self, settings: Settings, cache: TableCache) -> None:
         self._settings = settings
         self._cache = cache
-        self._slots = slots
-        self._builds: dict[Path, asyncio.Task[None]] = {}
+        self._slots = AsOfSlots()
+        self._builds: dict[Path, _Build] = {}
 
-    async def open(self, ref: SessionRef, manifest: Manifest, ns: int, timeout_s: float) -> OpenIndex:
-        folder = self._cache.folder(ref, f"{manifest.build}@{ns}")
+    async def open(self, ref: SessionRef, manifest: Manifest, ns: int, caller: AsOfCaller) -> OpenIndex:
         served = {name: sizes for name, sizes in manifest.files.items() if not name.startswith(MERGED_PREFIX)}
         as_of_manifest = msgspec.structs.replace(manifest, files=served, closing=None, last_ns=ns)
 
         async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+            point = AsOfPoint(ref, manifest, ns, name in _TASK_GROUP)
+            folder = self._cache.folder(ref, f"{manifest.build}@{ns}{'-tasks' if point.with_tasks else ''}")
             paths = [folder / f"{name}.{part}.parquet" for part in parts]
             if refetch or not all(path.exists() for path in paths):
-                await self._ensure_built(ref, manifest, folder, ns, timeout_s)
+                await self._ensure_built(point, folder, caller)
             return paths
 
         return OpenIndex(as_of_manifest, fetch)
 
-    async def _ensure_built(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int, timeout_s: float) -> None:
-        """Wait for the build. After a timeout it goes on, so that the next request finds it."""
+    async def close(self) -> None:
+        """Cancel running builds and end their processes."""
+        tasks = [build.task for build in self._builds.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ensure_built(self, point: AsOfPoint, folder: Path, caller: AsOfCaller) -> None:
+        """Wait for the build. It is cancelled when nobody waits for it any more."""
         if folder not in self._builds:
-            self._builds[folder] = asyncio.create_task(self._build(ref, manifest, folder, ns))
-            self._builds[folder].add_done_callback(lambda _: self._builds.pop(folder))
+            task = asyncio.create_task(self._build(point, folder, caller.visitor))
+            self._builds[folder] = _Build(task)
+            task.add_done_callback(lambda done: self._done(folder, done))
+        build = self._builds[folder]
+        build.waiting += 1
+        keep_for_s = 0.0
         try:
-            await asyncio.wait_for(asyncio.shield(self._builds[folder]), timeout_s)
+            await asyncio.wait_for(asyncio.shield(build.task), caller.timeout_s)
         except TimeoutError:
+            keep_for_s = _FORGOTTEN_AFTER_S
             raise SessionNotIndexed("building the session as of this time") from None
+        finally:
+            build.waiting -= 1
+            asyncio.get_running_loop().call_later(keep_for_s, self._cancel_if_unused, build)
 
-    async def _build(self, ref: SessionRef, manifest: Manifest, folder: Path, ns: int) -> None:
-        for refetch in (False, True):
-            merged = {
-                table.name: await self._cache.table(ref, manifest, merged_table_name(table.name), refetch=refetch)
-                for table in TABLES
-            }
-            try:
-                async with self._slots.acquire(manifest.counts.size_bytes):
-                    await self._run_job(ref, manifest, merged, folder, ns)
-            except IndexDamaged:
-                if refetch:
-                    raise
-            else:
-                return
+    def _cancel_if_unused(self, build: _Build) -> None:
+        if not build.waiting:
+            build.task.cancel()
 
-    async def _run_job(
-        self, ref: SessionRef, manifest: Manifest, tables: dict[str, list[Path]], folder: Path, ns: int
-    ) -> None:
+    def _done(self, folder: Path, task: "asyncio.Task[None]") -> None:
+        if folder in self._builds and self._builds[folder].task is task:
+            del self._builds[folder]
+        if not task.cancelled():
+            task.exception()  # whoever waited has got it
+
+    async def _build(self, point: AsOfPoint, folder: Path, visitor: str) -> None:
+        async with self._slots.acquire(visitor, point.ref.path):
+            for refetch in (False, True):
+                merged = {
+                    table.name: await self._cache.table(
+                        point.ref, point.manifest, merged_table_name(table.name), refetch=refetch
+                    )
+                    for table in TABLES
+                    if point.with_tasks or table.name not in TASK_TABLES
+                }
+                try:
+                    await self._run_job(point, merged, folder)
+                except IndexDamaged:
+                    if refetch:
+                        raise
+                else:
+                    return
+
+    async def _run_job(self, point: AsOfPoint, tables: dict[str, list[Path]], folder: Path) -> None:
         """Build the tables in a child process and publish them at once.
 
         Open files of an earlier build stay readable.
         """
-        parts = {name: len(sizes) for name, sizes in manifest.files.items()}
+        parts = {name: len(sizes) for name, sizes in point.manifest.files.items()}
         merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(partial.mkdir, parents=True)
-        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), ns, parts)
+        names = [name for name in parts if (name in _TASK_GROUP) == point.with_tasks]
+        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, names)
         try:
             async with child_process("rayhistory.index.fold.as_of") as process:
                 _, stderr = await process.communicate(msgspec.json.encode(job))
             if process.returncode != 0:
                 last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
                 failure = IndexDamaged if process.returncode == EXIT_DAMAGED else IndexFailed
-                raise failure(f"{ref.path} cannot be shown as of this time: {last[:500]}")
+                raise failure(f"{point.ref.path} cannot be shown as of this time: {last[:500]}")
             await asyncio.to_thread(self._publish, partial, folder)
         finally:
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)

@@ -14,12 +14,13 @@ from rayhistory.index.fold.sources import Source, list_sources, sources_digest
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.scratch import scratch_directory
-from rayhistory.index.service.as_of_cache import AsOfCache
+from rayhistory.index.service.as_of_cache import AsOfCache, AsOfCaller
 from rayhistory.index.service.fold_engine import FoldEngine, ProcessEngine
 from rayhistory.index.service.leases import Leases
 from rayhistory.index.service.overlay import index_store
 from rayhistory.index.service.slots import Slots
 from rayhistory.index.service.table_cache import TableCache
+from rayhistory.lru import LruCache
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings
@@ -38,6 +39,7 @@ _FRESH_FOR_S = 5.0
 """An index that was compared with the store within this time is not compared again."""
 _RETRY_AFTER_S = 60.0
 """A failed session is not retried sooner, however many requests want it: others wait for the slot."""
+_POINTS_PER_SESSION = 1 << 16
 _MAX_OPEN_INDEXES = 1000
 """The next request for a dropped index reads its manifest from the store again."""
 
@@ -82,10 +84,12 @@ class IndexBuilder:
         self._scratch = Path(settings.cache_dir) / "scratch"
         self._leases = Leases(self._index_store, layout)
         self._slots = Slots(settings.index_workers)
-        self._as_of_cache = AsOfCache(settings, self._cache, self._slots)
+        self._as_of_cache = AsOfCache(settings, self._cache)
         self._checks: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[str, str, str], _RunningFold] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
+        self._rebuilt: LruCache[tuple[str, str, str], tuple[float, str]] = LruCache(_MAX_OPEN_INDEXES)
+        """When a session's index was rebuilt because it could not be read, and the folder of the new one."""
         self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     async def open(
@@ -118,17 +122,18 @@ class IndexBuilder:
         return self._load(ref, manifest)
 
     async def open_as_of(
-        self, ref: SessionRef, closing: Closing | None, as_of_ms: int, timeout_s: float | None = None
+        self, ref: SessionRef, closing: Closing | None, as_of_ms: int, timeout_s: float | None = None, visitor: str = ""
     ) -> OpenIndex:
         """Return the index as of a point in time. After the last event that is the index itself."""
         index = await self.open(ref, closing, timeout_s)
-        ns = as_of_ms * 1_000_000 + 999_999
         last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
+        if index.manifest.first_ns is not None:
+            as_of_ms = quantize_ms(as_of_ms, index.manifest.first_ns // 1_000_000, last // 1_000_000)
+        ns = as_of_ms * 1_000_000 + 999_999
         if last and ns >= last:
             return index
-        return await self._as_of_cache.open(
-            ref, index.manifest, ns, _DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-        )
+        caller = AsOfCaller(visitor, _DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        return await self._as_of_cache.open(ref, index.manifest, ns, caller)
 
     def forget(self, ref: SessionRef) -> None:
         """Make the next request read the manifest from the store."""
@@ -136,19 +141,28 @@ class IndexBuilder:
 
     async def close(self) -> None:
         """Cancel running folds and end their processes."""
+        await self._as_of_cache.close()
         tasks: list[asyncio.Task[Any]] = [*self._checks, *(running.task for running in self._running.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _replace_index(self, ref: SessionRef, closing: Closing | None, timeout_s: float | None) -> Manifest:
-        """Replace an unreadable index: by a newer generation from another process, else by a full fold."""
+        """Replace an unreadable index: by a newer generation from another process, else by a full fold.
+
+        An index that was just rebuilt and still cannot be read is not rebuilt again by every request.
+        """
         opened = self._opened.get(ref.identity)
+        rebuilt_at, rebuilt = self._rebuilt.get(ref.identity) or (0.0, "")
+        if opened and opened[1].manifest.build == rebuilt and time.monotonic() - rebuilt_at < _RETRY_AFTER_S:
+            raise IndexFailed(f"the index of {ref.path} was rebuilt and still cannot be read")
         self.forget(ref)
         latest = await read_latest_manifest(self._index_store, self._layout, ref)
         if opened and latest and latest.generation > opened[1].manifest.generation:
             return latest
-        return await self._fold_and_wait(ref, closing, timeout_s, from_scratch=True)
+        manifest = await self._fold_and_wait(ref, closing, timeout_s, from_scratch=True)
+        self._rebuilt.put(ref.identity, (time.monotonic(), manifest.build))
+        return manifest
 
     def _load(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         index = self._cache.open(ref, manifest)
@@ -284,3 +298,13 @@ class IndexBuilder:
             if running.started and time.monotonic() - running.logged > _PROGRESS_LOG_INTERVAL_S:
                 running.logged = time.monotonic()
                 log.info("indexing in progress", extra={"session": ref.path, "detail": running.describe()})
+
+
+def quantize_ms(as_of_ms: int, first_ms: int, last_ms: int) -> int:
+    """Round a time up to one of the points that a session has, so that close ones share their tables.
+
+    For sessions of a minute that is every millisecond, for a day about every second. Before the first event there is
+    one point.
+    """
+    step = max(1, (last_ms - first_ms) // _POINTS_PER_SESSION)
+    return max(first_ms - 1, first_ms - (first_ms - as_of_ms) // step * step)

@@ -29,7 +29,7 @@ TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"
 """Where AuthMiddleware puts the visitor into the scope."""
 _EXPENSIVE_PATH = re.compile(
-    r"^/enter_cluster/|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview)"
+    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview)"
 )
 _INVALID_TOKENS_PER_MINUTE = 60
 _REJECTED_TOKEN_TTL_S = 600.0
@@ -82,8 +82,11 @@ class Admission:
     def limit_expensive_calls(self, connection: HTTPConnection, visitor: Visitor) -> None:
         """Count a call of an expensive path; raise RateLimited if there were too many."""
         if _EXPENSIVE_PATH.search(connection.scope["path"]):
-            is_anonymous = visitor is ANONYMOUS
-            self._expensive_calls.take(self.proxies.client_address(connection) if is_anonymous else visitor.name)
+            self._expensive_calls.take(self.caller(connection, visitor))
+
+    def caller(self, connection: HTTPConnection, visitor: Visitor) -> str:
+        """Return the name under which the calls of a visitor are counted: without a sign-in, its address."""
+        return self.proxies.client_address(connection) if visitor is ANONYMOUS else visitor.name
 
     async def admit(self, connection: HTTPConnection, selection: Selection) -> None:
         """Raise AccessDenied unless the visitor may see the session; audit both outcomes."""
@@ -125,6 +128,11 @@ def visitor_of(connection: HTTPConnection) -> Visitor:
     if visitor is None:
         raise NotSignedIn(MISSING)
     return visitor
+
+
+def caller_of(connection: HTTPConnection) -> str:
+    """Return the name under which the calls of a request's visitor are counted."""
+    return admission_of(connection).caller(connection, visitor_of(connection))
 
 
 async def admit(scope: Scope, selection: Selection) -> None:

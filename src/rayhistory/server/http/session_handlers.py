@@ -1,7 +1,8 @@
 """Routes below a session: resolve the session, run the handler, cache its response, report its errors."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rayhistory.errors import IndexDamaged, RayHistoryError
+from rayhistory.server.http.admission import caller_of
 from rayhistory.server.http.error_responses import ray_error_response
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import (
@@ -45,7 +47,7 @@ def resolver_of(request: HTTPConnection) -> SessionResolver:
 
 
 async def view_of(request: HTTPConnection, timeout_s: float | None = None) -> SessionView:
-    return await resolver_of(request).view(selection_of(request), timeout_s)
+    return await resolver_of(request).view(selection_of(request), timeout_s, visitor=caller_of(request))
 
 
 def end_open_rows_for_browsers(
@@ -79,12 +81,36 @@ def view_route(
                 return await respond(request, await view_of(request))
             except IndexDamaged as error:
                 log.warning("index is damaged, rebuilding it", extra={"path": request.url.path, "reason": str(error)})
-                view = await resolver_of(request).view(selection_of(request), rebuild=True)
+                view = await resolver_of(request).view(selection_of(request), rebuild=True, visitor=caller_of(request))
                 return await respond(request, view)
         except RayHistoryError as error:
             return on_error(error)
 
-    return Route(path, endpoint, methods=["GET"])
+    async def endpoint_while_connected(request: Request) -> Response:
+        if selection_of(request).as_of_ms is None:
+            return await endpoint(request)
+        return await while_connected(request, endpoint(request))
+
+    return Route(path, endpoint_while_connected, methods=["GET"])
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Make a response as long as the client waits for it: points in time are expensive, and sliders move on."""
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    response, disconnect = asyncio.create_task(work), asyncio.create_task(disconnected())
+    try:
+        await asyncio.wait({response, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if response.done():
+            return response.result()
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+    finally:
+        for task in (response, disconnect):
+            task.cancel()
+        await asyncio.gather(response, disconnect, return_exceptions=True)
 
 
 def _cached(handler: SessionHandler) -> SessionHandler:

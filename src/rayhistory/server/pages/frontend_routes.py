@@ -5,7 +5,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rayhistory.errors import NotFound, RayHistoryError, SessionNotIndexed, UsageError
-from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
+from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.http.session_router import query_suffix
 from rayhistory.server.pages import frame_page, frontend
 from rayhistory.server.pages.message_page import error_page, message_page, progress_page
@@ -28,7 +28,7 @@ def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
             canonical = entry.ref.url if as_of_ms is None else f"{entry.ref.url[:-1]}@{as_of_ms}/"
             if not selection_of(request).from_cookies and request.scope["rayhistory.full_path"] != canonical:
                 return RedirectResponse(canonical + query_suffix(request.scope), 307)
-            view = await resolver_of(request).view(selection_of(request), frame_page.PAGE_TIMEOUT_S)
+            view = await view_of(request, frame_page.PAGE_TIMEOUT_S)
             if frame_page.wants_frame(request):
                 return await frame_page.frame_page(request, entry, view)
             chosen = frontends.choose(view.index.manifest.ray_version, requested) or chosen

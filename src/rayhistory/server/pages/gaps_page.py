@@ -9,7 +9,7 @@ from rayhistory.errors import RayHistoryError, SessionNotIndexed
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.history_api.gap_report import read_gaps
 from rayhistory.server.history_api.session_listing import SessionListing
-from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
+from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
 from rayhistory.server.pages.message_page import error_page, page_response, progress_page
 from rayhistory.web import GapGroup, GapLocation
@@ -21,7 +21,7 @@ async def gaps_page(request: Request) -> Response:
     listing: SessionListing = request.app.state.session_listing
     try:
         entry = await resolver_of(request).entry(selection_of(request))
-        view = await resolver_of(request).view(selection_of(request), PAGE_TIMEOUT_S)
+        view = await view_of(request, PAGE_TIMEOUT_S)
         report = await read_gaps(view)
         row = await listing.row(entry)
     except SessionNotIndexed as progress:

@@ -1,0 +1,41 @@
+"""Slots for builds of points in time: few at once, and no visitor or session keeps the others waiting."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rayhistory.errors import RateLimited
+
+MAX_WAITING_PER_VISITOR = 4
+_SLOTS = 2
+_RETRY_AFTER_S = 2.0
+
+
+class AsOfSlots:
+    """At most two builds at once, of two visitors and of two sessions. Folds have slots of their own."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(_SLOTS)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def acquire(self, visitor: str, session: str) -> AsyncIterator[None]:
+        """Hold a slot while a point in time is built; raise RateLimited if the visitor waits for too many already."""
+        if self._users[f"visitor {visitor}"] > MAX_WAITING_PER_VISITOR:
+            raise RateLimited("too many points in time at once, retry in a few seconds", _RETRY_AFTER_S)
+        async with self._only_one(f"visitor {visitor}"), self._only_one(f"session {session}"), self._all:
+            yield
+
+    @asynccontextmanager
+    async def _only_one(self, name: str) -> AsyncIterator[None]:
+        self._users[name] += 1
+        try:
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                yield
+        finally:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]
+                self._locks.pop(name, None)

@@ -1,0 +1,48 @@
+"""Slots for points in time: no visitor and no session takes all of them."""
+
+import asyncio
+
+import pytest
+
+from rayhistory.errors import RateLimited
+from rayhistory.index.service.as_of_slots import MAX_WAITING_PER_VISITOR, AsOfSlots
+
+
+def test_visitor_with_many_points_leaves_a_slot_to_others() -> None:
+    async def work() -> None:
+        slots, ready, done = AsOfSlots(), asyncio.Semaphore(0), asyncio.Event()
+
+        async def build(visitor: str, session: str) -> None:
+            async with slots.acquire(visitor, session):
+                ready.release()
+                await done.wait()
+
+        greedy = [asyncio.create_task(build("ada", f"session {number}")) for number in range(MAX_WAITING_PER_VISITOR)]
+        await ready.acquire()
+        other = asyncio.create_task(build("ben", "session x"))
+        await ready.acquire()  # while the first still holds its slot
+        done.set()
+        await asyncio.gather(*greedy, other)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_visitor_who_waits_for_too_many_points_is_refused() -> None:
+    async def work() -> None:
+        slots = AsOfSlots()
+
+        async def build(number: int) -> None:
+            async with slots.acquire("ada", f"session {number}"):
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.create_task(build(number)) for number in range(MAX_WAITING_PER_VISITOR + 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(RateLimited):
+            await build(99)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(60), slots.acquire("ada", "session 1"):  # those who left count no more
+            pass
+
+    asyncio.run(work())
