@@ -10,7 +10,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+from rayhistory.errors import LogNotFound
 from rayhistory.index.query.query import Filter, Row
+from rayhistory.packs.pack_format import PackDamaged
 from rayhistory.ray_env import known_version
 from rayhistory.server.logs.source import LogSource, StoredLogFile
 from rayhistory.server.logs.worker_markers import MAX_MARKER_BYTES, Marker, TaskOutput, find_markers, infer_ranges
@@ -98,7 +100,10 @@ async def _infer(
             if file.size > budget:
                 continue
             budget -= file.size
-            markers = await _read_markers(view.logs, node, file)
+            try:
+                markers = await _read_markers(view.logs, node, file)
+            except (LogNotFound, PackDamaged):
+                continue  # a list of tasks does not fail because of a log
             outputs = [_output(task, f"std{suffix}") for task in of_worker]
             for task, found in zip(of_worker, infer_ranges(outputs, markers, file.size), strict=True):
                 row = wanted.get(_key(task))
