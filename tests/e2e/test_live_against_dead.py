@@ -99,6 +99,8 @@ def compare_all(recorded: Recording, history: str) -> dict[str, Comparison]:
     """Repeat every request on the history server, and compare the responses."""
     found = {}
     with httpx.Client(base_url=history + recorded.ref.url.rstrip("/"), timeout=60, trust_env=False) as http:
+        while http.get("/api/version").status_code == 503:  # the first request builds the index
+            pass
         for name, live in recorded.responses.items():
             request = live.request
             dead = http.request(request.method, request.path, headers=request.headers)
