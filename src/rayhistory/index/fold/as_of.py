@@ -122,7 +122,8 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     """Write the served tables as of a point in time; return their files."""
     settings = Settings(**job.settings)
     with scratch_directory(Path(settings.cache_dir) / "scratch") as scratch:
-        database = open_database(scratch, settings.index_memory, available_cores())
+        threads = available_cores() if "tasks" in job.names else 1  # small tables: threads would wait for each other
+        database = open_database(scratch, settings.index_memory, threads)
         files: Files = {}
         list_responses(database, list(map(Path, job.merged[RESPONSES_TABLE])), job.ns)
         files |= write_responses(database, scratch, job.file_counts)

@@ -9,13 +9,13 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, IndexFailed, SessionNotIndexed
 from rayhistory.events.merged_tables import TABLES, TASK_TABLES
-from rayhistory.index.child_process import child_process
 from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.service.as_of_slots import AsOfSlots
 from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.service.warm_process import WarmProcess
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
@@ -53,6 +53,7 @@ class AsOfCache:
         self._settings = settings
         self._cache = cache
         self._slots = AsOfSlots()
+        self._processes = WarmProcess("rayhistory.index.fold.as_of")
         self._builds: dict[Path, _Build] = {}
 
     async def open(self, ref: SessionRef, manifest: Manifest, ns: int, caller: AsOfCaller) -> OpenIndex:
@@ -75,6 +76,7 @@ class AsOfCache:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._processes.close()
 
     async def _ensure_built(self, point: AsOfPoint, folder: Path, caller: AsOfCaller) -> None:
         """Wait for the build. It is cancelled when nobody waits for it any more."""
@@ -134,7 +136,7 @@ class AsOfCache:
         names = [name for name in parts if (name in _TASK_GROUP) == point.with_tasks]
         job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, names)
         try:
-            async with child_process("rayhistory.index.fold.as_of") as process:
+            async with self._processes.process() as process:
                 _, stderr = await process.communicate(msgspec.json.encode(job))
             if process.returncode != 0:
                 last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
