@@ -235,7 +235,7 @@ class SessionCatalog:
     async def _newest(self, candidates: list[CatalogEntry]) -> CatalogEntry:
         """Return the session that the store had last.
 
-        A session is never newer than its keys, so that mostly one start record is read; in copies, all are.
+        A session is never newer than its keys, so that mostly one batch of start records is read; in copies, all are.
         """
         by_keys = sorted(candidates, key=_newest_possible, reverse=True)
         newest: list[tuple[float, SessionRef, CatalogEntry]] = []
