@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 
 from rayhistory.server.app import create_app
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ResponseCache
-from rayhistory.server.ray_api import state
 from support.many_tasks import SMALL_JOB, store_many_tasks
 from support.recorded_sample import REF, serving, settings_for
 from support.two_namespaces import run_historyserver
@@ -75,7 +74,7 @@ def test_streamed_list_equals_the_cached_list(
     address = f"api/v0/{resource}?limit=1000{query}"
     cached = sample.get(address)
     assert sample.get(address, headers=PLAIN).text == cached.text
-    monkeypatch.setattr(state, "_MAX_CACHED_ROWS", 0)
+    monkeypatch.setattr("rayhistory.server.http.response_cache.MAX_CACHED_ROWS", 0)
     monkeypatch.setattr("rayhistory.index.query.open_index._BATCH_ROWS", 3)
     streamed = sample.get(f"{address}&timeout=31")  # another query, because the first response is cached
     assert cached.text == streamed.text
