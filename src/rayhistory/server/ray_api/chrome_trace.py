@@ -69,7 +69,10 @@ class _TraceWriter:
     async def chunks(self, tasks: list[Row]) -> AsyncIterator[bytes]:
         """Yield the spans of a batch of tasks as JSON."""
         async for group, profiles in with_profiles(self._view, tasks):
-            yield await asyncio.to_thread(self._encode_spans, group, profiles)
+            encoded = await asyncio.to_thread(self._encode_spans, group, profiles)
+            group.clear()  # the client may read slowly
+            profiles.clear()
+            yield encoded
 
     def _encode_spans(self, tasks: list[Row], profiles: list[Row]) -> bytes:
         spans = by_attempt(sorted((span for row in profiles for span in read_spans(row)), key=_span_order))

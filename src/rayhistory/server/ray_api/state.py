@@ -42,14 +42,19 @@ async def tasks(request: Request, view: SessionView) -> Response:
 
 
 async def _encode_plain(rows: list[Row]) -> AsyncIterator[bytes]:
-    yield await asyncio.to_thread(lambda: json_items([state_rows.task(row) for row in rows]))
+    encoded = await asyncio.to_thread(lambda: json_items([state_rows.task(row) for row in rows]))
+    rows.clear()  # the client may read slowly
+    yield encoded
 
 
 async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> AsyncIterator[bytes]:
     end_open_rows_for_browsers(request, view, rows, "start_time_ms", "end_time_ms")
     await infer_log_info(view, rows)
     async for group, profiles in with_profiles(view, rows):
-        yield await asyncio.to_thread(_encode_details, group, state_rows.by_attempt(profiles), is_browser(request))
+        encoded = await asyncio.to_thread(_encode_details, group, state_rows.by_attempt(profiles), is_browser(request))
+        group.clear()  # the client may read slowly
+        profiles.clear()
+        yield encoded
 
 
 def _encode_details(rows: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> bytes:
@@ -73,7 +78,9 @@ async def _table_list(schema: StateSchema, shape: RowShape, request: Request, vi
         return json_items(_mask_for_browsers(request, [_select(names, shape(row)) for row in rows]))
 
     async def encode(rows: list[Row]) -> AsyncIterator[bytes]:
-        yield await asyncio.to_thread(encode_rows, rows)
+        encoded = await asyncio.to_thread(encode_rows, rows)
+        rows.clear()  # the client may read slowly
+        yield encoded
 
     return await _list_response(request, view, _query(schema, options), Query(schema.table), encode)
 
@@ -103,7 +110,6 @@ async def _chunks(view: SessionView, query: Query, counted: Query, encode: Batch
         async for items in encode(rows):
             yield prefix + items
             prefix = b","
-        rows.clear()  # the client may read slowly
     unlimited = Query(query.table, filters=query.filters)
     filtered = returned if returned < (query.limit or 0) else await view.index.count(unlimited)
     total = filtered if query.filters == counted.filters else await view.index.count(counted)
