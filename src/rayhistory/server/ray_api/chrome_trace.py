@@ -69,14 +69,13 @@ class _TraceWriter:
     async def chunks(self, tasks: list[Row]) -> AsyncIterator[bytes]:
         """Yield the spans of a batch of tasks as JSON."""
         async for group, profiles in with_profiles(self._view, tasks):
-            encoded = await asyncio.to_thread(self._encode_spans, group, profiles)
-            group.clear()  # the client may read slowly
-            profiles.clear()
-            yield encoded
+            yield await asyncio.to_thread(self._encode_spans, group, profiles)
 
     def _encode_spans(self, tasks: list[Row], profiles: list[Row]) -> bytes:
+        """Encode the spans and free the rows, because the client may read slowly."""
         spans = by_attempt(sorted((span for row in profiles for span in read_spans(row)), key=_span_order))
-        return self._encode(
+        profiles.clear()
+        encoded = self._encode(
             [
                 _event(task, span, self._ids)
                 for task in tasks
@@ -84,6 +83,8 @@ class _TraceWriter:
                 if span["component_type"] in ("worker", "driver")
             ]
         )
+        tasks.clear()
+        return encoded
 
     def finish(self) -> bytes:
         names = self._encode(self._ids.metadata_events())
