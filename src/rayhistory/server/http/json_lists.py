@@ -1,4 +1,8 @@
-"""JSON lists that are made batch by batch, so that neither memory nor other requests pay for their length."""
+"""JSON lists that are made batch by batch, so that neither memory nor other requests pay for their length.
+
+Many clients may read slowly, and each generator waits at its `yield`. So no generator here keeps a name for the chunk
+that it has yielded: otherwise every waiting request would hold its last chunk.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -16,10 +20,10 @@ async def encoded_items(batches: AsyncIterator[list[Row]], encode: RowEncoder) -
     """Yield the items of a JSON list. They are encoded in a thread, because a batch takes tens of milliseconds."""
     separator = b""
     async for rows in batches:
-        items = await asyncio.to_thread(encode, rows)
+        items = [separator + await asyncio.to_thread(encode, rows)]
         rows.clear()  # the client may read slowly
-        if items:
-            yield separator + items
+        if items[0] != separator:
+            yield items.pop()
             separator = b","
 
 
@@ -29,7 +33,9 @@ async def concatenated(*parts: bytes | AsyncIterator[bytes]) -> AsyncIterator[by
             yield part
         else:
             async for chunk in part:
-                yield chunk
+                pending = [chunk]
+                del chunk
+                yield pending.pop()
 
 
 def rest_chunks(message: str, *data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:

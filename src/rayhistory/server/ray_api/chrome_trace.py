@@ -56,7 +56,9 @@ async def _chunks(view: SessionView, query: Query) -> AsyncIterator[bytes]:
     writer = _TraceWriter(view)
     async for tasks in view.index.batches(query):
         async for chunk in writer.chunks(tasks):
-            yield chunk
+            pending = [chunk]
+            del chunk  # a waiting request must not hold its last chunk
+            yield pending.pop()
     yield writer.finish()
 
 

@@ -42,30 +42,35 @@ async def tasks(request: Request, view: SessionView) -> Response:
 
 
 async def _encode_plain(rows: list[Row]) -> AsyncIterator[bytes]:
-    encoded = await asyncio.to_thread(lambda: json_items([state_rows.task(row) for row in rows]))
-    rows.clear()  # the client may read slowly
-    yield encoded
+    yield await asyncio.to_thread(lambda: _encode_and_release(rows, lambda: [state_rows.task(row) for row in rows]))
 
 
 async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> AsyncIterator[bytes]:
     end_open_rows_for_browsers(request, view, rows, "start_time_ms", "end_time_ms")
     await infer_log_info(view, rows)
     async for group, profiles in with_profiles(view, rows):
-        encoded = await asyncio.to_thread(_encode_details, group, state_rows.by_attempt(profiles), is_browser(request))
-        group.clear()  # the client may read slowly
-        profiles.clear()
-        yield encoded
+        yield await asyncio.to_thread(_encode_details, group, profiles, is_browser(request))
 
 
-def _encode_details(rows: list[Row], profiles: dict[tuple[str, int], list[Row]], mask: bool) -> bytes:
-    """Encode tasks with details in batches, so that few of the large rows are in memory at once."""
+def _encode_and_release(rows: list[Row], shape: Callable[[], list[Row]]) -> bytes:
+    """Encode rows and free their memory, because the client may read slowly."""
+    encoded = json_items(shape())
+    rows.clear()
+    return encoded
+
+
+def _encode_details(rows: list[Row], profile_rows: list[Row], mask: bool) -> bytes:
+    """Encode tasks with details in batches, so that few of the large rows are in memory at once; free the rows."""
     encoded = []
+    profiles = state_rows.by_attempt(profile_rows)
+    profile_rows.clear()
     for start in range(0, len(rows), _ENCODE_BATCH_ROWS):
         details = [
             state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), []))
             for row in rows[start : start + _ENCODE_BATCH_ROWS]
         ]
         encoded.append(json_items(_mask_rows(details) if mask else details))
+    rows.clear()
     return b",".join(encoded)
 
 
@@ -74,13 +79,11 @@ async def _table_list(schema: StateSchema, shape: RowShape, request: Request, vi
     options = parse_list_options(request.query_params, schema)
     names = schema.names(detail=options.detail)
 
-    def encode_rows(rows: list[Row]) -> bytes:
-        return json_items(_mask_for_browsers(request, [_select(names, shape(row)) for row in rows]))
+    def shaped(rows: list[Row]) -> list[Row]:
+        return _mask_for_browsers(request, [_select(names, shape(row)) for row in rows])
 
     async def encode(rows: list[Row]) -> AsyncIterator[bytes]:
-        encoded = await asyncio.to_thread(encode_rows, rows)
-        rows.clear()  # the client may read slowly
-        yield encoded
+        yield await asyncio.to_thread(lambda: _encode_and_release(rows, lambda: shaped(rows)))
 
     return await _list_response(request, view, _query(schema, options), Query(schema.table), encode)
 
@@ -108,7 +111,9 @@ async def _chunks(view: SessionView, query: Query, counted: Query, encode: Batch
     async for rows in view.index.batches(query):
         returned += len(rows)
         async for items in encode(rows):
-            yield prefix + items
+            pending = [prefix + items]
+            del items  # a waiting request must not hold its last chunk
+            yield pending.pop()
             prefix = b","
     unlimited = Query(query.table, filters=query.filters)
     filtered = returned if returned < (query.limit or 0) else await view.index.count(unlimited)
@@ -135,7 +140,9 @@ async def _jobs_list(request: Request, view: SessionView) -> Response:
         before, _ = bytes(state_response([], 0, 0).body).split(b"[]")
         yield before + b"["
         async for items in encoded_items(_jobs_by_id(view), encode):
-            yield items
+            pending = [items]
+            del items
+            yield pending.pop()
         _, after = bytes(state_response([], counts.total, counts.filtered).body).split(b"[]")
         yield b"]" + after
 
