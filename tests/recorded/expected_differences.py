@@ -331,6 +331,8 @@ _STATISTICS = (
     "usedObjectStoreMemory|usedResources|taskQueueLength|objectRefs|objectsTotal|numOwnedObjects|numOwnedActors|"
     "numInFlightArgPinningRequests|webuiDisplay|numOfFailedArgPinningRequests|language|workerType|ipAddress|port|workerId"
 )
+_DRIVER = "f{40}[0-9a-f]{8}#0"
+"""The task of a driver, attempt 0."""
 _NOT_EVERYWHERE = "no-such-file|gcs_server[.]out|event_JOBS[.]log"
 """Files that some nodes do not have, and that are never empty elsewhere."""
 _MEASURED = (
@@ -348,6 +350,12 @@ EXPECTED_DIFFERENCES = (
     Expected("/api/v0/tasks", "events[.]FAILED[.](state|created_ms)", _closed(lambda live, dead: live == ABSENT),
              "the inferred end adds an event"),
     Expected("/api/v0/tasks", "events[.]order", _closed(lambda live, dead: dead == (*live, "FAILED")),
+             "the inferred end adds an event"),
+    Expected("/api/v0/tasks", f"{_DRIVER}[.]state", _becomes("FINISHED"),
+             "an open driver ends; its job has the outcome"),
+    Expected("/api/v0/tasks", f"{_DRIVER}[.]events[.]FINISHED[.](state|created_ms)",
+             _closed(lambda live, dead: live == ABSENT), "the inferred end adds an event"),
+    Expected("/api/v0/tasks", f"{_DRIVER}[.]events[.]order", _closed(lambda live, dead: dead == (*live, "FINISHED")),
              "the inferred end adds an event"),
     Expected("/api/v0/", "state_counts", _counted_as_ended, "open tasks and actors count as failed and dead"),
     Expected("/api/v0/tasks/summarize", "(summary|children)[.]order", _something_was_open,
