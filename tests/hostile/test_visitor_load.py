@@ -26,6 +26,7 @@ _PARAMETERS = {
     "job": ["00000000"],
     "table": list(KEY_COLUMNS),
     "media_type": ["file"],
+    "name": ["instance"],
     "page:path": ["d/x"],
 }
 _QUERIES = {"/api/history/rows/{table}": ["?limit=10000"], "/nodes": ["", "?view=hostnamelist"]}

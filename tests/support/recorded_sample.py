@@ -82,6 +82,8 @@ def _indexed_store() -> Path:
 def store_only_node(settings: Settings) -> None:
     """Store only the events of the node, so that the session has no loss: Ray reports no end of a node."""
     store_sample(settings)
+    for responses in Path(settings.local_storage_dir).rglob("snapshots/**/*.jsonl*"):  # they name jobs
+        responses.unlink()
     (events,) = Path(settings.local_storage_dir).rglob("node_events/*")
     lines = [line for line in events.read_text().splitlines() if json.loads(line)["eventType"].startswith("NODE_")]
     events.write_text("\n".join(lines))

@@ -82,13 +82,20 @@ def test_tables_have_the_recorded_rows(server: TestClient, session: str, table: 
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_gaps_are_counted_as_recorded(server: TestClient, session: str) -> None:
-    """The text of a gap may change with a release, its columns and counts may not. A release may find more gaps."""
+    """The text of a gap may change with a release, its columns and counts may not. A release may find more gaps.
+
+    In 0.1.0 a driver without a reported end counted as an open task.
+    """
     found = get(server, session, "api/history/rows/gaps?limit=10000")["rows"]
     rows = [row for row in found if row["kind"] not in FOUND_SINCE]
     recorded = RESPONSES[session]["tables"]["gaps"]
-    assert sorted((row["count"], row["source"]) for row in rows) == sorted(
-        (row["count"], row["source"]) for row in recorded
-    )
+    tasks = RESPONSES[session]["tables"]["tasks"]
+    drivers = sum(row["closed_by_history"] and row["type"] == "DRIVER_TASK" for row in tasks)
+    expected = [
+        (row["count"] - (drivers if row["kind"] == "task closed at the session's end" else 0), row["source"])
+        for row in recorded
+    ]
+    assert sorted((row["count"], row["source"]) for row in rows) == sorted(each for each in expected if each[0])
     assert all(row.keys() >= recorded[0].keys() for row in rows)
 
 

@@ -40,6 +40,7 @@ _FRESH_FOR_S = 5.0
 _RETRY_AFTER_S = 60.0
 """A failed session is not retried sooner, however many requests want it: others wait for the slot."""
 _POINTS_PER_SESSION = 1 << 16
+_MAX_LEAD_MS, _LEAD_STEP_MS = 600_000, 1000
 _MAX_OPEN_INDEXES = 1000
 """The next request for a dropped index reads its manifest from the store again."""
 
@@ -303,8 +304,12 @@ class IndexBuilder:
 def quantize_ms(as_of_ms: int, first_ms: int, last_ms: int) -> int:
     """Round a time up to one of the points that a session has, so that close ones share their tables.
 
-    For sessions of a minute that is every millisecond, for a day about every second. Before the first event there is
-    one point.
+    For sessions of a minute that is every millisecond, for a day about every second. What starts before the first
+    event, such as the head's node, is visible by the second; long before, there is one point.
     """
     step = max(1, (last_ms - first_ms) // _POINTS_PER_SESSION)
-    return max(first_ms - 1, first_ms - (first_ms - as_of_ms) // step * step)
+    if as_of_ms >= first_ms:
+        return first_ms - (first_ms - as_of_ms) // step * step
+    if as_of_ms < first_ms - _MAX_LEAD_MS:
+        return 0
+    return min(first_ms - 1, first_ms - (first_ms - as_of_ms) // _LEAD_STEP_MS * _LEAD_STEP_MS)

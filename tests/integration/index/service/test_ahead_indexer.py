@@ -107,7 +107,7 @@ class ListingCounter(LocalStore):
 
 
 def test_sessions_that_ended_long_ago_are_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that has just ended is: other nodes may still upload."""
+    """A session that has just ended is: other nodes may still upload. The store's clock counts."""
     monkeypatch.setattr("rayhistory.index.service.ahead_indexer._MIN_RECHECK_S", 0.1)
     monkeypatch.setattr("rayhistory.index.service.builder._FRESH_FOR_S", 0.0)
     store, hour = ListingCounter(tmp_path / "store"), 3600
@@ -115,6 +115,9 @@ def test_sessions_that_ended_long_ago_are_not_listed_again(tmp_path: Path, monke
     for ref, ended in ((OTHER, time.time() + hour), (old, time.time() - hour)):
         write_running_session(tmp_path / "store", ref)
         (tmp_path / "store" / LAYOUT.end_key(ref)).write_bytes(msgspec.json.encode(EndRecord(int(ended * 1000))))
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file() and old.session in str(path):
+            os.utime(path, (time.time() - hour, time.time() - hour))
 
     async def work() -> None:
         settings = settings_for(tmp_path / "store", cache=tmp_path / "cache")

@@ -66,7 +66,7 @@ def test_all_sessions_have_three_identity_columns(rayhistory: Command) -> None:
 def test_cluster_selects_its_newest_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Names resolve as in the other commands. Without a name, a newer session wins over a running one."""
+    """Names resolve as in the other commands. Without a name, a running session wins over a newer one."""
     settings, layout = settings_for(tmp_path), Layout()
     owned = SessionRef.checked("default", "raycluster-x", "session_2026-11-14_00-00-00_000000_1", "rayjob", "nightly")
     newer = SessionRef.checked(REF.namespace, REF.cluster, "session_2026-11-16_00-00-00_000000_1")
@@ -80,9 +80,9 @@ def test_cluster_selects_its_newest_session(
     (store / layout.start_key(REF)).write_bytes(msgspec.json.encode(record))
     rayhistory = Command(tmp_path, monkeypatch, capfd)
     nodes = {
-        "": 0,
+        "": 1,
         newer.session: 0,
-        f"{REF.namespace}/{REF.cluster}": 0,
+        f"{REF.namespace}/{REF.cluster}": 1,
         REF.path: 1,
         f"{REF.path}@1794770380000": 1,
         f"{REF.path}@1": 0,
@@ -93,7 +93,7 @@ def test_cluster_selects_its_newest_session(
         assert (name, len(json.loads(rows))) == (name, count)
         assert len(json.loads(rayhistory.good("nodes", "--json", *([name] if name else [])))) == count
     exported = rayhistory.good("export", f"{REF.namespace}/{REF.cluster}", "--to", str(tmp_path / "exported"))
-    assert exported.startswith(newer.path)
+    assert exported.startswith(REF.path)
 
 
 @pytest.mark.slow

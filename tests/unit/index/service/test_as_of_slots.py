@@ -6,6 +6,7 @@ import pytest
 
 from rayhistory.errors import RateLimited
 from rayhistory.index.service.as_of_slots import MAX_WAITING_PER_VISITOR, AsOfSlots
+from rayhistory.index.service.builder import quantize_ms
 
 
 def test_visitor_with_many_points_leaves_a_slot_to_others() -> None:
@@ -46,3 +47,19 @@ def test_visitor_who_waits_for_too_many_points_is_refused() -> None:
             pass
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "point_ms"),
+    [
+        (10_000_000, 10_000_000),
+        (10_000_001, 10_001_000),  # rounded up, so that a failure at this time is visible
+        (75_536_000, 75_536_000),
+        (9_999_999, 9_999_999),  # never at the first event
+        (9_995_500, 9_996_000),
+        (1, 0),
+    ],
+)
+def test_close_points_in_time_share_their_tables(as_of_ms: int, point_ms: int) -> None:
+    """The session lasts 2**16 seconds, so it has a point per second."""
+    assert quantize_ms(as_of_ms, 10_000_000, 10_000_000 + 2**16 * 1000) == point_ms
