@@ -31,7 +31,7 @@ class _Build(msgspec.Struct):
 
 
 class AsOfCaller(msgspec.Struct, frozen=True):
-    """Who waits for a point in time, and for how long."""
+    """The visitor of a point in time, and how long the request waits."""
 
     visitor: str
     timeout_s: float

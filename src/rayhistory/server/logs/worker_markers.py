@@ -23,7 +23,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class TaskOutput(msgspec.Struct, frozen=True):
-    """What is known about the output of one task in one file of its worker."""
+    """The known range of one task's output in one file of its worker."""
 
     marker_name: str | None
     """None for a task of an actor, which has no marker."""

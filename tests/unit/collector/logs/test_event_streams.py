@@ -158,7 +158,7 @@ def test_stream_is_forgotten_when_its_events_are_stored_as_objects(tmp_path: Pat
 
 
 def test_streams_of_a_killed_collector_are_forgotten_by_the_next(tmp_path: Path) -> None:
-    """Whether it was killed before or after the upload of the segment."""
+    """Cover kills before and after the upload of the segment."""
 
     async def first(node: EventNode) -> None:
         await node.post(make_events(range(3)))
