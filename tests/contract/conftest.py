@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("rayhistory.storage.contract")
+pytest.register_assert_rewrite("rayhistory.storage.contract_tests")
 
 from support.store_servers.azurite import azurite as start_azurite  # noqa: E402
 from support.store_servers.moto import moto as start_moto  # noqa: E402

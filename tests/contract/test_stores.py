@@ -8,7 +8,7 @@ import pytest
 
 from rayhistory.settings import SERVER, Settings, resolve
 from rayhistory.storage import Store, open_store
-from rayhistory.storage.contract import StoreContract
+from rayhistory.storage.contract_tests import StoreContract
 from support.store_servers import seaweed as weed
 from support.store_servers.azurite import connection_string
 from support.store_servers.bucket_double import Double, serving

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rayhistory.index.query.query import KEY_COLUMNS
-from rayhistory.server.session_routes import SESSION_ROUTES
+from rayhistory.server.api_routes import SESSION_ROUTES
 from support.large_tables import store_large_tables
 from support.recorded_sample import REF, serving, settings_for, store_indexed_sample
 from support.server_process import running_server

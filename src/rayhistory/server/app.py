@@ -26,6 +26,7 @@ from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
 from rayhistory.server import kuberay
+from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api import cluster_list, openapi, session_list
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http import health
@@ -40,7 +41,6 @@ from rayhistory.server.pages import gaps_page, home_page
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.server.pages.frontend_routes import frontend_routes
 from rayhistory.server.resolve import SessionResolver
-from rayhistory.server.session_routes import SESSION_ROUTES
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import Settings

@@ -16,7 +16,7 @@ from rayhistory.server.http.admission import admission_of, admit
 from rayhistory.server.http.auth_middleware import access_error_response
 from rayhistory.server.http.error_responses import text_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of
 from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, validated_selection
 from rayhistory.sessions import SessionRef

@@ -2,7 +2,7 @@
 
 Every method raises a subclass of `StoreError` on failure: an outage is never an empty result. Methods retry for some
 seconds and bound the number of concurrent requests; callers that can wait longer retry themselves. Keys are separated
-by `/` and have no leading slash. `rayhistory.storage.contract` is a test suite for all of this.
+by `/` and have no leading slash. `rayhistory.storage.contract_tests` is a test suite for all of this.
 """
 
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """An object store. Implementations must pass `rayhistory.storage.contract.StoreContract`."""
+    """An object store. Implementations must pass `rayhistory.storage.contract_tests.StoreContract`."""
 
     @property
     def url(self) -> str:

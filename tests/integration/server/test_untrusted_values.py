@@ -13,9 +13,9 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.app import create_app
 from rayhistory.server.ray_api import state_schema
-from rayhistory.server.session_routes import SESSION_ROUTES
 from rayhistory.sessions import Layout
 from support.recorded_sample import NODE, REF, settings_for, store_sample
 

@@ -10,7 +10,7 @@ from rayhistory.server.http.admission import admission_of
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of
 
 

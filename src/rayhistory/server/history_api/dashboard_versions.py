@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.pages.frontend import VERSION_PARAM, Frontends
 from rayhistory.server.view import SessionView
 

@@ -11,7 +11,7 @@ from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.metrics.metrics_reader import MetricQuery
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
 
 _MAX_LABELS = 32
 

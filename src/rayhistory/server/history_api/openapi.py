@@ -11,6 +11,7 @@ from starlette.routing import Route
 from rayhistory import __version__
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
+from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api.api_types import (
     ClusterList,
     ErrorResponse,
@@ -24,7 +25,6 @@ from rayhistory.server.history_api.api_types import (
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.frontend import DashboardChoice
-from rayhistory.server.session_routes import SESSION_ROUTES
 from rayhistory.web import SESSION_STATES, SORTS, SessionOverview
 
 SESSION_PATH = "/s/{namespace}/{cluster}/{session}"

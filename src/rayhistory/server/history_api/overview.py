@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import resolver_of, selection_of, view_route
+from rayhistory.server.http.view_routes import resolver_of, selection_of, view_route
 from rayhistory.server.ray_api.task_queries import NO_DRIVERS
 from rayhistory.server.untrusted_json import decode_json
 from rayhistory.server.view import SessionView

@@ -26,7 +26,7 @@ from rayhistory.promql.values import Labels, Scalar, Text, Times, Vector
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
 from rayhistory.utc import parse_utc_ms
 
 _MAX_FORM_BYTES = 1 << 18

@@ -7,7 +7,7 @@ from starlette.routing import BaseRoute
 from rayhistory.server.history_api.gap_report import read_gaps
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.view import SessionView
 
 

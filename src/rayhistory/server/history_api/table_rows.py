@@ -14,7 +14,7 @@ from rayhistory.masking import MASK, mask_env_vars_json
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.view import SessionView
 
 _MASKED_COLUMNS = {"runtime_env", "body"}

@@ -9,7 +9,7 @@ from rayhistory.index.query.query import Filter
 from rayhistory.server.history_api.api_types import TaskOutputPlace
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.logs.task_log_info import infer_log_info, task_log_info
 from rayhistory.server.view import SessionView
 

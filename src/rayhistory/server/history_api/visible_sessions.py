@@ -4,7 +4,7 @@ from starlette.requests import Request
 
 from rayhistory.server.history_api.session_listing import ListingPage, SessionListing
 from rayhistory.server.http.admission import admission_of
-from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of
 
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from rayhistory.errors import RayHistoryError
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.responses import text_response
-from rayhistory.server.http.session_handlers import resolver_of
+from rayhistory.server.http.view_routes import resolver_of
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rayhistory.errors import NotFound, RayHistoryError, SessionNotIndexed, UsageError
-from rayhistory.server.http.session_handlers import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.http.session_router import query_suffix
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.pages import frame_page, frontend
 from rayhistory.server.pages.message_page import error_page, message_page, progress_page
 

@@ -9,7 +9,7 @@ from rayhistory.server.http.json_lists import rest_chunks
 from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import google_style, rest_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.ray_api.dashboard_actors import dashboard_actor, dashboard_actors
 from rayhistory.server.view import SessionView
 

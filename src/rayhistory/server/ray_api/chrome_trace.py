@@ -13,7 +13,7 @@ from rayhistory import ids
 from rayhistory.events.profile_spans import read_spans
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, stream_json_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.ray_api.state_options import check_id
 from rayhistory.server.ray_api.state_rows import by_attempt, extra_data
 from rayhistory.server.ray_api.task_queries import NO_DRIVERS, with_profiles

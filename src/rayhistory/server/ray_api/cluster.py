@@ -16,7 +16,7 @@ from rayhistory.server.http.json_lists import json_array, rest_chunks
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import json_list_response
 from rayhistory.server.http.responses import google_style, json_response, rest_response, text_response
-from rayhistory.server.http.session_handlers import plain_route, view_route
+from rayhistory.server.http.view_routes import plain_route, view_route
 from rayhistory.server.ray_api.newest_rows import NewestRows
 from rayhistory.server.untrusted_json import decode_json, nested_dict
 from rayhistory.server.view import SessionView

@@ -10,7 +10,7 @@ from rayhistory import ids
 from rayhistory.index.query.query import Filter, Row
 from rayhistory.server.http.json_lists import encoded_items, json_members
 from rayhistory.server.http.responses import google_style
-from rayhistory.server.http.session_handlers import end_open_rows_for_browsers
+from rayhistory.server.http.view_routes import end_open_rows_for_browsers
 from rayhistory.server.untrusted_json import decode_json, decode_raw, nested_dict
 from rayhistory.server.view import SessionView
 

@@ -12,7 +12,7 @@ from rayhistory.errors import RayHistoryError
 from rayhistory.server.http.error_responses import ray_error_response
 from rayhistory.server.http.ray_proxy import is_ray_proxy_request
 from rayhistory.server.http.responses import rest_response, text_response
-from rayhistory.server.http.session_handlers import plain_route, selection_of, view_of, view_route
+from rayhistory.server.http.view_routes import plain_route, selection_of, view_of, view_route
 from rayhistory.server.untrusted_json import nested_dict
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING

@@ -18,7 +18,7 @@ from rayhistory.server.http.json_lists import concatenated, encoded_items, json_
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import json_response, text_response
-from rayhistory.server.http.session_handlers import (
+from rayhistory.server.http.view_routes import (
     end_open_rows_for_browsers,
     plain_route,
     resolver_of,

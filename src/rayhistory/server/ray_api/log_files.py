@@ -17,7 +17,7 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.responses import rest_failure, rest_response, text_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.logs.follow import follow, session_has_ended
 from rayhistory.server.logs.kuberay_logs import (
     check_log_query,

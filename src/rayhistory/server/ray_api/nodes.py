@@ -13,7 +13,7 @@ from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.http.json_lists import encoded_items, json_items, json_members, rest_chunks
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import google_style, rest_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.ray_api.dashboard_actors import dashboard_actors
 from rayhistory.server.untrusted_json import decode_json, decode_raw, dicts_in, nested_dict
 from rayhistory.server.view import SessionView

@@ -14,7 +14,7 @@ from rayhistory.server.http.json_lists import encoded_items, json_items
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import state_response
-from rayhistory.server.http.session_handlers import end_open_rows_for_browsers, view_route
+from rayhistory.server.http.view_routes import end_open_rows_for_browsers, view_route
 from rayhistory.server.logs.task_log_info import infer_log_info
 from rayhistory.server.ray_api import state_rows, state_schema
 from rayhistory.server.ray_api.job_details import JOBS_ORDER, job_details

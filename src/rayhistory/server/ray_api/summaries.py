@@ -15,7 +15,7 @@ from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.ray_env import known_version
 from rayhistory.server.http.response_cache import response_cache_of
 from rayhistory.server.http.responses import state_response
-from rayhistory.server.http.session_handlers import view_route
+from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.ray_api.nested_summary import nested_summaries
 from rayhistory.server.ray_api.state_options import StateFilter, index_filters, parse_filters
 from rayhistory.server.ray_api.state_schema import ACTORS, NO_OBJECTS, OBJECTS, TASKS

@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api import openapi
-from rayhistory.server.session_routes import SESSION_ROUTES
 from support.recorded_sample import REF, settings_for, store_sample
 from support.server_process import running_server
 from support.two_namespaces import ALLOWED_TOKEN, HIDDEN, UNKNOWN_TOKEN, bearer, serve_two_namespaces, write_access_file

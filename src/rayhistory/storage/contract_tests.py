@@ -1,14 +1,14 @@
 """A test suite that every store must pass, for authors of backends.
 
     from rayhistory.storage import Store
-    from rayhistory.storage.contract import StoreContract
+    from rayhistory.storage.contract_tests import StoreContract
 
     class TestTapeStore(StoreContract):
         def new_store(self) -> Store:
             return TapeStore(...)          # a new, empty store
 
 `pytest` collects the tests. To see the values of a failed assertion, call
-`pytest.register_assert_rewrite("rayhistory.storage.contract")` in your conftest.py before the import.
+`pytest.register_assert_rewrite("rayhistory.storage.contract_tests")` in your conftest.py before the import.
 """  # fmt: skip
 # ruff: noqa: S101
 
