@@ -247,6 +247,7 @@ def add_worker_lifecycle(rows: RowBuffer, event: event_types.WorkerLifecycle, ns
             job_id=job_id,
             exit_type=death.exit_type or None,
             exit_detail=death.exit_detail or None,
+            memory_used_bytes=death.memory_used_bytes or None,
             launch_ms=valid_ms(change.worker_launch_time_ms),
             launched_ms=valid_ms(change.worker_launched_time_ms),
             start_ms=valid_ms(change.start_time_ms),

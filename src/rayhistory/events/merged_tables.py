@@ -209,7 +209,7 @@ TABLES: tuple[Table, ...] = (
         "Worker processes, including drivers.",
         _key("worker_id"),
         _text("node_id worker_type job_id ip exit_type exit_detail"),
-        _int("pid launch_ms launched_ms start_ms end_ms"),
+        _int("pid launch_ms launched_ms start_ms end_ms memory_used_bytes"),
         _earliest("alive_ns dead_ns"),
     ),
     _table(

@@ -12,7 +12,7 @@ from rayhistory.sessions.records import Closing, Count
 from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """Incremented whenever the tables change. Indexes with another version belong to other releases."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

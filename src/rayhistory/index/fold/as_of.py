@@ -89,7 +89,8 @@ _AS_OF_QUERIES = {
         SELECT * REPLACE (
           if(dead_ns <= {t} OR worker_type = 'DRIVER', job_id, NULL) AS job_id,
           if(dead_ns <= {t}, dead_ns, NULL) AS dead_ns, if(dead_ns <= {t}, end_ms, NULL) AS end_ms,
-          if(dead_ns <= {t}, exit_type, NULL) AS exit_type, if(dead_ns <= {t}, exit_detail, NULL) AS exit_detail)
+          if(dead_ns <= {t}, exit_type, NULL) AS exit_type, if(dead_ns <= {t}, exit_detail, NULL) AS exit_detail,
+          if(dead_ns <= {t}, memory_used_bytes, NULL) AS memory_used_bytes)
         FROM {source} WHERE coalesce(alive_ns, start_ms * 1000000) <= {t}""",
     "placement_groups": f"""
         SELECT s.* REPLACE (

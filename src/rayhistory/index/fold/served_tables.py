@@ -242,7 +242,8 @@ SELECT worker_id, coalesce(w.end_ms, w.dead_ns) IS NULL AND NOT {session_closed}
   coalesce(w.worker_type, 'WORKER') AS worker_type, w.exit_type, w.node_id, coalesce(w.ip, n.node_ip) AS ip, w.pid,
   w.job_id, coalesce(w.exit_detail, CASE WHEN {closed} THEN {closing_text} END) AS exit_detail,
   w.launch_ms, w.launched_ms, coalesce(w.start_ms, w.alive_ns // 1000000) AS start_time_ms,
-  coalesce(w.end_ms, w.dead_ns // 1000000, {closing_ns} // 1000000) AS end_time_ms, {closed} AS closed_by_history
+  coalesce(w.end_ms, w.dead_ns // 1000000, {closing_ns} // 1000000) AS end_time_ms, w.memory_used_bytes,
+  {closed} AS closed_by_history
 FROM all_workers w LEFT JOIN node_definitions n ON n.node_id = w.node_id
 ORDER BY worker_id
 """

@@ -63,3 +63,18 @@ def test_driver_without_a_reported_end_is_not_a_failed_task(tmp_path: Path) -> N
     manifest = folded(tmp_path, definition, task_event(0, "RUNNING", taskId=encoded(DRIVER)))
     found = rows(tmp_path, manifest, "SELECT task_id, state, error_message, closed_by_history FROM tasks")
     assert found == [(DRIVER, "FINISHED", None, True)]
+
+
+def test_memory_of_a_dead_worker_is_kept(tmp_path: Path) -> None:
+    worker = "ab" * 28
+    death = {"exitType": "NODE_OUT_OF_MEMORY", "exitDetail": "killed", "memoryUsedBytes": "5368709120"}
+    event = {
+        "eventType": "WORKER_LIFECYCLE_EVENT",
+        "timestamp": at(1),
+        "workerLifecycleEvent": {
+            "workerId": encoded(worker),
+            "stateTransitions": [{"state": "DEAD", "timestamp": at(1), "deathInfo": death}],
+        },
+    }
+    manifest = folded(tmp_path, event)
+    assert rows(tmp_path, manifest, "SELECT worker_id, memory_used_bytes FROM workers") == [(worker, 5 << 30)]
