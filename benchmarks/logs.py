@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rayhistory.collector.logs.pack_shipper import PackShipper
 from rayhistory.collector.telemetry import Telemetry
-from rayhistory.server.logs.source import PackLogs, find_file, start_of_last_lines
+from rayhistory.logs.source import PackLogs, find_file, start_of_last_lines
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rayhistory.cli.local_ray.local_ray import LocalRay
-from rayhistory.server.logs.source import CombinedLogs, PackLogs, object_logs
+from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 

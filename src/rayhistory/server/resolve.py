@@ -10,11 +10,11 @@ import msgspec
 
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.index.service.builder import IndexBuilder
+from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics
 from rayhistory.names import parse_dns_name
 from rayhistory.packs.pack_reader import PackCache
-from rayhistory.server.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import LATEST, LIVE, CatalogEntry, SessionCatalog

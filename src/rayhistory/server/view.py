@@ -10,7 +10,7 @@ from rayhistory.errors import ResponseTooLarge
 from rayhistory.index.fold.response_files import RESPONSES_TABLE
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
-from rayhistory.server.logs.source import LogSource
+from rayhistory.logs.source import LogSource
 from rayhistory.server.untrusted_json import decode_json, raw_members
 from rayhistory.sessions import SessionRef
 

@@ -13,6 +13,7 @@ from rayhistory.collector.logs.pack_builder import PackBuilder
 from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import SourceKind, list_sources
+from rayhistory.logs.source import PackLogs, find_file, start_of_last_lines
 from rayhistory.packs.pack_format import (
     Compressor,
     DirectoryCoverage,
@@ -29,7 +30,6 @@ from rayhistory.packs.pack_format import (
     unpack_frame,
 )
 from rayhistory.packs.pack_reader import filler
-from rayhistory.server.logs.source import PackLogs, find_file, start_of_last_lines
 from rayhistory.sessions import Layout, SessionRef
 from support.packed_node import PREFIX, PackedNode
 

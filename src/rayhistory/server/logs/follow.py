@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 from starlette.requests import HTTPConnection
 
+from rayhistory.logs.source import LISTING_TTL_S, LogSource, find_file
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 from rayhistory.server.logs.locate import LogRange
-from rayhistory.server.logs.source import LISTING_TTL_S, LogSource, find_file
 from rayhistory.server.logs.stream import read_range
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import RUNNING

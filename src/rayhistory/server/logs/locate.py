@@ -12,7 +12,7 @@ import msgspec
 
 from rayhistory.errors import LogNotFound
 from rayhistory.index.query.query import Filter, Row
-from rayhistory.server.logs.source import OLD_LOGS_DIR, LogSource, StoredLogFile, find_file
+from rayhistory.logs.source import OLD_LOGS_DIR, LogSource, StoredLogFile, find_file
 from rayhistory.server.logs.task_log_info import WORKER_OUTPUT, infer_log_info, task_log_info
 from rayhistory.server.view import SessionView
 

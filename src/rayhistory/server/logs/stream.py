@@ -4,8 +4,8 @@ import codecs
 import re
 from collections.abc import AsyncIterator
 
+from rayhistory.logs.source import LogSource
 from rayhistory.server.logs.locate import LogRange
-from rayhistory.server.logs.source import LogSource
 
 BLOCK_BYTES = 512 << 10
 _ANSI = re.compile(rb"\x1b\[[\d;]+m")

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from rayhistory.errors import LogNotFound
 from rayhistory.index.query.query import Filter, Row
+from rayhistory.logs.source import LogSource, StoredLogFile
+from rayhistory.logs.worker_markers import MAX_MARKER_BYTES, Marker, TaskOutput, find_markers, infer_ranges
 from rayhistory.packs.pack_format import PackDamaged
 from rayhistory.ray_env import known_version
-from rayhistory.server.logs.source import LogSource, StoredLogFile
-from rayhistory.server.logs.worker_markers import MAX_MARKER_BYTES, Marker, TaskOutput, find_markers, infer_ranges
 from rayhistory.server.untrusted_json import dicts_in, nested_dict
 from rayhistory.server.view import SessionView
 

@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import LogNotFound, RangeNotSatisfiable, UsageError
+from rayhistory.logs.source import LogSource, start_of_last_lines
 from rayhistory.server.http.byte_range import parse_range, range_headers
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.ray_proxy import is_kuberay_request
@@ -28,7 +29,6 @@ from rayhistory.server.logs.kuberay_logs import (
 )
 from rayhistory.server.logs.listing import group_logs
 from rayhistory.server.logs.locate import ERR, OUT, LogQuery, LogRange, check_node, find_log, node_by_ip
-from rayhistory.server.logs.source import LogSource, start_of_last_lines
 from rayhistory.server.logs.stream import empty_body, prefetch_first, read_range, split_at_characters
 from rayhistory.server.view import SessionView
 

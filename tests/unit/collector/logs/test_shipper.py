@@ -7,7 +7,7 @@ import pytest
 
 from rayhistory.collector.logs import plain_shipper, tailer, tracked_file
 from rayhistory.collector.logs.walk import open_inside
-from rayhistory.server.logs.source import CombinedLogs, PackLogs, object_logs
+from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from support.log_shipping import FAIL, LAYOUT, NODE, REF, SUCCEED, LogNode, run_on_node
 
 

@@ -10,7 +10,7 @@ import pytest
 from rayhistory.collector.session import orphaned_sessions
 from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper
 from rayhistory.collector.spool.private_directory import PrivateDirectory
-from rayhistory.server.logs.source import object_logs
+from rayhistory.logs.source import object_logs
 from rayhistory.sessions import SessionRef
 from support.log_shipping import HANG, LAYOUT, NODE, SESSION, LogNode, background, run_on_node
 

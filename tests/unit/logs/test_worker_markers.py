@@ -1,6 +1,6 @@
 """Ranges of tasks that follow from the markers in a worker's output."""
 
-from rayhistory.server.logs.worker_markers import Range, TaskOutput, find_markers, infer_ranges
+from rayhistory.logs.worker_markers import Range, TaskOutput, find_markers, infer_ranges
 
 JOB = b":job_id:01000000\n"
 
