@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from rayhistory.errors import StoreUnavailable
 from rayhistory.server.app import create_app
-from rayhistory.server.http import admission
+from rayhistory.server.http import revocation
 from rayhistory.storage.local import LocalStore
 from support import head_double, live_server
 from support.head_double import HeadDouble
@@ -95,9 +95,10 @@ def test_public_readiness_does_not_show_the_error_of_the_store(
 
 
 class EndlessHead(HeadDouble):
-    """A head whose log stream and job output never end."""
+    """A head whose log stream and job output never end. It sends a line after each pause."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
         routes = [Route(head_double.LOG_STREAM, self.lines), WebSocketRoute(ENDLESS_JOB, self.messages)]
         super().__init__(live_server.REF.session, overrides=routes)
 
@@ -105,7 +106,7 @@ class EndlessHead(HeadDouble):
         async def lines() -> AsyncIterator[bytes]:
             while True:
                 yield b"line\n"
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(self._pause_s)
 
         return StreamingResponse(lines(), media_type="text/plain")
 
@@ -113,16 +114,17 @@ class EndlessHead(HeadDouble):
         await socket.accept()
         while True:
             await socket.send_text("line\n")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self._pause_s)
 
 
+@pytest.mark.parametrize("pause_s", [0.02, 3600.0], ids=["busy", "quiet"])
 @pytest.mark.parametrize("rules", ["", f"token ada {ALLOWED_TOKEN} other\n"], ids=["token", "namespace"])
 def test_streams_and_websockets_end_when_access_is_revoked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: str, pause_s: float
 ) -> None:
-    monkeypatch.setattr(admission, "_RECHECK_AFTER_S", 0.0)
+    monkeypatch.setattr(revocation, "_RECHECK_INTERVAL_S", 0.05)
     access_file = write_access_file(tmp_path)
-    with run_app(EndlessHead().app()) as head:
+    with run_app(EndlessHead(pause_s).app()) as head:
         live_server.register_head(tmp_path, head)
         with live_server.run_live_server(tmp_path, auth="token", access_file=access_file) as server:
             live = server + live_server.LIVE

@@ -1,18 +1,17 @@
 """Admission: identify the visitor of a request, limit their rate, and decide which sessions they may see.
 
 Every request passes `identify`, every session `admit`, and every list `filter_visible`. A response that lasts, such as
-a stream of logs or a WebSocket, is admitted again while it is sent (`stop_when_revoked`).
+a stream of logs or a WebSocket, is admitted again while it lasts (`revocation.py`).
 """
 
 import asyncio
 import hashlib
 import re
-import time
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from starlette.requests import HTTPConnection
-from starlette.types import Message, Scope, Send
+from starlette.types import Scope
 
 from rayhistory.access import Access, Visitor
 from rayhistory.access.audit import AuditLog
@@ -34,12 +33,6 @@ _EXPENSIVE_PATH = re.compile(
 _INVALID_TOKENS_PER_MINUTE = 60
 _REJECTED_TOKEN_TTL_S = 600.0
 _MAX_REJECTED_TOKENS = 10_000
-_RECHECK_AFTER_S = 10.0
-_POLICY_VIOLATION = 1008
-
-
-class AccessRevoked(Exception):
-    """The visitor lost their access while a response was sent."""
 
 
 class HasSessionRef(Protocol):
@@ -138,36 +131,3 @@ def caller_of(connection: HTTPConnection) -> str:
 async def admit(scope: Scope, selection: Selection) -> None:
     connection = HTTPConnection(scope)
     await admission_of(connection).admit(connection, selection)
-
-
-def stop_when_revoked(scope: Scope, selection: Selection, send: Send) -> Send:
-    """Check the visitor's token and rights again before data is sent long after the last check.
-
-    A stream that sends nothing costs no checks. After a revocation `send` raises AccessRevoked; the connection must be
-    dropped without a regular end, which would look like the end of the data.
-    """
-    connection = HTTPConnection(scope)
-    checked = time.monotonic()
-
-    async def send_if_allowed(message: Message) -> None:
-        nonlocal checked
-        if message.get("body") or message["type"] == "websocket.send":
-            now = time.monotonic()
-            if now - checked >= _RECHECK_AFTER_S:
-                checked = now
-                await _check_again(connection, selection, send)
-        await send(message)
-
-    return send_if_allowed
-
-
-async def _check_again(connection: HTTPConnection, selection: Selection, send: Send) -> None:
-    access = admission_of(connection).access
-    try:
-        allowed = await access.may_see(await access.visitor(connection), selection.namespace)
-    except AccessError:
-        allowed = False
-    if not allowed:
-        if connection.scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "access was revoked"})
-        raise AccessRevoked

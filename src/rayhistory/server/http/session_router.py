@@ -1,6 +1,5 @@
 """Find the session that a request means, by its path or by KubeRay's cookies, and admit the visitor to it."""
 
-import contextlib
 from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
@@ -9,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import AccessError, NoSessionSelected, NotFound, RayHistoryError
 from rayhistory.server import kuberay
-from rayhistory.server.http.admission import AccessRevoked, admit, stop_when_revoked
+from rayhistory.server.http.admission import admit
 from rayhistory.server.http.auth_middleware import access_error_response
 from rayhistory.server.http.error_responses import (
     api_error_response,
@@ -20,6 +19,7 @@ from rayhistory.server.http.error_responses import (
 from rayhistory.server.http.paths import is_frontend_file, is_history_api
 from rayhistory.server.http.ray_proxy import came_through_ray, hide_not_found, is_ray_proxy_request
 from rayhistory.server.http.responses import json_response
+from rayhistory.server.http.revocation import serve_while_admitted
 from rayhistory.server.pages.home_page import home_page
 from rayhistory.server.pages.message_page import error_page
 from rayhistory.server.resolve import Selection, parse_session_path, selection_from_cookies
@@ -50,7 +50,7 @@ class SessionPathRouter:
         rest = rest.lstrip("/")  # from clients that join an address with "/" at its end and a path with "/" in front
         if is_ray_proxy_request(HTTPConnection(scope)):
             send = hide_not_found("/" + rest, send)
-        await _serve(self._routes, _session_scope(scope, selection, full_path, rest), receive, send)
+        await serve_while_admitted(self._routes, _session_scope(scope, selection, full_path, rest), receive, send)
 
 
 class SessionCookieRouter:
@@ -89,12 +89,7 @@ class SessionCookieRouter:
 
         through_ray = came_through_ray(HTTPConnection(scope))
         respond = hide_not_found(path, send_with_cookies) if through_ray else send_with_cookies
-        await _serve(self._routes, _session_scope(scope, selection, path, rest), receive, respond)
-
-
-async def _serve(routes: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    with contextlib.suppress(AccessRevoked):
-        await routes(scope, receive, stop_when_revoked(scope, scope["rayhistory.selection"], send))
+        await serve_while_admitted(self._routes, _session_scope(scope, selection, path, rest), receive, respond)
 
 
 def query_suffix(scope: Scope) -> str:
