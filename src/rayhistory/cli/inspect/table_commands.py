@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where", action="append", default=[], metavar="CONDITION",
         help="filter, such as state=FAILED, name~train or start_time_ms>=1700000000000; may be repeated. "
-        "Operators: = != < <= > >= ~ (contains) ^= (starts with)",
+        "Operators: = != < <= > >= ~ (contains) ^= (starts with), combined with and, or and parentheses",
     )  # fmt: skip
     parser.add_argument(
         "--sort", default="", metavar="COLUMNS",

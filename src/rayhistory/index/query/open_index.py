@@ -274,14 +274,12 @@ def best_file(query: Query, columns: tuple[str, ...]) -> str:
     better. The last response of each dashboard path has a table of its own.
     """
     if query.table == RESPONSES_TABLE and query.sort == ("-ns",) and query.limit == 1:
-        return (
-            LAST_RESPONSES_TABLE if all(condition.column == "uri" for condition in query.filters) else RESPONSES_TABLE
-        )
+        return LAST_RESPONSES_TABLE if query.filter_columns <= {"uri"} else RESPONSES_TABLE
     if query.table != "tasks" or (query.limit is not None and query.sort[:1] == ("task_id",)):
         return query.table
-    if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.filters):
+    if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.plain_filters):
         return query.table
-    needed = {*columns, *(f.column for f in query.filters), *(name.lstrip("-") for name in query.sort)}
+    needed = {*columns, *query.filter_columns, *(name.lstrip("-") for name in query.sort)}
     return "task_list" if needed <= _LIST_COLUMNS else "tasks"
 
 
@@ -302,7 +300,7 @@ def _project(columns: tuple[str, ...], rows: list[Row]) -> list[Row]:
 def _task_id_range(query: Query) -> tuple[str, str]:
     """Return the lowest and highest task id that can match the filters."""
     low, high = "", "g"
-    for condition in query.filters:
+    for condition in query.plain_filters:
         operator, value = condition.operator, condition.value
         if condition.column != "task_id" or not value:
             continue

@@ -29,18 +29,50 @@ class Filter(msgspec.Struct, frozen=True):
     value: Any
 
 
+class AllOf(msgspec.Struct, frozen=True):
+    """Conditions that must all match."""
+
+    conditions: tuple["Condition", ...]
+
+
+class AnyOf(msgspec.Struct, frozen=True):
+    """Conditions of which at least one must match."""
+
+    conditions: tuple["Condition", ...]
+
+
+Condition = Filter | AllOf | AnyOf
+
+
+def columns_in(condition: Condition) -> set[str]:
+    """Return the columns that a condition compares."""
+    if isinstance(condition, Filter):
+        return {condition.column}
+    return set[str]().union(*map(columns_in, condition.conditions))
+
+
 class Query(msgspec.Struct, frozen=True):
     """A selection of rows from one table."""
 
     table: str
     columns: tuple[str, ...] = ()
     """All columns if empty."""
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[Condition, ...] = ()
+    """Conditions that must all match."""
     sort: tuple[str, ...] = ()
     """Column names; a leading minus means descending. NULL sorts last in both directions."""
     limit: int | None = None
     after: tuple[Any, ...] | None = None
     """Return only rows after the one with these values in the columns of `order`."""
+
+    @property
+    def plain_filters(self) -> list[Filter]:
+        """The filters that every row must match, without alternatives. They decide which parts of a table are read."""
+        return [condition for condition in self.filters if isinstance(condition, Filter)]
+
+    @property
+    def filter_columns(self) -> set[str]:
+        return set[str]().union(*map(columns_in, self.filters))
 
     @property
     def order(self) -> tuple[str, ...]:

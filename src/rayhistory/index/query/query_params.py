@@ -1,29 +1,24 @@
 """Parse queries from URLs and command lines: `where=state=FAILED`, `sort=-start_time_ms`.
 
-Operators: = != < <= > >=, ~ (contains) and ^= (begins with). A cursor holds the values of a page's last row, so a late
+`where.py` has the grammar of conditions. A cursor holds the values of a page's last row, so a late
 page costs as much as the first.
 """
 
 import base64
 import binascii
-import re
 from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 
 from rayhistory.errors import UsageError
-from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
+from rayhistory.index.query.query import KEY_COLUMNS, AllOf, Condition, Query, Row
+from rayhistory.index.query.where import MAX_FILTERS, count_filters, parse_where
 
 T = TypeVar("T")
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
-MAX_FILTERS = 32
-"""Filters of one request. The time to plan a query grows with the square of their number."""
-
-_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|\^=|=|<|>|~)(.*)", re.DOTALL)
-_OPERATOR_NAMES = {"~": "contains", "^=": "prefix"}
 
 
 class _Cursor(msgspec.Struct, array_like=True):
@@ -42,26 +37,31 @@ def parse_query(
 ) -> Query:
     """Parse a query. Column names are checked when it runs."""
     by = _names(sort) or KEY_COLUMNS.get(table, ())
-    filters = tuple(map(parse_filter, check_filter_count(list(where))))
+    filters = parse_filters(where)
     query = Query(table, _distinct(_names(columns)), filters, by, _limit(limit))
     return msgspec.structs.replace(query, after=_parse_cursor(cursor, query)) if cursor else query
+
+
+def parse_filters(texts: Iterable[str]) -> tuple[Condition, ...]:
+    """Parse the conditions of a request, which must all match."""
+    parsed = [parse_where(text) for text in check_filter_count(list(texts))]
+    filters = [
+        each for condition in parsed for each in (condition.conditions if isinstance(condition, AllOf) else [condition])
+    ]
+    if (count := sum(map(count_filters, filters))) > MAX_FILTERS:
+        raise too_many_filters(count)
+    return tuple(filters)
 
 
 def check_filter_count(filters: list[T]) -> list[T]:
     """Return the filters of a request; raise UsageError if there are too many."""
     if len(filters) > MAX_FILTERS:
-        raise UsageError(f"{len(filters)} filters are given: use at most {MAX_FILTERS}")
+        raise too_many_filters(len(filters))
     return filters
 
 
-def parse_filter(text: str) -> Filter:
-    """Parse a filter. `column=` matches rows without a value, `column!=` rows with one."""
-    found = _CONDITION.fullmatch(text)
-    if not found:
-        raise UsageError(f"invalid filter {text!r}: use COLUMN OPERATOR VALUE, with one of = != < <= > >= ~ ^=")
-    column, operator, value = found.groups()
-    absent = not value.strip() and operator in ("=", "!=")
-    return Filter(column, _OPERATOR_NAMES.get(operator, operator), None if absent else value.strip())
+def too_many_filters(count: int) -> UsageError:
+    return UsageError(f"{count} filters are given: use at most {MAX_FILTERS}")
 
 
 def first_page(query: Query) -> Query:

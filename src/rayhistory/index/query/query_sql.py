@@ -7,7 +7,7 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, UsageError
 from rayhistory.events.merged_tables import Type
-from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query
+from rayhistory.index.query.query import KEY_COLUMNS, AllOf, Condition, Filter, Query
 
 MAX_INT64 = 2**63 - 1
 
@@ -49,8 +49,7 @@ def where_sql(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
     """Return the WHERE clause for the filters and the start of the page, with its bound values."""
     terms, values = [], []
     for condition in query.filters:
-        column = checked_column(types, query.table, condition.column)
-        term, more = _filter_sql(column, types[column], condition)
+        term, more = _condition_sql(types, query.table, condition)
         terms.append(term)
         values += more
     if query.after is not None:
@@ -58,6 +57,15 @@ def where_sql(types: dict[str, str], query: Query) -> tuple[str, list[Any]]:
         terms.append(term)
         values += more
     return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
+
+
+def _condition_sql(types: dict[str, str], table: str, condition: Condition) -> tuple[str, list[Any]]:
+    if isinstance(condition, Filter):
+        column = checked_column(types, table, condition.column)
+        return _filter_sql(column, types[column], condition)
+    parts = [_condition_sql(types, table, each) for each in condition.conditions]
+    joined = (" AND " if isinstance(condition, AllOf) else " OR ").join(term for term, _ in parts)
+    return f"({joined})", [value for _, values in parts for value in values]
 
 
 def _after_sql(types: dict[str, str], query: Query, last: tuple[Any, ...]) -> tuple[str, list[Any]]:

@@ -60,7 +60,7 @@ _WHERE = {
     "name": "where",
     "in": "query",
     "description": "condition: a column, an operator (= != < <= > >=, ~ for contains, ^= for starts with) and a value. "
-    "May be repeated; all conditions must match",
+    "Conditions are combined with and, or and parentheses. May be repeated; all must match",
     "explode": True,
     "schema": {"type": "array", "items": {"type": "string"}},
 }

@@ -59,7 +59,7 @@ async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bo
 
 def _reject_masked_columns(query: Query) -> None:
     """Raise UsageError for a sort or filter on a masked column, because the result would reveal its values."""
-    used = {name.lstrip("-") for name in query.sort} | {condition.column for condition in query.filters}
+    used = {name.lstrip("-") for name in query.sort} | query.filter_columns
     if masked := sorted(used & _MASKED_COLUMNS):
         raise UsageError(
             f"{' and '.join(masked)} may hold secrets and is masked in browsers: "
