@@ -19,7 +19,7 @@ from rayhistory.access.modes.none import ANONYMOUS
 from rayhistory.access.rate_limit import RateLimiter
 from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.access.visitor import COOKIE, MISSING
-from rayhistory.errors import AccessDenied, AccessError, InvalidToken, NotSignedIn
+from rayhistory.errors import AccessDenied, InvalidToken, NotSignedIn
 from rayhistory.lru import LruCache
 from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef

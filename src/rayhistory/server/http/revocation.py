@@ -1,6 +1,7 @@
 """End a response that lasts, such as a stream of logs or a WebSocket, when its visitor loses access meanwhile."""
 
 import asyncio
+
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
