@@ -42,7 +42,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "web",
     },
     "archive": {"collector", "events", "index", "packs", "sessions", "settings", "storage"},
-    "cli": {"archive", "events", "index", "server", "sessions", "settings", "storage", "web"},
+    "api": set(),
+    "cli": {"api", "archive", "events", "index", "server", "sessions", "settings", "storage", "web"},
 }
 """The packages that each package may import. Modules beside the packages (errors, ids, names, …) are open to all."""
 

@@ -6,8 +6,9 @@ import re
 import sys
 from collections.abc import AsyncIterator
 
+from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.cli.arguments import value_type
-from rayhistory.cli.client import HistoryClient, Params, RayResponse, open_client
+from rayhistory.cli.client import open_client
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings

@@ -5,8 +5,9 @@ import asyncio
 import sys
 from typing import Any
 
+from rayhistory.api.http_client import RayResponse
 from rayhistory.cli import output
-from rayhistory.cli.client import RayResponse, open_client
+from rayhistory.cli.client import open_client
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.settings import Settings
 

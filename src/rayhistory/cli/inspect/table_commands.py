@@ -5,8 +5,9 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
+from rayhistory.api.http_client import HistoryClient, Params
 from rayhistory.cli import output
-from rayhistory.cli.client import HistoryClient, Params, open_client
+from rayhistory.cli.client import open_client
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.cli.table_schema import schema
 from rayhistory.errors import UsageError

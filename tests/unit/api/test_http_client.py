@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from rayhistory.cli import client
-from rayhistory.cli.client import HistoryClient, RayResponse
+from rayhistory.api import http_client as client
+from rayhistory.api.http_client import HistoryClient, RayResponse
 from rayhistory.errors import ERROR_HEADER, RayHistoryError, SessionNotIndexed
 
 

@@ -1,0 +1,102 @@
+"""HTTP client of a history server, or of the same application inside this process."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from rayhistory.errors import ERROR_HEADER, RayHistoryError, SessionNotIndexed, UsageError
+
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
+_RETRY_INTERVAL_S = 2.0
+
+T = TypeVar("T")
+Params = dict[str, Any]
+
+
+class RayResponse(msgspec.Struct):
+    """The envelope of Ray's API."""
+
+    data: dict[str, Any]
+
+
+def _write_to_stderr(message: str) -> None:
+    sys.stderr.write(f"rayhistory: {message}\n")
+
+
+class HistoryClient:
+    """Sends requests about one session, or with an empty path about all of them."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, path: str = "", on_wait: Callable[[str], None] = _write_to_stderr
+    ) -> None:
+        self.path = path
+        self._http = http
+        self._on_wait = on_wait
+
+    async def json(self, uri: str, kind: type[T], params: Params | None = None) -> T:
+        return decode_response(self._http, b"".join([chunk async for chunk in self.stream(uri, params)]), kind)
+
+    async def stream(self, uri: str, params: Params | None = None, *, endless: bool = False) -> AsyncIterator[bytes]:
+        """Yield the response body. Wait while the session is being indexed."""
+        while True:
+            async with get(self._http, self.path + uri, params, endless=endless) as response:
+                if response.status_code == 200:
+                    async for chunk in response.aiter_bytes():
+                        yield chunk
+                    return
+                await response.aread()
+                if response.headers.get(ERROR_HEADER) != SessionNotIndexed.code:
+                    raise error_from(response)
+            self._on_wait(_error_message(response))
+            await asyncio.sleep(_RETRY_INTERVAL_S)
+
+
+def decode_response(http: httpx.AsyncClient, body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise RayHistoryError(f"{http.base_url} is not a history server: unexpected response ({error})") from None
+
+
+@asynccontextmanager
+async def get(
+    http: httpx.AsyncClient, path: str, params: Params | None, *, endless: bool = False
+) -> AsyncIterator[httpx.Response]:
+    """Send a GET request. `endless` disables the read timeout, for responses that may pause."""
+    timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=None if endless else _READ_TIMEOUT_S)
+    try:
+        async with http.stream("GET", path, params=params, timeout=timeout) as response:
+            # No request of a command returns a page.
+            if response.headers.get("content-type", "").startswith("text/html"):
+                raise RayHistoryError(
+                    f"{http.base_url} is not a history server, or it requires sign-in: "
+                    f"it returned an HTML page (status {response.status_code})"
+                )
+            yield response
+    except httpx.HTTPError as error:
+        raise RayHistoryError(f"{http.base_url} does not respond: {error or type(error).__name__}") from None
+
+
+def error_from(response: httpx.Response) -> RayHistoryError:
+    message = _error_message(response)
+    return UsageError(message) if response.status_code in (400, 404) else RayHistoryError(message)
+
+
+def _error_message(response: httpx.Response) -> str:
+    """Return the message of an error response, in any of the shapes of Ray and of this project."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    text = response.text
+    if isinstance(body, str):
+        text = body
+    elif isinstance(body, dict):
+        error = body.get("error")
+        text = error.get("message", text) if isinstance(error, dict) else body.get("msg", text)
+    return " ".join(str(text).split()) or f"the server returned status {response.status_code}"

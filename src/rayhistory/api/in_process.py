@@ -1,0 +1,60 @@
+"""Call an ASGI application inside this process, without a socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+from starlette.applications import Starlette
+from starlette.types import Message
+
+
+class InProcessTransport(httpx.AsyncBaseTransport):
+    """Calls an ASGI application without a socket. Unlike httpx's own transport, it streams responses."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method,
+            "scheme": request.url.scheme, "path": request.url.path, "raw_path": request.url.raw_path.partition(b"?")[0],
+            "query_string": request.url.query, "root_path": "", "client": None, "server": (request.url.host, 80),
+            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        }  # fmt: skip
+        messages: asyncio.Queue[Message] = asyncio.Queue(1)
+        app_task = asyncio.create_task(self._app(scope, _receive_nothing, messages.put))
+        body = _ResponseBody(app_task, messages)
+        start = await body.next()
+        return httpx.Response(start["status"], headers=start["headers"], stream=body)
+
+
+async def _receive_nothing() -> Message:
+    return await asyncio.Future()
+
+
+class _ResponseBody(httpx.AsyncByteStream):
+    def __init__(self, app_task: "asyncio.Task[None]", messages: "asyncio.Queue[Message]") -> None:
+        self._app_task = app_task
+        self._messages = messages
+
+    async def next(self) -> Message:
+        next_message = asyncio.ensure_future(self._messages.get())
+        await asyncio.wait({next_message, self._app_task}, return_when=asyncio.FIRST_COMPLETED)
+        if next_message.done():
+            return next_message.result()
+        if self._messages.empty():
+            next_message.cancel()
+            await self._app_task
+            raise httpx.ReadError("the response is incomplete")
+        return await next_message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            message = await self.next()
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def aclose(self) -> None:
+        self._app_task.cancel()
+        await asyncio.gather(self._app_task, return_exceptions=True)
