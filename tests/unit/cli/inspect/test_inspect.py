@@ -383,8 +383,8 @@ def test_logs_are_followed_until_the_session_ends(
     start.parent.mkdir(parents=True, exist_ok=True)
     start.write_bytes(msgspec.json.encode(StartRecord(REF.namespace, REF.cluster, REF.session, 1)))
     (store / layout.alive_key(REF)).write_bytes(b"")
-    for module in ("source", "follow"):
-        monkeypatch.setattr(f"rayhistory.server.logs.{module}.LISTING_TTL_S", 0.0)
+    for module in ("logs.source", "server.logs.follow"):
+        monkeypatch.setattr(f"rayhistory.{module}.LISTING_TTL_S", 0.0)
     log, end = store / layout.log_key(REF, NODE, "raylet.out"), store / layout.end_key(REF)
     written, write = [], sys.stdout.buffer.write
 
