@@ -28,6 +28,8 @@ RayHistoryError
 ├── HeadError               the dashboard of a live cluster replied with an error
 │   └── HeadUnavailable     it did not reply
 ├── SessionNotIndexed       the index is still being built
+├── ProductNotBuilt         something derived from the index does not exist yet
+├── ProductFailed           building it failed
 ├── ResponseTooLarge        a stored dashboard response that is too large to be decoded
 ├── QueryFailed             a query that the index cannot evaluate, though it is not damaged
 ├── IndexFailed             building the index failed
@@ -238,6 +240,23 @@ class SessionNotIndexed(RayHistoryError):
     def __init__(self, message: str, progress: float | None = None) -> None:
         super().__init__(message)
         self.progress = progress
+
+
+class ProductNotBuilt(RayHistoryError):
+    """A product of the session is being built; `progress` is between 0 and 1, or None if unknown."""
+
+    code = "product_not_built"
+    http_status = 503
+
+    def __init__(self, message: str, progress: float | None = None) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+class ProductFailed(RayHistoryError):
+    """The process that built a product of the session ended with an error."""
+
+    code = "product_failed"
 
 
 class ResponseTooLarge(RayHistoryError):

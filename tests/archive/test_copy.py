@@ -35,7 +35,7 @@ def fill(location: StoreLocation, *, ended: bool = True) -> dict[str, bytes]:
     objects = session_objects(location.layout, REF, ended_ms=ended_ms)
     objects[location.layout.events_key(REF, NODE, "node_events", 10**18, compressed=False)] = as_lines(RECORDED)
     objects[location.layout.log_key(REF, NODE, "large.log")] = os.urandom(CHUNK_BYTES * 2 + 17)
-    del objects[f"{location.layout.index_prefix(REF)}/1-abcd/tasks.parquet"]
+    objects = {key: data for key, data in objects.items() if not key.startswith(location.layout.index_prefix(REF))}
     location.put(objects | session_objects(location.layout, SessionRef("ns", "c2", SESSION)))
     return objects
 
@@ -344,3 +344,16 @@ def test_invalid_arguments_are_one_line_errors(tmp_path: Path, argv: list[str], 
     assert done.returncode == 2
     assert error in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_products_are_copied_with_their_manifests_and_without_leases(tmp_path: Path) -> None:
+    source, target = (archived_sessions.directory(tmp_path / name) for name in ("source", "target"))
+    fill(source)
+    product = {
+        source.layout.product_file_key(REF, "counted", "1-b", "names.json"): b"{}",
+        source.layout.product_manifest_key(REF, "counted", 1): b"{}",
+    }
+    source.put(product | {source.layout.product_lease_key(REF, "counted"): b"token"})
+    assert copy(source, target).returncode == 0
+    prefix = target.layout.products_prefix(REF)
+    assert {key: data for key, data in target.objects().items() if key.startswith(prefix)} == product

@@ -162,6 +162,8 @@ def session_objects(
         f"{layout.dashboard_responses_prefix(ref)}/{NODE}-2025-01-02-03-1735787045000000000.jsonl": b"{}\n",
         f"{layout.own_tree_prefix('future-tree', ref)}/x": b"later",
         f"{layout.index_prefix(ref)}/1-abcd/tasks.parquet": b"no index",
+        layout.product_file_key(ref, "later", "1-abcd", "file"): b"of a product",
+        layout.product_manifest_key(ref, "later", 1): b"{}",
     }
     if ended_ms is not None:
         keys[layout.end_key(ref)] = msgspec.json.encode(EndRecord(ended_ms, stored_ms=ended_ms))

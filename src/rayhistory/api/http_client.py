@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from rayhistory.errors import ERROR_HEADER, RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.errors import ERROR_HEADER, ProductNotBuilt, RayHistoryError, SessionNotIndexed, UsageError
 
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
 _RETRY_INTERVAL_S = 2.0
+_BEING_BUILT = (SessionNotIndexed.code, ProductNotBuilt.code)
 
 T = TypeVar("T")
 Params = dict[str, Any]
@@ -50,7 +51,7 @@ class HistoryClient:
                         yield chunk
                     return
                 await response.aread()
-                if response.headers.get(ERROR_HEADER) != SessionNotIndexed.code:
+                if response.headers.get(ERROR_HEADER) not in _BEING_BUILT:
                     raise error_from(response)
             self._on_wait(_error_message(response))
             await asyncio.sleep(_RETRY_INTERVAL_S)

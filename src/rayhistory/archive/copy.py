@@ -89,13 +89,13 @@ class SessionCopy:
         data = [
             info
             for info in await list_objects(self._source, [prefix for prefix in prefixes.data if prefix not in excluded])
-            if info.key != self._from.lease_key(self._ref)  # a lease is valid for one store
+            if not self._from.is_index_lease(self._ref, info.key)  # a lease is valid for one store
         ]
         records = await list_objects(self._source, prefixes.records)
         targets = [self._from.moved(prefix, self._to) for prefix in (*prefixes.records, *prefixes.data)]
         self._existing = {info.key: info for info in await list_objects(self._target, targets)}
         self._total = sum(info.size for info in (*data, *records))
-        manifests = [info for info in data if self._from.parse_manifest_key(info.key) is not None]
+        manifests = [info for info in data if self._from.is_index_manifest(info.key)]
         await for_each(set(data).difference(manifests), self._copy, _CONCURRENT_OBJECTS)
         if plain:
             await self._unpack({info.key: info.size for info in data})

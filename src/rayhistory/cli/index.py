@@ -6,16 +6,25 @@ import dataclasses
 
 from rayhistory.cli.session_args import add_session_names_argument, is_selected, select_sessions
 from rayhistory.cli.session_store import open_session_store
+from rayhistory.errors import RayHistoryError
+from rayhistory.index.manifest import Manifest
 from rayhistory.index.service.ahead_indexer import AheadIndexer
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.index.service.fold_engine import FoldEngine
+from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings
+
+_CONCURRENT_CHECKS = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_names_argument(parser, required=False)
     parser.add_argument("--watch", action="store_true", help="continue as sessions grow and end")
+    parser.add_argument(
+        "--missing", action="store_true",
+        help="build only what sessions lack: tables, or products that their release did not have",
+    )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("local", "ray"), default="local",
         help="index on this machine or on a Ray cluster (default: local)",
@@ -27,25 +36,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.engine != "ray":
-        return asyncio.run(_index(settings, arguments.sessions, watch=arguments.watch))
+        return asyncio.run(_index(settings, arguments))
     from rayhistory.index.service.ray_engine import RayEngine  # noqa: PLC0415 - Ray is optional
 
     engine = RayEngine(arguments.address)
     try:
-        settings = dataclasses.replace(settings, index_workers=engine.cpus)
-        return asyncio.run(_index(settings, arguments.sessions, watch=arguments.watch, engine=engine))
+        return asyncio.run(_index(dataclasses.replace(settings, index_workers=engine.cpus), arguments, engine))
     finally:
         engine.close()
 
 
-async def _index(settings: Settings, names: list[str], *, watch: bool, engine: FoldEngine | None = None) -> int:
+async def _index(settings: Settings, arguments: argparse.Namespace, engine: FoldEngine | None = None) -> int:
+    names: list[str] = arguments.sessions
     async with open_session_store(settings) as (store, layout, catalog):
-        builder = IndexBuilder(settings, store, layout, engine)
+        builder = IndexBuilder(settings, store, layout, engine, PRODUCTS)
         indexer = AheadIndexer(catalog, builder, lambda entry: is_selected(entry, names))
+        limit = asyncio.Semaphore(_CONCURRENT_CHECKS)
+
+        async def index_one(entry: CatalogEntry) -> bool:
+            async with limit:
+                lacks = not arguments.missing or await _lacks_something(indexer, builder, entry)
+            return not lacks or await _index_one(indexer, builder, entry)
+
         try:
             entries = select_sessions(await catalog.entries(), names)
-            results = await asyncio.gather(*(_index_one(indexer, entry) for entry in entries))
-            if watch:
+            results = await asyncio.gather(*map(index_one, entries))
+            if arguments.watch:
                 print(f"watching {', '.join(names) or 'the store'}; press Ctrl-C to stop", flush=True)
                 await indexer.run()
         finally:
@@ -53,7 +69,12 @@ async def _index(settings: Settings, names: list[str], *, watch: bool, engine: F
     return 0 if all(results) else 1
 
 
-async def _index_one(indexer: AheadIndexer, entry: CatalogEntry) -> bool:
+async def _lacks_something(indexer: AheadIndexer, builder: IndexBuilder, entry: CatalogEntry) -> bool:
+    manifest = await indexer.existing(entry)
+    return manifest is None or bool(await builder.products.missing(entry.ref, manifest))
+
+
+async def _index_one(indexer: AheadIndexer, builder: IndexBuilder, entry: CatalogEntry) -> bool:
     manifest = await indexer.index(entry)
     if manifest is None:
         print(f"{entry.ref.path}  indexing failed", flush=True)
@@ -62,4 +83,16 @@ async def _index_one(indexer: AheadIndexer, entry: CatalogEntry) -> bool:
     print(
         f"{entry.ref.path}  generation {manifest.generation}: {counts}, indexed in {manifest.seconds:.1f} s", flush=True
     )
+    return await _build_products(builder, entry, manifest)
+
+
+async def _build_products(builder: IndexBuilder, entry: CatalogEntry, manifest: Manifest) -> bool:
+    try:
+        built = await builder.products.build(entry.ref, manifest)
+    except RayHistoryError as error:
+        print(f"{entry.ref.path}  {error}", flush=True)
+        return False
+    for product in built:
+        size = f"{product.size / 1e6:.1f} MB"
+        print(f"{entry.ref.path}  {product.product}: {size}, built in {product.seconds:.1f} s", flush=True)
     return True

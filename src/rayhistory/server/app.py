@@ -40,6 +40,7 @@ from rayhistory.server.live_sessions import LiveSessions
 from rayhistory.server.pages import gaps_page, home_page
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.server.pages.frontend_routes import frontend_routes
+from rayhistory.server.products import PRODUCTS
 from rayhistory.server.resolve import SessionResolver
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import SessionCatalog
@@ -69,7 +70,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        builder = IndexBuilder(settings, store, layout)
+        builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
         app.state.resolver = SessionResolver(catalog, builder, store, layout)
         app.state.response_cache = ResponseCache()
         app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout)
@@ -82,6 +83,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         finally:  # also after an error in the `async with` of a command
             if ahead:
                 ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
             await builder.close()
             await store.close()
             await live.close()

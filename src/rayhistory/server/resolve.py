@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rayhistory.errors import SessionNotFound, UsageError
+from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
@@ -135,9 +136,11 @@ class SessionResolver:
         entry = await self.entry(selection)
         closing = await self.catalog.closing(entry)
         index = await self.builder.open(entry.ref, closing, timeout_s, rebuild=rebuild)
+        products: SessionProducts | None = SessionProducts(self.builder.products, entry.ref, index.manifest)
         if selection.as_of_ms is not None:
+            products = None
             index = await self.builder.open_as_of(entry.ref, closing, selection.as_of_ms, timeout_s, visitor)
-        return SessionView(entry.ref, self.catalog.state(entry), index, self._logs_of(entry.ref))
+        return SessionView(entry.ref, self.catalog.state(entry), index, self._logs_of(entry.ref), products)
 
     async def metrics(self, selection: Selection, query: MetricQuery) -> StoredMetrics:
         """Read a session's metrics, which need no fold."""

@@ -8,6 +8,7 @@ import msgspec
 
 from rayhistory.errors import ResponseTooLarge
 from rayhistory.index.fold.response_files import RESPONSES_TABLE
+from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.logs.source import LogSource
@@ -21,11 +22,15 @@ _MAX_RESPONSE_BYTES = 64 << 20
 
 
 class SessionView:
-    def __init__(self, ref: SessionRef, state: str, index: OpenIndex, logs: LogSource) -> None:
+    def __init__(
+        self, ref: SessionRef, state: str, index: OpenIndex, logs: LogSource, products: SessionProducts | None = None
+    ) -> None:
         self.ref = ref
         self.state = state
         self.index = index
         self.logs = logs
+        self.products = products
+        """None as of a point in time: products are stored only for the whole session."""
 
     async def rows(
         self,

@@ -20,6 +20,7 @@ KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own t
                                                                          metric samples of one node, see `metrics`
     ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, claim (the lease),
                                                                          <n>-<build>/<table>.<part>.parquet
+    ray-history/index/<ns>/<cluster>/<session>/products/<product>/       the same for what is derived from the tables
     ray-history/pins/<ns>/<cluster>/<session>                            empty: excluded from retention
     ray-history/tombstones/<ns>/<cluster>/<session>                      the session is being removed, and hidden
 """
@@ -42,12 +43,15 @@ DASHBOARD_RESPONSES = "snapshots"
 V1_6, V1_7 = "v1.6", "v1.7"
 START_RECORD, ALIVE_RECORD, END_RECORD, VANISHED_RECORD = "start.json", "alive", "end.json", "vanished.json"
 LEASE = "claim"
+PRODUCTS_FOLDER = "products"
 MANIFEST_GLOB = "manifest-*"
 
 _ENDPOINT_PREFIX = "restful__"
 _EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
 _METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
+_PRODUCT_MANIFEST_FILE = re.compile(r"manifest-([0-9]{1,9})\.product\.json\Z")
+"""Not the name of a table manifest: releases without products delete those of old generations, wherever they are."""
 
 
 class EventObject(msgspec.Struct, frozen=True):
@@ -312,6 +316,34 @@ class Layout:
     def covered_key(self, ref: SessionRef, build: str) -> str:
         """Return the key of the list of objects that a generation covers."""
         return f"{self.index_prefix(ref)}/{build}/covered.json"
+
+    def products_prefix(self, ref: SessionRef) -> str:
+        """Parent of one folder per product."""
+        return f"{self.index_prefix(ref)}/{PRODUCTS_FOLDER}"
+
+    def product_prefix(self, ref: SessionRef, product: str) -> str:
+        return f"{self.products_prefix(ref)}/{product}"
+
+    def product_manifest_key(self, ref: SessionRef, product: str, generation: int) -> str:
+        return f"{self.product_prefix(ref, product)}/manifest-{generation}.product.json"
+
+    def parse_product_manifest_key(self, key: str) -> int | None:
+        match = _PRODUCT_MANIFEST_FILE.match(key.rpartition("/")[2])
+        return int(match[1]) if match else None
+
+    def product_file_key(self, ref: SessionRef, product: str, build: str, file: str) -> str:
+        return f"{self.product_prefix(ref, product)}/{build}/{file}"
+
+    def product_lease_key(self, ref: SessionRef, product: str) -> str:
+        return f"{self.product_prefix(ref, product)}/{LEASE}"
+
+    def is_index_lease(self, ref: SessionRef, key: str) -> bool:
+        """Return whether a key is that of a lease on a session's tables or products."""
+        return key.startswith(self.index_prefix(ref) + "/") and key.endswith(f"/{LEASE}")
+
+    def is_index_manifest(self, key: str) -> bool:
+        """Return whether a key is that of a manifest, of tables or of a product."""
+        return self.parse_manifest_key(key) is not None or self.parse_product_manifest_key(key) is not None
 
 
 def _v1_6_category(category: str) -> str:

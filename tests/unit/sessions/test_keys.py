@@ -81,3 +81,20 @@ def test_layout_document_is_generated_from_the_keys() -> None:
 @pytest.mark.parametrize("release", ["v1.6", "v1.7"])
 def test_endpoint_keys_round_trip(uri: str, release: str) -> None:
     assert endpoint_uri(Layout(release=release).endpoint_key(PLAIN, uri)).rstrip("/") == uri
+
+
+def test_products_are_no_generations_of_the_tables() -> None:
+    """A fold deletes old generations, also one of a release that knows no products."""
+    layout = Layout()
+    manifest = layout.product_manifest_key(PLAIN, "counted", 3)
+    assert layout.parse_product_manifest_key(manifest) == 3
+    assert layout.is_index_manifest(manifest)
+    for key in (manifest, layout.product_file_key(PLAIN, "counted", "3-b", "names.json")):
+        assert layout.generation_of(PLAIN, key) is None
+
+
+def test_leases_of_tables_and_products_are_recognized() -> None:
+    layout = Layout()
+    assert layout.is_index_lease(PLAIN, layout.lease_key(PLAIN))
+    assert layout.is_index_lease(PLAIN, layout.product_lease_key(PLAIN, "counted"))
+    assert not layout.is_index_lease(PLAIN, layout.product_manifest_key(PLAIN, "counted", 3))

@@ -8,6 +8,7 @@ from rayhistory.cli.session_store import open_session_store
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.service.builder import IndexBuilder
+from rayhistory.server.products import PRODUCTS
 from rayhistory.server.resolve import SessionResolver
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
@@ -20,7 +21,7 @@ IndexedSession = tuple[SessionRef, OpenIndex]
 @asynccontextmanager
 async def open_resolver(settings: Settings) -> AsyncIterator[SessionResolver]:
     async with open_session_store(settings) as (store, layout, catalog):
-        builder = IndexBuilder(settings, store, layout)
+        builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
         try:
             yield SessionResolver(catalog, builder, store, layout)
         finally:

@@ -66,6 +66,10 @@ class AheadIndexer:
         self._schedule[entry.ref.identity] = closing, time.monotonic() + pause_s
         return opened.manifest
 
+    async def existing(self, entry: CatalogEntry) -> Manifest | None:
+        """Return the manifest of the session's tables; None if there are none for its present end."""
+        return await self._builder.existing(entry.ref, await self._catalog.closing(entry))
+
     async def _next_due(self) -> CatalogEntry | None:
         """Return the first session that is due.
 

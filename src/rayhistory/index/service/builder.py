@@ -12,6 +12,7 @@ from rayhistory.errors import IndexFailed, SessionNotIndexed, StoreError
 from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import Source, list_sources, sources_digest
 from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.index.service.as_of_cache import AsOfCache, AsOfCaller
@@ -75,7 +76,15 @@ class _SourceListing(msgspec.Struct):
 class IndexBuilder:
     """Opens the index of a session and folds the session if its index is missing or outdated."""
 
-    def __init__(self, settings: Settings, store: Store, layout: Layout, engine: FoldEngine | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        layout: Layout,
+        engine: FoldEngine | None = None,
+        products: tuple[str, ...] = (),
+    ) -> None:
+        """`products` are the dotted paths of what is built after the tables."""
         self._engine = engine or ProcessEngine()
         self._settings = settings
         self._store = store
@@ -83,9 +92,10 @@ class IndexBuilder:
         self._index_store = index_store(store, settings)
         self._cache = TableCache(Path(settings.cache_dir) / "index", self._index_store, layout, settings.cache_size)
         self._scratch = Path(settings.cache_dir) / "scratch"
-        self._leases = Leases(self._index_store, layout)
+        self._leases = Leases(self._index_store)
         self._slots = Slots(settings.index_workers)
         self._as_of_cache = AsOfCache(settings, self._cache)
+        self.products = ProductBuilder(settings, self._index_store, layout, self._cache, products)
         self._checks: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[str, str, str], _RunningFold] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
@@ -122,6 +132,11 @@ class IndexBuilder:
             manifest = await self._fold_and_wait(ref, closing, timeout_s, listing=listing)
         return self._load(ref, manifest)
 
+    async def existing(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
+        """Return the manifest of the latest index; None if there is none that assumes this end."""
+        manifest = await read_latest_manifest(self._index_store, self._layout, ref)
+        return manifest if manifest and manifest.closing == closing else None
+
     async def open_as_of(
         self, ref: SessionRef, closing: Closing | None, as_of_ms: int, timeout_s: float | None = None, visitor: str = ""
     ) -> OpenIndex:
@@ -143,6 +158,7 @@ class IndexBuilder:
     async def close(self) -> None:
         """Cancel running folds and end their processes."""
         await self._as_of_cache.close()
+        await self.products.close()
         tasks: list[asyncio.Task[Any]] = [*self._checks, *(running.task for running in self._running.values())]
         for task in tasks:
             task.cancel()
@@ -250,7 +266,7 @@ class IndexBuilder:
         if not from_scratch and (manifest := await self._wait_for_other_server(ref, closing)):
             return manifest
         listing = listing or await self._list(ref)
-        async with self._slots.acquire(listing.size), self._leases.hold(ref):
+        async with self._slots.acquire(listing.size), self._leases.hold(self._layout.lease_key(ref)):
             if time.monotonic() - listing.listed_at > _MAX_LISTING_AGE_S:  # it waited for a slot, or for another server
                 listing = await self._list(ref)
             log.info("indexing started", extra={"session": ref.path})
@@ -260,7 +276,8 @@ class IndexBuilder:
             manifest = await self._run(ref, closing, listing, from_scratch=from_scratch)
             facts = {"session": ref.path, "events": manifest.events, "seconds": manifest.seconds}
             log.info("indexing finished", extra=facts)
-            return manifest
+        self.products.build_later(ref, manifest)
+        return manifest
 
     async def _run(
         self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, *, from_scratch: bool
@@ -284,7 +301,7 @@ class IndexBuilder:
 
     async def _wait_for_other_server(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
         """Wait while another server holds a lease, and return the manifest that it publishes, if any."""
-        while await self._leases.is_held(ref):
+        while await self._leases.is_held(self._layout.lease_key(ref)):
             self._on_report(ref, FoldReport(detail="another server is indexing this session"))
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
             manifest = await read_latest_manifest(self._index_store, self._layout, ref)

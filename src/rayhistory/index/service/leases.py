@@ -1,4 +1,4 @@
-"""Leases tell other servers on the same store that a session is being folded.
+"""Leases tell other servers on the same store that the tables or a product of a session are being built.
 
 A lease is a hint, never a lock: it counts only while it is fresh, and two concurrent folds of one session are harmless,
 because a manifest is published by conditional create.
@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator
 
 from rayhistory.errors import ObjectNotFound, StoreError
-from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
@@ -22,22 +21,20 @@ _RENEW_INTERVAL_S = 20.0
 
 
 class Leases:
-    def __init__(self, store: Store, layout: Layout) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._layout = layout
 
-    async def is_held(self, ref: SessionRef) -> bool:
-        """Return whether another process seems to be folding the session."""
+    async def is_held(self, key: str) -> bool:
+        """Return whether another process seems to hold the lease with this key."""
         try:
-            info = await self._store.head(self._layout.lease_key(ref))
+            info = await self._store.head(key)
         except ObjectNotFound:
             return False
         return abs(time.time() - info.modified) < LEASE_EXPIRES_AFTER_S
 
     @contextlib.asynccontextmanager
-    async def hold(self, ref: SessionRef) -> AsyncIterator[None]:
+    async def hold(self, key: str) -> AsyncIterator[None]:
         """Write a lease, renew it while the block runs, then delete it."""
-        key = self._layout.lease_key(ref)
         token = secrets.token_bytes(16)
         done = asyncio.Event()
         renewal = asyncio.create_task(self._renew(key, token, done))
@@ -55,6 +52,6 @@ class Leases:
             try:
                 await self._store.put(key, token)
             except StoreError as error:
-                log.warning("lease not written, other servers may fold the same session", extra={"reason": str(error)})
+                log.warning("lease not written, other servers may do the same work", extra={"reason": str(error)})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _RENEW_INTERVAL_S)

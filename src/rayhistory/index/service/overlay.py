@@ -6,11 +6,13 @@ import logging
 import shutil
 import time
 from collections.abc import AsyncIterator
+from itertools import chain
 from pathlib import Path
 
 from rayhistory.errors import ObjectNotFound, StoreDenied
 from rayhistory.index.service.leases import LEASE_EXPIRES_AFTER_S
-from rayhistory.sessions.keys import LEASE, MANIFEST_GLOB
+from rayhistory.sessions.keys import LEASE, MANIFEST_GLOB, PRODUCTS_FOLDER
+from rayhistory.sessions.ref import is_session_name
 from rayhistory.settings import Settings
 from rayhistory.storage import Listing, ObjectInfo, Store
 from rayhistory.storage.local import LocalStore
@@ -92,17 +94,24 @@ class Overlay:
 
     def _make_room(self, new_index: Path) -> None:
         """Remove whole indexes, oldest first, except the new one and those with a lease."""
-        indexes = {path.parent.parent for path in self._directory.rglob("*.parquet")}
+        new_index = _session_folder(new_index)
+        files = chain(self._directory.rglob("*.parquet"), self._directory.rglob(MANIFEST_GLOB))
+        indexes = set(map(_session_folder, files))
         by_age = sorted((*_last_write_and_size(index), index) for index in indexes)
         free = self._budget - sum(size for _, size, _ in by_age)
         for _, size, index in by_age:
             if free >= 0:
                 return
             if index != new_index and not _has_lease(index):
-                for manifest in index.glob(MANIFEST_GLOB):
+                for manifest in index.rglob(MANIFEST_GLOB):
                     manifest.unlink(missing_ok=True)  # without a manifest, readers see no index
                 shutil.rmtree(index, ignore_errors=True)
                 free += size
+
+
+def _session_folder(path: Path) -> Path:
+    """Return the folder of the session that an index file belongs to: of tables, or of a product below it."""
+    return next((folder for folder in (path, *path.parents) if is_session_name(folder.name)), path)
 
 
 def _last_write_and_size(index: Path) -> tuple[float, int]:
@@ -116,7 +125,11 @@ def _last_write_and_size(index: Path) -> tuple[float, int]:
 
 
 def _has_lease(index: Path) -> bool:
+    return any(map(_is_fresh, (index / LEASE, *index.glob(f"{PRODUCTS_FOLDER}/*/{LEASE}"))))
+
+
+def _is_fresh(lease: Path) -> bool:
     try:
-        return abs(time.time() - (index / LEASE).stat().st_mtime) < LEASE_EXPIRES_AFTER_S
+        return abs(time.time() - lease.stat().st_mtime) < LEASE_EXPIRES_AFTER_S
     except OSError:
         return False

@@ -17,6 +17,7 @@ from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.keys import PRODUCTS_FOLDER
 from rayhistory.storage import Store
 
 _BLOCK_BYTES = 16 << 20
@@ -56,17 +57,22 @@ class TableCache:
 
     async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, refetch: bool) -> Path:
         path = self.folder(ref, manifest.build) / f"{name}.{part}.parquet"
+        key, size = self._layout.index_file_key(ref, manifest.build, name, part), manifest.files[name][part]
+        what = f"index table {name} of {ref.path} is {{}} (generation {manifest.generation})"
+        return await self.file(key, size, path, what, refetch=refetch)
+
+    async def file(self, key: str, size: int, path: Path, what: str, *, refetch: bool = False) -> Path:
+        """Return the local copy of an object with this size; `what` is the message about damage, with a gap for it."""
         async with self._fetch_locks.setdefault(path, asyncio.Lock()):
-            if refetch or not _has_size(path, manifest.files[name][part]):
-                await self._fetch(ref, manifest, name, part, path)
+            if refetch or not _has_size(path, size):
+                await self._fetch(key, size, path, what)
         self._fetch_locks.pop(path, None)
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
 
-    async def _fetch(self, ref: SessionRef, manifest: Manifest, name: str, part: int, path: Path) -> None:
+    async def _fetch(self, key: str, size: int, path: Path, what: str) -> None:
         """Download in blocks. The last range is one byte too long, so that a longer object is noticed."""
-        key, size = self._layout.index_file_key(ref, manifest.build, name, part), manifest.files[name][part]
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             for start in range(0, max(size, 1), _BLOCK_BYTES):
@@ -74,14 +80,11 @@ class TableCache:
                 async with self._reserve_memory(end - start):
                     data = await self._store.get_range(key, start, end + 1 if end == size else end)
                     if len(data) != end - start:
-                        text = f"index table {name} of {ref.path} is damaged (generation {manifest.generation})"
-                        raise IndexDamaged(text)
+                        raise IndexDamaged(what.format("damaged"))
                     await asyncio.to_thread(self._append, partial, data)
             await asyncio.to_thread(partial.replace, path)
         except ObjectNotFound:
-            raise IndexDamaged(
-                f"index table {name} of {ref.path} is missing (generation {manifest.generation})"
-            ) from None
+            raise IndexDamaged(what.format("missing")) from None
         finally:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
 
@@ -108,7 +111,8 @@ class TableCache:
         Recent partial files belong to a running download and stay. Old ones belong to a process that is gone.
         """
         files = []
-        for path in self._directory.rglob("*.parquet*"):
+        tables, products = self._directory.rglob("*.parquet*"), self._directory.glob(f"*/*/*/{PRODUCTS_FOLDER}/*/*/*")
+        for path in {*tables, *products}:
             with contextlib.suppress(OSError):
                 stat = path.stat()
                 files.append((stat.st_mtime, stat.st_size, path))

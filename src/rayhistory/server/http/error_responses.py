@@ -12,6 +12,7 @@ from rayhistory.errors import (
     MethodNotAllowed,
     NotFound,
     NotSignedIn,
+    ProductNotBuilt,
     RangeNotSatisfiable,
     RateLimited,
     RayHistoryError,
@@ -78,6 +79,8 @@ def _message(error: RayHistoryError) -> str:
     message = str(error)
     if isinstance(error, SessionNotIndexed):
         return f"This session is being indexed: {message}. Retry in a few seconds."
+    if isinstance(error, ProductNotBuilt):
+        return f"Not built yet: {message}. Retry in a few seconds."
     if isinstance(error, StoreError):
         return f"The object store cannot be read: {message}"
     if isinstance(error, IndexFailed):

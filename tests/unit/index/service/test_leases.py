@@ -20,6 +20,7 @@ from support.folding import RECORDED, REF, as_lines, put, settings_for
 pytestmark = pytest.mark.slow
 
 LAYOUT = Layout()
+LEASE = LAYOUT.lease_key(REF)
 CLOSING = Closing(1_794_770_600_000_000_000, clean=True)
 
 
@@ -34,7 +35,7 @@ def run(directory: Path, use: Callable[[IndexBuilder, IndexBuilder, Leases], Awa
     async def both() -> None:
         first, second = builder(directory, "one"), builder(directory, "two")
         try:
-            await use(first, second, Leases(open_store(settings_for(directory / "store"), writable=True), LAYOUT))
+            await use(first, second, Leases(open_store(settings_for(directory / "store"), writable=True)))
         finally:
             await first.close()
             await second.close()
@@ -45,12 +46,12 @@ def run(directory: Path, use: Callable[[IndexBuilder, IndexBuilder, Leases], Awa
 def test_two_servers_fold_a_session_once(tmp_path: Path) -> None:
     async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
         opening = asyncio.create_task(first.open(REF, CLOSING, 120))
-        while not await leases.is_held(REF):  # noqa: ASYNC110
+        while not await leases.is_held(LEASE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         index = await second.open(REF, CLOSING, 120)
         assert index.manifest == (await opening).manifest
         assert index.manifest.generation == 1
-        assert not await leases.is_held(REF)
+        assert not await leases.is_held(LEASE)
 
     run(tmp_path, use)
 
@@ -59,13 +60,13 @@ def test_expired_lease_does_not_delay_others(tmp_path: Path) -> None:
     """A lease that nobody renews expires after a minute."""
 
     async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
-        path = tmp_path / "store" / LAYOUT.lease_key(REF)
+        path = tmp_path / "store" / LEASE
         path.parent.mkdir(parents=True)
         path.write_bytes(b"written by a killed server")
-        assert await leases.is_held(REF)
+        assert await leases.is_held(LEASE)
         old = time.time() - LEASE_EXPIRES_AFTER_S - 1
         os.utime(path, (old, old))
-        assert not await leases.is_held(REF)
+        assert not await leases.is_held(LEASE)
         assert (await first.open(REF, CLOSING, 120)).manifest.counts.tasks == 23
 
     run(tmp_path, use)
@@ -92,10 +93,10 @@ class SlowStore(LocalStore):
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_lease_write_in_flight_at_the_end_is_deleted(tmp_path: Path, *, cancelled: bool) -> None:
     store = SlowStore(tmp_path)
-    leases = Leases(store, LAYOUT)
+    leases = Leases(store)
 
     async def fold() -> None:
-        async with leases.hold(REF):
+        async with leases.hold(LEASE):
             await asyncio.to_thread(store.writing.wait, 60)
             asyncio.get_running_loop().call_later(0.2, store.proceed.set)
             if cancelled:
@@ -109,6 +110,6 @@ def test_lease_write_in_flight_at_the_end_is_deleted(tmp_path: Path, *, cancelle
             folding.cancel()
         await asyncio.wait([folding])
         await asyncio.gather(*store.written)
-        assert not await leases.is_held(REF)
+        assert not await leases.is_held(LEASE)
 
     asyncio.run(work())

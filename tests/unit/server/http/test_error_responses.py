@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.errors import ERROR_HEADER, IndexFailed, SessionNotIndexed, StoreDenied, StoreThrottled
+from rayhistory.errors import (
+    ERROR_HEADER,
+    IndexFailed,
+    ProductFailed,
+    ProductNotBuilt,
+    SessionNotIndexed,
+    StoreDenied,
+    StoreThrottled,
+)
 from rayhistory.server.http.error_responses import api_error_response, code_of_status, ray_error_response
 from rayhistory.server.http.paths import HISTORY_API, is_history_api
 from support.recorded_sample import REF
@@ -127,6 +135,8 @@ def test_successful_responses_have_no_code(client: TestClient) -> None:
     ("error", "status", "code"),
     [
         (SessionNotIndexed("reading events"), 503, "session_not_indexed"),
+        (ProductNotBuilt("diagnosis: reading"), 503, "product_not_built"),
+        (ProductFailed("out of memory"), 500, "product_failed"),
         (StoreThrottled("slow down"), 503, "store_throttled"),
         (StoreDenied("no permission"), 503, "store_denied"),
         (IndexFailed("out of memory"), 500, "index_failed"),

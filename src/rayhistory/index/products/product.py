@@ -1,0 +1,89 @@
+"""What a product is, and what its build may use.
+
+A product is named by a dotted path such as "rayhistory.diagnosis.product:PRODUCT", so that this package imports none.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product_manifest import ProductManifest
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.records import Closing
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltProduct:
+    """The result of a build."""
+
+    files: dict[str, Path] = dataclasses.field(default_factory=dict)
+    """New files below the scratch directory, by name. A name is one safe path component."""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Small values for lists of sessions, at most 16 KiB as JSON."""
+    reused: tuple[str, ...] = ()
+    """Names of files of the previous product that stay as they are. They are not uploaded again."""
+
+
+class PreviousProduct(Protocol):
+    """The last build of the same version."""
+
+    @property
+    def manifest(self) -> ProductManifest: ...
+
+    def fetch(self, name: str) -> Path:
+        """Return a local copy of a file; raise IndexDamaged if it is damaged, which leads to a full build."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductContext:
+    """What a build may use. Nothing here is to be written to but the scratch directory."""
+
+    ref: SessionRef
+    settings: Settings
+    store: Store
+    layout: Layout
+    manifest: Manifest
+    """The manifest of the tables."""
+    index: OpenIndex
+    """The tables, as local copies."""
+    scratch: Path
+    """An empty directory, removed afterwards."""
+    previous: PreviousProduct | None
+    report: Callable[[float, str], None]
+    """Report the progress, between 0 and 1, and the current step."""
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Wait for a coroutine of `index` or `store`, because a build is synchronous and they are not."""
+
+    @property
+    def closing(self) -> Closing | None:
+        return self.manifest.closing
+
+
+class Product(Protocol):
+    """Something that is derived from a session, and stored beside its tables."""
+
+    @property
+    def name(self) -> str:
+        """One word, such as "diagnosis": part of the keys."""
+
+    @property
+    def version(self) -> int:
+        """Raised when rules or format change, so that older builds are replaced."""
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        """Build the product, in a process of its own."""
+
+
+def load_product(path: str) -> Product:
+    """Import a product by its dotted path."""
+    module, _, attribute = path.partition(":")
+    product: Product = getattr(importlib.import_module(module), attribute)
+    return product

@@ -1,0 +1,294 @@
+"""Build products on demand and after the tables: one build per session and product, outside the serving process."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rayhistory.errors import IndexDamaged, ProductFailed, ProductNotBuilt, UsageError
+from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product import Product, load_product
+from rayhistory.index.products.product_engine import run_product_process
+from rayhistory.index.products.product_files import OpenProduct, ProductFiles
+from rayhistory.index.products.product_manifest import ProductManifest, read_latest_product
+from rayhistory.index.products.product_process import ProductJob, ProductReport
+from rayhistory.index.scratch import scratch_directory
+from rayhistory.index.service.leases import Leases
+from rayhistory.index.service.table_cache import TableCache
+from rayhistory.lru import LruCache
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.settings import Settings
+from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S = 25.0
+"""Ray's dashboard proxy gives up after 30 s, so a longer build is reported as "not built yet"."""
+_LEASE_POLL_INTERVAL_S = 1.0
+_FRESH_FOR_S = 5.0
+"""A manifest that was read within this time is not read again."""
+_MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 60.0, 3600.0
+"""A failed build is not repeated sooner, however many requests want it. Each further failure doubles the time."""
+_PAUSE_FACTOR = 5
+"""While a session runs, its product rests for this many times the duration of its last build."""
+_MAX_CACHED = 4000
+
+_Key = tuple[tuple[str, str, str], str]
+"""A session's identity and the name of a product."""
+
+
+class _RunningBuild(msgspec.Struct):
+    tables: Manifest
+    """The newest tables that are known when the build starts."""
+    hurry: asyncio.Event
+    """Set when somebody waits, so that the build does not rest first."""
+    task: "asyncio.Task[ProductManifest] | None" = None
+    report: ProductReport = msgspec.field(default_factory=lambda: ProductReport(detail="waiting for a free slot"))
+    started: bool = False
+
+
+class _Failure(NamedTuple):
+    retry_at: float
+    pause_s: float
+    reason: str
+
+
+class _Loaded(NamedTuple):
+    path: str
+    product: Product
+
+
+class ProductBuilder:
+    """Opens the products of sessions, and builds those that are missing or outdated."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        layout: Layout,
+        cache: TableCache,
+        products: Iterable[str] = (),
+    ) -> None:
+        """`products` are the dotted paths of all products. `store` is the one for indexes."""
+        self._settings = settings
+        self._store = store
+        self._layout = layout
+        self._files = ProductFiles(store, layout, cache)
+        self._products = {loaded.product.name: loaded for loaded in map(_load, products)}
+        self._leases = Leases(store)
+        self._scratch = Path(settings.cache_dir) / "scratch"
+        self._slots = asyncio.Semaphore(max(1, settings.index_workers // 2))
+        self._running: dict[_Key, _RunningBuild] = {}
+        self._failed: LruCache[_Key, _Failure] = LruCache(_MAX_CACHED)
+        self._latest: LruCache[_Key, ProductManifest] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
+        self._built_at: LruCache[_Key, tuple[float, float]] = LruCache(_MAX_CACHED)
+        """When a build ended, and how long it took."""
+        self._rebuilt: LruCache[_Key, str] = LruCache(_MAX_CACHED, ttl=_MIN_RETRY_AFTER_S)
+        """The build that replaced a damaged one."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._products)
+
+    async def latest(self, ref: SessionRef, name: str) -> ProductManifest | None:
+        """Return the manifest of the newest build of our version, for its facts; None if there is none."""
+        key = ref.identity, name
+        manifest = self._latest.get(key)
+        if manifest is None:
+            version = self._loaded(name).product.version
+            manifest = await read_latest_product(self._store, self._layout, ref, name, version)
+            if manifest is not None:
+                self._latest.put(key, manifest)
+        return manifest
+
+    async def open(self, ref: SessionRef, name: str, tables: Manifest) -> OpenProduct | None:
+        """Return the newest build; None if there is none yet, or only one from before the session ended.
+
+        If it does not cover the same objects as the tables, a new build is started.
+        """
+        manifest = await self.latest(ref, name)
+        is_current = manifest is not None and _covers(manifest, tables)
+        if not is_current and not self._recent_failure(ref, name):
+            self._start(ref, name, tables).hurry.set()
+        if manifest is None or manifest.closing != tables.closing:
+            return None
+        return self._opened(ref, manifest, tables, is_current=is_current)
+
+    async def wait(
+        self, ref: SessionRef, name: str, tables: Manifest, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> OpenProduct:
+        """Return the newest build, and wait for the first one; raise ProductNotBuilt if that exceeds the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while (opened := await self.open(ref, name, tables)) is None:
+            if failure := self._recent_failure(ref, name):
+                raise ProductFailed(failure)
+            running = self._start(ref, name, tables)
+            running.hurry.set()
+            assert running.task  # noqa: S101
+            try:
+                await asyncio.wait_for(asyncio.shield(running.task), max(0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise ProductNotBuilt(f"{name}: {running.report.detail}", running.report.progress) from None
+        return opened
+
+    async def missing(self, ref: SessionRef, tables: Manifest) -> list[str]:
+        """Return the products that have no build of our version for the session's present end."""
+        manifests = {name: await self.latest(ref, name) for name in self._products}
+        return [name for name, found in manifests.items() if found is None or found.closing != tables.closing]
+
+    async def build(self, ref: SessionRef, tables: Manifest) -> list[ProductManifest]:
+        """Bring all products up to date, and wait for that. The first failure is raised after all have been tried."""
+        names = [name for name in self._products if not _covers(await self.latest(ref, name), tables)]
+        builds = [self._start(ref, name, tables) for name in names]
+        for running in builds:
+            running.hurry.set()
+        tasks = [running.task for running in builds if running.task]
+        results = await asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if isinstance(result, ProductManifest)]
+
+    def build_later(self, ref: SessionRef, tables: Manifest) -> None:
+        """Bring all products up to date in the background, if `--index-ahead` is on."""
+        for name in self._products if self._settings.index_ahead else ():
+            if not self._recent_failure(ref, name):
+                self._start(ref, name, tables)
+
+    async def close(self) -> None:
+        """Cancel running builds and end their processes."""
+        tasks = [running.task for running in self._running.values() if running.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _loaded(self, name: str) -> _Loaded:
+        if name not in self._products:
+            raise UsageError(f"unknown product {name!r}: use one of {', '.join(self._products) or 'none'}")
+        return self._products[name]
+
+    def _opened(self, ref: SessionRef, manifest: ProductManifest, tables: Manifest, *, is_current: bool) -> OpenProduct:
+        def on_damage(damaged: ProductManifest, reason: str) -> ProductNotBuilt:
+            return self._replace(ref, damaged, tables, reason)
+
+        return OpenProduct(ref, manifest, self._files, on_damage, is_current=is_current)
+
+    def _replace(self, ref: SessionRef, damaged: ProductManifest, tables: Manifest, reason: str) -> ProductNotBuilt:
+        """Rebuild a damaged product, unless it has just been rebuilt and is still damaged."""
+        key = ref.identity, damaged.product
+        fields = {"session": ref.path, "product": damaged.product, "reason": reason}
+        if self._rebuilt.get(key) == damaged.build:
+            self._record_failure(key, f"{damaged.product} was rebuilt and still cannot be read: {reason}")
+        elif not self._recent_failure(ref, damaged.product):
+            log.warning("product is damaged, rebuilding it", extra=fields)
+            self._latest.pop(key)
+            self._start(ref, damaged.product, tables, fresh=True).hurry.set()
+        return ProductNotBuilt(f"{damaged.product} is damaged and being rebuilt")
+
+    def _start(self, ref: SessionRef, name: str, tables: Manifest, *, fresh: bool = False) -> _RunningBuild:
+        key = ref.identity, name
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _RunningBuild(tables, asyncio.Event())
+            running.task = asyncio.create_task(self._build(ref, name, running, fresh=fresh))
+            running.task.add_done_callback(lambda done: self._done(ref, name, done))
+        elif not running.started:
+            running.tables = tables
+        return running
+
+    def _done(self, ref: SessionRef, name: str, task: "asyncio.Task[ProductManifest]") -> None:
+        key = ref.identity, name
+        self._running.pop(key, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._failed.pop(key)
+            self._latest.put(key, task.result())
+            self._built_at.put(key, (time.monotonic(), task.result().seconds))
+            return
+        log.error("building a product failed", extra={"session": ref.path, "product": name, "reason": str(error)})
+        if isinstance(error, ProductFailed):
+            self._record_failure(key, str(error))
+
+    def _record_failure(self, key: _Key, reason: str) -> None:
+        previous = self._failed.get(key)
+        pause_s = min(previous.pause_s * 2, _MAX_RETRY_AFTER_S) if previous else _MIN_RETRY_AFTER_S
+        self._failed.put(key, _Failure(time.monotonic() + pause_s, pause_s, reason))
+
+    def _recent_failure(self, ref: SessionRef, name: str) -> str:
+        """Return the error of a recent failed build, or an empty string."""
+        failure = self._failed.get((ref.identity, name))
+        return failure.reason if failure and time.monotonic() < failure.retry_at else ""
+
+    async def _build(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
+        if not running.tables.closing:
+            await self._rest(ref, name, running)
+        lease = self._layout.product_lease_key(ref, name)
+        if not fresh and (manifest := await self._wait_for_other_server(ref, name, lease, running)):
+            return manifest
+        async with self._slots, self._leases.hold(lease):
+            running.started = True
+            fields: dict[str, Any] = {"session": ref.path, "product": name}
+            log.info("building a product", extra=fields)
+            manifest = await self._run(ref, name, running, fresh=fresh)
+            if fresh:
+                self._rebuilt.put((ref.identity, name), manifest.build)
+            log.info("product built", extra={**fields, "seconds": manifest.seconds})
+            return manifest
+
+    async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:
+        """Pause between the builds of a running session, until somebody waits for one."""
+        ended_at, seconds = self._built_at.get((ref.identity, name)) or (0.0, 0.0)
+        rest_s = ended_at + seconds * _PAUSE_FACTOR - time.monotonic()
+        if rest_s > 0:
+            try:
+                await asyncio.wait_for(running.hurry.wait(), rest_s)
+            except TimeoutError:
+                return
+
+    async def _run(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
+        def on_report(report: ProductReport) -> None:
+            running.report = report
+
+        path = self._loaded(name).path
+        try:
+            with scratch_directory(self._scratch) as scratch:
+                settings = msgspec.to_builtins(self._settings)
+                job = ProductJob(path, settings, ref, running.tables, str(scratch), fresh)
+                return await run_product_process(job, on_report)
+        except (IndexDamaged, ProductFailed) as error:
+            if fresh or await self.latest(ref, name) is None:
+                raise
+            fields = {"session": ref.path, "product": name, "reason": str(error)}
+            log.warning("extending a product failed, rebuilding it", extra=fields)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ProductFailed(f"{name} of {ref.path} failed: {error}") from error
+        # The previous build may be damaged.
+        return await self._run(ref, name, running, fresh=True)
+
+    async def _wait_for_other_server(
+        self, ref: SessionRef, name: str, lease: str, running: _RunningBuild
+    ) -> ProductManifest | None:
+        """Wait while another server holds a lease, and return what it publishes, if that covers the tables."""
+        while await self._leases.is_held(lease):
+            running.report = ProductReport(detail="another server is building it")
+            await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
+            self._latest.pop((ref.identity, name))
+            manifest = await self.latest(ref, name)
+            if manifest and _covers(manifest, running.tables):
+                return manifest
+        return None
+
+
+def _load(path: str) -> _Loaded:
+    return _Loaded(path, load_product(path))
+
+
+def _covers(manifest: ProductManifest | None, tables: Manifest) -> bool:
+    """Return whether a product was built from tables that cover the same objects and the same end."""
+    return manifest is not None and (manifest.tables_covered, manifest.closing) == (tables.covered, tables.closing)

@@ -1,0 +1,147 @@
+"""The manifest of a product, which makes one build of it visible. It is written last, and never overwritten."""
+
+from collections import Counter
+from typing import Annotated, Any
+
+import msgspec
+
+from rayhistory.errors import ObjectExists, ObjectNotFound
+from rayhistory.sessions import Layout, SessionRef, read_record
+from rayhistory.sessions.records import Closing, Count
+from rayhistory.sessions.ref import is_safe_component
+from rayhistory.storage import Store
+
+MAX_FACTS_BYTES = 16 << 10
+_MAX_MANIFEST_BYTES = 1 << 20
+_MAX_FILES = 2000
+_MAX_GENERATIONS = 32
+_USED_PER_VERSION = 2
+"""The latest generation, and the one before, which may still be read."""
+
+
+class ProductFile(msgspec.Struct, omit_defaults=True):
+    """One file of a product. A later build may refer to a file of an earlier one."""
+
+    build: str
+    """The folder of the build that wrote the file."""
+    size: Count
+    sha256: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class ProductManifest(msgspec.Struct):
+    """One build of one product of one session."""
+
+    product: str
+    version: int
+    generation: int
+    build: str
+    """The folder with the files that this build wrote."""
+    files: dict[str, ProductFile]
+    tables_generation: int
+    tables_covered: str
+    """The digest of the objects that the tables covered from which this was built."""
+    closing: Closing | None
+    facts: dict[str, Any]
+    """Small values that lists show without opening a file."""
+    seconds: float
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+
+def parse_product_manifest(data: bytes) -> ProductManifest | None:
+    """Parse a manifest of any version; return None if it is invalid.
+
+    Its names become paths, so that a name that is not a safe path component makes it invalid.
+    """
+    manifest = read_record(data, ProductManifest) if len(data) <= _MAX_MANIFEST_BYTES else None
+    if manifest is None or len(manifest.files) > _MAX_FILES:
+        return None
+    names = (manifest.build, *manifest.files, *(file.build for file in manifest.files.values()))
+    is_small = len(msgspec.json.encode(manifest.facts)) <= MAX_FACTS_BYTES
+    return manifest if is_small and all(map(is_safe_component, names)) else None
+
+
+async def read_latest_product(
+    store: Store, layout: Layout, ref: SessionRef, product: str, version: int
+) -> ProductManifest | None:
+    """Return the manifest of the highest generation with this version; None if there is none.
+
+    Another release may use the same store, and store generations of its own version beside ours.
+    """
+    for generation in await _newest_generations(store, layout, ref, product):
+        manifest = await _read(store, layout, ref, product, generation)
+        if manifest is not None and (manifest.product, manifest.version) == (product, version):
+            return manifest
+    return None
+
+
+async def next_product_generation(store: Store, layout: Layout, ref: SessionRef, product: str) -> int:
+    return max(await _newest_generations(store, layout, ref, product), default=0) + 1
+
+
+async def publish_product(store: Store, layout: Layout, ref: SessionRef, manifest: ProductManifest) -> ProductManifest:
+    """Make the build visible; if another process has published this generation first, return its manifest.
+
+    If that process is of another release, publish under the next number.
+    """
+    while True:
+        key = layout.product_manifest_key(ref, manifest.product, manifest.generation)
+        try:
+            await store.create(key, msgspec.json.encode(manifest))
+        except ObjectExists:
+            other = await _read(store, layout, ref, manifest.product, manifest.generation)
+            if other is not None and other.version == manifest.version:
+                return other
+            generation = await next_product_generation(store, layout, ref, manifest.product)
+            manifest = msgspec.structs.replace(manifest, generation=generation)
+        else:
+            return manifest
+
+
+async def unused_product_keys(store: Store, layout: Layout, ref: SessionRef, product: str, before: int) -> list[str]:
+    """Return the keys of builds before a generation that no release reads any more.
+
+    The last two generations of each version are in use, and the files that they refer to. If one of the newest
+    manifests cannot be parsed, nothing is unused: a later release may refer to files in another way.
+    """
+    newest = await _newest_generations(store, layout, ref, product)
+    used: set[str] = set()
+    by_version: Counter[int] = Counter()
+    for generation in newest:
+        manifest = await _read(store, layout, ref, product, generation)
+        if manifest is None:
+            return []
+        by_version[manifest.version] += 1
+        if by_version[manifest.version] <= _USED_PER_VERSION:
+            used.add(layout.product_manifest_key(ref, product, generation))
+            used |= {layout.product_file_key(ref, product, file.build, name) for name, file in manifest.files.items()}
+    prefix = layout.product_prefix(ref, product)
+    return [
+        info.key
+        async for info in store.list_all(prefix)
+        if info.key not in used and (_generation_of(layout, prefix, info.key) or before) < before
+    ]
+
+
+def _generation_of(layout: Layout, prefix: str, key: str) -> int | None:
+    """Return the generation of a manifest, or of a file in a folder `<n>-<build>`."""
+    manifest = layout.parse_product_manifest_key(key)
+    number = key.removeprefix(prefix + "/").partition("-")[0]
+    return manifest or (int(number) if number.isascii() and number.isdigit() else None)
+
+
+async def _newest_generations(store: Store, layout: Layout, ref: SessionRef, product: str) -> list[int]:
+    """Return the highest generations first: not all, because anybody who writes the store can add manifests."""
+    listing = await store.list_folder(layout.product_prefix(ref, product))
+    numbers = (layout.parse_product_manifest_key(info.key) for info in listing.objects)
+    return sorted((number for number in numbers if number is not None), reverse=True)[:_MAX_GENERATIONS]
+
+
+async def _read(store: Store, layout: Layout, ref: SessionRef, product: str, generation: int) -> ProductManifest | None:
+    key = layout.product_manifest_key(ref, product, generation)
+    try:
+        return parse_product_manifest(await store.get_range(key, 0, _MAX_MANIFEST_BYTES + 1))
+    except ObjectNotFound:
+        return None

@@ -1,0 +1,218 @@
+"""The build of one product, as a process of its own: `python -m rayhistory.index.products.product_process`.
+
+Like the fold, it runs apart from the server, to isolate its memory and CPU. It reads a ProductJob from standard input
+and writes ProductReports to standard output, one JSON line each; the last one has the manifest.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import resource
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rayhistory.errors import IndexDamaged, RayHistoryError, StoreError
+from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product import BuiltProduct, Product, ProductContext, load_product
+from rayhistory.index.products.product_files import ProductFiles
+from rayhistory.index.products.product_manifest import (
+    MAX_FACTS_BYTES,
+    ProductFile,
+    ProductManifest,
+    next_product_generation,
+    publish_product,
+    read_latest_product,
+    unused_product_keys,
+)
+from rayhistory.index.service.overlay import index_store
+from rayhistory.index.service.table_cache import TableCache
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.ref import is_safe_component
+from rayhistory.settings import Settings
+from rayhistory.storage import Store, open_store
+
+_NICENESS = 15
+"""Requests come first, then folds, then products: tables are what most pages need."""
+_MEMORY_FACTOR = 1.5
+_MIN_MEMORY_BYTES = 768 << 20
+"""Python, the database of queries and their threads, before anything is built."""
+
+Report = Callable[[float, str], None]
+
+
+class ProductJob(msgspec.Struct):
+    """Input of the process, as JSON on its standard input."""
+
+    product: str
+    """The dotted path of the product."""
+    settings: dict[str, Any]
+    ref: SessionRef
+    tables: Manifest
+    scratch: str
+    """An empty directory. The caller removes it, so that it does not outlive a killed process."""
+    fresh: bool = False
+    """Do not use the previous product, because it cannot be trusted."""
+
+
+class ProductReport(msgspec.Struct, omit_defaults=True):
+    """Output of the process: progress, the manifest, or why there is none."""
+
+    progress: float = 0.0
+    detail: str = ""
+    manifest: ProductManifest | None = None
+    outage: str = ""
+    """The error of the store that made the build fail."""
+    damage: str = ""
+    """What is damaged: the tables, or the previous product."""
+
+
+class _Stores(NamedTuple):
+    store: Store
+    indexes: Store
+    """Where tables and products are; differs from the store if that refuses writes."""
+    layout: Layout
+    cache: TableCache
+
+
+class _Build(NamedTuple):
+    built: BuiltProduct
+    previous: ProductManifest | None
+    began: float
+
+
+class _Previous:
+    """The previous product, for a build in another thread than the event loop."""
+
+    def __init__(self, manifest: ProductManifest, fetch: Callable[[str], Path]) -> None:
+        self.manifest = manifest
+        self.fetch = fetch
+
+
+async def build_product(job: ProductJob, report: Report) -> ProductManifest:
+    """Build a product and publish it."""
+    began = time.monotonic()
+    settings = Settings(**job.settings)
+    store, layout = open_store(settings), Layout(settings.storage_root_dir)
+    indexes = index_store(store, settings)
+    cache = TableCache(Path(settings.cache_dir) / "index", indexes, layout, settings.cache_size)
+    product = load_product(job.product)
+    try:
+        stores = _Stores(store, indexes, layout, cache)
+        context = await _context(job, settings, stores, product, report)
+        built = await asyncio.to_thread(product.build, context)
+        previous = context.previous.manifest if context.previous else None
+        return await _publish(stores, job, product, _Build(built, previous, began))
+    finally:
+        await store.close()
+
+
+async def _context(
+    job: ProductJob, settings: Settings, stores: _Stores, product: Product, report: Report
+) -> ProductContext:
+    loop = asyncio.get_running_loop()
+
+    def run(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    previous = None
+    if not job.fresh:
+        latest = await read_latest_product(stores.indexes, stores.layout, job.ref, product.name, product.version)
+        if latest is not None:
+            files = ProductFiles(stores.indexes, stores.layout, stores.cache)
+
+            def fetch(name: str) -> Path:
+                path: Path = run(files.fetch(job.ref, latest, name))
+                return path
+
+            previous = _Previous(latest, fetch)
+    scratch = Path(job.scratch) / "product"
+    scratch.mkdir()
+    return ProductContext(
+        ref=job.ref, settings=settings, store=stores.store, layout=stores.layout, manifest=job.tables,
+        index=stores.cache.open(job.ref, job.tables), scratch=scratch, previous=previous, report=report, run=run,
+    )  # fmt: skip
+
+
+async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _Build) -> ProductManifest:
+    _check(product, build.built)
+    store, layout, ref = stores.indexes, stores.layout, job.ref
+    generation = await next_product_generation(store, layout, ref, product.name)
+    folder = f"{generation}-{secrets.token_hex(4)}"
+    files = {name: build.previous.files[name] for name in build.built.reused} if build.previous else {}
+    for name, path in build.built.files.items():
+        files[name] = ProductFile(folder, path.stat().st_size, await asyncio.to_thread(_sha256, path))
+        await store.put(layout.product_file_key(ref, product.name, folder, name), path)
+    manifest = ProductManifest(
+        product=product.name, version=product.version, generation=generation, build=folder, files=files,
+        tables_generation=job.tables.generation, tables_covered=job.tables.covered, closing=job.tables.closing,
+        facts=build.built.facts, seconds=round(time.monotonic() - build.began, 3),
+    )  # fmt: skip
+    published = await publish_product(store, layout, ref, manifest)
+    await _delete_unused(store, layout, ref, product.name, published.generation)
+    return published
+
+
+def _check(product: Product, built: BuiltProduct) -> None:
+    """Reject what readers would reject."""
+    unsafe = [name for name in (product.name, *built.files) if not is_safe_component(name)]
+    if unsafe:
+        raise ValueError(f"product {product.name}: {unsafe[0]!r} is not a safe file name")
+    if len(msgspec.json.encode(built.facts)) > MAX_FACTS_BYTES:
+        raise ValueError(f"product {product.name}: facts are larger than {MAX_FACTS_BYTES} bytes")
+
+
+async def _delete_unused(store: Store, layout: Layout, ref: SessionRef, product: str, generation: int) -> None:
+    """Delete builds that are not read any more. Errors are left to the next build."""
+    with contextlib.suppress(StoreError):
+        for key in await unused_product_keys(store, layout, ref, product, generation - 1):
+            await store.delete(key)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _limit_memory(settings: dict[str, Any]) -> None:
+    """Let allocations fail beyond the budget, instead of letting the kernel choose a process to kill."""
+    limit = max(int(Settings(**settings).index_memory * _MEMORY_FACTOR), _MIN_MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def main() -> None:
+    end_with_parent(os.getppid())
+    os.nice(_NICENESS)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=ProductJob)
+    _limit_memory(job.settings)
+
+    def write_report(line: ProductReport) -> None:
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def report(progress: float, detail: str) -> None:
+        write_report(ProductReport(progress, detail))
+
+    try:
+        manifest = asyncio.run(build_product(job, report))
+    except StoreError as error:
+        write_report(ProductReport(outage=str(error)))
+        sys.exit(1)
+    except IndexDamaged as error:
+        write_report(ProductReport(damage=str(error)))
+        sys.exit(1)
+    except RayHistoryError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+    write_report(ProductReport(1.0, "done", manifest))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The products of one opened session, as route handlers and commands see them."""
+
+from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product_builder import DEFAULT_TIMEOUT_S, ProductBuilder
+from rayhistory.index.products.product_files import OpenProduct
+from rayhistory.sessions import SessionRef
+
+
+class SessionProducts:
+    """Opens products that were built from the same session as these tables."""
+
+    def __init__(self, builder: ProductBuilder, ref: SessionRef, tables: Manifest) -> None:
+        self._builder = builder
+        self._ref = ref
+        self._tables = tables
+
+    async def open(self, name: str) -> OpenProduct | None:
+        """Return the product, or None for "not built yet"; either way, start a build if it is missing or outdated."""
+        return await self._builder.open(self._ref, name, self._tables)
+
+    async def wait(self, name: str, timeout_s: float | None = None) -> OpenProduct:
+        """Return the product; wait for the first build, and raise ProductNotBuilt if that takes too long."""
+        timeout_s = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        return await self._builder.wait(self._ref, name, self._tables, timeout_s)

@@ -1,0 +1,65 @@
+"""A small real product for tests: how many tasks each function has, extended by what is new.
+
+`COUNTED_NAMES` behaves well. The others are what a bad release could ship.
+"""
+
+import json
+
+from rayhistory.index.products.product import BuiltProduct, ProductContext
+from rayhistory.index.query.query import Query
+
+LARGE_BYTES = 8 << 30
+
+
+class CountedNames:
+    name = "counted"
+    version = 1
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        groups = context.run(context.index.group(Query("tasks"), ("name",)))
+        context.report(0.5, f"{len(groups)} names")
+        counts = {str(row["name"]): row["count"] for row in groups}
+        path = context.scratch / "names.json"
+        path.write_text(json.dumps(counts))
+        builds = 1
+        files = {"names.json": path}
+        if context.previous:
+            builds = json.loads(context.previous.fetch("history.json").read_text())["builds"] + 1
+            reused = tuple(name for name in context.previous.manifest.files if name.startswith("first"))
+        else:
+            reused = ()
+            (context.scratch / "first.txt").write_text("written by the first build")
+            files["first.txt"] = context.scratch / "first.txt"
+        (context.scratch / "history.json").write_text(json.dumps({"builds": builds}))
+        files["history.json"] = context.scratch / "history.json"
+        return BuiltProduct(files, {"names": len(counts), "builds": builds}, reused)
+
+
+class Failing(CountedNames):
+    def build(self, context: ProductContext) -> BuiltProduct:
+        raise ValueError("the rules are wrong")
+
+
+class Greedy(CountedNames):
+    def build(self, context: ProductContext) -> BuiltProduct:
+        path = context.scratch / "large"
+        path.write_bytes(bytes(LARGE_BYTES))
+        return BuiltProduct({"large": path})
+
+
+class Talkative(CountedNames):
+    def build(self, context: ProductContext) -> BuiltProduct:
+        return BuiltProduct(facts={"text": "x" * 20_000})
+
+
+class NextVersion(CountedNames):
+    version = 2
+
+
+COUNTED_NAMES = CountedNames()
+FAILING = Failing()
+GREEDY = Greedy()
+TALKATIVE = Talkative()
+NEXT_VERSION = NextVersion()
+
+PATH = "support.counted_names:"
