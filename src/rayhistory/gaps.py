@@ -50,6 +50,7 @@ class GapCode(StrEnum):
 
     TASK_WITHOUT_DEFINITION = "task_without_definition"
     TASK_WITHOUT_EXECUTION = "task_without_execution"
+    TASK_EXECUTION_UNREPORTED = "task_execution_unreported"
     TABLE_EMPTY = "table_empty"
     TASK_CLOCK_SKEW = "task_clock_skew"
     TASK_OPEN_AT_SESSION_END = "task_open_at_session_end"
@@ -355,11 +356,20 @@ _KINDS: dict[str, GapKind] = {
         ),
         GapKind(
             GapCode.TASK_WITHOUT_EXECUTION,
-            "1 task has no start, process or log range: its worker ended before it sent them",
-            "{count} tasks have no start, process or log range: their workers ended before they sent them",
-            "Only the owner's half of the task was recorded. A worker sends its events every second; one that is "
-            "killed, such as that of an actor whose owner exits, loses its last ones.",
+            "1 task has no start, process or log range: its worker's events did not arrive",
+            "{count} tasks have no start, process or log range: their workers' events did not arrive",
+            "Only the owner's half of the task was recorded, although its worker lived long enough to report the rest. "
+            "The worker's node has no collector, or was lost before its collector had uploaded the events.",
+            "Run a collector beside every node, also the workers.",
+        ),
+        GapKind(
+            GapCode.TASK_EXECUTION_UNREPORTED,
+            "1 task has no start or process: its worker ended before it reported them to Ray",
+            "{count} tasks have no start or process: their workers ended before they reported them to Ray",
+            "A worker reports every second. One that crashes or is killed, such as that of an actor whose owner exits, "
+            "loses its last reports. The dashboard of the running cluster did not show them either.",
             "Let actors exit by themselves (`ray.actor.exit_actor()`) instead of killing them.",
+            is_loss=False,
         ),
         GapKind(
             GapCode.TABLE_EMPTY,

@@ -26,8 +26,8 @@ REF = SessionRef.checked("default", "folded", "session_2026-11-15_19-18-08_05507
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
 END = Closing(1_794_770_600_000_000_000, clean=True)
 RECORDED = [json.loads(line) for line in (DATA / "ray-2.60/events.jsonl").read_text().splitlines()]
-RECORDED_LOSSES = 2 + 10
-"""Tasks without a definition, and tasks whose worker was killed before it sent its events."""
+RECORDED_LOSSES = 2
+"""Tasks without a definition."""
 
 Tables = dict[str, list[tuple[Any, ...]]]
 

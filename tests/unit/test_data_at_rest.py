@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 RESPONSES = recorded_responses()
 SESSIONS = (ENDED, OWNED, OLD_LAYOUT, VANISHED)
 STATE_LISTS = ("tasks", "actors", "nodes", "jobs", "workers", "placement_groups")
-FOUND_SINCE = (GapCode.TASK_WITHOUT_EXECUTION, GapCode.TABLE_EMPTY)
+FOUND_SINCE = (GapCode.TASK_WITHOUT_EXECUTION, GapCode.TASK_EXECUTION_UNREPORTED, GapCode.TABLE_EMPTY)
 TABLES = sorted(set(RESPONSES[ENDED]["tables"]) - {"gaps"})
 
 

@@ -60,6 +60,7 @@ def test_only_informational_codes_are_no_loss() -> None:
     assert set(INFORMATIONAL_CODES) == {
         GapCode.EVENTS_LATE,
         GapCode.EVENTS_REPEATED,
+        GapCode.TASK_EXECUTION_UNREPORTED,
         GapCode.TASK_OPEN_AT_SESSION_END,
         GapCode.ACTOR_OPEN_AT_SESSION_END,
         GapCode.JOB_OPEN_AT_SESSION_END,

@@ -194,7 +194,9 @@ def write_final_tables(database: Database, scratch: Path, closing: Closing | Non
     """Write the list of tasks and the gaps, which count what the other served tables lack."""
     files["task_list"] = [write_table(database, scratch, "task_list", f"({task_list_sql(parquet(files['tasks']))})")]
     for code, (table, condition) in GAP_CONDITIONS.items():
-        count = _scalar(database, f"SELECT count(*) FROM {parquet(files[table])} WHERE {condition}")
+        others = {name: parquet(files[name]) for name in ("actors", "workers")}
+        query = f"SELECT count(*) FROM {parquet(files[table])} {table} WHERE {condition.format(**others)}"
+        count = _scalar(database, query)
         if count:
             _add_gap(database, code, count)
     files["gaps"] = [write_table(database, scratch, "gaps", f"({_served_queries(closing)['gaps']})")]

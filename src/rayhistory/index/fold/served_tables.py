@@ -329,14 +329,24 @@ def task_list_sql(tasks: str) -> str:
     return f"SELECT {', '.join(TASK_LIST_COLUMNS)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
 
+_HAS_NO_EXECUTION = (
+    "type <> 'DRIVER_TASK' AND running_ns IS NULL AND pending_actor_task_args_fetch_ns IS NULL AND "
+    "pending_actor_task_ordering_or_concurrency_ns IS NULL AND "
+    "(finished_ns IS NOT NULL OR (failed_ns IS NOT NULL AND submitted_to_worker_ns IS NOT NULL))"
+)
+_WORKER_REPORT_MS = 2000
+"""Workers report every second; one that ends within this time after a task may not have reported it."""
+_WORKER_HAD_ENDED = f"""(
+  worker_id IN (SELECT w.worker_id FROM {{workers}} w WHERE w.end_time_ms <= tasks.end_time_ms + {_WORKER_REPORT_MS})
+  OR (worker_id IS NULL AND actor_id IN (
+    SELECT a.actor_id FROM {{actors}} a
+    WHERE a.num_restarts > 0 OR a.end_time_ms <= tasks.end_time_ms + {_WORKER_REPORT_MS})))"""
+"""The owner of an actor's creation task does not report its worker; of restarted actors, only the last one is known."""
+
 GAP_CONDITIONS = {
     GapCode.TASK_WITHOUT_DEFINITION: ("tasks", "NOT defined"),
-    GapCode.TASK_WITHOUT_EXECUTION: (
-        "tasks",
-        "type <> 'DRIVER_TASK' AND running_ns IS NULL AND pending_actor_task_args_fetch_ns IS NULL AND "
-        "pending_actor_task_ordering_or_concurrency_ns IS NULL AND "
-        "(finished_ns IS NOT NULL OR (failed_ns IS NOT NULL AND submitted_to_worker_ns IS NOT NULL))",
-    ),
+    GapCode.TASK_WITHOUT_EXECUTION: ("tasks", f"{_HAS_NO_EXECUTION} AND NOT {_WORKER_HAD_ENDED}"),
+    GapCode.TASK_EXECUTION_UNREPORTED: ("tasks", f"{_HAS_NO_EXECUTION} AND {_WORKER_HAD_ENDED}"),
     GapCode.TASK_CLOCK_SKEW: (
         "tasks",
         "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "
@@ -349,4 +359,7 @@ GAP_CONDITIONS = {
     GapCode.WORKER_OPEN_AT_SESSION_END: ("workers", "closed_by_history"),
     GapCode.NODE_OPEN_AT_SESSION_END: ("nodes", "closed_by_history"),
 }
-"""Gaps that the served tables show: the table, and the condition of the rows that are counted."""
+"""Gaps that the served tables show: the table, and the condition of the rows that are counted.
+
+A condition may name other served tables, in braces.
+"""

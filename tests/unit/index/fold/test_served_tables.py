@@ -6,7 +6,7 @@ from typing import Any
 from rayhistory.gaps import GapCode, is_complete
 from rayhistory.index.manifest import Manifest
 from support.folding import END, RECORDED, as_lines, fold_session, put, rows
-from support.skewed_events import alive_actor, at, encoded, node_event, placed_task, task_event
+from support.skewed_events import NODES, WORKERS, alive_actor, at, encoded, ms, node_event, placed_task, task_event
 
 DRIVER = "ff" * 20 + "01000000"
 
@@ -40,17 +40,51 @@ def test_recorded_session_has_no_empty_tables(tmp_path: Path) -> None:
     assert not [kind for kind in gaps(tmp_path, folded(tmp_path, *RECORDED)) if GapCode.TABLE_EMPTY in kind]
 
 
-def test_tasks_whose_worker_died_before_it_sent_its_events_are_a_gap(tmp_path: Path) -> None:
-    """The owner reports their end, and nothing shows when and where they ran."""
-    manifest = folded(tmp_path, placed_task(0, 0), task_event(5, "FINISHED"))
-    assert gaps(tmp_path, manifest)[f"{GapCode.TASK_WITHOUT_EXECUTION} "] == 1
+def worker_ended(seconds: float) -> dict[str, Any]:
+    """The dashboard's list of workers, where the worker of a placed task has ended."""
+    worker = {
+        "worker_id": WORKERS[0], "node_id": NODES[0], "worker_type": "WORKER", "ip": "10.0.0.7", "pid": 7,
+        "exit_type": "INTENDED_SYSTEM_EXIT", "end_time_ms": ms(seconds),
+    }  # fmt: skip
+    listed = {"total": 1, "num_after_truncation": 1, "num_filtered": 1, "result": [worker]}
+    return {
+        "eventType": "DASHBOARD_SNAPSHOT",
+        "timestamp": at(60),
+        "dashboardSnapshot": {
+            "uri": "/api/v0/workers?detail=1&limit=10000",
+            "body": {"result": True, "data": {"result": listed}},
+        },
+    }
+
+
+def test_missing_report_of_a_worker_that_lived_on_is_a_loss(tmp_path: Path) -> None:
+    """The owner reports the task's end, and nothing shows when and where it ran."""
+    found = gaps(tmp_path, folded(tmp_path, placed_task(0, 0), task_event(5, "FINISHED"), worker_ended(8)))
+    assert found[f"{GapCode.TASK_WITHOUT_EXECUTION} "] == 1
+    assert f"{GapCode.TASK_EXECUTION_UNREPORTED} " not in found
     assert not is_complete([GapCode.TASK_WITHOUT_EXECUTION])
+
+
+def test_missing_report_of_a_worker_that_ended_at_once_is_informational(tmp_path: Path) -> None:
+    """Workers report every second: Ray itself did not know when and where the task ran."""
+    found = gaps(tmp_path, folded(tmp_path, placed_task(0, 0), task_event(5, "FINISHED"), worker_ended(5.5)))
+    assert found[f"{GapCode.TASK_EXECUTION_UNREPORTED} "] == 1
+    assert f"{GapCode.TASK_WITHOUT_EXECUTION} " not in found
+    assert is_complete([GapCode.TASK_EXECUTION_UNREPORTED])
+
+
+def test_crashed_workers_of_the_recorded_session_are_no_loss(tmp_path: Path) -> None:
+    """Five tasks of a worker, and five of an actor that restarted once; the live dashboard had no start of them."""
+    found = gaps(tmp_path, folded(tmp_path, *RECORDED))
+    assert found[f"{GapCode.TASK_EXECUTION_UNREPORTED} "] == 10
+    assert f"{GapCode.TASK_WITHOUT_EXECUTION} " not in found
 
 
 def test_tasks_that_never_ran_are_no_gap(tmp_path: Path) -> None:
     """They failed before they were submitted, or while they waited in the queue of their actor."""
     events = [task_event(0, "PENDING_ARGS_AVAIL FAILED"), task_event(2, "PENDING_ACTOR_TASK_ARGS_FETCH")]
-    assert f"{GapCode.TASK_WITHOUT_EXECUTION} " not in gaps(tmp_path, folded(tmp_path, *events))
+    codes = {kind.split()[0] for kind in gaps(tmp_path, folded(tmp_path, *events))}
+    assert not codes & {GapCode.TASK_WITHOUT_EXECUTION, GapCode.TASK_EXECUTION_UNREPORTED}
 
 
 def test_driver_without_a_reported_end_is_not_a_failed_task(tmp_path: Path) -> None:
