@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from rayhistory.errors import LogNotFound, ObjectNotFound
+from rayhistory.logs.pack_times import PackTimes
 from rayhistory.packs.pack_reader import PackCache, PackReader
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import is_node_folder
@@ -31,6 +32,14 @@ class StoredLogFile(msgspec.Struct, frozen=True):
     size: int
 
 
+class FlushPoint(msgspec.Struct, frozen=True):
+    """A time at which the file had at least `end` bytes in the store."""
+
+    end: int
+    ms: int
+    """By the store's clock."""
+
+
 class LogSource(Protocol):
     async def nodes(self) -> list[str]:
         """Return the ids of nodes that have logs."""
@@ -39,6 +48,9 @@ class LogSource(Protocol):
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         """Return bytes [start, end) of a file that `files` lists."""
+
+    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+        """Return when the parts of each file were stored, by ascending ends; the last end is the file's size."""
 
 
 class ObjectLogs:
@@ -49,6 +61,7 @@ class ObjectLogs:
         self._nodes_prefix = nodes_prefix
         self._logs_prefix = logs_prefix
         self._listings: dict[str, tuple[float, list[StoredLogFile]]] = {}
+        self._stored_ms: dict[str, dict[str, int]] = {}
 
     async def nodes(self) -> list[str]:
         listing = await self._store.list_folder(self._nodes_prefix)
@@ -59,12 +72,10 @@ class ObjectLogs:
         if cached and time.monotonic() - cached[0] < LISTING_TTL_S:
             return cached[1]
         prefix = self._logs_prefix(node)
-        files = [
-            StoredLogFile(info.key[len(prefix) + 1 :], info.size)
-            async for info in self._store.list_all(prefix)
-            if not info.key.endswith("/")
-        ]
+        objects = [info async for info in self._store.list_all(prefix) if not info.key.endswith("/")]
+        files = [StoredLogFile(info.key[len(prefix) + 1 :], info.size) for info in objects]
         self._listings[node] = (time.monotonic(), files)
+        self._stored_ms[node] = {info.key[len(prefix) + 1 :]: int(info.modified * 1000) for info in objects}
         return files
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
@@ -72,6 +83,10 @@ class ObjectLogs:
             return await self._store.get_range(f"{self._logs_prefix(node)}/{path}", start, end)
         except ObjectNotFound:
             raise LogNotFound(f"A file is not found at: {path}") from None
+
+    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+        files = await self.files(node)
+        return {file.path: [FlushPoint(file.size, self._stored_ms[node][file.path])] for file in files}
 
 
 def object_logs(store: Store, layout: Layout, ref: SessionRef) -> list[ObjectLogs]:
@@ -91,6 +106,7 @@ class PackLogs:
         self._layout = layout
         self._ref = ref
         self._memory = memory or PackCache()
+        self._pack_times: dict[str, PackTimes] = {}
 
     async def nodes(self) -> list[str]:
         listing = await self._store.list_folder(self._layout.packs_prefix(self._ref))
@@ -103,6 +119,18 @@ class PackLogs:
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         return await (await self._reader(node)).read(path, start, end)
 
+    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+        """Return the times of the packs that hold the files. Small parts are packed again, so they may look newer."""
+        reader = await self._reader(node)
+        parts = await reader.packs_of_files()
+        times = await self._times(node).of({pack for packs in parts.values() for _, pack in packs})
+        return {name: _flush_points(parts[name], times, stream.size) for name, stream in reader.files.items()}
+
+    def _times(self, node: str) -> PackTimes:
+        if node not in self._pack_times:
+            self._pack_times[node] = PackTimes(self._store, self._layout.node_packs_prefix(self._ref, node))
+        return self._pack_times[node]
+
     async def _reader(self, node: str) -> PackReader:
         if not is_node_folder(node):
             raise LogNotFound(f"not a node: {node!r}")
@@ -110,6 +138,16 @@ class PackLogs:
         if time.monotonic() - reader.refreshed_at >= LISTING_TTL_S:
             await reader.refresh()
         return reader
+
+
+def _flush_points(parts: list[tuple[int, str]], times: Mapping[str, int], size: int) -> list[FlushPoint]:
+    points, latest = [], 0
+    for end, pack in parts:
+        latest = max(latest, times.get(pack, 0))
+        points.append(FlushPoint(min(end, size), latest))
+    if not points or points[-1].end < size:
+        points.append(FlushPoint(size, latest))
+    return points
 
 
 class CombinedLogs:
@@ -128,6 +166,12 @@ class CombinedLogs:
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         file, way = find_by_path(await self._chosen(node), path)
         return await way.read(node, file.path, start, end)
+
+    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+        chosen = await self._chosen(node)
+        ways = {id(way): way for _, way in chosen.values()}
+        points = {number: await way.flush_points(node) for number, way in ways.items()}
+        return {path: points[id(way)][path] for path, (_, way) in chosen.items() if path in points[id(way)]}
 
     async def _chosen(self, node: str) -> dict[str, tuple[StoredLogFile, LogSource]]:
         chosen: dict[str, tuple[StoredLogFile, LogSource]] = {}

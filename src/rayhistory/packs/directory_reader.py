@@ -100,6 +100,11 @@ class DirectoryReader:
                 slices += more
         return slices, missing
 
+    async def all_leaves(self) -> list[DirectoryCoverage]:
+        """Return what each leaf covers, oldest first."""
+        grouped = [leaf for group in self.current.groups for leaf in await self._read_group(group)]
+        return [*grouped, *self.current.leaves]
+
     async def _open(self, before: str | None, roots_back: int = 0) -> PackDirectory | None:
         """Read the directory of the newest readable pack (older than `before`, if given); None without packs.
 

@@ -1,6 +1,7 @@
 """Read a node's log files from its packs, for the server, the fold, and restarted collectors."""
 
 import asyncio
+import contextlib
 import time
 
 from rayhistory.errors import LogNotFound, ObjectNotFound
@@ -28,6 +29,7 @@ from rayhistory.packs.pack_format import (
 _MAX_CONCURRENT_READS = 8
 _MAX_READ_BYTES = 8 << 20
 _MAX_SKIPPED_BYTES = 64 << 10  # reading this much between two frames is cheaper than another request
+_MIN_THREAD_BYTES = 128 << 10  # decompressing less than this is faster than changing the thread
 _CACHE_BYTES = 48 << 20
 
 
@@ -117,6 +119,19 @@ class PackReader:
             content[begin - start : stop - start] = filler(stop - begin)
         return bytes(content)
 
+    async def packs_of_files(self) -> dict[str, list[tuple[int, str]]]:
+        """Return for each file the packs that stored it, each with the position up to which it did, by position.
+
+        Leaves are not read, so that a part may be attributed to the checkpoint that follows its pack.
+        """
+        by_stream: dict[int, list[tuple[int, str]]] = {}
+        for leaf in await self._directories.all_leaves():
+            for stream, end in zip(leaf.streams, leaf.ends, strict=True):
+                by_stream.setdefault(stream, []).append((end, leaf.location.pack))
+        for each in self.directory.ranges:
+            by_stream.setdefault(each.stream, []).append((each.end, each.frame.pack))
+        return {name: sorted(by_stream.get(stream.id, [])) for name, stream in self.files.items()}
+
     async def missing_bytes(self, stream: Stream) -> int:
         """Count the bytes of a stream that are in no pack."""
         slices, _ = await self._directories.locate(stream.id, 0, stream.size)
@@ -148,16 +163,25 @@ class PackReader:
                 data = await self._store.get_range(f"{self._prefix}/{batch[0].pack}", begin, end)
             except ObjectNotFound:
                 data = b""
-        contents = {}
+        is_small = sum(frame.raw_size for frame in batch) < _MIN_THREAD_BYTES
+        unpacked = _unpack(batch, data) if is_small else await asyncio.to_thread(_unpack, batch, data)
         for frame in batch:
-            try:
-                raw = unpack_frame(data[frame.offset - begin : frame.offset - begin + frame.size], frame.raw_size)
-            except PackDamaged:
+            if frame in unpacked:
+                self._cache.frames.put((self._prefix, frame), unpacked[frame])
+            else:
                 self._directories.record_damage(frame)
-                continue
-            contents[frame] = raw
-            self._cache.frames.put((self._prefix, frame), raw)
-        return contents
+        return unpacked
+
+
+def _unpack(batch: list[Frame], data: bytes) -> dict[Frame, bytes]:
+    """Decompress the frames in `data`, which begins with the first one; damaged frames are left out."""
+    begin, contents = batch[0].offset, {}
+    for frame in batch:
+        with contextlib.suppress(PackDamaged):
+            contents[frame] = unpack_frame(
+                data[frame.offset - begin : frame.offset - begin + frame.size], frame.raw_size
+            )
+    return contents
 
 
 def _batches(frames: list[Frame]) -> list[list[Frame]]:

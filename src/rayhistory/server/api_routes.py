@@ -4,6 +4,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory.server.history_api import (
     dashboard_versions,
+    log_search,
     metric_points,
     overview,
     prometheus,
@@ -34,6 +35,7 @@ SESSION_ROUTES: list[BaseRoute] = [
     *cluster.ROUTES,
     *dashboard_versions.ROUTES,
     *grafana.ROUTES,
+    *log_search.ROUTES,
     *overview.ROUTES,
     *prometheus.ROUTES,
     *session_gaps.ROUTES,

@@ -25,6 +25,7 @@ from rayhistory.kubernetes_api import open_kubernetes
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
+from rayhistory.search import Scanner
 from rayhistory.server import kuberay
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api import cluster_list, openapi, session_list
@@ -73,6 +74,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
         app.state.resolver = SessionResolver(catalog, builder, store, layout)
         app.state.response_cache = ResponseCache()
+        app.state.scanner = Scanner()
         app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout)
         await asyncio.to_thread(connection)  # start the database now, not in the first request
         if discovery:
@@ -84,6 +86,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             if ahead:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
+            app.state.scanner.close()
             await builder.close()
             await store.close()
             await live.close()

@@ -117,6 +117,8 @@ class SessionResolver:
         self._layout = layout
         self._logs: LruCache[tuple[str, str, str], CombinedLogs] = LruCache(_MAX_CACHED_LOG_SOURCES)
         self._pack_cache = PackCache()
+        self._search_cache = PackCache()  # a search reads everything, and must not evict what pages need
+        self._search_logs: LruCache[tuple[str, str, str], CombinedLogs] = LruCache(_MAX_CACHED_LOG_SOURCES)
         self._metrics = MetricsReader(store, layout)
 
     async def entry(self, selection: Selection) -> CatalogEntry:
@@ -146,10 +148,19 @@ class SessionResolver:
         """Read a session's metrics, which need no fold."""
         return await self._metrics.read((await self.entry(selection)).ref, query)
 
+    def search_logs(self, ref: SessionRef) -> CombinedLogs:
+        """Return the logs of a session for a search, with caches of their own."""
+        return self._cached_logs(ref, self._search_logs, self._search_cache)
+
     def _logs_of(self, ref: SessionRef) -> CombinedLogs:
-        logs = self._logs.get(ref.identity)
+        return self._cached_logs(ref, self._logs, self._pack_cache)
+
+    def _cached_logs(
+        self, ref: SessionRef, sources: "LruCache[tuple[str, str, str], CombinedLogs]", cache: PackCache
+    ) -> CombinedLogs:
+        logs = sources.get(ref.identity)
         if logs is None:
-            packs = PackLogs(self._store, self._layout, ref, self._pack_cache)
+            packs = PackLogs(self._store, self._layout, ref, cache)
             logs = CombinedLogs(*object_logs(self._store, self._layout, ref), packs)
-            self._logs.put(ref.identity, logs)
+            sources.put(ref.identity, logs)
         return logs

@@ -123,3 +123,56 @@ class ErrorResponse(Struct):
     """The body of every error of this API."""
 
     error: ErrorDetail
+
+
+class LogHit(Struct, kw_only=True):
+    """One line that matches."""
+
+    node_id: str
+    file: Annotated[str, Meta(description="path below the node's log directory")]
+    line: Annotated[int | None, Meta(description="number from 1; null if counting would read too much: use offset")]
+    offset: Annotated[int, Meta(description="where the line begins in the file, in bytes")]
+    text: Annotated[str, Meta(description="the line, cut to 4,096 characters around the match; untrusted")]
+    matches: Annotated[list[tuple[int, int]], Meta(description="start and end of the first 100 matches in text")]
+    at_ms: Annotated[int, Meta(description="time of the line, in ms since 1970")]
+    task_id: str | None
+    attempt: int | None
+    actor_id: str | None
+    url: Annotated[str, Meta(description="page that shows the line")]
+    before: list[str] = []
+    after: list[str] = []
+    cut: Annotated[bool, Meta(description="the text is cut")] | UnsetType = UNSET
+    approximate: (
+        Annotated[bool, Meta(description="the line has no time: it is that of a line before it, or of its upload")]
+        | UnsetType
+    ) = UNSET
+    namespace: Annotated[str, Meta(description="only in a search over sessions")] | UnsetType = UNSET
+    cluster: Annotated[str, Meta(description="only in a search over sessions")] | UnsetType = UNSET
+    session: Annotated[str, Meta(description="only in a search over sessions")] | UnsetType = UNSET
+
+
+class LogHits(Struct):
+    """One page of hits. As application/x-ndjson, hits are followed by progress and by this object without `hits`."""
+
+    hits: list[LogHit]
+    next: Annotated[str | None, Meta(description="cursor of the next page; null if everything was searched")]
+    complete: Annotated[bool, Meta(description="everything was searched: there are no more hits")]
+    scanned_bytes: int
+    total: Annotated[int | None, Meta(description="number of matching lines; null if not all were counted")]
+
+
+class SearchEnd(Struct):
+    """The last line of a stream of hits."""
+
+    next: str | None
+    complete: bool
+    scanned_bytes: int
+    total: int | None
+
+
+class SearchProgress(Struct):
+    """How far a search is."""
+
+    scanned_bytes: int
+    total_bytes: int
+    hits: int

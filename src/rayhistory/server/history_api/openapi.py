@@ -11,10 +11,14 @@ from starlette.routing import Route
 from rayhistory import __version__
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
+from rayhistory.search.search_query import DEFAULT_LIMIT as SEARCH_DEFAULT_LIMIT
+from rayhistory.search.search_query import MAX_CONTEXT, STREAMS
+from rayhistory.search.search_query import MAX_LIMIT as SEARCH_LIMIT
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api.api_types import (
     ClusterList,
     ErrorResponse,
+    LogHits,
     MetricNames,
     MetricPoints,
     SessionGaps,
@@ -73,6 +77,26 @@ _LABELS = {
     "schema": {"type": "object", "additionalProperties": {"type": "string"}},
 }
 
+_FLAG = {"enum": ["0", "1"]}
+SEARCH_PARAMETERS = (
+    _query("q", "text to search for", minLength=1) | {"required": True},
+    _query("regex", "1: q is a regular expression in RE2's syntax", **_FLAG),
+    _query("case", "1: the case of letters matters", **_FLAG),
+    _query("word", "1: only whole words", **_FLAG),
+    _query("node", "only files of this node: its id, or how it begins"),
+    _query("file", "only files whose path, or name, matches this glob"),
+    _query("stream", "only files of this stream", enum=list(STREAMS)),
+    _query("job", "only output of this job: its id or submission id"),
+    _query("task", "only output of this task"),
+    _query("actor", "only output of this actor"),
+    _query("from", "only lines at this time or later: ms since 1970, or ISO 8601"),
+    _query("to", "only lines before this time: ms since 1970, or ISO 8601"),
+    _query("order", "order by time", enum=["newest", "oldest"], default="newest"),
+    _query("context", "lines before and after each hit", type="integer", minimum=0, maximum=MAX_CONTEXT, default=0),
+    _query("limit", "hits per page", type="integer", minimum=1, maximum=SEARCH_LIMIT, default=SEARCH_DEFAULT_LIMIT),
+    _query("cursor", "`next` of the previous page; all other parameters must be the same"),
+)
+
 SERVER_ENDPOINTS = {
     DOCUMENT_PATH: Endpoint("This document.", ()),
     f"{HISTORY_API}clusters": Endpoint("Clusters, live and gone.", (ClusterList,)),
@@ -120,6 +144,7 @@ SESSION_ENDPOINTS = {
             _query("attempt", "number of the attempt (default: the last)", type="integer", minimum=0),
         ),
     ),
+    f"{HISTORY_API}search": Endpoint("Search in all log files of the session.", (LogHits,), SEARCH_PARAMETERS),
     f"{HISTORY_API}dashboards": Endpoint(
         "Installed versions of Ray's dashboard, and the one that is shown.",
         (DashboardChoice,),

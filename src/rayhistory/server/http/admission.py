@@ -28,7 +28,7 @@ TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"
 """Where AuthMiddleware puts the visitor into the scope."""
 _EXPENSIVE_PATH = re.compile(
-    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview)"
+    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview|search)"
 )
 _INVALID_TOKENS_PER_MINUTE = 60
 _REJECTED_TOKEN_TTL_S = 600.0

@@ -52,8 +52,12 @@ def code_of_status(status: int) -> str:
 
 def api_error_response(error: RayHistoryError) -> Response:
     """Report an error in the shape of our own API."""
-    body = {"status": error.http_status, "code": error.code, "message": _message(error)}
-    return json_response({"error": body}, error.http_status, error_headers(error))
+    return json_response({"error": error_body(error)}, error.http_status, error_headers(error))
+
+
+def error_body(error: RayHistoryError) -> dict[str, str | int]:
+    """Return the `error` member of a response of our own API, also for a stream that an error ends."""
+    return {"status": error.http_status, "code": error.code, "message": _message(error)}
 
 
 def ray_error_response(error: RayHistoryError) -> Response:

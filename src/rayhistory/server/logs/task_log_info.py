@@ -40,6 +40,11 @@ TaskKey = tuple[str, int]
 Worker = tuple[str, str]
 
 
+def task_log_columns() -> tuple[str, ...]:
+    """Return the columns of tasks that `infer_log_info` needs."""
+    return _COLUMNS
+
+
 def task_log_info(row: Row) -> Row | None:
     """Return the location of a task's output, without unknown fields; None if no file is known."""
     if row["stdout_file"] is None and row["stderr_file"] is None:

@@ -1,0 +1,78 @@
+"""A pattern that finds lines in buffers: a text or a regular expression, by RE2, in linear time."""
+
+from collections.abc import Iterator
+
+import re2
+
+from rayhistory.errors import UsageError
+from rayhistory.search.pattern_syntax import check_pattern, required_literal, to_line_regex
+
+_MAX_PROGRAM_BYTES = 32 << 20
+_MAX_SHOWN_ERROR = 200
+_WORD = (
+    r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}"
+    r"\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
+)
+"""Characters of words, as ripgrep's --word-regexp sees them."""
+
+Span = tuple[int, int]
+
+
+class SearchPattern:
+    """Finds matching lines. `regex`: the text is a regular expression; `word`: matches are surrounded by non-words."""
+
+    def __init__(self, text: str, *, regex: bool = False, case: bool = False, word: bool = False) -> None:
+        check_pattern(text)
+        self._required = (required_literal(text) if regex else text).encode() if case else b""
+        expression = to_line_regex(text) if regex else re2.escape(text)
+        self._group = 1 if word else 0
+        if word:
+            expression = f"(?:^|[^{_WORD}])({expression})(?:$|[^{_WORD}])"
+        self._search = _compile(expression, case=case).search
+
+    def may_match(self, buffer: bytes) -> bool:
+        """Return False if no line of the buffer can match."""
+        return self._required in buffer
+
+    def lines(self, buffer: bytes, start: int, end: int) -> Iterator[Span]:
+        """Yield the lines of [start, end) that match, without their line breaks. A line must begin at `start`."""
+        if not self.may_match(buffer):
+            return
+        last = end - 1 if end > start and buffer[end - 1] == ord("\n") else end
+        while start < end:
+            match = self._search(buffer, start, last)
+            if match is None:
+                return
+            position = match.start(self._group)
+            begin = buffer.rfind(b"\n", start, position) + 1 or start
+            stop = buffer.find(b"\n", position, end)
+            stop = end if stop < 0 else stop
+            yield begin, stop
+            start = stop + 1
+
+    def spans(self, line: bytes, max_spans: int) -> list[Span]:
+        """Return the first matches in one line, from left to right, without overlaps and without empty ones."""
+        found: list[Span] = []
+        position = 0
+        while position <= len(line) and len(found) < max_spans:
+            match = self._search(line, position)
+            if match is None:
+                break
+            begin, end = match.span(self._group)
+            if begin < end:
+                found.append((begin, end))
+            position = end if end > position else position + 1
+        return found
+
+
+def _compile(expression: str, *, case: bool) -> "re2._Regexp":
+    options = re2.Options()
+    options.never_nl = True
+    options.log_errors = False
+    options.case_sensitive = case
+    options.max_mem = _MAX_PROGRAM_BYTES
+    try:
+        return re2.compile(f"(?m){expression}".encode(), options)
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise UsageError(f"invalid pattern: {reason[:_MAX_SHOWN_ERROR]}") from None

@@ -1,0 +1,76 @@
+"""Visitors' patterns in RE2's syntax: checks, the translation to a pattern for whole buffers, and required literals.
+
+A buffer holds many lines, and a match must lie within one of them, as ripgrep has it. RE2's `never_nl` removes the
+newline from every class; here, what refers to the ends of the text is made to mean the ends of a line.
+"""
+
+import re
+
+from rayhistory.errors import UsageError
+
+MAX_PATTERN_BYTES = 60 << 10
+
+_TOKEN = re.compile(
+    r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)      # a quoted text
+      | \\(?:x\{[^}]*\}|x..|[pP]\{[^}]*\}|.|\Z)   # an escape
+      | \[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]  # a class
+      | \(\?(?P<flags>[a-zA-Z-]+)[:)]     # flags
+      | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_QUANTIFIERS = set("*?{+")
+_LITERAL_ESCAPE = re.compile(r"\\[^\w\s]")
+_LINE_ENDS = {r"\A": "^", r"\z": "$"}
+
+
+def check_pattern(text: str) -> None:
+    """Raise UsageError for a pattern that cannot match any line, or is too long."""
+    if not text:
+        raise UsageError("the pattern is empty: give a text to search for")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError("the pattern is not valid Unicode") from None
+    if size > MAX_PATTERN_BYTES:
+        raise UsageError(f"the pattern is too long: use at most {MAX_PATTERN_BYTES >> 10} KiB")
+    if "\n" in text:
+        raise UsageError("the pattern contains a line break: a search finds single lines")
+
+
+def to_line_regex(pattern: str) -> str:
+    """Translate a regular expression for one line to one for a buffer of lines (with `m` and `never_nl` set)."""
+    translated = []
+    for match in _TOKEN.finditer(pattern):
+        flags = match["flags"]
+        if flags and re.search("-[a-zA-Z]*m", flags):
+            raise UsageError("invalid pattern: the flag m cannot be switched off, because ^ and $ mean ends of lines")
+        translated.append(_LINE_ENDS.get(match[0], match[0]))
+    return "".join(translated)
+
+
+def required_literal(pattern: str) -> str:
+    """Return a text that every match contains, or an empty one. Letters match exactly, unless the case is ignored."""
+    if "|" in pattern or "(?" in pattern:
+        return ""  # a literal may be optional, or flags may change its meaning
+    longest, run = "", ""
+    parts = [(match[0], match["quoted"]) for match in _TOKEN.finditer(pattern)]
+    depth = 0
+    for (part, quoted), (following, _) in zip(parts, [*parts[1:], ("", None)], strict=True):
+        depth += (part == "(") - (part == ")")
+        literal = quoted if quoted is not None else _literal_text(part)
+        if literal is None or depth:
+            run = ""
+        elif following[:1] in _QUANTIFIERS and len(following) == 1:
+            run = "" if quoted is not None else run  # a quantifier repeats or drops the last character alone
+            longest = max(longest, run, key=len)
+            run = ""
+        else:
+            run += literal
+        longest = max(longest, run, key=len)
+    return longest
+
+
+def _literal_text(part: str) -> str | None:
+    if len(part) == 1:
+        return None if part in ".^$*+?{}[]()|\\" else part
+    return part[1:] if _LITERAL_ESCAPE.fullmatch(part) else None

@@ -1,0 +1,105 @@
+"""The order in which a session's log files are searched: units of some megabytes, in batches of growing size.
+
+Units are ordered by the time at which they were stored, which nearly is the order of their lines in time. The hits of
+one batch are sorted by time. So the first page needs the first batch alone, a small session is sorted as a whole, and
+a search can continue at any batch.
+"""
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from rayhistory.logs.source import FlushPoint
+
+UNIT_BYTES = 4 << 20
+_MAX_BATCH_UNITS = 16
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    """A file to search, as it was at one time."""
+
+    node: str
+    path: str
+    points: list[FlushPoint]
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Only lines that begin in these ranges; all if empty."""
+
+    @property
+    def size(self) -> int:
+        return self.points[-1].end if self.points else 0
+
+    def flushed_ms(self, end: int) -> int:
+        """Return when the bytes before `end` were stored."""
+        if not self.points:
+            return 0
+        position = bisect_left(self.points, end, key=lambda point: point.end)
+        return self.points[min(position, len(self.points) - 1)].ms
+
+    def as_of(self, until_ms: int) -> "LogFile":
+        return msgspec.structs.replace(self, points=[point for point in self.points if point.ms <= until_ms])
+
+
+class LogUnit(NamedTuple):
+    """A part of a file: the lines that begin in [start, end)."""
+
+    file: LogFile
+    start: int
+    end: int
+    flushed_ms: int
+
+
+class ScanPlan(msgspec.Struct, frozen=True):
+    batches: list[list[LogUnit]]
+    until_ms: int
+    digest: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(unit.end - unit.start for batch in self.batches for unit in batch)
+
+
+def make_plan(
+    files: Iterable[LogFile], *, newest_first: bool, until_ms: int | None = None, unit_bytes: int = UNIT_BYTES
+) -> ScanPlan:
+    """Plan a search. With `until_ms` the files are those of an earlier plan, whatever was stored since."""
+    everything = list(files)
+    if until_ms is None:
+        until_ms = max((file.points[-1].ms for file in everything if file.points), default=0)
+    units = [unit for file in everything for unit in _units(file.as_of(until_ms), unit_bytes)]
+    sign = -1 if newest_first else 1
+    units.sort(key=lambda unit: (sign * unit.flushed_ms, unit.file.node, unit.file.path, sign * unit.start))
+    digest = zlib.crc32(msgspec.msgpack.encode([(u.file.node, u.file.path, u.start, u.end) for u in units]))
+    return ScanPlan(list(_batches(units, unit_bytes)), until_ms, digest)
+
+
+def _units(file: LogFile, unit_bytes: int) -> Iterator[LogUnit]:
+    for begin, stop in file.ranges or ((0, file.size),):
+        for start in range(begin, min(stop, file.size), unit_bytes):
+            end = min(start + unit_bytes, stop, file.size)
+            yield LogUnit(file, start, end, file.flushed_ms(end))
+
+
+def _batches(units: list[LogUnit], unit_bytes: int) -> Iterator[list[LogUnit]]:
+    """Yield units in batches: the first of one full unit, then twice as many, up to 16."""
+    batch: list[LogUnit] = []
+    room = limit = unit_bytes
+    for unit in units:
+        if batch and room < unit.end - unit.start:
+            yield batch
+            limit = min(2 * limit, _MAX_BATCH_UNITS * unit_bytes)
+            batch, room = [], limit
+        batch.append(unit)
+        room -= unit.end - unit.start
+    if batch:
+        yield batch
+
+
+def restrict(file: LogFile, scope: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] | None) -> LogFile | None:
+    """Cut a file to the ranges that a scope has for it; None if it has none."""
+    if scope is None:
+        return file
+    ranges = scope.get((file.node, file.path))
+    return None if ranges is None else msgspec.structs.replace(file, ranges=ranges)

@@ -1,0 +1,219 @@
+"""Search a session's log files without an index: read units, match them in threads, and give every search its turn."""
+
+import asyncio
+import heapq
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from rayhistory.errors import UsageError
+from rayhistory.logs.path_glob import PathGlob
+from rayhistory.logs.source import LogSource
+from rayhistory.search.line_context import read_context
+from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
+from rayhistory.search.search_query import Cursor, SearchQuery, SortKey
+from rayhistory.search.streams import stream_of
+from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, UnitResult, line_bounds, search_unit
+
+MAX_LINE_BYTES = 32 << 20
+"""Longer lines are searched up to here."""
+MAX_COUNTED_BYTES = 256 << 20
+"""How much is read to find the line numbers of one response. Hits behind that have an offset and no line."""
+_EXTENSION_BYTES = 256 << 10
+_MAX_VISITOR_UNITS = 2
+T = TypeVar("T")
+
+Scope = Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
+"""Files to search, by node and path, and the ranges in them; no ranges mean the whole file."""
+
+
+class Scanner:
+    """Threads and turns for all searches of a process: memory is bounded, and no visitor waits for another's search."""
+
+    def __init__(self, workers: int | None = None, unit_bytes: int = UNIT_BYTES) -> None:
+        workers = workers or os.cpu_count() or 1
+        self.unit_bytes = unit_bytes
+        self._threads = ThreadPoolExecutor(workers, "search")
+        self._turns = asyncio.Semaphore(2 * workers)
+        self._visitors: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def turn(self, visitor: str) -> AsyncIterator[None]:
+        """Wait for permission to hold one unit in memory, behind all others that wait already."""
+        own, users = self._visitors.get(visitor) or (asyncio.Semaphore(_MAX_VISITOR_UNITS), 0)
+        self._visitors[visitor] = own, users + 1
+        try:
+            async with own, self._turns:
+                yield
+        finally:
+            own, users = self._visitors[visitor]
+            if users == 1:
+                del self._visitors[visitor]
+            else:
+                self._visitors[visitor] = own, users - 1
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+class Scan:
+    """One search: `lines` yields what it finds, the attributes say how far it is."""
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        logs: LogSource,
+        query: SearchQuery,
+        *,
+        scope: Scope | None = None,
+        visitor: str = "",
+        time_budget_s: float | None = None,
+    ) -> None:
+        self.scanned_bytes = 0
+        self.total_bytes = 0
+        self.count = 0
+        self.next: Cursor | None = None
+        self._scanner = scanner
+        self._logs = logs
+        self._query = query
+        self._pattern = query.pattern()
+        self._scope = scope
+        self._visitor = visitor
+        self._deadline = time.monotonic() + time_budget_s if time_budget_s is not None else float("inf")
+        self._line_breaks: dict[tuple[str, str, int], int] = {}
+        self._counted_bytes = 0
+
+    @property
+    def complete(self) -> bool:
+        """Everything was searched."""
+        return self.next is None
+
+    @property
+    def total(self) -> int | None:
+        """The number of matching lines; None if this search did not see all of them."""
+        return self.count if self.complete and self._query.cursor is None else None
+
+    async def lines(self) -> AsyncIterator[list[FoundLine]]:
+        """Yield matching lines in their order, batch by batch, up to the limit. Empty lists report progress."""
+        plan = await self._plan()
+        self.total_bytes = plan.total_bytes
+        cursor, missing = self._query.cursor, self._query.limit
+        first = cursor.batch if cursor else 0
+        for number in range(first, len(plan.batches)):
+            after = cursor.after if cursor and number == first else None
+            found = await self._search_batch(plan.batches[number], missing + 1, after)
+            shown, missing = found[:missing], missing - len(found)
+            if missing < 0:
+                self.next = Cursor(plan.until_ms, plan.digest, number, shown[-1].key)
+            elif number + 1 < len(plan.batches) and (missing == 0 or time.monotonic() > self._deadline):
+                self.next = Cursor(plan.until_ms, plan.digest, number + 1)
+            await self._complete_lines(shown)
+            yield shown
+            if self.next:
+                return
+
+    async def _plan(self) -> ScanPlan:
+        cursor = self._query.cursor
+        files = await self._files()
+        until = cursor.until_ms if cursor else None
+        plan = await self._scanner.in_thread(
+            lambda: make_plan(
+                files, newest_first=self._query.newest_first, until_ms=until, unit_bytes=self._scanner.unit_bytes
+            )
+        )
+        if cursor and (cursor.digest != plan.digest or cursor.batch > len(plan.batches)):
+            raise UsageError("the log files have changed since this search began: search again without the cursor")
+        return plan
+
+    async def _files(self) -> list[LogFile]:
+        query = self._query
+        glob = PathGlob(query.file if "/" in query.file else f"**/{query.file}") if query.file else None
+        nodes = [node for node in await self._logs.nodes() if not query.node or node.startswith(query.node)]
+        found: list[LogFile] = []
+        for node in nodes:
+            for path, points in (await self._logs.flush_points(node)).items():
+                if (glob and not glob.matches(path)) or (query.stream and stream_of(path) != query.stream):
+                    continue
+                if file := restrict(LogFile(node, path, points), self._scope):
+                    found.append(file)
+        return found
+
+    async def _search_batch(self, units: list[LogUnit], keep: int, after: SortKey | None) -> list[FoundLine]:
+        """Search some units together; return the first lines of all."""
+        query = self._query
+        unit_query = UnitQuery(self._pattern, query.newest_first, keep, query.from_ms, query.to_ms, after)
+        best: list[FoundLine] = []
+        waiting = iter(units)
+
+        async def work() -> None:
+            nonlocal best
+            for unit in waiting:
+                result = await self._search(unit, unit_query)
+                self.count += result.count
+                self.scanned_bytes += unit.end - unit.start
+                best = heapq.nsmallest(keep, [*best, *result.best], key=lambda line: line.key)
+
+        await _all_or_none([work() for _ in range(min(len(units), _MAX_VISITOR_UNITS))])
+        return best
+
+    async def _search(self, unit: LogUnit, query: UnitQuery) -> UnitResult:
+        async with self._scanner.turn(self._visitor):
+            buffer = await self._read(unit)
+            result = await self._scanner.in_thread(lambda: search_unit(unit, buffer, query))
+        if unit.start % self._scanner.unit_bytes == 0 and unit.end - unit.start == self._scanner.unit_bytes:
+            self._line_breaks[unit.file.node, unit.file.path, unit.start] = result.line_breaks
+        return result
+
+    async def _read(self, unit: LogUnit) -> UnitBuffer:
+        """Read a unit, the byte before it, and the rest of its last line."""
+        file, begin = unit.file, max(0, unit.start - 1)
+        data = await self._logs.read(file.node, file.path, begin, unit.end)
+        buffer, end = UnitBuffer(data, begin), unit.end
+        if data.endswith(b"\n") or line_bounds(unit, buffer) is None:
+            return buffer
+        parts = [data]
+        while end < min(file.size, unit.end + MAX_LINE_BYTES):
+            more = await self._logs.read(file.node, file.path, end, min(end + _EXTENSION_BYTES, file.size))
+            stop = more.find(b"\n")
+            parts.append(more if stop < 0 else more[: stop + 1])
+            end += len(more)
+            if stop >= 0 or not more:
+                break
+        return UnitBuffer(b"".join(parts), begin)
+
+    async def _complete_lines(self, lines: list[FoundLine]) -> None:
+        for line in sorted(lines, key=lambda each: (each.node, each.path, each.offset)):
+            line.line = await self._line_number(line)
+            if self._query.context:
+                line.before, line.after = await read_context(self._logs, line, self._query.context)
+
+    async def _line_number(self, line: FoundLine) -> int | None:
+        number, step = line.lines_since + 1, self._scanner.unit_bytes
+        for start in range(0, line.unit_start, step):
+            end = min(start + step, line.unit_start)
+            key = (line.node, line.path, start if end - start == step else -end)
+            if key not in self._line_breaks:
+                self._counted_bytes += end - start
+                if self._counted_bytes > MAX_COUNTED_BYTES:
+                    return None
+                async with self._scanner.turn(self._visitor):
+                    data = await self._logs.read(line.node, line.path, start, end)
+                    self._line_breaks[key] = data.count(b"\n")
+            number += self._line_breaks[key]
+        return number
+
+
+async def _all_or_none(work: list[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines together. The first error ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,11 @@
+"""The streams that log files hold, by their names: output, errors, or other logs."""
+
+import re
+
+_SUFFIX = re.compile(r"\.(out|err|log)(?:\.[0-9]{1,6})?\Z")
+
+
+def stream_of(path: str) -> str | None:
+    """Return `out`, `err` or `log`; None if the name says nothing. Rotated files keep their stream."""
+    match = _SUFFIX.search(path)
+    return match[1] if match else None

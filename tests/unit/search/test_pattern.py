@@ -1,0 +1,77 @@
+"""Patterns: hostile ones are rejected or harmless, and required literals never exclude a match."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayhistory.errors import UsageError
+from rayhistory.search.pattern import SearchPattern
+from rayhistory.search.pattern_syntax import required_literal
+
+
+def matching_lines(pattern: SearchPattern, text: bytes) -> list[bytes]:
+    return [text[begin:end] for begin, end in pattern.lines(text, 0, len(text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "regex"),
+    [("", False), ("a\nb", False), ("x" * 70_000, False), ("(", True), ("a{100000}", True), ("(?-m)^a", True),
+     (r"(a)\1", True), ("(?=a)", True), ("\ud800", False), ("a**", True), ("[z-a]", True)],
+)  # fmt: skip
+def test_invalid_patterns_are_wrong_requests(text: str, regex: bool) -> None:
+    with pytest.raises(UsageError):
+        SearchPattern(text, regex=regex)
+
+
+@pytest.mark.parametrize("regex", ["(a+)+$", "(a|aa)+$", "(.*a){20}", "(x+x+)+y"])
+def test_catastrophic_patterns_take_linear_time(regex: str) -> None:
+    text = b"a" * 200_000 + b"!\n"
+    assert matching_lines(SearchPattern(regex, regex=True), text) in ([], [text[:-1]])
+
+
+def test_ten_thousand_alternatives_are_found_or_rejected_at_once() -> None:
+    regex = "|".join(f"w{number}" for number in range(10_000))
+    assert matching_lines(SearchPattern(regex, regex=True), b"a\nthe w9999\n") == [b"the w9999"]
+
+
+@pytest.mark.parametrize("regex", [".", "", "^", "a*", "x|", "$"])
+def test_patterns_that_match_everything_find_each_line_once(regex: str) -> None:
+    if regex:
+        expected = [b"a", b"b"] if regex == "." else [b"a", b"", b"b"]
+        assert matching_lines(SearchPattern(regex, regex=True), b"a\n\nb\n") == expected
+
+
+def test_ends_of_the_text_are_ends_of_a_line() -> None:
+    assert matching_lines(SearchPattern(r"\Ab\z", regex=True), b"a\nb\nbb\n") == [b"b"]
+
+
+def test_words_are_whole() -> None:
+    text = b"error\nerrors\nan error, and\nerror_code\n\xc3\xa9error\n"
+    assert matching_lines(SearchPattern("error", word=True), text) == [b"error", b"an error, and"]
+
+
+def test_case_is_ignored_unless_required() -> None:
+    assert matching_lines(SearchPattern("ÜBER"), "über\nÜber\n".encode()) == ["über".encode(), "Über".encode()]
+    assert matching_lines(SearchPattern("Error", case=True), b"error\nError\n") == [b"Error"]
+
+
+@pytest.mark.parametrize(
+    ("regex", "literal"),
+    [("task [0-9]+ failed", " failed"), ("abc?d", "ab"), ("a|bcd", ""), ("(abc)?d", "d"), (r"a\.bc", "a.bc"),
+     ("(?i)abc", ""), (r"\Qa+b\Ec", "a+bc"), ("[abc]x", "x"), ("ab{0}c", "a"), (r"\d\w", "")],
+)  # fmt: skip
+def test_the_longest_required_text_of_a_pattern_is_known(regex: str, literal: str) -> None:
+    assert required_literal(regex) == literal
+
+
+@given(st.text("ab(){}?*+|.[]\\01^$Q E", max_size=8), st.text("ab01()?.", max_size=6))
+def test_every_match_contains_the_required_text(regex: str, text: str) -> None:
+    try:
+        pattern = SearchPattern(regex, regex=True, case=False)
+    except UsageError:
+        return
+    line = text.replace("\n", "").encode()
+    if matching_lines(pattern, line.lower()) and regex == regex.lower() and not re.search("[A-Z]", regex):
+        assert required_literal(regex).encode() in line.lower()
