@@ -1,0 +1,178 @@
+"""The asynchronous library: sessions of a server or of a store, their rows, logs and metrics."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from rayhistory.api.http_client import HistoryClient, Params, RayResponse
+from rayhistory.api.rows import Row, RowList
+from rayhistory.api.session_names import session_path
+
+_PAGE_ROWS = 10_000
+_MAX_POINTS = 1_000
+"""Points of a metric per series. Prometheus' limit is 11,000."""
+_MIN_STEP_MS = 1_000
+
+
+class Page(msgspec.Struct):
+    """One page of rows, of any endpoint that has pages."""
+
+    next: str | None
+    rows: list[Row] = []
+    sessions: list[Row] = []
+    total: int = 0
+
+
+class RowSelection(msgspec.Struct, frozen=True):
+    """Rows of a table, as the API selects them."""
+
+    table: str
+    where: str = ""
+    columns: str = ""
+    sort: str = ""
+    limit: int | None = None
+
+    @property
+    def params(self) -> Params:
+        given = {"where": self.where, "columns": self.columns, "sort": self.sort}
+        return {name: value for name, value in given.items() if value}
+
+    @property
+    def column_names(self) -> list[str]:
+        return [name.strip() for name in self.columns.split(",") if name.strip()]
+
+
+class AsyncHistory:
+    """Sessions that a client may see."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._client = HistoryClient(http, on_wait=_ignore)
+
+    async def sessions(self, **filters: str) -> RowList:
+        """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
+        path, params = "/api/history/sessions", dict(filters)
+        rows: list[Row] = []
+        while path:
+            page = await self._client.json(path, Page, params)
+            rows += page.sessions
+            path, params = page.next or "", {}
+        return RowList(rows)
+
+    async def session(self, name: str = "") -> "AsyncSession":
+        """Return a session by any of its names; without a name the newest. An unknown one raises SessionNotFound."""
+        path = await session_path(name, self._matching)
+        session = AsyncSession(HistoryClient(self._http, path, _ignore), str(self._http.base_url))
+        await session.overview()
+        return session
+
+    async def compare(self, *sessions: "AsyncSession") -> Row:
+        """Compare up to ten sessions: environment, functions and failures."""
+        names = [session.name for session in sessions]
+        return await self._client.json("/api/history/compare", dict, {"session": names})
+
+    async def search(self, text: str, **options: Any) -> RowList:
+        """Search the logs of all sessions, newest first. Options are those of the API: regex, case, limit, …"""
+        found = await self._client.json("/api/history/search", dict, {"q": text, **_flags(options)})
+        return RowList(found["hits"])
+
+    async def _matching(self, name: str) -> list[tuple[str, str]]:
+        page = await self._client.json("/api/history/sessions", Page, {"q": name} if name else {})
+        return [(row["session"], row["url"]) for row in page.sessions]
+
+
+class AsyncSession:
+    """One session, as it is now or as of a time."""
+
+    def __init__(self, client: HistoryClient, server: str) -> None:
+        self._client = client
+        self._server = server.rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """The path of the session: namespace/cluster/session, with @time as of a time."""
+        return self._client.path.removeprefix("/s/").strip("/")
+
+    @property
+    def url(self) -> str:
+        return self._server + self._client.path
+
+    async def pages(self, selection: RowSelection) -> AsyncIterator[list[Row]]:
+        """Yield the rows page by page."""
+        remaining, cursor = selection.limit, ""
+        while remaining is None or remaining > 0:
+            size = _PAGE_ROWS if remaining is None else min(_PAGE_ROWS, remaining)
+            page = await self._page(selection, limit=size, cursor=cursor)
+            yield page.rows
+            if not page.next:
+                return
+            remaining, cursor = None if remaining is None else remaining - len(page.rows), page.next
+
+    async def count(self, selection: RowSelection) -> int:
+        total = (await self._page(selection, limit=1, count=1)).total
+        return total if selection.limit is None else min(total, selection.limit)
+
+    async def _page(self, selection: RowSelection, **params: Any) -> Page:
+        return await self._client.json(
+            f"api/history/rows/{quote(selection.table, safe='')}", Page, selection.params | params
+        )
+
+    async def overview(self) -> Row:
+        return await self._client.json("api/history/overview", dict)
+
+    async def gaps(self) -> Row:
+        return await self._client.json("api/history/gaps", dict)
+
+    async def diagnose(self) -> Row:
+        return await self._client.json("api/history/diagnosis", dict)
+
+    async def metrics(self, query: str, *, start_ms: int | None, end_ms: int | None, step_ms: int | None) -> RowList:
+        """Evaluate a PromQL query over the session, or over a part of it, one row per series and time."""
+        if start_ms is None or end_ms is None:
+            overview = await self.overview()
+            start_ms = overview["started_ms"] if start_ms is None else start_ms
+            end_ms = overview["last_ms"] if end_ms is None else end_ms
+        step_ms = step_ms or max(_MIN_STEP_MS, (end_ms - start_ms) // _MAX_POINTS)
+        params = {"query": query, "start": start_ms / 1000, "end": end_ms / 1000, "step": step_ms / 1000}
+        found = await self._client.json("prometheus/api/v1/query_range", RayResponse, params)
+        return RowList([
+            {"time_ms": round(at * 1000), "value": float(value), **series["metric"]}
+            for series in found.data["result"] for at, value in series["values"]
+        ])  # fmt: skip
+
+    async def search(self, text: str, **options: Any) -> AsyncIterator[Row]:
+        """Yield the lines that contain a text, newest first. Options are those of the API: regex, case, node, …"""
+        remaining, cursor = options.pop("limit", None), ""
+        while remaining is None or remaining > 0:
+            params = {"q": text, **_flags(options), "limit": min(remaining or 1000, 1000)}
+            found = await self._client.json(
+                "api/history/search", dict, {**params, **({"cursor": cursor} if cursor else {})}
+            )
+            for hit in found["hits"]:
+                yield hit
+            remaining, cursor = None if remaining is None else remaining - len(found["hits"]), found["next"]
+            if not cursor:
+                return
+
+    async def log_files(self, node: str, glob: str) -> list[str]:
+        found = await self._client.json("api/v0/logs", RayResponse, {"node_id": node, "glob": glob})
+        return sorted(name for names in found.data["result"].values() for name in names if not name.endswith("/"))
+
+    async def read_log(self, **params: Any) -> AsyncIterator[bytes]:
+        """Yield the bytes of a log. Parameters are those of Ray's log API."""
+        given = {name: value for name, value in params.items() if value is not None}
+        async for chunk in self._client.stream("api/v0/logs/file", given):
+            yield chunk
+
+
+def _flags(options: dict[str, Any]) -> Params:
+    """Write booleans as the API reads them."""
+    named = {name.rstrip("_"): value for name, value in options.items() if value is not None}  # from_ is a keyword
+    return {name: int(value) if isinstance(value, bool) else value for name, value in named.items()}
+
+
+def _ignore(_: str) -> None:
+    """Wait silently while a session is being indexed."""

@@ -1,0 +1,187 @@
+"""The synchronous library, for scripts and notebooks."""
+
+import html
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Self
+
+import httpx
+from arro3.core import Table
+
+from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
+from rayhistory.api.background_loop import BackgroundLoop
+from rayhistory.api.rows import Row, RowList, Rows, rows_html, table_from_rows
+
+OpenHttp = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
+
+
+class History:
+    """All sessions of a server or a store. Close it, or use it in a `with` statement."""
+
+    def __init__(self, open_http: OpenHttp, source: str) -> None:
+        self._loop = BackgroundLoop()
+        self._source = source
+        self._stack = AsyncExitStack()
+        try:
+            self._history = AsyncHistory(self._loop.run(self._stack.enter_async_context(open_http())))
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<history of {self._source}>"
+
+    def close(self) -> None:
+        self._loop.run(self._stack.aclose())
+        self._loop.stop()
+
+    def sessions(self, **filters: str) -> RowList:
+        """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
+        return self._loop.run(self._history.sessions(**filters))
+
+    def session(self, name: str = "") -> "Session":
+        """Return a session: its name, namespace/cluster, namespace/~rayjob/name, with or without @time.
+
+        Without a name it is the newest session. An unknown one raises `SessionNotFound`.
+        """
+        return Session(self._loop, self._loop.run(self._history.session(name)))
+
+    def compare(self, *sessions: "Session | str") -> "Document":
+        """Compare up to ten sessions: environment, functions and failures."""
+        opened = [self.session(each) if isinstance(each, str) else each for each in sessions]
+        return Document(self._loop.run(self._history.compare(*(each.asynchronous for each in opened))))
+
+    def search(self, text: str, **options: Any) -> RowList:
+        """Search the logs of all sessions, newest first."""
+        return self._loop.run(self._history.search(text, **options))
+
+
+class Document(dict[str, Any]):
+    """A JSON document that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        facts = [{"": name, " ": value} for name, value in self.items() if not isinstance(value, list)]
+        tables = [
+            f"<h4>{html.escape(name)}</h4>{rows_html([row for row in value if isinstance(row, dict)])}"
+            for name, value in self.items() if isinstance(value, list) and value
+        ]  # fmt: skip
+        return rows_html(facts) + "".join(tables)
+
+
+class Session:
+    """One session, as it is now or as of a time."""
+
+    def __init__(self, loop: BackgroundLoop, session: AsyncSession) -> None:
+        self._loop = loop
+        self.asynchronous = session
+
+    def __repr__(self) -> str:
+        return f"<session {self.name}>"
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{html.escape(self.url)}">{html.escape(self.name)}</a>' + rows_html([self.overview()])
+
+    @property
+    def name(self) -> str:
+        """The path of the session: namespace/cluster/session, with @time as of a time."""
+        return self.asynchronous.name
+
+    @property
+    def url(self) -> str:
+        return self.asynchronous.url
+
+    @property
+    def logs(self) -> "Logs":
+        return Logs(self._loop, self.asynchronous)
+
+    def rows(
+        self, table: str, where: str = "", *, columns: str = "", sort: str = "", limit: int | None = None
+    ) -> "TableQuery":
+        """Select rows of any table; docs/tables.md lists them. `where`: state = FAILED and name ~ train."""
+        return TableQuery(self._loop, self.asynchronous, RowSelection(table, where, columns, sort, limit))
+
+    def tasks(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("tasks", where, **options)
+
+    def actors(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("actors", where, **options)
+
+    def jobs(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("jobs", where, **options)
+
+    def nodes(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("nodes", where, **options)
+
+    def workers(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("workers", where, **options)
+
+    def placement_groups(self, where: str = "", **options: Any) -> "TableQuery":
+        return self.rows("placement_groups", where, **options)
+
+    def overview(self) -> Document:
+        """Return start, end, state and when something failed."""
+        return Document(self._loop.run(self.asynchronous.overview()))
+
+    def gaps(self) -> Document:
+        """Return everything that is missing from the session."""
+        return Document(self._loop.run(self.asynchronous.gaps()))
+
+    def diagnose(self) -> Document:
+        """Return why the session failed or was slow: verdict and findings."""
+        return Document(self._loop.run(self.asynchronous.diagnose()))
+
+    def metrics(
+        self, query: str, *, start_ms: int | None = None, end_ms: int | None = None, step_ms: int | None = None
+    ) -> RowList:
+        """Evaluate a PromQL query over the session: one row per series and time."""
+        return self._loop.run(self.asynchronous.metrics(query, start_ms=start_ms, end_ms=end_ms, step_ms=step_ms))
+
+
+class Logs:
+    """The log files of a session."""
+
+    def __init__(self, loop: BackgroundLoop, session: AsyncSession) -> None:
+        self._loop = loop
+        self._session = session
+
+    def search(self, text: str, **options: Any) -> RowList:
+        """Return the lines that contain a text. Options: regex, case, word, node, file, task, actor, limit, …"""
+        return RowList(list(self._loop.iterate(self._session.search(text, **options))))
+
+    def files(self, node: str, glob: str = "**") -> list[str]:
+        """Return the names of a node's log files."""
+        return self._loop.run(self._session.log_files(node, glob))
+
+    def read(self, **parameters: Any) -> str:
+        """Return a log as text: `read(task_id=…)`, `actor_id`, `submission_id`, or `node_id` and `filename`."""
+        chunks = self._loop.iterate(self._session.read_log(**parameters))
+        return b"".join(chunks).decode(errors="replace")
+
+
+class TableQuery(Rows):
+    """Selected rows of one table."""
+
+    def __init__(self, loop: BackgroundLoop, session: AsyncSession, selection: RowSelection) -> None:
+        self._loop = loop
+        self._session = session
+        self._selection = selection
+
+    def __repr__(self) -> str:
+        where = self._selection.where
+        return f"<{self._selection.table} of {self._session.name}{' where ' + where if where else ''}>"
+
+    def __iter__(self) -> Iterator[Row]:
+        for page in self._loop.iterate(self._session.pages(self._selection)):
+            yield from page
+
+    def __len__(self) -> int:
+        return self._loop.run(self._session.count(self._selection))
+
+    def _table(self) -> Table:
+        return table_from_rows(list(self), self._selection.column_names)
