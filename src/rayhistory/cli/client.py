@@ -43,6 +43,14 @@ async def open_client(arguments: argparse.Namespace, settings: Settings) -> Asyn
 
 
 @asynccontextmanager
+async def open_server(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[HistoryClient]:
+    """Open a client for requests about all sessions."""
+    server, _ = server_and_session(arguments)
+    async with _open_http(server, settings) as http:
+        yield HistoryClient(http)
+
+
+@asynccontextmanager
 async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     if server:
         token = settings.ray_auth_token.strip()

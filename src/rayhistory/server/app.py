@@ -28,7 +28,7 @@ from rayhistory.networks import Networks
 from rayhistory.search import Scanner
 from rayhistory.server import kuberay
 from rayhistory.server.api_routes import SESSION_ROUTES
-from rayhistory.server.history_api import cluster_list, openapi, session_list
+from rayhistory.server.history_api import all_sessions_search, cluster_list, openapi, session_list
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http import health
 from rayhistory.server.http.admission import Admission
@@ -98,6 +98,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             *health.ROUTES,
             *home_page.ROUTES,
             *session_list.ROUTES,
+            *all_sessions_search.ROUTES,
             *cluster_list.ROUTES,
             *openapi.ROUTES,
             *kuberay.ROUTES,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.cli.arguments import value_type
 from rayhistory.cli.client import open_client
+from rayhistory.cli.inspect import grep
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
@@ -24,7 +25,7 @@ _REQUIRED_SELECTORS = {
     "err": ("task", "actor", "pid"),
     "lines": _SELECTORS,
     "follow": _SELECTORS,
-    "grep": _SELECTORS,
+    "grep": (*_SELECTORS, "list"),
 }
 """Flags that need one of other flags."""
 
@@ -49,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--lines", type=int, metavar="N", help="show only the last N lines")
     parser.add_argument("--follow", action="store_true", help="continue while the session runs")
     parser.add_argument(
-        "--grep", type=value_type(_parse_regex), metavar="REGEX", help="show only matching lines; exit with 1 if none"
+        "--grep",
+        type=value_type(_parse_regex),
+        metavar="REGEX",
+        help="show only matching lines; exit with 1 if none; without a file, search all files as rayhistory grep does",
     )
 
 
@@ -64,12 +68,26 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.lines is not None and arguments.lines < 1:
         raise UsageError(f"--lines={arguments.lines}: use a number above 0")
     selector = next((name for name in _SELECTORS if getattr(arguments, name) is not None), "list")
+    if arguments.grep and selector == "list":
+        return _grep_all_files(arguments, settings)
     for flag, required in _REQUIRED_SELECTORS.items():
         value = getattr(arguments, flag)
         is_given = value is not None and value is not False
         if is_given and selector not in required:
             raise UsageError(f"--{flag} requires {_alternatives(required)}")
     return asyncio.run(_run(selector, arguments, settings))
+
+
+def _grep_all_files(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Search all files, or those that --list and --node select."""
+    parser = argparse.ArgumentParser()
+    grep.add_arguments(parser)
+    searched = parser.parse_args([arguments.grep.pattern.decode()])
+    for name in ("session", "server", "node"):
+        setattr(searched, name, getattr(arguments, name))
+    searched.glob = arguments.list
+    vars(searched).update({name: value for name, value in vars(arguments).items() if name.startswith("setting_")})
+    return grep.run(searched, settings)
 
 
 def _alternatives(flags: tuple[str, ...]) -> str:

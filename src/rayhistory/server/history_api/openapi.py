@@ -115,6 +115,17 @@ SERVER_ENDPOINTS = {
             _query("page", "page number; a page has 50 sessions", type="integer", minimum=1),
         ),
     ),
+    f"{HISTORY_API}search": Endpoint(
+        "Search in all log files of all sessions, the newest sessions first.",
+        (LogHits,),
+        (
+            *(each for each in SEARCH_PARAMETERS if each["name"] not in ("job", "task", "actor")),
+            _query("namespace", "only sessions in this namespace"),
+            _query("cluster", "only sessions of clusters with this name"),
+            _query("owner", "rayjob, rayservice, none, or a single owner: rayjob/nightly", pattern=_OWNER_PATTERN),
+            _query("since", "only sessions that started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),
+        ),
+    ),
 }
 SESSION_ENDPOINTS = {
     f"{HISTORY_API}rows/{{table}}": Endpoint(

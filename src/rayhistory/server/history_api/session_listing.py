@@ -60,15 +60,19 @@ class SessionListing:
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
         """Return the requested page of these sessions, which come in the order of the catalog."""
         filters, number = parse_session_filters(params), _parse_page_number(params.get("page"))
-        predicates = self._predicates(filters)
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
-        matching = _sort_entries(
-            [entry for entry in entries if all(predicate(entry) for predicate in predicates)], filters.sort
-        )
+        matching = self.matching(entries, filters)
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
         rows = list(await asyncio.gather(*(self.row(entry) for entry in shown)))
         dashboards = [frontend.version for frontend in frontends.installed()]
         return ListingPage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards)
+
+    def matching(self, entries: list[CatalogEntry], filters: SessionFilters) -> list[CatalogEntry]:
+        """Return the sessions that match, in the requested order."""
+        predicates = self._predicates(filters)
+        return _sort_entries(
+            [entry for entry in entries if all(predicate(entry) for predicate in predicates)], filters.sort
+        )
 
     def _predicates(self, filters: SessionFilters) -> list[EntryPredicate]:
         """Return predicates that need only the catalog, and no read from the store."""

@@ -347,7 +347,7 @@ def test_gaps_reports_a_complete_session(
         (["logs", "--task", TASK, "--node", NODE], "--node requires --pid, --file or --list"),
         (["logs", "--actor", "x", "--node", NODE], "--node requires --pid, --file or --list"),
         (["logs", "--job", "sub-ok", "--node", NODE], "--node requires --pid, --file or --list"),
-        (["logs", "--list", "--grep", "x"], "--grep requires --task, --actor, --job, --pid or --file"),
+        (["grep", "x", "--since", "1d"], "--since requires --all"),
         (["logs", "--follow"], "--follow requires --task, --actor, --job, --pid or --file"),
         (["logs", "--list", "*", "-n", "1"], "--lines requires --task, --actor, --job, --pid or --file"),
         (["timeline"], "required: -o/--output"),

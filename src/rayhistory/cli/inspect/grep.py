@@ -1,0 +1,169 @@
+"""`rayhistory grep`: search the logs of one or all sessions, with the habits of ripgrep."""
+
+import argparse
+import asyncio
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from rayhistory.api.http_client import HistoryClient, Params
+from rayhistory.cli.client import open_client, open_server
+from rayhistory.cli.session_args import add_session_arguments
+from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.search.search_query import MAX_CONTEXT, MAX_LIMIT, STREAMS
+from rayhistory.server.history_api.api_types import LogHit, LogHits
+from rayhistory.settings import Settings
+
+_FOUND, _NOT_FOUND, _FAILED = 0, 1, 2
+_SHORT_NODE = 8
+_PATH, _LINE, _MATCH, _RESET = "\x1b[35m", "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
+_FILTERS = ("node", "stream", "job", "task", "actor", "from", "to")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", metavar="PATTERN", help="regular expression in RE2's syntax")
+    add_session_arguments(parser)
+    parser.add_argument("--all", action="store_true", help="search all sessions, the newest first")
+    parser.add_argument("--since", metavar="TIME", help="with --all: sessions that started within this time (24h, 7d)")
+    parser.add_argument("-F", "--fixed-strings", action="store_true", help="PATTERN is a text")
+    parser.add_argument("-i", "--ignore-case", action="store_true", help="ignore the case of letters")
+    parser.add_argument("-w", "--word-regexp", action="store_true", help="find whole words only")
+    parser.add_argument("-C", "--context", type=int, default=0, metavar="N", help="show N lines around each match")
+    parser.add_argument("-m", "--max-count", type=int, metavar="N", help="stop after N matching lines")
+    parser.add_argument("-g", "--glob", metavar="GLOB", help="search only files whose path or name matches")
+    parser.add_argument("--node", metavar="ID", help="search only files of this node")
+    parser.add_argument("--stream", choices=sorted(STREAMS), help="search only files of this stream")
+    parser.add_argument("--job", metavar="ID", help="search only the output of this job")
+    parser.add_argument("--task", metavar="ID", help="search only the output of this task")
+    parser.add_argument("--actor", metavar="ID", help="search only the output of this actor")
+    parser.add_argument("--from", metavar="TIME", help="search only lines at this time or later")
+    parser.add_argument("--to", metavar="TIME", help="search only lines before this time")
+    parser.add_argument("--newest-first", action="store_true", help="show the newest lines first (default: the oldest)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-l", "--files-with-matches", action="store_true", help="print only the names of files")
+    form.add_argument("-c", "--count", action="store_true", help="print only the number of matching lines per file")
+    form.add_argument("--json", action="store_true", help="print one JSON object per matching line")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="when to use colours")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    if not 0 <= arguments.context <= MAX_CONTEXT:
+        raise UsageError(f"--context={arguments.context}: use a number from 0 to {MAX_CONTEXT}")
+    if arguments.max_count is not None and arguments.max_count < 1:
+        raise UsageError(f"--max-count={arguments.max_count}: use a number above 0")
+    if arguments.all and arguments.session:
+        raise UsageError("--all searches all sessions: omit SESSION")
+    if arguments.since and not arguments.all:
+        raise UsageError("--since requires --all")
+    try:
+        return asyncio.run(search(arguments, settings))
+    except RayHistoryError as error:
+        sys.stderr.write(f"rayhistory: {error}\n")
+        return _FAILED
+
+
+async def search(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print what is found; return the exit code of grep: 0 with, 1 without a match."""
+    printer = _Printer(arguments)
+    opened = open_server(arguments, settings) if arguments.all else open_client(arguments, settings)
+    async with opened as client:
+        async for hit in _hits(client, _params(arguments), arguments.max_count):
+            printer.add(hit)
+    printer.close()
+    return _FOUND if printer.found else _NOT_FOUND
+
+
+def _params(arguments: argparse.Namespace) -> Params:
+    flags = {"regex": not arguments.fixed_strings, "case": not arguments.ignore_case, "word": arguments.word_regexp}
+    params: Params = {"q": arguments.pattern, **{name: "1" for name, value in flags.items() if value}}
+    params |= {name: getattr(arguments, name) for name in _FILTERS if getattr(arguments, name)}
+    if arguments.glob:
+        params["file"] = arguments.glob
+    if arguments.since:
+        params["since"] = arguments.since
+    order = "newest" if arguments.newest_first else "oldest"
+    return params | {"order": order, "context": arguments.context, "limit": MAX_LIMIT}
+
+
+async def _hits(client: HistoryClient, params: Params, max_count: int | None) -> AsyncIterator[LogHit]:
+    uri, missing = "api/history/search" if client.path else "/api/history/search", max_count
+    while True:
+        limit = MAX_LIMIT if missing is None else min(MAX_LIMIT, missing)
+        page = await client.json(uri, LogHits, params | {"limit": limit})
+        for hit in page.hits:
+            yield hit
+        missing = None if missing is None else missing - len(page.hits)
+        if page.next is None or missing == 0:
+            return
+        params = params | {"cursor": page.next}
+
+
+class _Printer:
+    """Prints hits as ripgrep does without a terminal: `file:line:text`, and context as `file-line-text`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.found = 0
+        self._arguments = arguments
+        is_terminal = arguments.color == "auto" and sys.stdout.isatty()
+        self._colored = arguments.color == "always" or is_terminal
+        self._files: Counter[str] = Counter()
+        self._last: tuple[str, int] | None = None
+
+    def add(self, hit: LogHit) -> None:
+        self.found += 1
+        name = _file_name(hit)
+        self._files[name] += 1
+        if self._arguments.json:
+            sys.stdout.buffer.write(msgspec.json.encode(hit) + b"\n")
+        elif self._arguments.files_with_matches:
+            if self._files[name] == 1:
+                print(self._paint(name, _PATH), flush=True)
+        elif not self._arguments.count:
+            self._print(name, hit)
+
+    def close(self) -> None:
+        if self._arguments.count:
+            for name, count in sorted(self._files.items()):
+                print(f"{self._paint(name, _PATH)}:{count}")
+        sys.stdout.flush()
+
+    def _print(self, name: str, hit: LogHit) -> None:
+        place = hit.line if hit.line is not None else hit.offset
+        if self._arguments.context and self._last and self._last != (name, place - 1 - len(hit.before)):
+            print("--")
+        for distance, text in enumerate(hit.before, -len(hit.before)):
+            self._print_line(name, place + distance, _printable(text), "-")
+        self._print_line(name, place, self._marked(hit), ":")
+        for distance, text in enumerate(hit.after, 1):
+            self._print_line(name, place + distance, _printable(text), "-")
+        self._last = (name, place + len(hit.after))
+
+    def _print_line(self, name: str, number: int, text: str, separator: str) -> None:
+        number_text = self._paint(str(number), _LINE)
+        print(f"{self._paint(name, _PATH)}{separator}{number_text}{separator}{text}")
+
+    def _marked(self, hit: LogHit) -> str:
+        if not self._colored:
+            return _printable(hit.text)
+        parts, position = [], 0
+        for start, end in hit.matches:
+            parts += [_printable(hit.text[position:start]), self._paint(_printable(hit.text[start:end]), _MATCH)]
+            position = end
+        return "".join([*parts, _printable(hit.text[position:])])
+
+    def _paint(self, text: str, color: str) -> str:
+        return f"{color}{text}{_RESET}" if self._colored else text
+
+
+def _file_name(hit: LogHit) -> str:
+    """Return the path of a hit's file: below its session, if several are searched, and below its node."""
+    session = f"{hit.namespace}/{hit.cluster}/{hit.session}/" if hit.session else ""
+    return _printable(f"{session}{hit.node_id[:_SHORT_NODE]}/{hit.file}")
+
+
+def _printable(text: str) -> str:
+    """Remove what would control the terminal: log lines and file names are untrusted."""
+    return re.sub(r"[^\t\x20-\x7e\xa0-\U0010ffff]", "?", re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", text.rstrip("\r")))

@@ -1,0 +1,62 @@
+"""Responses with hits of a search: one page as JSON, or hits as they are found, as NDJSON."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from rayhistory.errors import RayHistoryError
+from rayhistory.server.history_api.api_types import LogHit, LogHits, SearchEnd, SearchProgress
+from rayhistory.server.http.error_responses import error_body
+from rayhistory.server.http.responses import json_response
+from rayhistory.server.http.view_routes import while_connected
+
+NDJSON = "application/x-ndjson"
+TIME_BUDGET_S = 20.0
+"""After this, a page ends with what it has, and a cursor. A stream goes on while somebody reads it."""
+
+
+class HitSource(Protocol):
+    """A search that runs while its hits are read."""
+
+    def hits(self) -> AsyncIterator[list[LogHit]]:
+        """Yield hits in their order. An empty list reports progress."""
+
+    def progress(self) -> SearchProgress: ...
+
+    def end(self) -> SearchEnd: ...
+
+
+def wants_stream(request: Request) -> bool:
+    return NDJSON in request.headers.get("accept", "")
+
+
+async def hit_response(request: Request, source: HitSource) -> Response:
+    if wants_stream(request):
+        return StreamingResponse(_stream(source), headers={"Cache-Control": "no-store"}, media_type=NDJSON)
+
+    async def respond() -> Response:
+        return json_response(await hit_page(source))
+
+    return await while_connected(request, respond())
+
+
+async def hit_page(source: HitSource) -> LogHits:
+    """Run a search to its end, and return its hits."""
+    hits = [hit async for some in source.hits() for hit in some]
+    end = source.end()
+    return LogHits(hits, end.next, end.complete, end.scanned_bytes, end.total)
+
+
+async def _stream(source: HitSource) -> AsyncIterator[bytes]:
+    """Yield one JSON object per line: hits, progress, and at the end a summary or the error that ended the search."""
+    try:
+        async for hits in source.hits():
+            lines = [*map(msgspec.json.encode, hits), msgspec.json.encode({"progress": source.progress()})]
+            yield b"\n".join(lines) + b"\n"
+    except RayHistoryError as error:
+        yield msgspec.json.encode({"error": error_body(error)}) + b"\n"
+    else:
+        yield msgspec.json.encode(source.end()) + b"\n"

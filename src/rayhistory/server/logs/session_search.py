@@ -1,0 +1,49 @@
+"""A search in the logs of one session: what it finds, with task, actor and address of each line."""
+
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import msgspec
+
+from rayhistory.search.scanner import Scan
+from rayhistory.search.search_query import encode_cursor
+from rayhistory.search.unit_search import FoundLine
+from rayhistory.server.history_api.api_types import LogHit, SearchEnd, SearchProgress
+from rayhistory.server.logs.line_owners import NOBODY, LineOwner, find_owners
+from rayhistory.server.view import SessionView
+
+
+class SessionSearch:
+    def __init__(self, view: SessionView, scan: Scan) -> None:
+        self._view = view
+        self._scan = scan
+
+    async def hits(self) -> AsyncIterator[list[LogHit]]:
+        async for lines in self._scan.lines():
+            owners = await find_owners(self._view, [place_of(line) for line in lines])
+            yield [log_hit(self._view.ref.url, line, owners.get(place_of(line), NOBODY)) for line in lines]
+
+    def progress(self) -> SearchProgress:
+        return SearchProgress(self._scan.scanned_bytes, self._scan.total_bytes, self._scan.count)
+
+    def end(self) -> SearchEnd:
+        scan = self._scan
+        return SearchEnd(encode_cursor(scan.next) if scan.next else None, scan.complete, scan.scanned_bytes, scan.total)
+
+
+def place_of(line: FoundLine) -> tuple[str, str, int]:
+    return line.node, line.path, line.offset
+
+
+def log_hit(session_url: str, line: FoundLine, owner: LineOwner) -> LogHit:
+    return LogHit(
+        node_id=line.node, file=line.path, line=line.line, offset=line.offset, text=line.text, matches=line.matches,
+        at_ms=line.at_ms, task_id=owner.task_id, attempt=owner.attempt, actor_id=owner.actor_id,
+        url=_line_url(session_url, line), before=line.before, after=line.after, cut=line.cut or msgspec.UNSET,
+        approximate=line.approximate or msgspec.UNSET,
+    )  # fmt: skip
+
+
+def _line_url(session_url: str, line: FoundLine) -> str:
+    anchor = f"L{line.line}" if line.line is not None else f"B{line.offset}"
+    return f"{session_url}logs/{quote(line.node, safe='')}/{quote(line.path)}#{anchor}"
