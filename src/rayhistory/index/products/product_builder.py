@@ -229,17 +229,31 @@ class ProductBuilder:
         if not running.tables.closing:
             await self._rest(ref, name, running)
         lease = self._layout.product_lease_key(ref, name)
-        if not fresh and (manifest := await self._wait_for_other_server(ref, name, lease, running)):
-            return manifest
-        async with self._slots, self._leases.hold(lease):
-            running.started = True
-            fields: dict[str, Any] = {"session": ref.path, "product": name}
-            log.info("building a product", extra=fields)
-            manifest = await self._run(ref, name, running, fresh=fresh)
-            if fresh:
-                self._rebuilt.put((ref.identity, name), manifest.build)
-            log.info("product built", extra={**fields, "seconds": manifest.seconds})
-            return manifest
+        while True:
+            if not fresh and (manifest := await self._wait_for_other_server(ref, name, lease, running)):
+                return manifest
+            async with self._slots, self._leases.hold(lease) as is_held:
+                if not is_held and not fresh:
+                    continue  # another server was faster
+                running.started = True
+                if not fresh and (manifest := await self._covering(ref, name, running.tables)):
+                    return manifest
+                return await self._build_now(ref, name, running, fresh=fresh)
+
+    async def _covering(self, ref: SessionRef, name: str, tables: Manifest) -> ProductManifest | None:
+        """Return the newest build if it covers the tables: another server may have built it meanwhile."""
+        self._latest.pop((ref.identity, name))
+        manifest = await self.latest(ref, name)
+        return manifest if _covers(manifest, tables) else None
+
+    async def _build_now(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
+        fields: dict[str, Any] = {"session": ref.path, "product": name}
+        log.info("building a product", extra=fields)
+        manifest = await self._run(ref, name, running, fresh=fresh)
+        if fresh:
+            self._rebuilt.put((ref.identity, name), manifest.build)
+        log.info("product built", extra={**fields, "seconds": manifest.seconds})
+        return manifest
 
     async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:
         """Pause between the builds of a running session, until somebody waits for one."""
@@ -278,9 +292,7 @@ class ProductBuilder:
         while await self._leases.is_held(lease):
             running.report = ProductReport(detail="another server is building it")
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
-            self._latest.pop((ref.identity, name))
-            manifest = await self.latest(ref, name)
-            if manifest and _covers(manifest, running.tables):
+            if manifest := await self._covering(ref, name, running.tables):
                 return manifest
         return None
 

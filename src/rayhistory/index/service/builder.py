@@ -19,7 +19,7 @@ from rayhistory.index.service.as_of_cache import AsOfCache, AsOfCaller
 from rayhistory.index.service.fold_engine import FoldEngine, ProcessEngine
 from rayhistory.index.service.leases import Leases
 from rayhistory.index.service.overlay import index_store
-from rayhistory.index.service.slots import Slots
+from rayhistory.index.service.slots import SlotRequest, Slots
 from rayhistory.index.service.table_cache import TableCache
 from rayhistory.lru import LruCache
 from rayhistory.sessions import Layout, SessionRef
@@ -42,6 +42,8 @@ _RETRY_AFTER_S = 60.0
 """A failed session is not retried sooner, however many requests want it: others wait for the slot."""
 _POINTS_PER_SESSION = 1 << 16
 _MAX_LEAD_MS, _LEAD_STEP_MS = 600_000, 1000
+_VISIT_LASTS_S = 300.0
+"""Sessions that were opened within this time are extended first."""
 _MAX_OPEN_INDEXES = 1000
 """The next request for a dropped index reads its manifest from the store again."""
 
@@ -49,6 +51,7 @@ _MAX_OPEN_INDEXES = 1000
 class _RunningFold(msgspec.Struct):
     task: "asyncio.Task[Manifest]"
     report: FoldReport
+    slot: SlotRequest
     started: float = 0.0
     """When the fold itself started; before, it waited for a slot or for another server."""
     logged: float = 0.0
@@ -102,6 +105,7 @@ class IndexBuilder:
         self._rebuilt: LruCache[tuple[str, str, str], tuple[float, str]] = LruCache(_MAX_OPEN_INDEXES)
         """When a session's index was rebuilt because it could not be read, and the folder of the new one."""
         self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
+        self._visits: LruCache[tuple[str, str, str], bool] = LruCache(_MAX_OPEN_INDEXES, ttl=_VISIT_LASTS_S)
 
     async def open(
         self,
@@ -117,6 +121,8 @@ class IndexBuilder:
         An existing index is returned at once and compared with the store in the background, so that new objects are
         visible to the next request. `extend` waits for that. `rebuild` replaces an index that cannot be read.
         """
+        if not extend:
+            self._visits.put(ref.identity, True)
         if rebuild:
             return self._load(ref, await self._replace_index(ref, closing, timeout_s))
         opened = self._opened.get(ref.identity)
@@ -131,6 +137,21 @@ class IndexBuilder:
         elif listing := await self._uncovered(ref, manifest):
             manifest = await self._fold_and_wait(ref, closing, timeout_s, listing=listing)
         return self._load(ref, manifest)
+
+    async def extend(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
+        """Fold what is new, after the folds that somebody waits for; return None if another server is doing that."""
+        manifest, listing = await self.existing(ref, closing), None
+        if manifest and (listing := await self._uncovered(ref, manifest)) is None:
+            return manifest
+        if failure := self._recent_failure(ref):
+            raise IndexFailed(failure)
+        if ref.identity not in self._running and await self._leases.is_held(self._layout.lease_key(ref)):
+            return None
+        return await asyncio.shield(self._start(ref, closing, listing=listing, urgent=False).task)
+
+    def is_visited(self, identity: tuple[str, str, str]) -> bool:
+        """Return whether somebody has opened the session in the last minutes."""
+        return identity in self._visits
 
     async def existing(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
         """Return the manifest of the latest index; None if there is none that assumes this end."""
@@ -237,13 +258,16 @@ class IndexBuilder:
         *,
         from_scratch: bool = False,
         listing: _SourceListing | None = None,
+        urgent: bool = True,
     ) -> _RunningFold:
         running = self._running.get(ref.identity)
         if running is None:
-            task = asyncio.create_task(self._fold(ref, closing, from_scratch=from_scratch, listing=listing))
-            running = _RunningFold(task, FoldReport(detail="waiting for a free slot"))
+            slot = SlotRequest(urgent=urgent)
+            task = asyncio.create_task(self._fold(ref, closing, slot, from_scratch=from_scratch, listing=listing))
+            running = _RunningFold(task, FoldReport(detail="waiting for a free slot"), slot)
             self._running[ref.identity] = running
             task.add_done_callback(lambda done: self._done(ref, done))
+        running.slot.urgent |= urgent
         return running
 
     def _done(self, ref: SessionRef, task: "asyncio.Task[Manifest]") -> None:
@@ -261,22 +285,43 @@ class IndexBuilder:
         return reason if time.monotonic() - failed_at < _RETRY_AFTER_S else ""
 
     async def _fold(
-        self, ref: SessionRef, closing: Closing | None, *, from_scratch: bool, listing: _SourceListing | None
-    ) -> Manifest:
-        if not from_scratch and (manifest := await self._wait_for_other_server(ref, closing)):
+        self, ref: SessionRef, closing: Closing | None, slot: SlotRequest, *, from_scratch: bool,
+        listing: _SourceListing | None,
+    ) -> Manifest:  # fmt: skip
+        lease = self._layout.lease_key(ref)
+        while True:
+            if not from_scratch and (manifest := await self._wait_for_other_server(ref, closing)):
+                return manifest
+            listing = listing or await self._list(ref)
+            async with self._slots.acquire(listing.size, slot), self._leases.hold(lease) as is_held:
+                if not is_held and not from_scratch:
+                    continue  # another server was faster
+                if time.monotonic() - listing.listed_at > _MAX_LISTING_AGE_S:  # it waited for a slot, or for a server
+                    listing = await self._list(ref)
+                manifest = None if from_scratch else await self._covering(ref, closing, listing)
+                if manifest is None:
+                    manifest = await self._fold_now(ref, closing, listing, from_scratch=from_scratch)
+            self.products.build_later(ref, manifest)
             return manifest
-        listing = listing or await self._list(ref)
-        async with self._slots.acquire(listing.size), self._leases.hold(self._layout.lease_key(ref)):
-            if time.monotonic() - listing.listed_at > _MAX_LISTING_AGE_S:  # it waited for a slot, or for another server
-                listing = await self._list(ref)
-            log.info("indexing started", extra={"session": ref.path})
-            self._on_report(ref, FoldReport(detail="starting"))
-            if running := self._running.get(ref.identity):
-                running.started = running.logged = time.monotonic()
-            manifest = await self._run(ref, closing, listing, from_scratch=from_scratch)
-            facts = {"session": ref.path, "events": manifest.events, "seconds": manifest.seconds}
-            log.info("indexing finished", extra=facts)
-        self.products.build_later(ref, manifest)
+
+    async def _covering(self, ref: SessionRef, closing: Closing | None, listing: _SourceListing) -> Manifest | None:
+        """Return the latest manifest if it covers these sources: another server may have folded them meanwhile."""
+        manifest = await self.existing(ref, closing)
+        return manifest if manifest and manifest.covered == sources_digest(listing.sources) else None
+
+    async def _fold_now(
+        self, ref: SessionRef, closing: Closing | None, listing: _SourceListing, *, from_scratch: bool
+    ) -> Manifest:
+        log.info("indexing started", extra={"session": ref.path})
+        self._on_report(ref, FoldReport(detail="starting"))
+        if running := self._running.get(ref.identity):
+            running.started = running.logged = time.monotonic()
+        manifest = await self._run(ref, closing, listing, from_scratch=from_scratch)
+        facts = {
+            "session": ref.path, "generation": manifest.generation, "events": manifest.events,
+            "seconds": manifest.seconds,
+        }  # fmt: skip
+        log.info("indexing finished", extra=facts)
         return manifest
 
     async def _run(

@@ -1,7 +1,7 @@
 """Leases tell other servers on the same store that the tables or a product of a session are being built.
 
 A lease is a hint, never a lock: it counts only while it is fresh, and two concurrent folds of one session are harmless,
-because a manifest is published by conditional create.
+because a manifest is published by conditional create. So is a lease, so that of several servers one does the work.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 
-from rayhistory.errors import ObjectNotFound, StoreError
+from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
@@ -33,25 +33,43 @@ class Leases:
         return abs(time.time() - info.modified) < LEASE_EXPIRES_AFTER_S
 
     @contextlib.asynccontextmanager
-    async def hold(self, key: str) -> AsyncIterator[None]:
-        """Write a lease, renew it while the block runs, then delete it."""
+    async def hold(self, key: str) -> AsyncIterator[bool]:
+        """Take the lease, renew it while the block runs, then delete it. Yield False if another process has it."""
         token = secrets.token_bytes(16)
         done = asyncio.Event()
-        renewal = asyncio.create_task(self._renew(key, token, done))
+        renewal: asyncio.Task[None] | None = None
         try:
-            yield
+            taken = await self._take(key, token)
+            if taken:
+                renewal = asyncio.create_task(self._renew(key, token, done))
+            yield taken
         finally:
             done.set()
-            await asyncio.wait([renewal])  # a write that is still under way would recreate the lease
+            if renewal:
+                await asyncio.wait([renewal])  # a write that is still under way would recreate the lease
             with contextlib.suppress(StoreError):
                 if await self._store.get_range(key, 0, len(token) + 1) == token:
                     await self._store.delete(key)
 
+    async def _take(self, key: str, token: bytes) -> bool:
+        """Create the lease, or replace an expired one. A store that fails gives no hint: then do the work."""
+        try:
+            await self._store.create(key, token)
+        except ObjectExists:
+            if await self.is_held(key):
+                return False
+            await self._store.put(key, token)
+            return await self._store.get_range(key, 0, len(token) + 1) == token
+        except StoreError as error:
+            log.warning("lease not written, other servers may do the same work", extra={"reason": str(error)})
+        return True
+
     async def _renew(self, key: str, token: bytes, done: asyncio.Event) -> None:
         while not done.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _RENEW_INTERVAL_S)
+                return
             try:
                 await self._store.put(key, token)
             except StoreError as error:
-                log.warning("lease not written, other servers may do the same work", extra={"reason": str(error)})
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), _RENEW_INTERVAL_S)
+                log.warning("lease not renewed, other servers may do the same work", extra={"reason": str(error)})

@@ -53,7 +53,8 @@ class Overlay:
             await self._store.create(key, data)
         except StoreDenied:
             await self._local.create(key, data)
-            await asyncio.to_thread(self._make_room, (self._directory / key).parent)
+            if not key.endswith(f"/{LEASE}"):
+                await asyncio.to_thread(self._make_room, (self._directory / key).parent)
 
     async def get(self, key: str) -> bytes:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rayhistory.errors import StoreUnavailable
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.index.service.leases import LEASE_EXPIRES_AFTER_S, Leases
 from rayhistory.sessions import Layout
@@ -91,7 +92,10 @@ class SlowStore(LocalStore):
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_lease_write_in_flight_at_the_end_is_deleted(tmp_path: Path, *, cancelled: bool) -> None:
+def test_lease_write_in_flight_at_the_end_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
+    monkeypatch.setattr("rayhistory.index.service.leases._RENEW_INTERVAL_S", 0.01)
     store = SlowStore(tmp_path)
     leases = Leases(store)
 
@@ -113,3 +117,69 @@ def test_lease_write_in_flight_at_the_end_is_deleted(tmp_path: Path, *, cancelle
         assert not await leases.is_held(LEASE)
 
     asyncio.run(work())
+
+
+def test_one_of_many_takes_a_lease(tmp_path: Path) -> None:
+    leases = Leases(LocalStore(tmp_path))
+    taken = []
+
+    async def take() -> None:
+        async with leases.hold(LEASE) as is_held:
+            taken.append(is_held)
+            await asyncio.sleep(0.2)
+
+    async def work() -> None:
+        await asyncio.gather(*(take() for _ in range(10)))
+        assert not await leases.is_held(LEASE)
+
+    asyncio.run(work())
+    assert sorted(taken) == [False] * 9 + [True]
+
+
+def test_expired_lease_is_taken_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        leases = Leases(LocalStore(tmp_path))
+        await LocalStore(tmp_path).put(LEASE, b"written by a killed server")
+        old = time.time() - LEASE_EXPIRES_AFTER_S - 1
+        os.utime(tmp_path / LEASE, (old, old))
+        async with leases.hold(LEASE) as is_held:
+            assert is_held
+            async with leases.hold(LEASE) as is_held_again:
+                assert not is_held_again
+            assert await leases.is_held(LEASE)
+
+    asyncio.run(work())
+
+
+def test_store_that_refuses_leases_does_not_keep_sessions_from_being_folded(tmp_path: Path) -> None:
+    class Refusing(LocalStore):
+        async def create(self, key: str, data: bytes) -> None:
+            raise StoreUnavailable("no writes today")
+
+    async def work() -> None:
+        async with Leases(Refusing(tmp_path)).hold(LEASE) as is_held:
+            assert is_held
+
+    asyncio.run(work())
+
+
+def test_server_leaves_sessions_to_another_that_folds_them(tmp_path: Path) -> None:
+    async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
+        async with leases.hold(LEASE):
+            assert await first.extend(REF, CLOSING) is None
+        manifest = await first.extend(REF, CLOSING)
+        assert manifest is not None
+        assert await second.extend(REF, CLOSING) == manifest
+
+    run(tmp_path, use)
+
+
+def test_fold_that_another_server_has_done_meanwhile_is_not_repeated(tmp_path: Path) -> None:
+    """Both servers found the same new objects; one waited for a slot while the other folded them."""
+
+    async def use(first: IndexBuilder, second: IndexBuilder, leases: Leases) -> None:
+        listing = await second._list(REF)
+        manifest = await first.extend(REF, CLOSING)
+        assert await second._start(REF, CLOSING, listing=listing).task == manifest
+
+    run(tmp_path, use)
