@@ -10,6 +10,7 @@ import msgspec
 from rayhistory.errors import ObjectNotFound, UsageError
 from rayhistory.lru import LruCache
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
+from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
@@ -17,6 +18,9 @@ _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
 _CACHE_BYTES = 32 << 20
+_LISTING_TTL_S = 5.0
+_CACHED_LISTINGS = 64
+_NEWEST_OBJECTS = 4
 _END_OF_TIME_MS = 2**62
 
 
@@ -36,11 +40,19 @@ class _MetricsObject(msgspec.Struct, frozen=True):
     modified: float
 
 
+class MetricsGap(msgspec.Struct, frozen=True):
+    """Samples of a node that could not be read, between two times in ms."""
+
+    node: str
+    from_ms: int
+    to_ms: int
+
+
 class StoredMetrics(msgspec.Struct):
-    """Samples by node, and the number of objects that could not be read."""
+    """Samples by node, and the objects that could not be read."""
 
     samples: list[tuple[str, Samples]]
-    damaged: int
+    gaps: list[MetricsGap]
 
     def names(self) -> dict[str, Any]:
         """List every metric name with its type and its number of nodes."""
@@ -76,9 +88,13 @@ class StoredMetrics(msgspec.Struct):
         ]
         return {"name": name, "type": kind, "series": matching, **self._completeness()}
 
+    @property
+    def series_dropped(self) -> int:
+        """The highest number of series that a node could not store."""
+        return max((samples.dropped for _, samples in self.samples), default=0)
+
     def _completeness(self) -> dict[str, int]:
-        dropped = max((samples.dropped for _, samples in self.samples), default=0)
-        return {"series_dropped": dropped, "files_damaged": self.damaged}
+        return {"series_dropped": self.series_dropped, "files_damaged": len(self.gaps)}
 
 
 class MetricsReader:
@@ -86,18 +102,47 @@ class MetricsReader:
         self._store = store
         self._layout = layout
         self._cache: LruCache[_MetricsObject, Samples] = LruCache(cache_bytes, cost=_memory_bytes)
+        self._listings: LruCache[tuple[str, str, str], list[_MetricsObject]] = LruCache(
+            _CACHED_LISTINGS, ttl=_LISTING_TTL_S
+        )
 
     async def read(self, ref: SessionRef, query: MetricQuery) -> StoredMetrics:
-        objects = [each async for each in self._list(ref) if query.node in (None, each.node)]
-        chosen = [each for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
+        objects = [each for each in await self._objects(ref) if query.node in (None, each.node)]
+        between = [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
+        chosen = [each for each, _ in between]
         if sum(each.size for each in chosen) > _MAX_QUERY_BYTES:
             raise UsageError(
                 f"metrics of {len(chosen)} files exceed {_MAX_QUERY_BYTES} bytes: narrow it with node, from or to"
             )
-        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
-        results = await asyncio.gather(*(self._read(each, slots) for each in chosen))
+        results = await self._read_all(chosen)
         samples = [(each.node, result) for each, result in zip(chosen, results, strict=True) if result]
-        return StoredMetrics(samples, len(chosen) - len(samples))
+        gaps = [
+            MetricsGap(each.node, each.first_ms, min(end, query.end))
+            for (each, end), result in zip(between, results, strict=True)
+            if not result
+        ]
+        return StoredMetrics(samples, gaps)
+
+    async def times(self, ref: SessionRef) -> SessionTimes | None:
+        """Return the times of the first and last samples; None if there are none."""
+        objects = await self._objects(ref)
+        newest = sorted(objects, key=lambda each: (each.modified, each.first_ms))[-_NEWEST_OBJECTS:]
+        last = [samples.times[-1] for samples in await self._read_all(newest) if samples and samples.times]
+        if not last:
+            return None
+        return SessionTimes(min(each.first_ms for each in objects), max(last))
+
+    async def _read_all(self, chosen: list[_MetricsObject]) -> list[Samples | None]:
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        return await asyncio.gather(*(self._read(each, slots) for each in chosen))
+
+    async def _objects(self, ref: SessionRef) -> list[_MetricsObject]:
+        """List the objects. A page asks for dozens of panels at once, so a listing is used for some seconds."""
+        found = self._listings.get(ref.identity)
+        if found is None:
+            found = [each async for each in self._list(ref)]
+            self._listings.put(ref.identity, found)
+        return found
 
     async def _list(self, ref: SessionRef) -> AsyncIterator[_MetricsObject]:
         async for info in self._store.list_all(self._layout.metrics_prefix(ref)):

@@ -3,6 +3,8 @@
 from starlette.routing import BaseRoute
 
 from rayhistory.server.history_api import (
+    chart_markers,
+    charts,
     dashboard_versions,
     log_search,
     metric_points,
@@ -33,6 +35,8 @@ SESSION_ROUTES: list[BaseRoute] = [
     *log_files.ROUTES,
     *metric_points.ROUTES,
     *cluster.ROUTES,
+    *chart_markers.ROUTES,
+    *charts.ROUTES,
     *dashboard_versions.ROUTES,
     *grafana.ROUTES,
     *log_search.ROUTES,

@@ -13,7 +13,9 @@ from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
+from rayhistory.metrics.dashboard_library import DashboardLibrary, DashboardSet
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics
+from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.names import parse_dns_name
 from rayhistory.packs.pack_reader import PackCache
 from rayhistory.server.view import SessionView
@@ -120,6 +122,7 @@ class SessionResolver:
         self._search_cache = PackCache()  # a search reads everything, and must not evict what pages need
         self._search_logs: LruCache[tuple[str, str, str], CombinedLogs] = LruCache(_MAX_CACHED_LOG_SOURCES)
         self._metrics = MetricsReader(store, layout)
+        self._dashboards = DashboardLibrary(store, layout)
 
     async def entry(self, selection: Selection) -> CatalogEntry:
         if selection.owner_kind:
@@ -151,6 +154,17 @@ class SessionResolver:
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
         """Return the logs of a session for a search, with caches of their own."""
         return self._cached_logs(ref, self._search_logs, self._search_cache)
+
+    async def metrics_times(self, selection: Selection) -> SessionTimes | None:
+        """Return the times of the first and last samples, the last one up to the chosen point in time."""
+        times = await self._metrics.times((await self.entry(selection)).ref)
+        if times is None or selection.as_of_ms is None:
+            return times
+        return SessionTimes(times.first_ms, min(max(selection.as_of_ms, times.first_ms), times.last_ms))
+
+    async def dashboards(self, selection: Selection) -> DashboardSet:
+        """Read the definitions of a session's charts."""
+        return await self._dashboards.read((await self.entry(selection)).ref)
 
     def _logs_of(self, ref: SessionRef) -> CombinedLogs:
         return self._cached_logs(ref, self._logs, self._pack_cache)

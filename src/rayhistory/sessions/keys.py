@@ -18,6 +18,7 @@ KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own t
                                                                          appended bytes of log files, see `packs`
     ray-history/metrics/<ns>/<cluster>/<session>/<node>/<ms>.msgpack.zst
                                                                          metric samples of one node, see `metrics`
+    ray-history/metrics/<ns>/<cluster>/<session>/dashboards.json.zst     Grafana dashboards that the head wrote
     ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, claim (the lease),
                                                                          <n>-<build>/<table>.<part>.parquet
     ray-history/index/<ns>/<cluster>/<session>/products/<product>/       the same for what is derived from the tables
@@ -281,6 +282,9 @@ class Layout:
 
     def metrics_key(self, ref: SessionRef, node: str, first_ms: int) -> str:
         return f"{self.metrics_prefix(ref)}/{node}/{first_ms:013d}.msgpack.zst"
+
+    def grafana_dashboards_key(self, ref: SessionRef) -> str:
+        return f"{self.metrics_prefix(ref)}/dashboards.json.zst"
 
     def parse_metrics_key(self, ref: SessionRef, key: str) -> tuple[str, int] | None:
         """Return the node and the time of its first sample in ms."""

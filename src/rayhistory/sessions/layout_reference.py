@@ -113,6 +113,8 @@ SECTIONS: dict[str, list[Row]] = {
             COLLECTOR, f"server, {_FOLD}"),
         Row("metrics_key", lambda layout: layout.metrics_key(_REF, "<node>", 1_794_770_300_123),
             "metric samples of one node", COLLECTOR, SERVER),
+        Row("grafana_dashboards_key", lambda layout: layout.grafana_dashboards_key(_REF),
+            "Grafana dashboards that the head wrote", HEAD, SERVER),
         Row("manifest_key", lambda layout: layout.manifest_key(_REF, 4242),
             "manifest of generation `<n>` of the index", _FOLD, f"{SERVER}, retention"),
         Row("index_file_key", lambda layout: layout.index_file_key(_REF, "4242-<build>", "<table>", 4242),

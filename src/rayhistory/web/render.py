@@ -96,6 +96,13 @@ def render_gaps(session: SessionRow, gaps: Sequence[GapGroup], *, complete: bool
     return _render("gaps.html", session=session, gaps=gaps, complete=complete, version=version)
 
 
+def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bool, version: str) -> str:
+    """Render the page of a Grafana dashboard, or with `solo` of one of its panels. Its script loads the data."""
+    return _render(
+        "charts.html", cluster=cluster, uid=uid, title=title, solo=solo, running=running, version=version
+    )  # fmt: skip
+
+
 def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:
     """Render an error. Text between backticks in `message` and `hint` is shown as code."""
     return _render(

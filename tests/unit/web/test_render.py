@@ -18,6 +18,7 @@ from rayhistory.web import (
     SessionFilters,
     SessionRow,
     SessionRowCounts,
+    render_charts,
     render_frame,
     render_gaps,
     render_home,
@@ -161,6 +162,9 @@ def hostile_pages() -> dict[str, str]:
         "empty": home_html(store=HOSTILE),
         "no match": home_html(filters=filters),
         "past the end": home_html(filters=filters, total=70),
+        "charts": render_charts(
+            cluster=HOSTILE, uid="rayDefaultDashboard", title=HOSTILE, solo=False, running=False, version=HOSTILE
+        ),
         "message": render_message(status=404, title=HOSTILE, message=HOSTILE, hint=f"`{HOSTILE}`", version=HOSTILE),
         "progress": render_progress(
             session=hostile, title=HOSTILE, detail=HOSTILE, percent=None, refresh_seconds=2, version=HOSTILE
@@ -174,7 +178,8 @@ def any_page(request: pytest.FixtureRequest) -> Page:
 
 
 def test_markup_in_names_is_escaped(any_page: Page) -> None:
-    assert {script["src"] for script in any_page.all("script")} <= {"/assets/history.js", "/assets/frame.js"}
+    names = ("history", "frame", "uplot-1.6.32.min", "chart_format", "chart_panels", "charts")
+    assert {script["src"] for script in any_page.all("script")} <= {f"/assets/{name}.js" for name in names}
     assert any_page.all("img") == []
     assert HOSTILE in any_page.text
 

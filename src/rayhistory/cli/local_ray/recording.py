@@ -25,6 +25,8 @@ _MIN_SETTLE_S, _MAX_SETTLE_S = 2.5, 15.0
 _LAST_RESPONSES_TIMEOUT_S = 6.0
 _COLLECTOR_EXIT_TIMEOUT_S = 60
 _INTERRUPTED = 130
+_METRICS_INTERVAL = "2s"
+"""Recorded jobs are often short."""
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ def print_status(text: str) -> None:
 async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     settings = options.settings
     environment = {
+        "RAYHISTORY_METRICS_INTERVAL": _METRICS_INTERVAL,
         **os.environ,
         "RAYHISTORY_STORE": settings.store,
         "STORAGE_BACKEND": settings.storage_backend,

@@ -24,6 +24,8 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _SCRAPE_TIMEOUT_S = 10.0
+_EARLY_S, _EARLY_INTERVAL_S = 180.0, 5.0
+"""The first minutes are sampled more often, so that short sessions have charts."""
 _UPLOAD_INTERVAL_S = 60.0
 _MAX_FIRST_UPLOAD_DELAY_S = 20.0
 _MAX_WINDOW_MS = 3_600_000
@@ -33,6 +35,11 @@ _MAX_FINAL_RETRY_DELAY_S = 2.0
 
 # The same for all series of the session: in the object's key, or of no use.
 _CONSTANT_LABELS = {"SessionName", "Version", "otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
+
+
+def sample_interval(age_s: float, interval_s: float) -> float:
+    """Return the seconds until the next sample of a session of this age."""
+    return min(interval_s, _EARLY_INTERVAL_S) if age_s < _EARLY_S else interval_s
 
 
 class SampleWindow:
@@ -174,10 +181,12 @@ class MetricsSampler:
         self._telemetry.metrics_scrapes.inc()
 
     async def _sample_periodically(self) -> None:
+        begin = time.monotonic()
         while True:
             started = time.monotonic()
             await self.sample()
-            await asyncio.sleep(max(0.1, started + self._interval - time.monotonic()))
+            interval = sample_interval(started - begin, self._interval)
+            await asyncio.sleep(max(0.1, started + interval - time.monotonic()))
 
     async def _upload_periodically(self) -> None:
         """Upload soon for the first time, with jitter so that nodes do not upload in step."""

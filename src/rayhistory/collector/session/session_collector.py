@@ -12,6 +12,7 @@ from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.shipper import Shipper, make_shipper
+from rayhistory.collector.metrics.dashboard_files import DashboardFiles
 from rayhistory.collector.metrics.sampler import MetricsSampler
 from rayhistory.collector.session.export_file_reader import ExportFileReader
 from rayhistory.collector.session.node_id import NodeIdFinder, find_node_id
@@ -137,6 +138,10 @@ class SessionCollector:
             if context.settings.metrics_interval:
                 self._sampler = self._make_sampler(directory.path)
                 self._tasks.append(self._start_task("metrics", self._sampler.run))
+                if context.settings.role == "Head":
+                    key = context.layout.grafana_dashboards_key(self.ref)
+                    dashboards = DashboardFiles(directory.path, context.store, key, context.telemetry)
+                    self._tasks.append(self._start_task("dashboards", dashboards.run))
 
     def _make_sampler(self, directory: Path) -> MetricsSampler:
         context = self._context

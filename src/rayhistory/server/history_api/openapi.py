@@ -11,6 +11,7 @@ from starlette.routing import Route
 from rayhistory import __version__
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
+from rayhistory.metrics.chart_data import ChartData
 from rayhistory.search.search_query import DEFAULT_LIMIT as SEARCH_DEFAULT_LIMIT
 from rayhistory.search.search_query import MAX_CONTEXT, STREAMS
 from rayhistory.search.search_query import MAX_LIMIT as SEARCH_LIMIT
@@ -26,6 +27,7 @@ from rayhistory.server.history_api.api_types import (
     TableRows,
     TaskOutputPlace,
 )
+from rayhistory.server.history_api.chart_types import ChartDashboard, ChartMarkers, DashboardTitles
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.frontend import DashboardChoice
@@ -43,6 +45,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     responses: tuple[type, ...]
     """More than one if the parameters decide; none if the body is defined by another standard."""
     parameters: tuple[dict[str, Any], ...] = ()
+    operation: str = ""
+    """The `operationId`, if it is not the first part of the path."""
 
 
 def _query(name: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -95,6 +99,26 @@ SEARCH_PARAMETERS = (
     _query("context", "lines before and after each hit", type="integer", minimum=0, maximum=MAX_CONTEXT, default=0),
     _query("limit", "hits per page", type="integer", minimum=1, maximum=SEARCH_LIMIT, default=SEARCH_DEFAULT_LIMIT),
     _query("cursor", "`next` of the previous page; all other parameters must be the same"),
+)
+_UID = {
+    "name": "uid",
+    "in": "path",
+    "required": True,
+    "description": "uid of the dashboard",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+}
+_PANEL = {
+    "name": "panel",
+    "in": "path",
+    "required": True,
+    "description": "id of the panel",
+    "schema": {"type": "integer", "minimum": 0},
+}
+_CHART_PARAMETERS = (
+    _query("from", "start: milliseconds since 1970, or relative to the session's last sample", default="now-30m"),
+    _query("to", "end, likewise", default="now"),
+    _query("points", "at most this many steps", type="integer", minimum=10, maximum=2000, default=300),
+    _query("var-NAME", "value of the dashboard's variable NAME; may be repeated"),
 )
 
 SERVER_ENDPOINTS = {
@@ -156,6 +180,22 @@ SESSION_ENDPOINTS = {
         ),
     ),
     f"{HISTORY_API}search": Endpoint("Search in all log files of the session.", (LogHits,), SEARCH_PARAMETERS),
+    f"{HISTORY_API}charts": Endpoint("Grafana dashboards of the session.", (DashboardTitles,)),
+    f"{HISTORY_API}charts/{{uid}}": Endpoint(
+        "Rows, panels and variables of a dashboard.",
+        (ChartDashboard,),
+        (_UID, *_CHART_PARAMETERS),
+        "chart_dashboard",
+    ),
+    f"{HISTORY_API}charts/{{uid}}/panels/{{panel}}": Endpoint(
+        "Series of one panel, evaluated over the stored samples.",
+        (ChartData,),
+        (_UID, _PANEL, *_CHART_PARAMETERS),
+        "chart_panel",
+    ),
+    f"{HISTORY_API}chart_markers": Endpoint(
+        "Failures, deaths of nodes, starts and ends of jobs, as markers on charts.", (ChartMarkers,)
+    ),
     f"{HISTORY_API}dashboards": Endpoint(
         "Installed versions of Ray's dashboard, and the one that is shown.",
         (DashboardChoice,),
@@ -231,7 +271,7 @@ def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
     error = {"$ref": _SCHEMA_REF.format(name=ErrorResponse.__name__)}
     return {
         "summary": endpoint.summary,
-        "operationId": path.removeprefix(HISTORY_API).partition("/")[0].partition(".")[0],
+        "operationId": endpoint.operation or path.removeprefix(HISTORY_API).partition("/")[0].partition(".")[0],
         "parameters": list(endpoint.parameters),
         "responses": {
             "200": {"description": "success", "content": _json(schema)},

@@ -17,8 +17,7 @@ from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.metrics_reader import MetricQuery
-from rayhistory.metrics.sample_blocks import SampleBlocks
-from rayhistory.promql.engine import QueryResult, evaluate, grid, required_samples
+from rayhistory.promql.engine import QueryResult, grid
 from rayhistory.promql.matchers import LabelFilter, matchers_of
 from rayhistory.promql.query_errors import PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
@@ -27,6 +26,7 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
+from rayhistory.server.session_metrics import evaluate_query, now_ms, read_blocks
 from rayhistory.utc import parse_utc_ms
 
 _MAX_FORM_BYTES = 1 << 18
@@ -42,7 +42,7 @@ Handler = Callable[[Request, Parameters], Awaitable[Response]]
 async def query(request: Request, parameters: Parameters) -> Response:
     """Evaluate an instant query."""
     text = _required(parameters, "query")
-    at = _time(parameters, "time", await _now_ms(request))
+    at = _time(parameters, "time", await now_ms(request))
     result = await _evaluate(request, text, grid(at, at, 1))
     return _success(_instant_data(result), result)
 
@@ -89,30 +89,7 @@ async def build_info(request: Request, parameters: Parameters) -> Response:
 
 
 async def _evaluate(request: Request, text: str, times: Times) -> QueryResult:
-    needed = required_samples(text, int(times[0]), int(times[-1]))
-    start = min((each.start_ms for each in needed), default=0)
-    end = max((each.end_ms for each in needed), default=-1)
-    source = await _blocks(request, MetricQuery(None, max(0, start), end))
-    return await asyncio.to_thread(evaluate, text, times, source)
-
-
-async def _blocks(request: Request, chosen: MetricQuery) -> SampleBlocks:
-    """Read samples. None is later than the chosen point in time."""
-    as_of_ms = selection_of(request).as_of_ms
-    if as_of_ms is not None:
-        chosen = MetricQuery(chosen.node, chosen.start, min(chosen.end, as_of_ms))
-    ref = (await resolver_of(request).entry(selection_of(request))).ref
-    stored = await resolver_of(request).metrics(selection_of(request), chosen)
-    return await asyncio.to_thread(SampleBlocks, ref, stored.samples, chosen.end)
-
-
-async def _now_ms(request: Request) -> int:
-    """Return the session's present: the chosen point in time, or its last sample."""
-    as_of_ms = selection_of(request).as_of_ms
-    if as_of_ms is not None:
-        return as_of_ms
-    stored = await resolver_of(request).metrics(selection_of(request), MetricQuery())
-    return max((samples.times[-1] for _, samples in stored.samples if samples.times), default=0)
+    return (await evaluate_query(request, text, times))[0]
 
 
 async def _everything(request: Request) -> MetricQuery:
@@ -131,7 +108,7 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
         _time(parameters, "start", everything.start),
         min(_time(parameters, "end", everything.end), everything.end),
     )
-    blocks = await _blocks(request, chosen)
+    blocks, _ = await read_blocks(request, chosen)
     return await asyncio.to_thread(
         lambda: {each for each in blocks.labels() if not filters or any(matches(each) for matches in filters)}
     )

@@ -1,4 +1,4 @@
-"""Links from Ray's dashboard to a Grafana, with the time range of the session."""
+"""Grafana as Ray's frontend expects it: our own charts of stored metrics, or a configured Grafana (`--grafana-url`)."""
 
 import re
 from html import escape
@@ -8,19 +8,21 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
+from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError
 from rayhistory.server.http.error_responses import ray_error_response
 from rayhistory.server.http.ray_proxy import is_ray_proxy_request
 from rayhistory.server.http.responses import rest_response, text_response
-from rayhistory.server.http.view_routes import plain_route, selection_of, view_of, view_route
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
+from rayhistory.server.pages.message_page import error_page, page_response
 from rayhistory.server.untrusted_json import nested_dict
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING
 
-# A relative URL: pages open Grafana below the path of the session, where the time range is added.
+# A relative URL: pages open Grafana below the path of the session.
 _GRAFANA_HOST = "grafana"
-_GRAFANA_PAGE = re.compile(r"(d|d-solo)/[\w-]{1,64}(/[\w-]*)?", re.ASCII)
-_GRAFANA_DEFAULTS = {
+_GRAFANA_PAGE = re.compile(r"(?P<kind>d|d-solo)/(?P<uid>[\w-]{1,64})(/[\w-]*)?", re.ASCII)
+_DEFAULTS = {
     "grafanaOrgId": "1",
     "dashboardUids": {
         "default": "rayDefaultDashboard",
@@ -34,33 +36,57 @@ _GRAFANA_DEFAULTS = {
 
 
 async def grafana_health(request: Request) -> Response:
-    """Return the Grafana settings that the cluster's dashboard reported, with defaults for the rest."""
-    if not request.app.state.grafana_url:
-        return rest_response("Grafana is not configured (--grafana-url).", {"grafanaHost": "DISABLED"})
+    """Return the settings of the session's charts: of the configured Grafana, else of our own pages."""
     try:
-        view = await view_of(request)
-        stored = await view.dashboard_response("/api/grafana_health")
+        if request.app.state.grafana_url:
+            view = await view_of(request)
+            reported = nested_dict(await view.dashboard_response("/api/grafana_health"), "data")
+            session = view.ref.session
+            health = _DEFAULTS | {name: value for name, value in reported.items() if name in _DEFAULTS}
+        else:
+            session = (await resolver_of(request).entry(selection_of(request))).ref.session
+            dashboards = await resolver_of(request).dashboards(selection_of(request))
+            health = _DEFAULTS | {"dashboardUids": dashboards.uids()}
     except RayHistoryError as error:
         return ray_error_response(error)
-    reported = nested_dict(stored, "data")
-    health = _GRAFANA_DEFAULTS | {name: value for name, value in reported.items() if name in _GRAFANA_DEFAULTS}
-    return rest_response("Grafana running", {"grafanaHost": _GRAFANA_HOST, "sessionName": view.ref.session, **health})
+    return rest_response("Grafana running", {"grafanaHost": _GRAFANA_HOST, "sessionName": session, **health})
 
 
 async def prometheus_health(request: Request) -> Response:
-    if request.app.state.grafana_url:
-        return rest_response("prometheus running", {})
-    return rest_response("Prometheus is not configured (--grafana-url).", {}, result=False)
+    """Report that queries work: those of the configured Grafana, or those over stored samples."""
+    return rest_response("prometheus running", {})
 
 
-async def to_grafana(request: Request, view: SessionView) -> Response:
+async def dashboard_page(request: Request) -> Response:
+    """Serve a page of Grafana: from the configured one, else our own."""
+    page = request.path_params["page"].rstrip("/")
+    found = _GRAFANA_PAGE.fullmatch(page)
+    if found is None:
+        return text_response("404: Not Found", 404)
+    try:
+        if request.app.state.grafana_url:
+            return to_grafana(request, page, await view_of(request))
+        entry = await resolver_of(request).entry(selection_of(request))
+        dashboard = (await resolver_of(request).dashboards(selection_of(request))).get(found["uid"])
+    except RayHistoryError as error:
+        return error_page(error)
+    is_running = resolver_of(request).catalog.state(entry) == RUNNING and selection_of(request).as_of_ms is None
+    text = web.render_charts(
+        cluster=entry.ref.cluster,
+        uid=dashboard.uid,
+        title=dashboard.title,
+        solo=found["kind"] == "d-solo",
+        running=is_running,
+        version=__version__,
+    )
+    return page_response(text)
+
+
+def to_grafana(request: Request, page: str, view: SessionView) -> Response:
     """Redirect to the same page of Grafana with the time range of the session.
 
     Frontends request the last minutes before now.
     """
-    page = request.path_params["page"].rstrip("/")
-    if not request.app.state.grafana_url or not _GRAFANA_PAGE.fullmatch(page):
-        return text_response("404: Not Found", 404)
     params = dict(request.query_params)
     first, last = view.index.manifest.first_ns, selection_of(request).as_of_ms or view.last_ms
     if first and not params.get("from", "").isdecimal():
@@ -78,7 +104,7 @@ async def to_grafana(request: Request, view: SessionView) -> Response:
 
 
 ROUTES: list[BaseRoute] = [
-    view_route("/grafana/{page:path}", to_grafana, cache=False),
+    plain_route("/grafana/{page:path}", dashboard_page),
     plain_route("/api/grafana_health", grafana_health),
     plain_route("/api/prometheus_health", prometheus_health),
 ]

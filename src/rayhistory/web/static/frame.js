@@ -255,6 +255,11 @@
     element("next-failure").addEventListener("click", () => goToFailure(1));
     element("latest").addEventListener("click", () => goTo(null));
 
+    // A click on a marker of a chart moves the slider there.
+    addEventListener("message", ({ origin, data }) => {
+      if (origin === location.origin && data?.type === "rayhistory-go-to" && Number.isFinite(data.at_ms)) goTo(data.at_ms);
+    });
+
     // Hide and show the bar, switch the dashboard version
 
     const setCollapsed = (collapsed) => {

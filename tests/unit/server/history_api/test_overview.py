@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.server.history_api import overview
+from rayhistory.server.history_api import failure_overview
 from support.recorded_sample import REF, live_rows, serving
 
 AS_OF_MS = 1_794_770_340_000
@@ -44,7 +44,7 @@ def test_overview_has_a_marker_for_each_failure(client: TestClient) -> None:
 
 def test_many_failures_share_few_markers(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = get_json(client)["failures"]
-    monkeypatch.setattr(overview, "MAX_MARKERS", 3)
+    monkeypatch.setattr(failure_overview, "MAX_MARKERS", 3)
     few = get_json(client, "api/history/overview?other=1")["failures"]
     assert len(everything) > 3 >= len(few)
     assert totals(few) == totals(everything)
@@ -77,7 +77,7 @@ def test_overview_as_of_a_time_ends_there(client: TestClient) -> None:
     ],
 )
 def test_intended_actor_death_is_no_failure(cause: dict[str, Any], expected: bool) -> None:
-    assert overview.is_unintended_death(cause) is expected
+    assert failure_overview.is_unintended_death(cause) is expected
 
 
 def test_unchanged_overview_gets_304(client: TestClient) -> None:

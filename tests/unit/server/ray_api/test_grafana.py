@@ -37,10 +37,27 @@ def grafana_client(sample: Settings) -> Iterator[TestClient]:
         yield client
 
 
-def test_grafana_pages_are_hidden_without_a_grafana(client: TestClient) -> None:
-    assert client.get(f"{REF.url}api/grafana_health").json()["data"] == {"grafanaHost": "DISABLED"}
-    assert client.get(f"{REF.url}api/prometheus_health").json()["result"] is False
-    assert client.get(f"{REF.url}grafana/d/rayDefaultDashboard/").status_code == 404
+def test_own_charts_take_the_place_of_grafana(client: TestClient) -> None:
+    data = client.get(f"{REF.url}api/grafana_health").json()["data"]
+    assert (data["grafanaHost"], data["sessionName"]) == ("grafana", REF.session)
+    assert data["dashboardUids"]["serveDeployment"] == "rayServeDeploymentDashboard"
+    assert client.get(f"{REF.url}api/prometheus_health").json()["result"] is True
+
+
+@pytest.mark.parametrize(
+    "page", ["d/rayDefaultDashboard/", "d/rayDataDashboard/data?kiosk=1", "d-solo/rayServeDashboard"]
+)
+def test_pages_of_charts_need_no_grafana(client: TestClient, page: str) -> None:
+    response = client.get(f"{REF.url}grafana/{page}")
+    assert response.status_code == 200
+    assert "script-src" not in response.headers["content-security-policy"]
+    assert "unsafe" not in response.headers["content-security-policy"]
+    assert f'data-solo="{"1" if page.startswith("d-solo") else ""}"' in response.text
+
+
+@pytest.mark.parametrize("page", ["d/unknown/", "d/", "admin/users", "d/uid/%2e%2e/admin"])
+def test_other_pages_of_grafana_do_not_exist(client: TestClient, page: str) -> None:
+    assert client.get(f"{REF.url}grafana/{page}").status_code == 404
 
 
 def test_grafana_is_linked_below_the_session(grafana_client: TestClient) -> None:

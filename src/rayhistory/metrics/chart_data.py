@@ -1,0 +1,157 @@
+"""The data of one panel: run its queries, name and style the series, and keep the response small."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import re2
+
+from rayhistory.metrics.dashboard_model import BARS, GAUGE, STAT, TABLE, Panel, SeriesStyle, Target
+from rayhistory.metrics.template_variables import VariableChoice, interpolate
+from rayhistory.metrics.time_ranges import TimeRange
+from rayhistory.promql.engine import grid
+from rayhistory.promql.query_errors import PromqlError
+from rayhistory.promql.values import Labels, Scalar, Times, Value, Vector, format_labels, metric_name, without_name
+
+MAX_SERIES = 300
+_MAX_NAME = 300
+_LEGEND_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
+_SINGLE_VALUE = (STAT, GAUGE, TABLE, BARS)
+
+
+class ChartSeries(msgspec.Struct):
+    name: str
+    labels: dict[str, str]
+    values: list[float | None]
+    """One per time; null where the series has no sample, or one that is no number."""
+    color: str = ""
+    dashed: bool = False
+    stack: bool = False
+    fill: float = 0.0
+    hidden: bool = False
+
+
+class ChartGap(msgspec.Struct):
+    from_ms: int
+    to_ms: int
+    reason: str
+
+
+class ChartData(msgspec.Struct):
+    times: list[int]
+    series: list[ChartSeries]
+    series_total: int
+    """More than are listed if the panel has too many."""
+    errors: list[str]
+    """Queries that failed, with their reasons."""
+    queries: list[str]
+    from_ms: int
+    to_ms: int
+    step_ms: int
+    gaps: list[ChartGap] = []
+    """Samples that could not be read."""
+    series_dropped: int = 0
+    """Series that a node did not store because it had too many."""
+
+
+class PanelQuery(msgspec.Struct):
+    """One query of a panel, with the times at which it is evaluated."""
+
+    target: Target
+    text: str
+    times: Times
+
+
+def panel_queries(panel: Panel, choices: Mapping[str, VariableChoice], times: TimeRange) -> list[PanelQuery]:
+    steps = grid(times.start_ms, times.end_ms, times.step_ms)
+    last = steps[-1:]
+    return [
+        PanelQuery(
+            target,
+            interpolate(target.expr, choices, times),
+            last if target.instant or panel.kind in _SINGLE_VALUE else steps,
+        )
+        for target in panel.targets
+    ]
+
+
+def panel_data(
+    panel: Panel, queries: list[PanelQuery], results: Sequence[Value | PromqlError], times: TimeRange
+) -> ChartData:
+    """Combine the results of a panel's queries. One that failed does not hide the others."""
+    steps = grid(times.start_ms, times.end_ms, times.step_ms)
+    kept_times = steps[-1:] if all(query.times.size == 1 for query in queries) else steps
+    series, errors = list[ChartSeries](), list[str]()
+    total = 0
+    for query, result in zip(queries, results, strict=True):
+        if isinstance(result, PromqlError):
+            errors.append(f"{result} (query: {query.text})")
+            continue
+        vector = result if isinstance(result, Vector) else _constant(result)
+        total += len(vector.labels)
+        series += _series(panel, query.target, vector, kept_times.size, MAX_SERIES - len(series))
+    if panel.hide_zero and panel.kind not in _SINGLE_VALUE:
+        series.sort(key=lambda each: not any(each.values))
+    return ChartData(
+        times=kept_times.tolist(),
+        series=series,
+        series_total=total,
+        errors=errors,
+        queries=[query.text for query in queries],
+        from_ms=times.start_ms,
+        to_ms=times.end_ms,
+        step_ms=times.step_ms,
+    )
+
+
+def _constant(value: object) -> Vector:
+    if isinstance(value, Scalar):
+        return Vector([()], value.values[None, :], np.ones((1, value.values.size), dtype=bool))
+    return Vector([], np.empty((0, 1)), np.empty((0, 1), dtype=bool))
+
+
+def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int) -> list[ChartSeries]:
+    found = []
+    for row in sorted(range(len(vector.labels)), key=lambda number: vector.labels[number])[: max(0, room)]:
+        values = [
+            value if is_present and math.isfinite(value) else None
+            for value, is_present in zip(vector.values[row].tolist(), vector.present[row].tolist(), strict=True)
+        ]
+        if len(values) < steps:
+            values = [None] * (steps - len(values)) + values
+        found.append(_styled(panel, series_name(target.legend, vector.labels[row]), vector.labels[row], values))
+    return found
+
+
+def series_name(legend: str, labels: Labels) -> str:
+    """Fill a legend's `{{label}}`; without a legend, return the series as Prometheus writes it."""
+    if not legend:
+        inside = without_name(labels)
+        return (metric_name(labels) + (format_labels(inside) if inside else "") or "Value")[:_MAX_NAME]
+    by_name = dict(labels)
+    return _LEGEND_LABEL.sub(lambda found: by_name.get(found[1], ""), legend)[:_MAX_NAME]
+
+
+def _styled(panel: Panel, name: str, labels: Labels, values: list[float | None]) -> ChartSeries:
+    series = ChartSeries(name, dict(labels), values, stack=panel.stack, fill=panel.fill)
+    for style in panel.styles:
+        if style_matches(style, name):
+            series.color = style.color or series.color
+            series.dashed = series.dashed if style.dashed is None else style.dashed
+            series.stack = series.stack if style.stack is None else style.stack
+            series.fill = series.fill if style.fill is None else style.fill
+            series.hidden = style.hidden or series.hidden
+    return series
+
+
+def style_matches(style: SeriesStyle, name: str) -> bool:
+    if len(style.name) < 3 or not (style.name.startswith("/") and style.name.endswith("/")):
+        return style.name == name
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.search(style.name[1:-1], name, options) is not None
+    except re2.error:
+        return False

@@ -1,0 +1,44 @@
+"""The Grafana dashboards of a session in one object, as its head wrote them.
+
+    ray-history/metrics/<ns>/<cluster>/<session>/dashboards.json.zst
+
+is a zstd frame of a JSON object: file names, and the dashboards in them. Both sides treat the content as untrusted.
+"""
+
+from typing import Any
+
+import msgspec
+import zstandard
+
+from rayhistory.metrics.samples import MetricsDamaged
+
+MAX_DASHBOARDS = 32
+MAX_BUNDLE_BYTES = 16 * 2**20
+_ZSTD_LEVEL = 9
+
+
+def encode_bundle(files: dict[str, bytes]) -> bytes:
+    """Encode dashboard files; those that are no JSON objects are left out."""
+    valid = {name: msgspec.Raw(body) for name, body in sorted(files.items()) if _is_object(body)}
+    packed = msgspec.json.encode(valid)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress(packed)
+
+
+def decode_bundle(data: bytes) -> list[dict[str, Any]]:
+    """Return the dashboards in a bundle; raise MetricsDamaged if it cannot be read."""
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= MAX_BUNDLE_BYTES:
+            raise MetricsDamaged(f"dashboards of unknown size, or of more than {MAX_BUNDLE_BYTES} bytes")
+        files = msgspec.json.decode(zstandard.ZstdDecompressor().decompress(data), type=dict[str, Any])
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MetricsDamaged(f"dashboards cannot be decoded ({error})") from None
+    return [each for each in files.values() if isinstance(each, dict)][:MAX_DASHBOARDS]
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

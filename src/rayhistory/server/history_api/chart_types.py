@@ -1,0 +1,75 @@
+"""Shapes of the charts API."""
+
+import msgspec
+
+
+class DashboardTitle(msgspec.Struct):
+    uid: str
+    title: str
+
+
+class DashboardTitles(msgspec.Struct):
+    dashboards: list[DashboardTitle]
+    from_session: bool
+    """Whether the session stored dashboards of its own; else they are built in."""
+
+
+class VariableOptions(msgspec.Struct):
+    name: str
+    label: str
+    multi: bool
+    include_all: bool
+    hidden: bool
+    options: list[str]
+    values: list[str]
+
+
+class PanelInfo(msgspec.Struct):
+    """A panel without its queries."""
+
+    id: int
+    title: str
+    kind: str
+    grafana_type: str
+    description: str
+    unit: str
+    x: int
+    y: int
+    w: int
+    h: int
+    min: float | None
+    max: float | None
+    line_width: float
+    connect_gaps: bool
+    show_legend: bool
+
+
+class ChartRow(msgspec.Struct):
+    title: str
+    collapsed: bool
+    panels: list[PanelInfo]
+
+
+class ChartDashboard(msgspec.Struct):
+    uid: str
+    title: str
+    first_ms: int
+    last_ms: int
+    """Times of the first and last samples; 0 if none are stored."""
+    variables: list[VariableOptions]
+    rows: list[ChartRow]
+
+
+class ChartMarker(msgspec.Struct):
+    """Something that happened, as a line across all charts."""
+
+    at_ms: int
+    kind: str
+    """failure, node_died, job_started, job_ended"""
+    text: str
+
+
+class ChartMarkers(msgspec.Struct):
+    markers: list[ChartMarker]
+    total: int
+    """More than are listed if there are too many; failures are listed first."""
