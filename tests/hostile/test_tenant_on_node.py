@@ -8,6 +8,8 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR
 from support.collector_process import (
     NODE,
@@ -157,14 +159,27 @@ def test_ended_session_stays_ended_and_the_running_one_running(home: Path, ray: 
     assert [each["eventId"] for each in collector.stored_events()] == ["1"]
 
 
-def test_end_record_of_another_spool_is_never_removed(home: Path, ray: FakeRay) -> None:
-    """Not even if a raylet, or a process in its place, answers in a directory of that name."""
+@pytest.mark.parametrize("spool_is_kept", [True, False], ids=["spool", "no spool"])
+def test_job_that_kills_its_raylet_cannot_resume_an_old_session(home: Path, ray: FakeRay, spool_is_kept: bool) -> None:
+    """It listens in a directory of that name. Its own session is in the spool, and in the store after that end."""
     before = write_ended_session(home / "store", OLD_SESSION)
-    ray.start(OLD_SESSION)
+    ray.start()
+    impostor = FakeRay(home)
     with running_collector(home, "--role=Head") as collector:
-        message = "session has ended before, leaving its records unchanged"
-        eventually(lambda: [line for line in collector.log() if line["event"] == message])
+        wait_until_collected(collector, SESSION)
+        eventually(lambda: SESSION in (collector.spool / "counts.json").read_text())
+        collector.kill()
         ray.stop()
+        shutil.rmtree(home / SESSION)
+        if not spool_is_kept:
+            shutil.rmtree(collector.spool)
+        impostor.start(OLD_SESSION)
+        try:
+            collector.start()
+            message = "session has ended before, leaving its records unchanged"
+            eventually(lambda: [line for line in collector.log() if line["event"] == message])
+        finally:
+            impostor.stop()
         assert collector.terminate() == 0
     assert read_files(records(collector, OLD_SESSION)) == before
 

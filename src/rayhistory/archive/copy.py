@@ -31,6 +31,7 @@ from rayhistory.sessions import (
     VanishedRecord,
     read_record,
 )
+from rayhistory.sessions.catalog import is_resumed
 from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD, is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
@@ -91,7 +92,7 @@ class SessionCopy:
             for info in await list_objects(self._source, [prefix for prefix in prefixes.data if prefix not in excluded])
             if not self._from.is_index_lease(self._ref, info.key)  # a lease is valid for one store
         ]
-        records = await list_objects(self._source, prefixes.records)
+        records = _without_void_end(await list_objects(self._source, prefixes.records))
         targets = [self._from.moved(prefix, self._to) for prefix in (*prefixes.records, *prefixes.data)]
         self._existing = {info.key: info for info in await list_objects(self._target, targets)}
         self._total = sum(info.size for info in (*data, *records))
@@ -230,6 +231,14 @@ class SessionCopy:
                 await self._transfer.put(key, await asyncio.to_thread(part.path.read_bytes))
                 self._count(part.size, is_new=True)
             directory.close()
+
+
+def _without_void_end(records: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Drop the end record of a session that was resumed: in the copy, its time does not tell that it is void."""
+    modified = {info.key.rpartition("/")[2]: info.modified for info in records}
+    if not is_resumed(modified.get(ALIVE_RECORD), modified.get(END_RECORD)):
+        return records
+    return [info for info in records if not info.key.endswith(f"/{END_RECORD}")]
 
 
 def _record_order(info: ObjectInfo) -> int:

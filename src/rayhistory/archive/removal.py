@@ -10,6 +10,7 @@ import msgspec
 from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, Owner, SessionRef, Tombstone, read_record
+from rayhistory.sessions.catalog import is_resumed
 from rayhistory.storage import Store
 
 _MAX_DELETE_ROUNDS = 5  # a fold that is under way may write while we delete
@@ -53,23 +54,21 @@ async def list_tombstones(store: Store, layout: Layout) -> list[SessionRef]:
 
 
 async def _reason_to_keep(store: Store, layout: Layout, ref: SessionRef, vanished_before: float) -> str | None:
-    if await _exists(store, layout.pin_key(ref)):
+    if await _modified(store, layout.pin_key(ref)):
         return "pinned"
-    if await _exists(store, layout.end_key(ref)) or await _exists(store, layout.vanished_key(ref)):
+    if await _modified(store, layout.vanished_key(ref)):
         return None
-    try:
-        heartbeat = await store.head(layout.alive_key(ref))
-    except ObjectNotFound:
+    ended, heartbeat = await _modified(store, layout.end_key(ref)), await _modified(store, layout.alive_key(ref))
+    if heartbeat is None or (ended is not None and not is_resumed(heartbeat, ended)):
         return None
-    return "running" if heartbeat.modified > vanished_before else None
+    return "running" if heartbeat > vanished_before else None
 
 
-async def _exists(store: Store, key: str) -> bool:
+async def _modified(store: Store, key: str) -> float | None:
     try:
-        await store.head(key)
+        return (await store.head(key)).modified
     except ObjectNotFound:
-        return False
-    return True
+        return None
 
 
 async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Owner]) -> None:

@@ -42,6 +42,8 @@ _MAX_PARALLEL_FOLDERS = 200
 _CONCURRENT_RECORDS = 16
 _MAX_NAME_ERROR_S = 26 * 3600.0
 """A session's name has the head's local time: the time zones of the world span 26 hours."""
+_RESUMED_AFTER_S = 10.0
+"""A heartbeat this much later than the end record voids it; a copy writes both at nearly the same time."""
 _SILENCE_FACTOR = 10
 """If no session at all has a fresh heartbeat, sessions vanish after this many times the usual time."""
 
@@ -63,6 +65,8 @@ class CatalogEntry(msgspec.Struct):
     """The earliest modification time of the keys that make the session visible. In a copy, the time of the copy."""
     end_stored: float | None = None
     """The modification time of the end record."""
+    heartbeat: float | None = None
+    """The modification time of the heartbeat object; unlike `alive`, never that of the start record."""
 
     @classmethod
     def of(cls, ref: SessionRef) -> "CatalogEntry":
@@ -326,6 +330,9 @@ class SessionCatalog:
             _add_record(entry, record, modified)
         for ref, _ in removed:
             entries.pop(ref.identity, None)
+        for entry in entries.values():
+            if is_resumed(entry.heartbeat, entry.end_stored):
+                entry.ended, entry.end_stored = False, None
         return entries
 
     async def _legacy_sessions(self) -> list[SessionRef]:
@@ -359,6 +366,14 @@ class SessionCatalog:
         return [info async for info in self._store.list_all(prefix)]
 
 
+def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
+    """Return whether a session went on after its end record: a head resumed it in a new pod. By the store's clock.
+
+    Collectors write a heartbeat beside an end record of another one only if Ray runs (`SessionRecord`).
+    """
+    return heartbeat is not None and end_stored is not None and heartbeat > end_stored + _RESUMED_AFTER_S
+
+
 def _add_key(entry: CatalogEntry, modified: float) -> None:
     entry.stored = min(modified, entry.stored or modified)
 
@@ -367,6 +382,8 @@ def _add_record(entry: CatalogEntry, record: str, modified: float) -> None:
     entry.recorded = True
     if record == START_RECORD:
         _add_key(entry, modified)
+    if record == ALIVE_RECORD:
+        entry.heartbeat = modified
     if record == ALIVE_RECORD or (record == START_RECORD and entry.alive is None):
         entry.alive = modified
     elif record == END_RECORD:

@@ -1,9 +1,11 @@
 """The collector as a process: start, shutdown, and recovery after it is killed."""
 
+import asyncio
 import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rayhistory.sessions import Layout
+from rayhistory.sessions.catalog import SessionCatalog
+from rayhistory.storage.local import LocalStore
 from support.collector_process import NODE, SESSION, CollectorProcess, FakeRay, event, eventually, running_collector
 
 NEXT_SESSION = "session_2026-11-15_20-00-00_000000_20000"
@@ -147,6 +152,33 @@ def test_session_ends_with_ray_and_comes_back_if_ray_resumes_it(home: Path, ray:
         assert collector.terminate() == 0
         assert json.loads((records / "end.json").read_text())["ended_ms"] > end["ended_ms"]
     assert {each["eventId"] for each in collector.stored_events()} == {"1", "2"}
+
+
+def test_head_resumes_its_session_in_a_new_pod(home: Path, ray: FakeRay) -> None:
+    """With GCS fault tolerance, a new pod has the session of the one before, and an empty spool."""
+    ray.start()
+    with running_collector(home, "--role=Head") as collector:
+        records = collector.store / f"ray-history/sessions/default/test/{SESSION}"
+        eventually((records / "alive").exists)
+        ray.stop()
+        assert collector.terminate() == 0
+        end = (records / "end.json").read_bytes()
+        os.utime(records / "end.json", (time.time() - 60, time.time() - 60))
+        shutil.rmtree(home / "spool")
+        ray.start()
+        collector.start()
+        eventually((records / "alive").exists)
+        assert (records / "end.json").read_bytes() == end
+        assert session_states(collector.store) == {SESSION: "running"}
+        ray.stop()
+        assert collector.terminate() == 0
+    assert session_states(collector.store) == {SESSION: "ended"}
+    assert json.loads((records / "end.json").read_text())["ended_ms"] > json.loads(end)["ended_ms"]
+
+
+def session_states(store: Path) -> dict[str, str]:
+    catalog = SessionCatalog(LocalStore(store), Layout(), vanished_after=120)
+    return {entry.ref.session: catalog.state(entry) for entry in asyncio.run(catalog.entries())}
 
 
 def test_changed_node_id_starts_new_objects(home: Path, ray: FakeRay) -> None:

@@ -57,6 +57,32 @@ def test_state_follows_heartbeat_and_seal(tmp_path: Path) -> None:
     assert list(found) == ["running", "kuberay", "vanished", "ended"]
 
 
+def end_at(root: Path, session: SessionRef, modified: float) -> None:
+    path = root / LAYOUT.end_key(session)
+    path.write_bytes(b'{"ended_ms": 1794770400000}')
+    os.utime(path, (modified, modified))
+
+
+def test_heartbeat_after_the_end_record_voids_it(tmp_path: Path) -> None:
+    """A head resumed its session in a new pod, whose collector leaves the record of the other one."""
+    now = time.time()
+    for day, (cluster, heartbeat) in enumerate({"resumed": now, "lost-again": now - 400, "copied": now - 999}.items()):
+        session = ref(cluster, day + 1)
+        write_session(tmp_path, session, alive=heartbeat)
+        end_at(tmp_path, session, now - 1000)
+    found = states(catalog(tmp_path))
+    assert found == {"resumed": "running", "lost-again": "vanished", "copied": "ended"}
+
+
+def test_start_record_after_the_end_record_is_no_heartbeat(tmp_path: Path) -> None:
+    """A copy writes it last."""
+    session = ref("copied", 1)
+    write_session(tmp_path, session, alive=time.time())
+    (tmp_path / LAYOUT.alive_key(session)).unlink()
+    end_at(tmp_path, session, time.time() - 1000)
+    assert states(catalog(tmp_path)) == {"copied": "ended"}
+
+
 def test_latest_session_is_found_by_cluster_and_by_owner(tmp_path: Path) -> None:
     for day in (1, 3, 2):
         write_session(tmp_path, ref("c", day))

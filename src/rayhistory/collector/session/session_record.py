@@ -16,7 +16,8 @@ from rayhistory.collector.supervise import backoff_delays, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
 from rayhistory.sessions import MAX_RECORD_BYTES, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
-from rayhistory.storage import Store
+from rayhistory.sessions.keys import START_RECORD
+from rayhistory.storage import ObjectInfo, Store
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,9 @@ class SessionRecord:
     """The records of one session; only the head's collector writes them.
 
     A session that has ended stays ended: whoever posts events of it, or makes a directory of its name, must not bring
-    it back. Only the spool that recorded its end may do that, and only if Ray runs in its directory (`is_running`).
+    it back. The spool that recorded its end may do that, if Ray runs in its directory (`is_running`). A new spool may,
+    for a head that resumes its session in a new pod: its heartbeat voids the end record, which stays. A job cannot fake
+    that, because its own session is in the spool and in the store before it can run.
     """
 
     def __init__(
@@ -106,8 +109,9 @@ class SessionRecord:
     async def _resume(self) -> None:
         """Keep the start of a session that an earlier collector registered, and remove the end record of this spool."""
         session, end_key = self._ref.session, self._layout.end_key(self._ref)
-        has_end = await self._exists(end_key)
-        if has_end and not (self._is_running and self._spool.has_ended(session)):
+        end = await self._head(end_key)
+        is_own = self._spool.has_ended(session)
+        if end and not (self._is_running and (is_own or await self._is_first_since(end.modified))):
             log.warning("session has ended before, leaving its records unchanged", extra={"session": session})
             self._written, self._final = b"", True
             return
@@ -126,17 +130,28 @@ class SessionRecord:
         if self._start.stored_ms is None:
             await self._read_stored_time()
         await self._store.put(self._layout.alive_key(self._ref), b"")
-        if has_end:
+        if end and is_own:
             await self._store.delete(end_key)
             await self._spool.mark_ended(session, ended=False)
+        elif end:
+            log.info("session was ended by another spool, resuming it", extra={"session": session})
         self._written = stored
 
-    async def _exists(self, key: str) -> bool:
-        try:
-            await self._store.head(key)
-        except ObjectNotFound:
+    async def _is_first_since(self, ended: float) -> bool:
+        """Return whether the spool has no other session, and the store none of the cluster that began after the end."""
+        if self._spool.sessions - {self._ref.session}:
             return False
+        async for info in self._store.list_all(self._layout.records_prefix(self._ref).rpartition("/")[0]):
+            found = self._layout.parse_record_key(info.key)
+            if found and found[1] == START_RECORD and found[0].session != self._ref.session and info.modified > ended:
+                return False
         return True
+
+    async def _head(self, key: str) -> ObjectInfo | None:
+        try:
+            return await self._store.head(key)
+        except ObjectNotFound:
+            return None
 
     async def _read_stored_time(self) -> None:
         """Learn when the store first had the start record. The next write of the record adds it."""

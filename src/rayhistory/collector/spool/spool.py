@@ -346,6 +346,11 @@ class Spool:
         """Return whether the session was collected here, or the spool has events of it."""
         return session in self.to_seal or self._ledger.has_seen(session)
 
+    @property
+    def sessions(self) -> set[str]:
+        """All sessions that were collected here, or that the spool has events of."""
+        return self._ledger.sessions | set(self.to_seal)
+
     def open_sessions(self) -> list[str]:
         """Return sessions that were collected here and not sealed, the latest first."""
         return self._ledger.open_sessions()
