@@ -14,7 +14,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness docs browser clean
+.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -135,6 +135,9 @@ bench-store: $(READY) # object stores, against a real S3 server
 
 bench-freshness: $(READY) # staleness of 200 running sessions, with 1, 2 and 4 servers
 	@$(BIN)/python benchmarks/freshness.py
+
+bench-open: $(READY) # first opens from a directory, from S3, and from S3 with latency (AGAINST=another checkout)
+	@$(BIN)/python benchmarks/first_open.py $(if $(AGAINST),--against $(AGAINST))
 
 docs: $(READY) ## generate the parts of docs/ that come from code
 	@$(BIN)/python -m rayhistory.settings.reference > docs/configuration.md

@@ -11,6 +11,7 @@ import random
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from isal import igzip
 
@@ -19,6 +20,8 @@ from rayhistory.sessions import Layout, SessionRef
 BEGIN = 1_794_770_000_000_000_000
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 TASKS_PER_FILE = 12_500
+NODES = 8
+"""Nodes of a session whose number of objects is given. Otherwise each object is of another node."""
 SCATTER = 0x9E3779B97F4A7C15
 FUNCTIONS = [f"stage_{i}" for i in range(40)]
 ERROR = (
@@ -27,22 +30,45 @@ ERROR = (
 )
 
 
+class Part(NamedTuple):
+    """The tasks of one object."""
+
+    directory: Path
+    ref: SessionRef
+    first: int
+    count: int
+    compressed: bool
+    few_nodes: bool
+
+
 def session_ref(tasks: int) -> SessionRef:
     return SessionRef("default", f"bench-{tasks}", SESSION)
 
 
-def generate(directory: Path, tasks: int, *, compressed: bool = True) -> SessionRef:
-    """Write a session and return its reference."""
-    ref = session_ref(tasks)
+def generate(
+    directory: Path,
+    tasks: int,
+    *,
+    compressed: bool = True,
+    ref: SessionRef | None = None,
+    objects: int = 0,
+    first: int = 0,
+) -> SessionRef:
+    """Write a session and return its reference. With `objects`, it has that many, of a few nodes.
+
+    `first` is the number of the first task, to add tasks to a session.
+    """
+    ref = ref or session_ref(tasks)
+    tasks_per_file = -(-tasks // objects) if objects else TASKS_PER_FILE
     parts = [
-        (directory, ref, first, min(TASKS_PER_FILE, tasks - first), compressed)
-        for first in range(0, tasks, TASKS_PER_FILE)
+        Part(directory, ref, number, min(tasks_per_file, first + tasks - number), compressed, few_nodes=bool(objects))
+        for number in range(first, first + tasks, tasks_per_file)
     ]
     if len(parts) == 1:
         _write_part(parts[0])
     else:
         with ProcessPoolExecutor() as pool:
-            list(pool.map(_write_part, parts))
+            list(pool.map(_write_part, parts, chunksize=-(-len(parts) // 32)))
     marker = directory / Layout().metadata_key(ref)
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -59,10 +85,10 @@ def _time(ns: int) -> str:
     return f"{stamp}.{fraction:09d}Z"
 
 
-def _write_part(part_arguments: tuple[Path, SessionRef, int, int, bool]) -> None:
-    directory, ref, first, count, compressed = part_arguments
+def _write_part(part: Part) -> None:
+    directory, ref, first, count, compressed, few_nodes = part
     rng = random.Random(first)
-    node = rng.randbytes(28)
+    node = random.Random(rng.randrange(NODES)).randbytes(28) if few_nodes else rng.randbytes(28)
     head = rng.randbytes(28)
     workers = [rng.randbytes(28) for _ in range(16)]
     lines: list[str] = []
@@ -71,9 +97,9 @@ def _write_part(part_arguments: tuple[Path, SessionRef, int, int, bool]) -> None
     lines += rng.sample(lines, len(lines) // 200)
     window = 2000
     for start in range(0, len(lines), window):
-        part = lines[start : start + window]
-        rng.shuffle(part)
-        lines[start : start + window] = part
+        shuffled = lines[start : start + window]
+        rng.shuffle(shuffled)
+        lines[start : start + window] = shuffled
     if first == 0:
         lines = _cluster_events(head, node) + lines
     key = Layout().events_key(ref, node.hex(), "job_events/01000000", BEGIN + first, compressed=compressed)

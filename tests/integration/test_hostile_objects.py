@@ -19,7 +19,7 @@ from rayhistory.collector.ingest.event_routing import route_batch
 from rayhistory.errors import IndexDamaged, StoreError
 from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold import source_reader
+from rayhistory.index.fold import source_reader, sources
 from rayhistory.index.manifest import MERGED_PREFIX, SCHEMA_VERSION, Manifest, parse_manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
@@ -224,7 +224,7 @@ def test_too_large_lines_and_arrays_are_skipped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The rest of the session is read, and the lines after a line that is too long."""
-    monkeypatch.setattr(source_reader, "_MAX_WHOLE_BYTES", 8 << 20)
+    monkeypatch.setattr(source_reader, "MAX_WHOLE_BYTES", 8 << 20)
     bomb, code = BOMBS[name]
     put(tmp_path, 1, as_lines(RECORDED))
     put(tmp_path, 2, bomb)
@@ -235,7 +235,8 @@ def test_too_large_lines_and_arrays_are_skipped_and_counted(
 
 
 def test_too_large_responses_and_event_logs_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_reader, "_MAX_WHOLE_BYTES", 1 << 20)
+    for module in (source_reader, sources):
+        monkeypatch.setattr(module, "MAX_WHOLE_BYTES", 1 << 20)
     put(tmp_path, 1, as_lines(RECORDED))
     history = tmp_path / Path(put(tmp_path, 2, b"")).parents[2].relative_to(Path())
     for path, content in {

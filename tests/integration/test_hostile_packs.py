@@ -10,7 +10,6 @@ import zstandard
 from rayhistory.archive.copy import SessionCopy
 from rayhistory.errors import StoreError
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold import source_reader
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.packs.file_names import files_by_name
 from rayhistory.packs.pack_directory import PackDirectory
@@ -35,7 +34,7 @@ from rayhistory.packs.pack_format import (
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout
 from rayhistory.storage.local import LocalStore
-from support.folding import NODE, RECORDED, as_lines
+from support.folding import NODE, RECORDED, as_lines, portions_of
 from support.folding import REF as FOLDED
 
 LAYOUT = Layout()
@@ -167,7 +166,7 @@ def test_reading_a_claimed_stream_of_events_ends(tmp_path: Path, stored: str) ->
     async def work() -> None:
         store = LocalStore(tmp_path)
         (source,) = await list_sources(store, LAYOUT, FOLDED)
-        async for _ in source_reader.read_source(store, source, found):
+        async for _ in portions_of(store, source, found):
             pass
 
     asyncio.run(work())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import tempfile
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ import duckdb
 import msgspec
 
 from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold.as_of import AsOfJob, serve_as_of
+from rayhistory.index.fold.fetch_ahead import FetchAhead
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.process import FoldJob, fold
 from rayhistory.index.fold.served_tables import merged_table_name
+from rayhistory.index.fold.source_ranges import SourceRanges
+from rayhistory.index.fold.source_reader import read_source
+from rayhistory.index.fold.sources import Source
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings, resolve
-from rayhistory.storage import open_store
+from rayhistory.storage import Store, open_store
 from support.paths import DATA
 
 REF = SessionRef.checked("default", "folded", "session_2026-11-15_19-18-08_055078_15551")
@@ -65,6 +71,12 @@ def put(directory: Path, number: int, data: bytes, category: str = "node_events"
 
 async def _put(directory: Path, key: str, data: bytes) -> None:
     await open_store(settings_for(directory), writable=True).put(key, data)
+
+
+def portions_of(store: Store, source: Source, rows: RowBuffer) -> AsyncIterator[tuple[int, int]]:
+    """Read one source of a store into rows, as a fold does."""
+    fetches = FetchAhead(SourceRanges(store).read, [source], max_bytes=64 << 20)
+    return read_source(source, fetches.pieces(source), rows)
 
 
 def fold_session(

@@ -76,9 +76,13 @@ class DirectoryReader:
         if len(self._damage) < _MAX_DAMAGE_RECORDS:
             self._damage.add(part)
 
-    async def refresh(self) -> bool:
-        """Read the directory of packs newer than the current one; return True if there are any."""
-        directory = await self._open(None)
+    async def refresh(self, newest: str = "") -> bool:
+        """Read the directory of packs newer than the current one; return True if there are any.
+
+        Packs are listed only if the newest is not given, or cannot be read.
+        """
+        directory = await self._read_directory(newest) if newest else None
+        directory = directory or await self._open(None)
         if directory is None or directory is self.current:
             return False
         self.current = directory
@@ -117,17 +121,24 @@ class DirectoryReader:
                 self.newest_number = max(self.newest_number, checked_pack_name(name).number)
             if name == self.current.last:
                 return self.current
-            tail = await self._read_tail(name)
-            if tail is None:
-                continue
-            location = _root_location(tail, name)
-            root = await self._read_root(location)
-            root = root or await self._open(min(location.pack, name), roots_back + 1) or PackDirectory()
-            try:
-                return root.with_tail(tail, name)
-            except PackDamaged:
-                self.record_damage(name)
+            directory = await self._read_directory(name, roots_back)
+            if directory is not None:
+                return directory
         return None
+
+    async def _read_directory(self, name: str, roots_back: int = 0) -> PackDirectory | None:
+        """Read the directory as of one pack; None if the end of the pack cannot be read."""
+        tail = await self._read_tail(name)
+        if tail is None:
+            return None
+        location = _root_location(tail, name)
+        root = await self._read_root(location)
+        root = root or await self._open(min(location.pack, name), roots_back + 1) or PackDirectory()
+        try:
+            return root.with_tail(tail, name)
+        except PackDamaged:
+            self.record_damage(name)
+            return None
 
     async def _newest_first(self, before: str | None) -> AsyncIterator[str]:
         folders = (await self._store.list_folder(self._prefix)).folders

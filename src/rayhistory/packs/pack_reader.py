@@ -85,10 +85,17 @@ class PackReader:
         records = len(directory.streams) + len(directory.ranges)
         return 1000 + 400 * records + _coverage_bytes(directory.leaves) + _coverage_bytes(directory.groups)
 
-    async def refresh(self) -> None:
-        """Look for newer packs; directories that were read before are not read again."""
+    @property
+    def was_refreshed(self) -> bool:
+        return self.refreshed_at > float("-inf")
+
+    async def refresh(self, newest_pack: str = "") -> None:
+        """Look for newer packs; directories that were read before are not read again.
+
+        A caller that has listed the packs gives the newest; then nothing is listed, unless that pack cannot be read.
+        """
         async with self._lock:
-            if await self._directories.refresh():
+            if await self._directories.refresh(newest_pack):
                 self.files = files_by_name(self.directory)
             self._cache.readers.put(self._prefix, self)
             self.refreshed_at = time.monotonic()

@@ -41,6 +41,9 @@ _PARTS_IN_FLIGHT = 2
 _READ_BYTES = 2**20
 _MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
 _MAX_REQUESTS = 16
+_MAX_SMALL_REQUESTS = 64
+"""Reads of a few kilobytes and listings wait for the store, not for bytes, so that many may be in flight."""
+_SMALL_BYTES = 256 << 10
 _MAX_LARGE_UPLOADS = 2
 _NEW_BUCKET_PAUSES_S = (0.1, 0.5, 2.0)
 """Pauses before writes to a new bucket are repeated: servers may remember for a while that it was missing."""
@@ -80,6 +83,7 @@ class CloudStore:
         self._create_bucket = create_bucket
         self._bucket_creation = asyncio.Lock()
         self._requests = asyncio.Semaphore(_MAX_REQUESTS)
+        self._small_requests = asyncio.Semaphore(_MAX_SMALL_REQUESTS)
         self._large_uploads = asyncio.Semaphore(_MAX_LARGE_UPLOADS)
 
     @property
@@ -119,16 +123,16 @@ class CloudStore:
             return bytes(await obstore.get_range_async(self._client, key, start=start, end=end))
 
         try:
-            return await self._call(key, "get", read)
+            return await self._call(key, "get", read, small=end - start <= _SMALL_BYTES)
         except RangeBeyondEnd:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
-        return _info(await self._call(key, "head", lambda: obstore.head_async(self._client, key)))
+        return _info(await self._call(key, "head", lambda: obstore.head_async(self._client, key), small=True))
 
     async def delete(self, key: str) -> None:
         try:
-            await self._call(key, "delete", lambda: obstore.delete_async(self._client, key))
+            await self._call(key, "delete", lambda: obstore.delete_async(self._client, key), small=True)
         except ObjectNotFound:
             return
 
@@ -136,10 +140,10 @@ class CloudStore:
         """Fetch the next page while the current one is consumed."""
         pages = obstore.list(self._client, prefix.strip("/") or None, offset=start_after or None, chunk_size=1000)
         pending: ObjectInfo | None = None
-        upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
+        upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__, small=True))
         try:
             while page := await upcoming:
-                upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__))
+                upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__, small=True))
                 for found in page:
                     info = _info(found)
                     if pending is not None and not _is_folder_marker(pending, info):
@@ -158,7 +162,7 @@ class CloudStore:
         prefix = prefix.strip("/")
         try:
             found = await self._call(
-                prefix, "list", lambda: obstore.list_with_delimiter_async(self._client, prefix or None)
+                prefix, "list", lambda: obstore.list_with_delimiter_async(self._client, prefix or None), small=True
             )
         except ObjectNotFound:
             raise BucketNotFound(f"{self._url}: bucket not found") from None
@@ -228,10 +232,10 @@ class CloudStore:
                     await asyncio.sleep(pause)
             await write()
 
-    async def _call(self, key: str, what: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, key: str, what: str, work: Callable[[], Awaitable[T]], *, small: bool = False) -> T:
         if what != "list":
             checked_key(key)
-        async with self._requests:
+        async with self._small_requests if small else self._requests:
             try:
                 return await work()
             except OBSTORE_ERRORS as error:

@@ -11,7 +11,6 @@ from faults.pack_parser import read_streams
 from rayhistory.collector.logs import pack_series
 from rayhistory.collector.logs.pack_builder import PackBuilder
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import SourceKind, list_sources
 from rayhistory.logs.source import PackLogs, find_file, start_of_last_lines
 from rayhistory.packs.pack_format import (
@@ -31,6 +30,7 @@ from rayhistory.packs.pack_format import (
 )
 from rayhistory.packs.pack_reader import filler
 from rayhistory.sessions import Layout, SessionRef
+from support.folding import portions_of
 from support.packed_node import PREFIX, PackedNode
 
 LAYOUT = Layout()
@@ -272,7 +272,7 @@ def test_fold_reads_event_logs_from_packs(node: PackedNode) -> None:
         (source,) = await list_sources(node.store, LAYOUT, REF)
         assert source.kind is SourceKind.PACKED_LOG
         rows = RowBuffer()
-        async for _ in read_source(node.store, source, rows):
+        async for _ in portions_of(node.store, source, rows):
             pass
         return rows.rows("cluster_events")
 

@@ -14,8 +14,10 @@ from rayhistory.errors import ObjectNotFound
 from rayhistory.gaps import GapCode
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.cores import available_cores
+from rayhistory.index.fold.fetch_ahead import FetchAhead
 from rayhistory.index.fold.partial_files import PartialWriter
 from rayhistory.index.fold.partitions import Partitions
+from rayhistory.index.fold.source_ranges import SourceRanges
 from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import Source
 from rayhistory.settings import Settings
@@ -24,6 +26,12 @@ from rayhistory.storage import open_store
 _MIN_PARALLEL_BYTES = 2 << 20
 _BUFFER_SHARE = 4
 """A decoder's row buffer gets a fourth of its memory, because rows are copied while they are written."""
+_FETCH_SHARE = 8
+"""Bytes that are fetched ahead get an eighth of a decoder's memory."""
+_PORTION_BYTES = 8 << 20
+_REQUEST_COST_BYTES = 4 << 10
+"""The compressed bytes that are decoded in the time that a request takes."""
+_MAX_PORTIONS_PER_CORE = 4
 
 Progress = Callable[[float, int], None]
 
@@ -64,7 +72,7 @@ async def decode_all(work: DecodeWork, sources: list[Source], pool: Executor | N
     if pool is None or sum(source.size for source in sources) < _MIN_PARALLEL_BYTES:
         return await decode(work, sources, "0")
     loop = asyncio.get_running_loop()
-    portions = _portions(sources, available_cores() * 4)
+    portions = _portions(sources, available_cores())
     running = [
         loop.run_in_executor(pool, decode_in_process, work, portion, str(number))
         for number, portion in enumerate(portions)
@@ -76,15 +84,28 @@ async def decode_all(work: DecodeWork, sources: list[Source], pool: Executor | N
     return total
 
 
-def _portions(sources: list[Source], number: int) -> list[list[Source]]:
-    """Distribute the sources over portions of about the same size."""
-    portions: list[list[Source]] = [[] for _ in range(number)]
-    sizes = [0] * number
-    for source in sorted(sources, key=lambda s: -s.size):
+def _portions(sources: list[Source], cores: int) -> list[list[Source]]:
+    """Distribute the sources over portions of about the same size, and those of one node's packs to the same.
+
+    Several per core let an idle core take over. Small sessions have one per core, because each portion waits for its
+    first object, and writes files of its own.
+    """
+    units: dict[str, list[Source]] = {}
+    for source in sources:
+        units.setdefault(source.key.partition("#")[0], []).append(source)
+    per_core = max(1, min(_MAX_PORTIONS_PER_CORE, sum(source.size for source in sources) // cores // _PORTION_BYTES))
+    portions: list[list[Source]] = [[] for _ in range(cores * per_core)]
+    sizes = [0] * len(portions)
+    for unit in sorted(units.values(), key=_size, reverse=True):
         smallest = sizes.index(min(sizes))
-        portions[smallest].append(source)
-        sizes[smallest] += source.size
+        portions[smallest] += unit
+        sizes[smallest] += _size(unit)
     return [portion for portion in portions if portion]
+
+
+def _size(sources: list[Source]) -> int:
+    """The work that sources mean: their bytes, and something for each request."""
+    return sum(source.size + _REQUEST_COST_BYTES for source in sources)
 
 
 def decode_in_process(work: DecodeWork, sources: list[Source], name: str) -> DecodeStats:
@@ -92,21 +113,31 @@ def decode_in_process(work: DecodeWork, sources: list[Source], name: str) -> Dec
 
 
 async def decode(work: DecodeWork, sources: list[Source], name: str) -> DecodeStats:
+    """Decode sources one after the other, in any order, while the next ones are fetched."""
     gc.disable()  # rows have no cycles, and collecting among millions of them costs a third of the time
+    memory = work.settings.index_memory // available_cores()
+    writer = PartialWriter(work.scratch, name, work.partitions, memory // _BUFFER_SHARE)
     store = open_store(work.settings)
-    writer = PartialWriter(
-        work.scratch, name, work.partitions, work.settings.index_memory // available_cores() // _BUFFER_SHARE
-    )
+    fetches = FetchAhead(SourceRanges(store).read, sources, memory // _FETCH_SHARE)
     decoded = DecodeStats()
-    for source in sources:
-        try:
-            async for count, size in read_source(store, source, writer.rows):
-                writer.flush_if_large(size)
-                decoded += DecodeStats(count, size)
-        except ObjectNotFound:
-            gap = {"source": source.key, "kind": GapCode.OBJECT_DISAPPEARED.value, "detail": "", "count": 1}
-            writer.rows.add("gaps", **gap)
-    writer.close()
-    await store.close()
-    gc.enable()
+    try:
+        for source in sources:
+            decoded += await _decode_source(source, fetches, writer)
+        writer.close()
+    finally:
+        await fetches.close()
+        await store.close()
+        gc.enable()
     return decoded + DecodeStats(long_bytes=writer.long_bytes)
+
+
+async def _decode_source(source: Source, fetches: FetchAhead, writer: PartialWriter) -> DecodeStats:
+    decoded = DecodeStats()
+    try:
+        async for count, size in read_source(source, fetches.pieces(source), writer.rows):
+            writer.flush_if_large(size)
+            decoded += DecodeStats(count, size)
+    except ObjectNotFound:
+        gap = {"source": source.key, "kind": GapCode.OBJECT_DISAPPEARED.value, "detail": "", "count": 1}
+        writer.rows.add("gaps", **gap)
+    return decoded

@@ -13,12 +13,14 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rayhistory.concurrency import concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound, StoreError
 from rayhistory.events.merged_tables import TABLES
 from rayhistory.index.child_process import end_with_parent
@@ -49,6 +51,10 @@ _MEMORY_PER_LONG_BYTE = 10
 """DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
 """From twice this size on, processes that merge a partition each are faster than one process with threads."""
+_MAX_CONCURRENT_TRANSFERS = 16
+"""Index files that are fetched or uploaded at once."""
+_MAX_BYTES_IN_FLIGHT = 64 << 20
+_MAX_CONCURRENT_RECORDS = 32
 _NICENESS = 10
 """Requests have priority over folds: a page must be fast, a fold takes long anyway."""
 
@@ -154,15 +160,23 @@ async def _fetch_previous(
     try:
         covered = await store.get(layout.covered_key(ref, previous.build))
         listed = msgspec.json.decode(covered, type=list[tuple[str, int]])
-        for table in TABLES:
-            name = merged_table_name(table.name)
-            for number, size in enumerate(previous.sizes(name)):
-                key = layout.index_file_key(ref, previous.build, name, number)
-                await _fetch(store, key, size, folder / f"{table.name}.{number}.parquet")
+        largest = max((size for table in TABLES for size in previous.sizes(merged_table_name(table.name))), default=0)
+        limit = max(1, min(_MAX_CONCURRENT_TRANSFERS, _MAX_BYTES_IN_FLIGHT // max(1, largest)))
+        await concurrently(_previous_fetches(store, layout, ref, previous, folder), limit)
     except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, IndexDamaged):
         await asyncio.to_thread(shutil.rmtree, folder)
         return None, set()
     return previous, set(listed)
+
+
+def _previous_fetches(
+    store: Store, layout: Layout, ref: SessionRef, previous: Manifest, folder: Path
+) -> Iterator[Coroutine[Any, Any, None]]:
+    for table in TABLES:
+        name = merged_table_name(table.name)
+        for number, size in enumerate(previous.sizes(name)):
+            key = layout.index_file_key(ref, previous.build, name, number)
+            yield _fetch(store, key, size, folder / f"{table.name}.{number}.parquet")
 
 
 async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
@@ -173,25 +187,24 @@ async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
 
 
 async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
-    seals = []
-    for source in sources:
-        if source.kind is not SourceKind.SEAL:
-            continue
+    async def read(source: Source) -> NodeSeal | None:
         try:
-            seals.append(read_record(await store.get_range(source.key, 0, MAX_RECORD_BYTES), NodeSeal))
+            return read_record(await store.get_range(source.key, 0, MAX_RECORD_BYTES), NodeSeal)
         except ObjectNotFound:
-            continue
-    return [seal for seal in seals if seal]
+            return None
+
+    seals = (read(source) for source in sources if source.kind is SourceKind.SEAL)
+    return [seal for seal in await concurrently(seals, _MAX_CONCURRENT_RECORDS) if seal]
 
 
 async def _publish(store: Store, layout: Layout, job: FoldJob, built: BuiltTables, stats: _FoldStats) -> Manifest:
     generation = await next_generation(store, layout, job.ref)
     folder = f"{generation}-{secrets.token_hex(4)}"
-    for name, paths in built.files.items():
-        for number, path in enumerate(paths):
-            await store.put(layout.index_file_key(job.ref, folder, name, number), path)
     covered = msgspec.json.encode([(source.key, source.version) for source in stats.sources])
-    await store.put(layout.covered_key(job.ref, folder), covered)
+    files: list[tuple[str, bytes | Path]] = [(layout.covered_key(job.ref, folder), covered)]
+    for name, paths in built.files.items():
+        files += [(layout.index_file_key(job.ref, folder, name, number), path) for number, path in enumerate(paths)]
+    await concurrently((store.put(key, data) for key, data in files), _MAX_CONCURRENT_TRANSFERS)
     built.counts.size_bytes = sum(source.size for source in stats.sources)
     manifest = Manifest(
         schema=SCHEMA_VERSION,

@@ -1,19 +1,20 @@
 """The sources of a session: every object that a fold reads."""
 
-import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from enum import Enum
+from typing import Any
 
 import msgspec
 
+from rayhistory.concurrency import concurrently
 from rayhistory.errors import ObjectNotFound
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import EVENT_FOLDERS, is_event_file, is_node_folder
-from rayhistory.storage import Store
+from rayhistory.storage import ObjectInfo, Store
 
-_MAX_CONCURRENT_READS = 16
+_MAX_CONCURRENT_READS = 32
 
 
 class SourceKind(Enum):
@@ -27,6 +28,9 @@ class SourceKind(Enum):
 
 
 _OVERWRITTEN = (SourceKind.ENDPOINT, SourceKind.SEAL)
+READ_WHOLE = (SourceKind.EVENT_LOG, SourceKind.PACKED_LOG, SourceKind.ENDPOINT)
+MAX_WHOLE_BYTES = 128 << 20
+"""The largest line, array of events, event log or dashboard response: each is held in memory as a whole."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -36,11 +40,20 @@ class Source(msgspec.Struct, frozen=True):
     modified: float = 0.0
     start: int = 0
     """The offset to read from. Everything before it is in the previous generation."""
+    pack: str = ""
+    """Of a source in packs: the newest pack when it was listed, so that its reader lists nothing."""
 
     @property
     def version(self) -> int:
         """Changes whenever the content does. Overwritten objects may keep their size, so their time counts too."""
         return self.size + (int(self.modified * 1000) if self.kind in _OVERWRITTEN else 0)
+
+    @property
+    def fetched_size(self) -> int:
+        """The bytes that a fold fetches: of a log that is too large its begin, of such a response nothing."""
+        if self.kind is SourceKind.ENDPOINT and self.size > MAX_WHOLE_BYTES:
+            return 0
+        return min(self.size, MAX_WHOLE_BYTES) if self.kind in READ_WHOLE else self.size
 
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
@@ -49,76 +62,112 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
     Packs are read first: events that a pack no longer holds are in an object of their own by then.
     """
     packs = await _read_packs(store, layout, ref)
-    found = [
-        Source(info.key, info.size, SourceKind.EVENTS, info.modified)
-        async for info in store.list_all(layout.dashboard_responses_prefix(ref))
-        if layout.parse_dashboard_responses_key(info.key, info.size)
-    ]
-    has_dashboard_responses = bool(found)
-    for named in ref.owner_variants:
-        history = layout.history_prefix(named)
-        for folder in (await store.list_folder(history)).folders:
-            if is_node_folder(folder):
-                found += await _node_sources(store, layout, named, f"{history}/{folder}")
-            elif not has_dashboard_responses:
-                prefix = layout.endpoints_prefix(named)
-                found += [Source(i.key, i.size, SourceKind.ENDPOINT, i.modified) async for i in store.list_all(prefix)]
-    found += await _v1_6_sources(store, layout, ref, has_dashboard_responses=has_dashboard_responses)
-    found += [
-        Source(info.key, info.size, SourceKind.EVENTS, info.modified)
-        for info in (await store.list_folder(layout.legacy_prefix(*ref.identity))).objects
-        if info.key == layout.legacy_events_key(ref)
-    ]
-    found += [
-        Source(info.key, info.size, SourceKind.SEAL, info.modified)
-        async for info in store.list_all(layout.node_seals_prefix(ref))
-    ]
+    listing = _Listing(store, layout, ref)
+    found = [source for group in await listing.groups() for source in group]
     file_sizes = {source.key: source.size for source in found}
+    packed = (_packed_events(store, layout.node_packs_prefix(ref, node), reader) for node, reader in packs.items())
+    found += [source for group in await concurrently(packed, _MAX_CONCURRENT_READS) for source in group]
     for node, reader in packs.items():
-        found += await _packed_events(store, layout.node_packs_prefix(ref, node), reader)
         found += _packed_logs(layout, ref, node, reader, file_sizes)
     return sorted(found, key=lambda source: source.key)
 
 
-async def _v1_6_sources(
-    store: Store, layout: Layout, ref: SessionRef, *, has_dashboard_responses: bool
-) -> list[Source]:
-    """List objects of the same session that KubeRay's collectors before v1.7 wrote."""
-    prefix = layout.v1_6_history_prefix(ref)
-    found = [
-        Source(info.key, info.size, SourceKind.EVENTS, info.modified)
-        for folder in EVENT_FOLDERS
-        async for info in store.list_all(f"{prefix}/{folder}")
-        if is_event_file(info.key)
-    ]
-    logs = layout.v1_6_logs_prefix(ref)
-    found += [
-        Source(info.key, info.size, SourceKind.EVENT_LOG, info.modified)
-        for node in (await store.list_folder(logs)).folders
-        async for info in store.list_all(f"{logs}/{node}/events")
-        if _is_event_log(f"events/{info.key.rpartition('/')[2]}")
-    ]
-    endpoints = [] if has_dashboard_responses else layout.v1_6_endpoints_prefixes(ref)
-    return found + [
-        Source(info.key, info.size, SourceKind.ENDPOINT, info.modified)
-        for endpoints_prefix in endpoints
-        async for info in store.list_all(endpoints_prefix)
-        if not info.key.endswith("/")
-    ]
+class _Listing:
+    """Lists the objects of a session, many prefixes at a time."""
+
+    def __init__(self, store: Store, layout: Layout, ref: SessionRef) -> None:
+        self._store = store
+        self._layout = layout
+        self._ref = ref
+
+    async def groups(self) -> list[list[Source]]:
+        """Return groups of sources. KubeRay's stored endpoints count only where there are no dashboard responses."""
+        first: list[Coroutine[Any, Any, list[Source]]] = [
+            self._dashboard_responses(),
+            self._seals(),
+            self._legacy(),
+            self._v1_6_events(),
+            self._v1_6_logs(),
+            *map(self._history, self._ref.owner_variants),
+        ]
+        groups = await concurrently(first, _MAX_CONCURRENT_READS)
+        return groups if groups[0] else [*groups, *await concurrently(self._endpoints(), _MAX_CONCURRENT_READS)]
+
+    async def _list(
+        self, prefix: str, kind: SourceKind, is_source: Callable[[ObjectInfo], object] = bool
+    ) -> list[Source]:
+        return [
+            Source(info.key, info.size, kind, info.modified)
+            async for info in self._store.list_all(prefix)
+            if is_source(info)
+        ]
+
+    async def _dashboard_responses(self) -> list[Source]:
+        prefix = self._layout.dashboard_responses_prefix(self._ref)
+        parse = self._layout.parse_dashboard_responses_key
+        return await self._list(prefix, SourceKind.EVENTS, lambda info: parse(info.key, info.size))
+
+    async def _seals(self) -> list[Source]:
+        return await self._list(self._layout.node_seals_prefix(self._ref), SourceKind.SEAL)
+
+    async def _legacy(self) -> list[Source]:
+        listing = await self._store.list_folder(self._layout.legacy_prefix(*self._ref.identity))
+        return [
+            Source(info.key, info.size, SourceKind.EVENTS, info.modified)
+            for info in listing.objects
+            if info.key == self._layout.legacy_events_key(self._ref)
+        ]
+
+    async def _history(self, named: SessionRef) -> list[Source]:
+        """List the events and event logs of every node."""
+        prefix = self._layout.history_prefix(named)
+        nodes = [folder for folder in (await self._store.list_folder(prefix)).folders if is_node_folder(folder)]
+        parse = self._layout.parse_event_key
+
+        def listings() -> Iterator[Coroutine[Any, Any, list[Source]]]:
+            for node in nodes:
+                for folder in EVENT_FOLDERS:
+                    yield self._list(
+                        f"{prefix}/{node}/{folder}", SourceKind.EVENTS, lambda info: parse(named, info.key, info.size)
+                    )
+                yield self._list(
+                    f"{self._layout.logs_prefix(named, node)}/events", SourceKind.EVENT_LOG, _is_event_log_object
+                )
+
+        return [source for group in await concurrently(listings(), _MAX_CONCURRENT_READS) for source in group]
+
+    async def _v1_6_events(self) -> list[Source]:
+        """List events of the same session that KubeRay's collectors before v1.7 wrote."""
+        prefix = self._layout.v1_6_history_prefix(self._ref)
+        folders = (
+            self._list(f"{prefix}/{folder}", SourceKind.EVENTS, lambda info: is_event_file(info.key))
+            for folder in EVENT_FOLDERS
+        )
+        return [source for group in await concurrently(folders, len(EVENT_FOLDERS)) for source in group]
+
+    async def _v1_6_logs(self) -> list[Source]:
+        logs = self._layout.v1_6_logs_prefix(self._ref)
+        nodes = (
+            self._list(f"{logs}/{node}/events", SourceKind.EVENT_LOG, _is_event_log_object)
+            for node in (await self._store.list_folder(logs)).folders
+        )
+        return [source for group in await concurrently(nodes, _MAX_CONCURRENT_READS) for source in group]
+
+    def _endpoints(self) -> Iterator[Coroutine[Any, Any, list[Source]]]:
+        prefixes = [self._layout.endpoints_prefix(named) for named in self._ref.owner_variants]
+        for prefix in (*prefixes, *self._layout.v1_6_endpoints_prefixes(self._ref)):
+            yield self._list(prefix, SourceKind.ENDPOINT, lambda info: not info.key.endswith("/"))
 
 
 async def _read_packs(store: Store, layout: Layout, ref: SessionRef) -> dict[str, PackReader]:
-    limit = asyncio.Semaphore(_MAX_CONCURRENT_READS)
-
     async def read_node(node: str) -> PackReader:
         reader = PackReader(store, layout.node_packs_prefix(ref, node))
-        async with limit:
-            await reader.refresh()
+        await reader.refresh()
         return reader
 
     folders = (await store.list_folder(layout.packs_prefix(ref))).folders
     nodes = [folder for folder in folders if is_node_folder(folder)]
-    return dict(zip(nodes, await asyncio.gather(*map(read_node, nodes)), strict=True))
+    return dict(zip(nodes, await concurrently(map(read_node, nodes), _MAX_CONCURRENT_READS), strict=True))
 
 
 async def _packed_events(store: Store, prefix: str, reader: PackReader) -> list[Source]:
@@ -133,7 +182,7 @@ async def _packed_events(store: Store, prefix: str, reader: PackReader) -> list[
     except ObjectNotFound:  # the packs are being removed
         modified = 0.0
     return [
-        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, modified)
+        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, modified, pack=reader.directory.last)
         for name, stream in reader.event_streams.items()
     ]
 
@@ -148,29 +197,18 @@ def _packed_logs(
         layout.v1_6_logs_prefix(ref, node),
     )
     return (
-        Source(f"{packs_prefix}#{name}", stream.size, SourceKind.PACKED_LOG)
+        Source(f"{packs_prefix}#{name}", stream.size, SourceKind.PACKED_LOG, pack=reader.directory.last)
         for name, stream in reader.files.items()
         if _is_event_log(name) and max(file_sizes.get(f"{prefix}/{name}", 0) for prefix in log_prefixes) < stream.size
     )
 
 
+def _is_event_log_object(info: ObjectInfo) -> bool:
+    return _is_event_log(f"events/{info.key.rpartition('/')[2]}")
+
+
 def _is_event_log(path: str) -> bool:
     return path.startswith("events/event_") and path.endswith(".log")
-
-
-async def _node_sources(store: Store, layout: Layout, ref: SessionRef, node_prefix: str) -> list[Source]:
-    found = [
-        Source(info.key, info.size, SourceKind.EVENTS, info.modified)
-        for folder in EVENT_FOLDERS
-        async for info in store.list_all(f"{node_prefix}/{folder}")
-        if layout.parse_event_key(ref, info.key, info.size)
-    ]
-    found += [
-        Source(info.key, info.size, SourceKind.EVENT_LOG, info.modified)
-        async for info in store.list_all(f"{layout.logs_prefix(ref, node_prefix.rpartition('/')[2])}/events")
-        if info.key.rpartition("/")[2].startswith("event_") and info.key.endswith(".log")
-    ]
-    return found
 
 
 def unread_sources(sources: list[Source], covered: Iterable[tuple[str, int]]) -> list[Source]:

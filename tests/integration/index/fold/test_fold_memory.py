@@ -19,11 +19,10 @@ from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold.parallel_decode import DecodeWork, decode
 from rayhistory.index.fold.partitions import MAX_PARTITIONS, Partitions
 from rayhistory.index.fold.process import FoldJob, FoldReport
-from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import Source, SourceKind
 from rayhistory.index.manifest import Manifest
 from rayhistory.storage import open_store
-from support.folding import END, REF, as_lines, fold_session, put, rows, settings_for, tables
+from support.folding import END, REF, as_lines, fold_session, portions_of, put, rows, settings_for, tables
 
 TIMESTAMP = "2026-11-15T19:18:40.151619287Z"
 TRACEBACK = "Traceback (most recent call last):\n" + "".join(
@@ -105,7 +104,7 @@ def test_large_array_is_decoded_in_portions(tmp_path: Path, separator: str) -> N
 
     async def portions() -> list[tuple[int, int]]:
         store = open_store(settings_for(tmp_path))
-        return [portion async for portion in read_source(store, source, found)]
+        return [portion async for portion in portions_of(store, source, found)]
 
     read = asyncio.run(portions())
     assert len(read) > 3

@@ -19,7 +19,6 @@ from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import SourceKind, list_sources
 from rayhistory.packs.pack_directory import PackDirectory
 from rayhistory.packs.pack_reader import PackReader
@@ -33,6 +32,7 @@ from support.folding import (
     REF,
     as_lines,
     fold_session,
+    portions_of,
     put,
     rows,
     settings_for,
@@ -291,7 +291,7 @@ def test_fold_reads_only_bytes_added_to_a_stream(tmp_path: Path) -> None:
 
 
 def test_stream_forgotten_during_the_fold_is_not_a_gap(tmp_path: Path) -> None:
-    """The next fold finds its events in an object."""
+    """It is read as of the listed pack. If that pack is gone too, the next fold finds the events in an object."""
 
     async def work(node: EventNode) -> None:
         await node.post(RECORDED)
@@ -303,8 +303,10 @@ def test_stream_forgotten_during_the_fold_is_not_a_gap(tmp_path: Path) -> None:
         (source,) = listed
         assert source.kind is SourceKind.PACKED_EVENTS
         assert await list_sources(node.store, LAYOUT, REF) == []
+        assert sum([count async for count, _ in portions_of(node.store, source, RowBuffer())]) == len(RECORDED)
         buffer = RowBuffer()
-        assert sum([count async for count, _ in read_source(node.store, source, buffer)]) == 0
+        await node.store.delete(f"{LAYOUT.node_packs_prefix(REF, NODE)}/{source.pack}")
+        assert sum([count async for count, _ in portions_of(node.store, source, buffer)]) == 0
         assert buffer.rows("gaps") == []
 
     run(tmp_path, work)
