@@ -1,0 +1,169 @@
+"""Failed and waiting tasks in groups, counted in the database: a session can have a million of them.
+
+A group of failures has one job, function, error and place. Exceptions are grouped by their type and their last frame
+outside of libraries, so that a million messages with a million numbers in them are one group.
+"""
+
+from typing import Any
+
+import msgspec
+
+from rayhistory.index.query.database import execute
+from rayhistory.index.query.open_index import OpenIndex
+
+MAX_GROUPS = 2_000
+_TAIL_CHARS = 6_000
+"""The end of an error message, which has the exception and its last frames."""
+_MAX_TEXT_CHARS = 16_000
+"""The text of a group's example."""
+JOB_END_MESSAGE = "Job finishes ("
+"""How the message of tasks starts that ended with their job."""
+_FRAME = """E'\\n  File "'"""
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "python/ray/", "<frozen ")
+_WORKER_ERRORS = ("WORKER_DIED", "OUT_OF_MEMORY", "NODE_DIED", "LOCAL_RAYLET_DIED")
+_ACTOR_ERRORS = ("ACTOR_DIED", "ACTOR_UNAVAILABLE", "ACTOR_CREATION_FAILED", "ACTOR_UNSCHEDULABLE_ERROR")
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed attempts with one cause, as far as a database can tell."""
+
+    job_id: str
+    error_type: str
+    function: str
+    type: str
+    retried: bool
+    """A later attempt exists, so this failure was not final."""
+    at_job_end: bool
+    """Ended by Ray because the job ended."""
+    worker_id: str | None
+    actor_id: str | None
+    node_id: str | None
+    count: int
+    first_ms: int | None
+    last_ms: int | None
+    run_ms: int
+    """Run time of all attempts together."""
+    task_id: str
+    """The first one."""
+    attempt: int
+    message: str
+
+
+class WaitingGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks that were never placed on a node."""
+
+    job_id: str
+    function: str
+    type: str
+    state: str
+    required_resources: str | None
+    label_selector: str | None
+    count: int
+    since_ms: int | None
+    until_ms: int | None
+    task_id: str
+    actor_id: str | None
+
+
+class FailureGroups(msgspec.Struct, frozen=True):
+    groups: list[FailureGroup]
+    total: int
+    """All failed attempts, with those in groups that are not listed."""
+    total_groups: int
+
+
+def _is_library(frame: str) -> str:
+    return " OR ".join(f"contains(split_part({frame}, '\"', 1), '{part}')" for part in _LIBRARIES)
+
+
+def _in(column: str, values: tuple[str, ...]) -> str:
+    quoted = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({quoted})"
+
+
+_FAILED = f"""
+WITH failed AS (
+  SELECT task_id, attempt_number, coalesce(job_id, '') AS job_id, coalesce(error_type, '') AS error_type, actor_id,
+    node_id, worker_id, coalesce(func_or_class_name, name, '') AS function, type, end_time_ms,
+    greatest(end_time_ms - start_time_ms, 0) AS run_ms, right(coalesce(error_message, ''), {_TAIL_CHARS}) AS tail,
+    starts_with(error_message, '{JOB_END_MESSAGE}') AS at_job_end
+  FROM {{tasks}} WHERE state = 'FAILED' AND NOT closed_by_history AND type <> 'DRIVER_TASK'
+), retries AS (
+  SELECT task_id, max(attempt_number) AS last FROM {{list}} WHERE attempt_number > 0 GROUP BY task_id
+), split AS (
+  SELECT f.*, coalesce(r.last > f.attempt_number, false) AS retried, string_split(tail, {_FRAME}) AS frames
+  FROM failed f LEFT JOIN retries r USING (task_id)
+), keyed AS (
+  SELECT * EXCLUDE (tail, frames, worker_id, actor_id, node_id),
+    CASE WHEN {_in("error_type", _WORKER_ERRORS)} AND NOT coalesce(at_job_end, false) THEN worker_id END AS at_worker,
+    CASE WHEN {_in("error_type", _ACTOR_ERRORS)} OR type = 'ACTOR_CREATION_TASK' THEN actor_id END AS at_actor,
+    CASE WHEN error_type = 'NODE_DIED' THEN node_id END AS at_node,
+    CASE WHEN len(frames) > 1 THEN hash(
+        coalesce(list_filter(frames[2:], lambda frame: NOT ({_is_library("frame")}))[-1], frames[-1])
+          .split_part(E'\\n', 1),
+        regexp_extract(frames[-1], E'\\n([A-Za-z_][A-Za-z0-9_.]*)', 1))
+      ELSE hash(regexp_replace(left(tail, 300), '[0-9a-f]{{{{8,}}}}|[0-9]+', '#', 'g')) END AS key
+  FROM split
+)
+SELECT job_id, error_type, function, type, retried, coalesce(at_job_end, false) AS at_job_end, at_worker AS worker_id,
+  at_actor AS actor_id, at_node AS node_id, count(*) AS count, min(end_time_ms) AS first_ms,
+  max(end_time_ms) AS last_ms, coalesce(sum(run_ms), 0)::BIGINT AS run_ms,
+  arg_min({{{{'task_id': task_id, 'attempt': attempt_number}}}}, (coalesce(end_time_ms, 0), task_id)) AS example,
+  sum(count(*)) OVER ()::BIGINT AS total, count(*) OVER () AS total_groups
+FROM keyed
+GROUP BY job_id, error_type, function, type, retried, at_job_end, at_worker, at_actor, at_node, key
+ORDER BY count DESC, first_ms, job_id, function LIMIT {MAX_GROUPS}
+"""
+
+_MESSAGES = f"""
+SELECT task_id, attempt_number AS attempt, right(error_message, {_MAX_TEXT_CHARS}) AS message
+FROM {{tasks}} WHERE state = 'FAILED' AND task_id IN (SELECT unnest(from_json(?, '["VARCHAR"]')))
+"""
+
+_WAITING = f"""
+SELECT coalesce(job_id, '') AS job_id, coalesce(func_or_class_name, name, '') AS function, type,
+  CASE WHEN pending_node_assignment_ns IS NULL THEN 'PENDING_ARGS_AVAIL' ELSE 'PENDING_NODE_ASSIGNMENT' END AS state,
+  required_resources, label_selector, count(*) AS count, min(creation_time_ms) AS since_ms,
+  max(end_time_ms) AS until_ms, min(task_id) AS task_id, min(actor_id) AS actor_id
+FROM {{tasks}}
+WHERE type IN ('NORMAL_TASK', 'ACTOR_CREATION_TASK') AND defined AND submitted_to_worker_ns IS NULL
+  AND running_ns IS NULL AND finished_ns IS NULL AND pending_args_avail_ns IS NOT NULL
+  AND (failed_ns IS NULL OR error_type IN ('TASK_UNSCHEDULABLE_ERROR', 'ACTOR_UNSCHEDULABLE_ERROR', 'TASK_CANCELLED'))
+GROUP BY ALL ORDER BY count DESC, since_ms LIMIT {MAX_GROUPS}
+"""
+
+
+async def read_failure_groups(index: OpenIndex) -> FailureGroups:
+    """Return the groups of failed attempts, the largest first, each with the message of its first attempt."""
+
+    def work(tasks: str, task_list: str) -> FailureGroups:
+        rows = execute(_FAILED.format(tasks=tasks, list=task_list), [])
+        if not rows:
+            return FailureGroups([], 0, 0)
+        messages = _messages(tasks, rows)
+        return FailureGroups([_group(row, messages) for row in rows], rows[0]["total"], rows[0]["total_groups"])
+
+    return await index.read(("tasks", "task_list"), work)
+
+
+def _messages(tasks: str, rows: list[dict[str, Any]]) -> dict[tuple[str, int], str]:
+    wanted = {(row["example"]["task_id"], row["example"]["attempt"]) for row in rows}
+    ids = msgspec.json.encode(sorted({task for task, _ in wanted})).decode()
+    found = execute(_MESSAGES.format(tasks=tasks), [ids])
+    return {key: row["message"] or "" for row in found if (key := (row["task_id"], row["attempt"])) in wanted}
+
+
+def _group(row: dict[str, Any], messages: dict[tuple[str, int], str]) -> FailureGroup:
+    example = row["example"]
+    fields = {name: value for name, value in row.items() if name in FailureGroup.__struct_fields__}
+    message = messages.get((example["task_id"], example["attempt"]), "")
+    return FailureGroup(**fields, task_id=example["task_id"], attempt=example["attempt"], message=message)
+
+
+async def read_waiting_groups(index: OpenIndex) -> list[WaitingGroup]:
+    """Return the groups of tasks that no node ever got."""
+
+    def work(tasks: str) -> list[WaitingGroup]:
+        return [WaitingGroup(**row) for row in execute(_WAITING.format(tasks=tasks), [])]
+
+    return await index.read(("tasks",), work)
