@@ -143,6 +143,7 @@ docs: $(READY) ## generate the parts of docs/ that come from code
 	@$(BIN)/python -m rayhistory.settings.reference > docs/configuration.md
 	@$(BIN)/python -m rayhistory.sessions.layout_reference > docs/storage-layout.md
 	@$(BIN)/python -m rayhistory.cli.inspect.tables_reference > docs/tables.md
+	@$(BIN)/python -m rayhistory.diagnosis.findings_reference > docs/reference/findings.md
 
 browser: # Debian's Chromium, for the browser tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

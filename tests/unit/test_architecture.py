@@ -28,8 +28,10 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "access": {"settings"},
     "live": set(),
     "web": set(),
+    "diagnosis": {"index", "logs", "metrics"},
     "server": {
         "access",
+        "diagnosis",
         "events",
         "index",
         "live",
@@ -45,7 +47,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     "archive": {"collector", "events", "index", "packs", "sessions", "settings", "storage"},
     "api": {"sessions"},
-    "cli": {"api", "archive", "events", "index", "search", "server", "sessions", "settings", "storage", "web"},
+    "cli": {"api", "archive", "diagnosis", "events", "index", "search", "server", "sessions", "settings", "storage", "web"},
 }
 """The packages that each package may import. Modules beside the packages (errors, ids, names, …) are open to all."""
 
@@ -58,8 +60,10 @@ REPEATED_MODULE_NAMES = {
     "main",  # the entry point of a program
     # A command's file is named after the command, and so is the module that does its work.
     "copy",
+    "diagnose",
     "gaps",
     "import_dir",
+    "product",  # a product of the index, and what a product is
     "retention",
     "snapshot",
 }

@@ -1,0 +1,53 @@
+"""The entry point: facts in, diagnosis out."""
+
+import msgspec
+
+from rayhistory.diagnosis.explain import explain_failures
+from rayhistory.diagnosis.findings import Diagnosis, Finding, SkippedRule, TimeShare
+from rayhistory.diagnosis.rules.registry import FAILURE_RULES, SESSION_RULES
+from rayhistory.diagnosis.session_facts import RUNNING, SessionFacts
+from rayhistory.diagnosis.verdict import find_verdict, rank
+
+_SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
+_REASONS = {"logs": "no log files were recorded", "metrics": "no metrics were recorded"}
+
+
+def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
+    """Diagnose a session: its failures first, then what made it slow and what was not recorded."""
+    ranked = rank(explain_failures(facts), facts)
+    findings = [each.finding for each in ranked]
+    others = [finding for rule in SESSION_RULES if not _missing(rule.needs, facts) for finding in rule.find(facts)]
+    return Diagnosis(
+        verdict=find_verdict(ranked, facts),
+        findings=[*findings, *sorted(others, key=_order)],
+        skipped=_skipped(facts),
+        provisional=provisional or facts.state == RUNNING,
+        time_shares=_time_shares(facts),
+    )
+
+
+def _order(finding: Finding) -> tuple[int, int]:
+    return _SEVERITIES[finding.severity], -finding.counts.total
+
+
+def _missing(needs: tuple[str, ...], facts: SessionFacts) -> list[str]:
+    present = {"logs": facts.has_logs, "metrics": facts.has_metrics}
+    return [need for need in needs if not present[need]]
+
+
+def _skipped(facts: SessionFacts) -> list[SkippedRule]:
+    needs = {rule.code: rule.needs for rule in FAILURE_RULES} | {rule.code: rule.needs for rule in SESSION_RULES}
+    return [
+        SkippedRule(code, " and ".join(_REASONS[need] for need in missing))
+        for code, of_rule in needs.items()
+        if (missing := _missing(of_rule, facts))
+    ]
+
+
+def _time_shares(facts: SessionFacts) -> list[TimeShare]:
+    values = msgspec.structs.asdict(facts.times)
+    return [
+        TimeShare(name.removesuffix("_ms"), value)
+        for name, value in values.items()
+        if name.endswith("_ms") and name != "failed_ms" and value > 0
+    ]

@@ -1,0 +1,128 @@
+"""Apply the rules for failures: each root cause becomes a finding, and what followed from it is counted there."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Confidence, Counts, Evidence, Finding, Severity
+from rayhistory.diagnosis.headlines import one_line, plural, things
+from rayhistory.diagnosis.roots import Chain, find_chains
+from rayhistory.diagnosis.rules.registry import FAILURE_RULES
+from rayhistory.diagnosis.rules.rule import FailureRule, Group, Match
+from rayhistory.diagnosis.session_facts import SessionFacts
+
+MAX_FINDINGS = 100
+_MAX_EVIDENCE = 6
+_MAX_EVIDENCE_CHARS = 8_000
+_WAITING_IS_NORMAL = ("waiting",)
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """A finding, and the failures that belong to it."""
+
+    finding: Finding
+    members: list[Failure]
+
+
+def explain_failures(facts: SessionFacts) -> list[Explained]:
+    """Return one finding per cause, the largest unexplained rest included."""
+    grouped: dict[tuple[str, str], list[tuple[Chain, Match, FailureRule]]] = {}
+    for chain in sorted(find_chains(facts), key=lambda chain: chain.root.at_ms or 0):
+        matched = _first_match(chain.root, facts)
+        if matched:
+            rule, match = matched
+            grouped.setdefault((rule.code, match.group), []).append((chain, match, rule))
+    return _capped([_explained(members, facts) for members in grouped.values()])
+
+
+def _first_match(failure: Failure, facts: SessionFacts) -> tuple[FailureRule, Match] | None:
+    for rule in FAILURE_RULES:
+        if failure.kind in _WAITING_IS_NORMAL and rule.code == "unexplained":
+            return None  # tasks may wait: only a rule can say that they waited in vain
+        if match := rule.match(failure, facts):
+            return rule, match
+    return None
+
+
+def _explained(members: list[tuple[Chain, Match, FailureRule]], facts: SessionFacts) -> Explained:
+    rule = members[0][2]
+    roots = [chain.root for chain, _, _ in members]
+    consequences = [failure for chain, _, _ in members for failure in chain.consequences]
+    failures = [*roots, *consequences]
+    counts = sum((failure.counts for failure in failures), Counts())
+    group = Group(roots=roots, matches=[match for _, match, _ in members], consequences=consequences, counts=counts)
+    words = rule.describe(group, facts)
+    first_ms, last_ms = _span(roots)
+    handled = _is_handled(failures, facts)
+    finding = Finding(
+        code=rule.code,
+        severity=_severity(rule, handled=handled),
+        headline=words.headline,
+        detail=words.detail,
+        confidence=_confidence(group),
+        root=not handled,
+        first_ms=first_ms,
+        last_ms=last_ms,
+        counts=counts,
+        evidence=list(_evidence(group)),
+        suggestion=group.match.suggestion or words.suggestion,
+        fingerprint=roots[0].fingerprint if roots[0].kind in ("tasks", "job", "actor") and roots[0].exception else None,
+        consequences=sum(failure.count for failure in consequences),
+    )
+    return Explained(finding, failures)
+
+
+def _severity(rule: FailureRule, *, handled: bool) -> Severity:
+    return "info" if handled else rule.severity
+
+
+def _confidence(group: Group) -> Confidence:
+    found = {match.confidence for match in group.matches}
+    return "certain" if "certain" in found else "likely" if "likely" in found else "unexplained"
+
+
+def _is_handled(failures: list[Failure], facts: SessionFacts) -> bool:
+    """Return True if every job in which something failed succeeded nevertheless."""
+    if any(failure.kind in ("session", "job") for failure in failures):
+        return False
+    jobs = {failure.job_id for failure in failures if failure.job_id}
+    statuses = [job.status for id_ in jobs if (job := facts.job(id_))]
+    return bool(statuses) and all(status == "SUCCEEDED" for status in statuses)
+
+
+def _span(failures: list[Failure]) -> tuple[int | None, int | None]:
+    times = [at for failure in failures for at in (failure.at_ms, failure.last_ms) if at is not None]
+    return (min(times), max(times)) if times else (None, None)
+
+
+def _evidence(group: Group) -> Iterable[Evidence]:
+    seen: set[tuple[str, str, str]] = set()
+    for match in group.matches:
+        for each in match.evidence:
+            key = (each.kind, each.id, each.text[:200])
+            if key not in seen and len(seen) < _MAX_EVIDENCE:
+                seen.add(key)
+                yield msgspec.structs.replace(each, text=each.text[-_MAX_EVIDENCE_CHARS:])
+
+
+def _capped(explained: list[Explained]) -> list[Explained]:
+    """Keep the largest findings, and count the others in one."""
+    if len(explained) <= MAX_FINDINGS:
+        return explained
+    ranked = sorted(explained, key=lambda each: (any(f.kind == "job" for f in each.members), each.finding.counts.total),
+                    reverse=True)  # fmt: skip
+    kept, rest = ranked[:MAX_FINDINGS], ranked[MAX_FINDINGS:]
+    return [*kept, _rest(rest)]
+
+
+def _rest(rest: list[Explained]) -> Explained:
+    counts = sum((each.finding.counts for each in rest), Counts())
+    times = [at for each in rest for at in (each.finding.first_ms, each.finding.last_ms) if at is not None]
+    headline = f"{things(counts)} failed with {plural(len(rest), 'other cause')} that are not listed"
+    finding = msgspec.structs.replace(
+        rest[0].finding, headline=one_line(headline), counts=counts, fingerprint=None, evidence=[], detail="",
+        consequences=sum(each.finding.consequences for each in rest), first_ms=min(times, default=None),
+        last_ms=max(times, default=None), suggestion="",
+    )  # fmt: skip
+    return Explained(finding, [failure for each in rest for failure in each.members])

@@ -1,0 +1,58 @@
+"""Generator of `docs/reference/findings.md`: `python -m rayhistory.diagnosis.findings_reference`."""
+
+import sys
+from collections.abc import Iterator
+
+from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.rules.registry import FAILURE_RULES, SESSION_RULES
+from rayhistory.diagnosis.rules.rule import FailureRule, SessionRule
+
+_INTRODUCTION = """\
+# Findings of a diagnosis
+
+*Generated from the rules in `src/rayhistory/diagnosis/rules` by `make docs`; a test fails when the two differ.*
+
+`rayhistory diagnose`, the page `/s/…/diagnosis` and `api/history/diagnosis` explain a session by findings. Each has
+one of these codes, which do not change; headlines may. Failure rules are listed in their order of
+precedence: the first one that matches a root cause explains it, and what followed from it. The examples are tests.
+
+Times of different nodes are compared with a tolerance of 2 s.
+"""
+
+
+def document() -> str:
+    """Return the whole page."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    for title, rules in (("Failures", FAILURE_RULES), ("Slowness and recording", SESSION_RULES)):
+        yield f"## {title}"
+        yield ""
+        for rule in rules:
+            yield from _rule(rule)
+
+
+def _rule(rule: FailureRule | SessionRule) -> Iterator[str]:
+    found = next(finding for finding in diagnose(rule.example.facts).findings if finding.code == rule.code)
+    yield f"### `{rule.code}`"
+    yield ""
+    yield rule.meaning
+    yield ""
+    yield f"Example: {_code(found.headline)}"
+    yield ""
+    if found.suggestion:
+        yield f"Suggestion: {found.suggestion}"
+        yield ""
+    if rule.needs:
+        yield f"Needs {' and '.join(rule.needs)}; without them it is listed as skipped."
+        yield ""
+
+
+def _code(text: str) -> str:
+    return f"``{text}``" if "`" in text else f"`{text}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

@@ -1,0 +1,37 @@
+"""Fingerprints of failures: equal for failures with one cause, across tasks, nodes and runs.
+
+An exception's fingerprint is its type and its last frame outside of libraries; of other errors it is their text without
+ids, numbers and addresses.
+"""
+
+import hashlib
+import re
+
+from rayhistory.diagnosis.tracebacks import parse_exception, plain_text
+
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)*")
+_MAX_CHARS = 300
+
+
+def normalized(text: str) -> str:
+    """Replace ids, numbers and addresses."""
+    return _VARYING.sub("#", text)
+
+
+def fingerprint(text: str, fallback: str = "") -> str:
+    """Return 16 hex digits that identify the cause of an error message."""
+    raised = parse_exception(text)
+    if raised is None:
+        return _digest(fallback, normalized(plain_text(text)[:_MAX_CHARS]))
+    frame = raised.frame
+    place = (_relative(frame.file), frame.function) if frame else ("", "")
+    return _digest(raised.short_type, *place)
+
+
+def _relative(path: str) -> str:
+    """Drop the directory of a job's files, which has another name in each run."""
+    return re.sub(r"^.*/runtime_resources/working_dir_files/[^/]*/", "", path)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:16]

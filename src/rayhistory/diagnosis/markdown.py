@@ -1,0 +1,77 @@
+"""A diagnosis as Markdown, to be pasted into a ticket. All text from the cluster is escaped or fenced."""
+
+import re
+from collections.abc import Iterator
+
+from rayhistory.diagnosis.findings import Diagnosis, Finding
+from rayhistory.diagnosis.headlines import duration, one_line, things, utc
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~@&])")
+_MAX_EVIDENCE_LINES = 40
+_MAX_LINE = 1_000
+
+
+def to_markdown(diagnosis: Diagnosis, title: str) -> str:
+    """Return the whole diagnosis as text."""
+    return "\n".join(_lines(diagnosis, title)).rstrip() + "\n"
+
+
+def _lines(diagnosis: Diagnosis, title: str) -> Iterator[str]:
+    yield f"# {escaped(title)}"
+    yield ""
+    verdict = diagnosis.verdict
+    yield f"**{escaped(verdict.headline)}**" if verdict else "No failure was found."
+    yield ""
+    if verdict:
+        yield f"`{verdict.code}`, {verdict.confidence}"
+        yield ""
+    if diagnosis.provisional:
+        yield "Provisional: the session was still running at that time."
+        yield ""
+    for finding in diagnosis.findings:
+        yield from _finding(finding)
+    if diagnosis.time_shares:
+        yield "## Where time went"
+        yield ""
+        total = sum(share.ms for share in diagnosis.time_shares) or 1
+        for share in diagnosis.time_shares:
+            yield f"- {share.state.replace('_', ' ')}: {duration(share.ms)} ({share.ms / total:.0%})"
+        yield ""
+    if diagnosis.skipped:
+        yield "## Rules that could not run"
+        yield ""
+        yield from (f"- `{skipped.code}`: {skipped.reason}" for skipped in diagnosis.skipped)
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"## {escaped(finding.headline)}"
+    yield ""
+    parts = [f"`{finding.code}`", finding.severity, finding.confidence, things(finding.counts)]
+    if finding.first_ms is not None:
+        parts.append(utc(finding.first_ms))
+    yield " · ".join(part for part in parts if part)
+    yield ""
+    for text in (finding.detail, finding.suggestion):
+        if text:
+            yield escaped(text)
+            yield ""
+    for evidence in finding.evidence:
+        yield f"Evidence: {escaped(f'{evidence.kind} {evidence.id}'.strip())}"
+        yield ""
+        yield from _fenced(evidence.text)
+        yield ""
+
+
+def escaped(text: str) -> str:
+    """Return the text in one line without any meaning for Markdown or HTML."""
+    return _SPECIAL.sub(r"\\\1", one_line(text, _MAX_LINE))
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """Yield the last lines in a code block that the text cannot close."""
+    lines = [line[:_MAX_LINE] for line in text.splitlines()[-_MAX_EVIDENCE_LINES:]]
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield f"{fence}text"
+    yield from ("".join(char if char.isprintable() or char == "\t" else " " for char in line) for line in lines)
+    yield fence

@@ -1,0 +1,61 @@
+"""The diagnosis as a product of a session's index: built after the tables, and rebuilt when rules change."""
+
+import msgspec
+
+from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.findings import Diagnosis
+from rayhistory.diagnosis.gather import gather_facts, session_state
+from rayhistory.diagnosis.node_samples import node_samples
+from rayhistory.diagnosis.session_facts import NodeSamples
+from rayhistory.errors import UsageError
+from rayhistory.index.products.product import BuiltProduct, ProductContext
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.logs.source import CombinedLogs, LogSource, PackLogs, object_logs
+from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
+
+NAME = "diagnosis"
+FILE = "diagnosis.json"
+RULES_VERSION = 1
+"""Raised when a rule or its words change, so that stored diagnoses are rebuilt."""
+
+
+class DiagnosisProduct:
+    """Builds `diagnosis.json`. The facts have the verdict, for lists of sessions."""
+
+    name = NAME
+    version = RULES_VERSION
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        found: Diagnosis = context.run(_diagnose_session(context))
+        path = context.scratch / FILE
+        path.write_bytes(msgspec.json.encode(found))
+        return BuiltProduct({FILE: path}, facts_of(found))
+
+
+def facts_of(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return what lists of sessions show."""
+    verdict = diagnosis.verdict
+    return {"code": verdict.code, "headline": verdict.headline, "confidence": verdict.confidence} if verdict else {}
+
+
+async def _diagnose_session(context: ProductContext) -> Diagnosis:
+    store, layout, ref = context.store, context.layout, context.ref
+    context.report(0.1, "reading failures, logs and metrics")
+    logs = CombinedLogs(*object_logs(store, layout, ref), PackLogs(store, layout, ref))
+    try:
+        stored = await MetricsReader(store, layout).read(ref, MetricQuery())
+        samples = node_samples(stored.samples)
+    except UsageError:  # more samples than can be read at once
+        samples = {}
+    return await diagnose_index(context.index, logs, samples)
+
+
+async def diagnose_index(
+    index: OpenIndex, logs: LogSource | None, samples: dict[str, NodeSamples], *, provisional: bool = False
+) -> Diagnosis:
+    """Diagnose the session that an index shows."""
+    facts = await gather_facts(index, logs, samples, session_state(index))
+    return diagnose(facts, provisional=provisional)
+
+
+PRODUCT = DiagnosisProduct()

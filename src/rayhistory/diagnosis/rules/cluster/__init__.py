@@ -1,0 +1,1 @@
+"""Rules for nodes, resources and the end of jobs."""

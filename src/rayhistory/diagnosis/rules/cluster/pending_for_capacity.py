@@ -1,0 +1,66 @@
+"""Requests that fit a node, and got none in time."""
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import duration, one_line, plural
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import NodeFacts, SessionFacts
+from rayhistory.index.query.failure_groups import WaitingGroup
+
+_MIN_WAIT_MS = 60_000
+_MIN_WAIT_OF_FAILED_MS = 3_000
+_TIMEOUT = "GetTimeoutError"
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    group = failure.waiting
+    if group is None or group.state != "PENDING_NODE_ASSIGNMENT":
+        return None
+    job = facts.job(failure.job_id)
+    end = group.until_ms or (job.end_ms if job else None) or facts.ended_ms
+    waited = end - group.since_ms if end and group.since_ms else 0
+    gave_up = job is not None and job.status == "FAILED" and _TIMEOUT in (job.output or job.message)
+    if waited < (_MIN_WAIT_OF_FAILED_MS if gave_up else _MIN_WAIT_MS):
+        return None
+    evidence = Evidence(
+        kind="task", id=group.task_id, text=f"requires {group.required_resources}", at_ms=group.since_ms
+    )
+    return Match(group=f"{failure.job_id} {failure.function}", confidence="likely", evidence=(evidence,),
+                 cause=duration(waited))  # fmt: skip
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    count = sum(root.count for root in group.roots)
+    waiting = group.first.waiting
+    needs = f" for {waiting.required_resources}" if waiting and waiting.required_resources else ""
+    verb = "was" if count == 1 else "were"
+    return Words(
+        headline=one_line(f"{plural(count, 'task')} {group.first.function} {verb} still waiting{needs} after "
+                          f"{group.match.cause}: the cluster had no free capacity"),
+        detail="The request fits a node of the cluster, but other tasks and actors held what it needs.",
+        suggestion="Add nodes, release actors that are not needed, or wait longer than the present timeout.",
+    )  # fmt: skip
+
+
+def _example() -> SessionFacts:
+    waiting = WaitingGroup(
+        job_id="01000000", function="train", type="NORMAL_TASK", state="PENDING_NODE_ASSIGNMENT",
+        required_resources='{"CPU": 2.0}', label_selector=None, count=3, since_ms=1_799_999_990_000,
+        until_ms=1_800_000_002_000, task_id="ab" * 24, actor_id=None,
+    )  # fmt: skip
+    output = "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.\n"
+    node = NodeFacts(node_id="ef" * 28, resources={"CPU": 4.0})
+    return SessionFacts(jobs=[failed_job(output)], nodes=[node], waiting=[waiting])
+
+
+RULE = FailureRule(
+    code="pending_for_capacity",
+    meaning="Tasks or actors waited for resources that others held, until their job gave up or for more than a minute.",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=_example(),
+        headline='3 tasks train were still waiting for {"CPU": 2.0} after 12.0 s: the cluster had no free capacity',
+    ),
+)

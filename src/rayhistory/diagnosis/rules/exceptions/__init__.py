@@ -1,0 +1,1 @@
+"""Rules for exceptions of user code, in tasks, actors and drivers."""

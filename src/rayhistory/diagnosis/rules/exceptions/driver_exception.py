@@ -1,0 +1,53 @@
+"""Drivers that failed on their own: an exception, or an exit code."""
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import frame_place, one_line
+from rayhistory.diagnosis.rules.exceptions.raised import match_exception, raised_in, session_with_driver
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.diagnosis.tracebacks import own_output
+
+_LAST_LINES = 30
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    job = failure.job
+    if job is None or job.status != "FAILED":
+        return None
+    if found := match_exception(failure, lambda raised, text: True):
+        return found
+    if job.exit_code is None and "exit code" not in job.message:
+        return None
+    lines = "\n".join(own_output(failure.text).strip().splitlines()[-_LAST_LINES:])
+    return Match(group=failure.id, evidence=(Evidence(kind="job", id=job.id, text=lines, at_ms=failure.at_ms),))
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    job, raised = group.first.job, raised_in(group.first)
+    name = f"The driver of job {group.first.id}"
+    if raised is None:
+        code = job.exit_code if job else None
+        return Words(
+            headline=one_line(f"{name} exited with code {code} and without an exception"),
+            detail="Its last lines are in the evidence.",
+            suggestion="Look at what the program does before it exits with that code.",
+        )
+    place = frame_place(raised.frame)
+    return Words(
+        headline=one_line(f"{name} raised {raised}{f' ({place})' if place else ''}"),
+        detail="The exception comes from the driver itself: no task had failed with it.",
+        suggestion="The traceback is in the evidence.",
+    )
+
+
+RULE = FailureRule(
+    code="driver_exception",
+    meaning="The program of the job itself failed: an exception outside of tasks and actors, or an exit code.",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=session_with_driver("KeyError: 'learning_rate'"),
+        headline="The driver of job nightly raised KeyError: 'learning_rate' (train.py:9 in main)",
+    ),
+)

@@ -1,0 +1,39 @@
+"""A module that is not installed where the code ran."""
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.diagnosis.tracebacks import RaisedException
+
+
+def _applies(raised: RaisedException, text: str) -> bool:
+    return raised.short_type in ("ModuleNotFoundError", "ImportError") and "No module named" in raised.message
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    return match_exception(failure, _applies)
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    return words(
+        group,
+        "needs a module that is not installed",
+        'Install the package in the image, or name it in the runtime environment: runtime_env={"pip": ["…"]}.',
+    )
+
+
+RULE = FailureRule(
+    code="module_not_found",
+    meaning="Code needs a Python module that is not installed on the node where it ran.",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=session_with_task(
+            'User exception:\n  File "/app/train.py", line 4, in train\n    import lightgbm\n'
+            "ModuleNotFoundError: No module named 'lightgbm'"
+        ),
+        headline="Task train needs a module that is not installed: ModuleNotFoundError: No module named 'lightgbm' "
+        "(train.py:4 in train)",
+    ),
+)

@@ -1,0 +1,44 @@
+"""A collective operation of several GPUs that did not end."""
+
+import re
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.diagnosis.tracebacks import RaisedException
+
+_TIMEOUT = re.compile(r"collective operation timeout|NCCL\b.{0,200}(?:timeout|timed out)", re.DOTALL | re.IGNORECASE)
+
+
+def _applies(raised: RaisedException, text: str) -> bool:
+    return _TIMEOUT.search(str(raised)) is not None
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    return match_exception(failure, _applies)
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    return words(
+        group,
+        "waited in vain for other ranks",
+        "Find the rank that did not arrive: it failed, was slower, or has another number of batches. NCCL_DEBUG=INFO "
+        "shows where.",
+    )
+
+
+RULE = FailureRule(
+    code="nccl_timeout",
+    meaning="A collective operation of NCCL timed out, because a rank failed, hung or fell behind.",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=session_with_task(
+            'User exception:\n  File "/app/train.py", line 8, in train\n    dist.all_reduce(x)\n'
+            "RuntimeError: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
+        ),
+        headline="Task train waited in vain for other ranks: RuntimeError: [Rank 3] Watchdog caught collective "
+        "operation timeout: WorkNCCL(OpType=ALLREDUCE) (train.py:8 in train)",
+    ),
+)

@@ -1,0 +1,116 @@
+"""What all rules for exceptions share: they look at the innermost exception of a task, an actor or a driver."""
+
+import re
+from collections.abc import Callable
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import frame_place, one_line, plural
+from rayhistory.diagnosis.rules.rule import Group, Match, Words
+from rayhistory.diagnosis.session_facts import JobFacts, SessionFacts
+from rayhistory.diagnosis.tracebacks import RaisedException, last_traceback, own_output, parse_exception, plain_text
+from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups
+
+_RAISING_ERRORS = ("TASK_EXECUTION_EXCEPTION", "")
+_MAX_TRACEBACK = 8_000
+
+Predicate = Callable[[RaisedException, str], bool]
+
+
+def raised_in(failure: Failure) -> RaisedException | None:
+    """Return the exception that a task, an actor or a driver raised; None if it failed in another way."""
+    if failure.kind == "job":
+        return parse_exception(last_traceback(own_output(failure.text)))
+    if failure.kind == "tasks" and failure.error_type in _RAISING_ERRORS:
+        return failure.exception
+    if failure.kind == "actor" and failure.actor and failure.actor.cause == "creation_task_failure_context":
+        return failure.exception
+    return None
+
+
+def match_exception(failure: Failure, applies: Predicate, *, anywhere: str = "") -> Match | None:
+    """Match a failure by its exception. `anywhere` is a pattern for a driver's output without a whole traceback."""
+    raised = raised_in(failure)
+    text = own_output(failure.text) if failure.kind == "job" else plain_text(failure.text)
+    if raised is not None and applies(raised, text):
+        return Match(group=_group(failure, raised), evidence=(_traceback(failure),), cause=str(raised))
+    if failure.kind == "job" and anywhere and (found := re.search(anywhere, text[-20_000:])):
+        return Match(group=failure.fingerprint, evidence=(_traceback(failure),), cause=found[0])
+    return None
+
+
+def _group(failure: Failure, raised: RaisedException) -> str:
+    return f"{failure.job_id} {failure.fingerprint} {raised.short_type}"
+
+
+def _traceback(failure: Failure) -> Evidence:
+    text = plain_text(failure.text)
+    text = last_traceback(text) if failure.kind == "job" else text
+    kind = {"job": "job", "actor": "actor"}.get(failure.kind, "task")
+    id_ = failure.tasks.task_id if failure.tasks else failure.id
+    return Evidence(kind=kind, id=id_, text=text[-_MAX_TRACEBACK:], at_ms=failure.at_ms)
+
+
+def subject(group: Group) -> str:
+    """Return who raised it: the driver of a job, or so many tasks of a function."""
+    first = group.first
+    if first.kind == "job":
+        return f"The driver of job {first.id}"
+    count = sum(root.count for root in group.roots if root.kind == first.kind)
+    if first.tasks and first.tasks.type == "ACTOR_CREATION_TASK":
+        name = first.function.removesuffix(".__init__")
+        return f"Actor {name}" if count == 1 else f"{plural(count, 'actor')} {name}"
+    noun = "Task" if count == 1 else f"{count:,} tasks"
+    return f"{noun} {first.function}"
+
+
+def words(group: Group, problem: str, suggestion: str) -> Words:
+    """Describe an exception: who raised it, what it says, and where."""
+    raised = raised_in(group.first)
+    place = frame_place(raised.frame) if raised else ""
+    where = f" ({place})" if place else ""
+    cause = str(raised) if raised else group.match.cause
+    return Words(
+        headline=one_line(f"{subject(group)} {problem}: {cause}{where}"),
+        detail=_detail(group),
+        suggestion=suggestion,
+    )
+
+
+def _detail(group: Group) -> str:
+    followed = sum(failure.count for failure in group.consequences)
+    return f"{plural(followed, 'other failure')} followed from it." if followed else ""
+
+
+def failed_task(message: str, **more: object) -> FailureGroup:
+    """Return a group of one failed task, for examples."""
+    values: dict[str, object] = {
+        "job_id": "01000000", "error_type": "TASK_EXECUTION_EXCEPTION", "function": "train", "type": "NORMAL_TASK",
+        "retried": False, "at_job_end": False, "worker_id": None, "actor_id": None, "node_id": None, "count": 1,
+        "first_ms": 1_800_000_001_000, "last_ms": 1_800_000_001_000, "run_ms": 500, "task_id": "ab" * 24, "attempt": 0,
+    }  # fmt: skip
+    return FailureGroup(**{**values, **more, "message": message})  # type: ignore[arg-type]
+
+
+def failed_job(output: str, **more: object) -> JobFacts:
+    """Return a job that failed after a second, for examples."""
+    values: dict[str, object] = {
+        "job_id": "01000000", "submission_id": "nightly", "status": "FAILED", "exit_code": 1, "output": output,
+        "start_ms": 1_800_000_000_000, "end_ms": 1_800_000_002_000, "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR",
+    }  # fmt: skip
+    return JobFacts(**{**values, **more})  # type: ignore[arg-type]
+
+
+def session_with_task(message: str, **more: object) -> SessionFacts:
+    """Return a session whose job failed because of one task, for examples."""
+    groups = FailureGroups([failed_task(message, **more)], 1, 1)
+    frames = message.removeprefix("User exception:")
+    driver = 'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\n    ray.get(refs)\n'
+    raised = f"{driver}ray.exceptions.RayTaskError: ray::train() (pid=4376, ip=10.0.0.7){frames}\n"
+    return SessionFacts(jobs=[failed_job(raised)], failures=groups)
+
+
+def session_with_driver(exception: str, frame: str = 'File "/app/train.py", line 9, in main') -> SessionFacts:
+    """Return a session whose driver raised an exception, for examples."""
+    text = f"Traceback (most recent call last):\n  {frame}\n    main()\n{exception}\n"
+    return SessionFacts(jobs=[failed_job(text)])

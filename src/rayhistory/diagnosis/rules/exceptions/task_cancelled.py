@@ -1,0 +1,45 @@
+"""Tasks that were cancelled, and whose results somebody wanted nevertheless."""
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import one_line, plural
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task, raised_in
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.index.query.failure_groups import FailureGroups
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    raised = raised_in(failure)
+    by_exception = raised is not None and raised.short_type == "TaskCancelledError"
+    if failure.error_type != "TASK_CANCELLED" and not by_exception:
+        return None
+    text = one_line(failure.text[-1_000:], 600)
+    return Match(group=f"{failure.job_id} {failure.function}",
+                 evidence=(Evidence(kind=failure.kind, id=failure.id, text=text, at_ms=failure.at_ms),))  # fmt: skip
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    count = sum(root.count for root in group.roots if root.kind == "tasks")
+    name = f" {group.first.function}" if group.first.function else ""
+    who = f"{plural(count, 'task')}{name} {'was' if count == 1 else 'were'} cancelled" if count else \
+        "A cancelled task was waited for"  # fmt: skip
+    return Words(
+        headline=one_line(f"{who} by ray.cancel()"),
+        suggestion="Catch ray.exceptions.TaskCancelledError where results of tasks that may be cancelled are read.",
+    )
+
+
+RULE = FailureRule(
+    code="task_cancelled",
+    meaning="A task was cancelled with ray.cancel().",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=SessionFacts(
+            jobs=[failed_job("ray.exceptions.TaskCancelledError: Task was cancelled")],
+            failures=FailureGroups([failed_task("Task was cancelled", error_type="TASK_CANCELLED")], 1, 1),
+        ),
+        headline="1 task train was cancelled by ray.cancel()",
+    ),
+)

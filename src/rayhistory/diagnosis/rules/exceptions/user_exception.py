@@ -1,0 +1,31 @@
+"""An exception that the code of a task or an actor raised."""
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    if failure.kind not in ("tasks", "actor"):
+        return None
+    return match_exception(failure, lambda raised, text: True)
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    return words(group, "raised an exception", "The whole traceback of the first one is in the evidence.")
+
+
+RULE = FailureRule(
+    code="user_exception",
+    meaning="The code of a task or of an actor's method raised an exception that nobody caught.",
+    match=_match,
+    describe=_describe,
+    example=Example(
+        facts=session_with_task(
+            'User exception:\n  File "/app/train.py", line 13, in train\n    raise ValueError(path)\n'
+            "ValueError: no records in shard-0003.parquet"
+        ),
+        headline="Task train raised an exception: ValueError: no records in shard-0003.parquet (train.py:13 in train)",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Rules for processes that died."""

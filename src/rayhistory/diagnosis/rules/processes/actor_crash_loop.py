@@ -1,0 +1,65 @@
+"""Actors that died again and again."""
+
+from itertools import pairwise
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import duration, one_line
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job
+from rayhistory.diagnosis.rules.processes.deaths import exit_evidence, log_evidence
+from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
+from rayhistory.diagnosis.session_facts import ActorFacts, SessionFacts
+
+_MIN_RESTARTS = 3
+_MAX_LIFE_MS = 60_000
+
+
+def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    actor = failure.actor
+    if failure.kind != "actor" or actor is None or not _is_loop(actor):
+        return None
+    workers = [worker for id_ in actor.workers if (worker := facts.worker(id_))]
+    evidence = [exit_evidence(worker) for worker in workers[-1:]]
+    evidence += [log_evidence(worker, facts) for worker in workers[-1:] if worker.stderr is not None]
+    death = Evidence(kind="actor", id=actor.actor_id, text=one_line(actor.text, 600), at_ms=actor.end_ms)
+    return Match(group=f"{failure.job_id} {actor.class_name}", evidence=(death, *evidence))
+
+
+def _is_loop(actor: ActorFacts) -> bool:
+    if actor.restarts < _MIN_RESTARTS:
+        return False
+    gaps = [after - before for before, after in pairwise(actor.restart_times)]
+    return sum(gap < _MAX_LIFE_MS for gap in gaps) >= _MIN_RESTARTS - 1
+
+
+def _describe(group: Group, facts: SessionFacts) -> Words:
+    actor = group.first.actor
+    times = actor.restart_times if actor else ()
+    took = f" within {duration(times[-1] - times[0])}" if len(times) > 1 else ""
+    restarts = actor.restarts if actor else 0
+    return Words(
+        headline=one_line(f"Actor {group.first.function} was restarted {restarts} times{took} and died each time"),
+        detail=one_line(actor.text, 600) if actor else "",
+        suggestion="Look at the last lines of its last life in the evidence. Restarts do not help against this cause: "
+        "max_restarts only delays the failure.",
+    )  # fmt: skip
+
+
+def _example() -> SessionFacts:
+    start = 1_800_000_000_000
+    actor = ActorFacts(
+        actor_id="aa" * 16, class_name="Worker", job_id="01000000", cause="actor_died_error_context",
+        reason="WORKER_DIED", text="The actor is dead because its worker process has died.", restarts=4,
+        restart_times=(start, start + 900, start + 1_800, start + 2_700), end_ms=start + 3_600,
+    )  # fmt: skip
+    output = f"ray.exceptions.ActorDiedError: The actor died unexpectedly.\n actor_id: {actor.actor_id}\n"
+    return SessionFacts(jobs=[failed_job(output)], actors=[actor])
+
+
+RULE = FailureRule(
+    code="actor_crash_loop",
+    meaning="An actor was restarted at least three times, each life shorter than a minute, until Ray gave up.",
+    match=_match,
+    describe=_describe,
+    example=Example(facts=_example(), headline="Actor Worker was restarted 4 times within 2.7 s and died each time"),
+)

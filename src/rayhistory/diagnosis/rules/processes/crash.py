@@ -1,0 +1,82 @@
+"""What the rules for crashes share: signs in the last words of a process, and the stack that it printed."""
+
+import re
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.headlines import one_line
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
+from rayhistory.diagnosis.rules.processes.deaths import (
+    dead_worker,
+    exit_evidence,
+    function_of,
+    last_words,
+    log_evidence,
+    process_name,
+)
+from rayhistory.diagnosis.rules.rule import Example, Group, Match, Words
+from rayhistory.diagnosis.session_facts import SessionFacts, WorkerFacts
+from rayhistory.index.query.failure_groups import FailureGroups
+
+_NATIVE_FRAME = re.compile(r'^ {2}File "([^"\n]*)", line (\d+) in ([^\n]*)$', re.MULTILINE)
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_END_CHARS = 16_000
+"""Signs count only near the end: a program may print them and live on."""
+
+
+def match_crash(failure: Failure, facts: SessionFacts, signs: re.Pattern[str]) -> Match | None:
+    worker = dead_worker(failure, facts)
+    if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
+        return None
+    words = last_words(worker, facts)
+    found = list(signs.finditer(words[-_END_CHARS:]))
+    if not found:
+        return None
+    return Match(
+        group=f"{failure.job_id} {function_of(failure, facts)}",
+        evidence=(log_evidence(worker, facts), exit_evidence(worker)),
+        cause=_place(words),
+    )
+
+
+def _place(words: str) -> str:
+    """Return the innermost frame outside of libraries of the stack that faulthandler printed."""
+    frames = _NATIVE_FRAME.findall(words)
+    own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
+    chosen = (own or frames)[:1]
+    return next((f"{file.rpartition('/')[2]}:{line} in {name}" for file, line, name in chosen), "")
+
+
+def describe_crash(group: Group, facts: SessionFacts, problem: str) -> Words:
+    place = f" in {group.match.cause}" if group.match.cause else ""
+    return Words(
+        headline=one_line(f"{process_name(group, facts)} {problem}{place}"),
+        detail="The process printed a stack before it died; it is in the evidence.",
+        suggestion="Look at the native library at the top of the stack: update it, or reproduce the call in one "
+        "process with PYTHONFAULTHANDLER=1.",
+    )
+
+
+def dead_example_worker(**more: object) -> WorkerFacts:
+    values: dict[str, object] = {
+        "worker_id": "cd" * 28, "exit_type": "SYSTEM_ERROR", "exit_detail": "Worker unexpectedly exits.", "pid": 4376,
+        "ip": "10.0.0.7", "node_id": "ef" * 28, "job_id": "01000000", "end_ms": 1_800_000_000_990, "stderr": "",
+    }  # fmt: skip
+    return WorkerFacts(**{**values, **more})  # type: ignore[arg-type]
+
+
+def death_facts(worker: WorkerFacts, **more: object) -> SessionFacts:
+    """Return a session whose job failed because a worker died, for examples."""
+    task = failed_task("RpcError: Socket closed", error_type="WORKER_DIED", worker_id=worker.worker_id)
+    output = (
+        'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\n'
+        "ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing this task.\n"
+    )
+    values: dict[str, object] = {
+        "jobs": [failed_job(output)], "workers": [worker], "failures": FailureGroups([task], 1, 1)
+    }  # fmt: skip
+    return SessionFacts(**{**values, **more})  # type: ignore[arg-type]
+
+
+def crash_example(sign: str, headline: str) -> Example:
+    stack = f'{sign}\n\nStack (most recent call first):\n  File "/app/model.py", line 12 in forward\n'
+    return Example(facts=death_facts(dead_example_worker(stderr=stack)), headline=headline)

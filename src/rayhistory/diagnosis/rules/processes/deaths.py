@@ -1,0 +1,80 @@
+"""What all rules for dead processes share: which process it was, what it said last, and what ran in it."""
+
+import re
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Evidence
+from rayhistory.diagnosis.headlines import one_line, plural
+from rayhistory.diagnosis.rules.rule import Group
+from rayhistory.diagnosis.session_facts import SessionFacts, WorkerFacts
+from rayhistory.diagnosis.tracebacks import plain_text
+
+_LAST_LINES = 30
+_MAX_TEXT = 4_000
+
+
+def dead_worker(failure: Failure, facts: SessionFacts) -> WorkerFacts | None:
+    """Return the process behind a dead worker, or behind an actor that died with its worker."""
+    if failure.worker:
+        return failure.worker
+    if failure.actor:
+        return next((worker for id_ in reversed(failure.actor.workers) if (worker := facts.worker(id_))), None)
+    return None
+
+
+def last_words(worker: WorkerFacts, facts: SessionFacts) -> str:
+    """Return the end of a worker's stderr; without its log, the lines that Ray forwarded to the driver."""
+    if worker.stderr is not None:
+        return plain_text(worker.stderr)
+    job = facts.job(worker.job_id or "")
+    if job is None or worker.pid is None:
+        return ""
+    mark = re.compile(rf"^\([^()\n]{{0,200}}\bpid={worker.pid}\b[^()\n]{{0,100}}\) ?(.*)$", re.MULTILINE)
+    return "\n".join(mark.findall(plain_text(job.output or job.message)))
+
+
+def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
+    """Return the last lines of a worker's stderr."""
+    lines = "\n".join(last_words(worker, facts).splitlines()[-_LAST_LINES:])[-_MAX_TEXT:]
+    url = f"api/v0/logs/file?node_id={worker.node_id}&pid={worker.pid}&suffix=err&lines=1000"
+    return Evidence(kind="log", id=worker.worker_id, text=lines or "(nothing was written to stderr)",
+                    at_ms=worker.end_ms, url=url if worker.node_id and worker.pid else None)  # fmt: skip
+
+
+def exit_evidence(worker: WorkerFacts) -> Evidence:
+    """Return what Ray says about the exit."""
+    return Evidence(kind="worker", id=worker.worker_id, text=one_line(worker.exit_detail, 600), at_ms=worker.end_ms)
+
+
+def process_name(group: Group, facts: SessionFacts) -> str:
+    """Return who died: `Worker 4376 on 10.0.0.7 (task train)`, or how many."""
+    worker = dead_worker(group.first, facts)
+    what = running_in(group)
+    inside = f" ({what})" if what else ""
+    if len(group.roots) > 1:
+        return f"{plural(len(group.roots), 'worker')}{inside}"
+    if worker is None:
+        return f"A worker{inside}"
+    where = f" on {worker.ip}" if worker.ip else ""
+    return f"Worker {worker.pid or worker.worker_id[:8]}{where}{inside}"
+
+
+def running_in(group: Group) -> str:
+    """Return the task or the actor that ran in a dead process."""
+    actor = next((each for each in (*group.roots, *group.consequences) if each.kind == "actor"), None)
+    if actor:
+        return f"actor {actor.function}"
+    tasks = next((each for each in group.consequences if each.kind == "tasks"), None)
+    return f"task {tasks.function}" if tasks else ""
+
+
+def function_of(failure: Failure, facts: SessionFacts) -> str:
+    """Return the function or class that a dead process ran, to group deaths by."""
+    worker = dead_worker(failure, facts)
+    if worker is None:
+        return failure.function
+    actor = next((each for each in facts.actors if worker.worker_id in each.workers), None)
+    if actor:
+        return actor.class_name
+    groups = facts.failures.groups
+    return next((group.function for group in groups if group.worker_id == worker.worker_id), "")

@@ -1,0 +1,71 @@
+"""All rules. The order of failure rules is their precedence: the first that matches a failure explains it."""
+
+from rayhistory.diagnosis.rules.cluster import (
+    driver_killed,
+    head_lost,
+    infeasible_request,
+    job_stopped,
+    node_lost,
+    node_preempted,
+    object_lost,
+    object_store_full,
+    out_of_disk,
+    pending_for_capacity,
+    runtime_env_failed,
+)
+from rayhistory.diagnosis.rules.exceptions import (
+    actor_init_failed,
+    cuda_error,
+    cuda_out_of_memory,
+    driver_exception,
+    module_not_found,
+    nccl_timeout,
+    serialization_failed,
+    task_cancelled,
+    user_exception,
+)
+from rayhistory.diagnosis.rules.processes import (
+    actor_crash_loop,
+    container_oom_killed,
+    unexplained,
+    worker_aborted,
+    worker_exited,
+    worker_killed,
+    worker_oom_killed,
+    worker_segfault,
+    worker_startup_failed,
+)
+from rayhistory.diagnosis.rules.rule import FailureRule, SessionRule
+
+FAILURE_RULES: tuple[FailureRule, ...] = (
+    head_lost.RULE,
+    node_preempted.RULE,
+    node_lost.RULE,
+    infeasible_request.RULE,
+    pending_for_capacity.RULE,
+    job_stopped.RULE,
+    runtime_env_failed.RULE,
+    actor_crash_loop.RULE,
+    worker_oom_killed.RULE,
+    worker_segfault.RULE,
+    worker_aborted.RULE,
+    worker_exited.RULE,
+    container_oom_killed.RULE,
+    worker_killed.RULE,
+    worker_startup_failed.RULE,
+    out_of_disk.RULE,
+    object_store_full.RULE,
+    module_not_found.RULE,
+    serialization_failed.RULE,
+    cuda_out_of_memory.RULE,
+    cuda_error.RULE,
+    nccl_timeout.RULE,
+    task_cancelled.RULE,
+    object_lost.RULE,
+    actor_init_failed.RULE,
+    user_exception.RULE,
+    driver_killed.RULE,
+    driver_exception.RULE,
+    unexplained.RULE,
+)
+SESSION_RULES: tuple[SessionRule, ...] = ()

@@ -1,0 +1,1 @@
+"""Rules for time that was lost."""

@@ -1,0 +1,164 @@
+"""What rules see of a session: values only, each bounded. `gather.py` fills them."""
+
+import msgspec
+
+from rayhistory.index.query.failure_groups import FailureGroups, WaitingGroup
+from rayhistory.index.query.task_times import FunctionTimes, NodeTimes, OpenTask, SessionTimes
+
+RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = "SUBMISSION"
+    job_id: str = ""
+    submission_id: str | None = None
+    status: str = "RUNNING"
+    message: str = ""
+    error_type: str | None = None
+    exit_code: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    inferred: bool = False
+    """The end was inferred when the session ended."""
+    entrypoint: str = ""
+    output: str = ""
+    """The end of the driver's output, from its log file."""
+    driver_exit: str = ""
+    """The exit detail of the driver's process."""
+    node_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.submission_id or self.job_id
+
+    @property
+    def name(self) -> str:
+        return self.id
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: str
+    ip: str = ""
+    is_head: bool = False
+    state: str = "ALIVE"
+    message: str = ""
+    reason: str = ""
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    start_ms: int | None = None
+    end_ms: int | None = None
+    inferred: bool = False
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process that died, or exited in another way than by request."""
+
+    worker_id: str
+    type: str = "WORKER"
+    exit_type: str = ""
+    exit_detail: str = ""
+    node_id: str | None = None
+    ip: str = ""
+    pid: int | None = None
+    job_id: str | None = None
+    end_ms: int | None = None
+    memory_used_bytes: int | None = None
+    stderr: str | None = None
+    """The last 64 KiB; None if it was not read."""
+
+
+class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor that died or was restarted."""
+
+    actor_id: str
+    class_name: str = ""
+    job_id: str = ""
+    state: str = "DEAD"
+    cause: str = ""
+    """The name of Ray's context: `actor_died_error_context`, `creation_task_failure_context`, …"""
+    reason: str = ""
+    text: str = ""
+    owner_id: str = ""
+    restarts: int = 0
+    restart_times: tuple[int, ...] = ()
+    node_id: str | None = None
+    worker_id: str | None = None
+    workers: tuple[str, ...] = ()
+    """The workers of all its lives."""
+    pid: int | None = None
+    end_ms: int | None = None
+    inferred: bool = False
+    never_started: bool = False
+
+
+class MemorySample(msgspec.Struct, frozen=True):
+    at_ms: int
+    used: float
+    total: float
+
+    @property
+    def share(self) -> float:
+        return self.used / self.total if self.total else 0.0
+
+
+class NodeSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of one node, in order of time."""
+
+    memory: list[MemorySample] = []
+    cgroup_memory: list[MemorySample] = []
+    object_store: list[MemorySample] = []
+    spilled_bytes: float = 0.0
+    """Written to disk by the object store, in all."""
+    cpu: list[tuple[int, float]] = []
+    gpu: list[tuple[int, float]] = []
+    """Utilization in percent."""
+    oom_kills: float = 0.0
+
+
+class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
+    at_ms: int
+    reason: str = ""
+    object_name: str = ""
+    message: str = ""
+
+
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a diagnosis looks at."""
+
+    state: str = ENDED
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    jobs: list[JobFacts] = []
+    nodes: list[NodeFacts] = []
+    workers: list[WorkerFacts] = []
+    actors: list[ActorFacts] = []
+    failures: FailureGroups = FailureGroups([], 0, 0)
+    waiting: list[WaitingGroup] = []
+    platform_events: list[PlatformEvent] = []
+    samples: dict[str, NodeSamples] = {}
+    """By node id."""
+    functions: list[FunctionTimes] = []
+    by_node: list[NodeTimes] = []
+    open_tasks: list[OpenTask] = []
+    times: SessionTimes = SessionTimes()
+    gaps: dict[str, int] = {}
+    has_logs: bool = True
+    has_metrics: bool = True
+    unlisted_workers: int = 0
+    """Dead workers beyond the limit."""
+
+    @property
+    def head(self) -> NodeFacts | None:
+        return next((node for node in self.nodes if node.is_head), None)
+
+    def job(self, job_id: str) -> JobFacts | None:
+        return next((job for job in self.jobs if job.job_id == job_id), None)
+
+    def node(self, node_id: str | None) -> NodeFacts | None:
+        return next((node for node in self.nodes if node.node_id == node_id), None)
+
+    def worker(self, worker_id: str | None) -> WorkerFacts | None:
+        return next((worker for worker in self.workers if worker.worker_id == worker_id), None)
+
+    def actor(self, actor_id: str | None) -> ActorFacts | None:
+        return next((actor for actor in self.actors if actor.actor_id == actor_id), None)

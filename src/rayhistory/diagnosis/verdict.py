@@ -1,0 +1,47 @@
+"""The verdict: which finding explains that a job failed or was stopped, or that the session was lost."""
+
+from rayhistory.diagnosis.explain import Explained
+from rayhistory.diagnosis.findings import Verdict
+from rayhistory.diagnosis.session_facts import RUNNING, SessionFacts
+
+_EXPLAINS_OPEN_JOBS = ("infeasible_request", "pending_for_capacity")
+"""A job that was running at the end of its session has no failure of its own, but it may have waited in vain."""
+
+
+def rank(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
+    """Sort findings: the cause of the verdict first, then by how much they explain."""
+    return sorted(explained, key=lambda each: _key(each, facts), reverse=True)
+
+
+def _key(each: Explained, facts: SessionFacts) -> tuple[bool, bool, bool, int, int]:
+    finding = each.finding
+    return (
+        explains_verdict(each, facts),
+        any(failure.kind == "session" for failure in each.members),
+        finding.severity == "critical",
+        finding.counts.jobs,
+        finding.counts.total,
+    )
+
+
+def explains_verdict(each: Explained, facts: SessionFacts) -> bool:
+    if any(failure.kind in ("job", "session") for failure in each.members):
+        return True
+    return each.finding.code in _EXPLAINS_OPEN_JOBS and any(
+        job.job_id in {failure.job_id for failure in each.members} and _is_open(job.status, inferred=job.inferred)
+        for job in facts.jobs
+    )
+
+
+def _is_open(status: str, *, inferred: bool) -> bool:
+    return inferred or status in ("RUNNING", "PENDING")
+
+
+def find_verdict(ranked: list[Explained], facts: SessionFacts) -> Verdict | None:
+    """Return the verdict; None if every job succeeded, or runs on."""
+    if not ranked or not explains_verdict(ranked[0], facts):
+        return None
+    if facts.state == RUNNING and not any(job.status in ("FAILED", "STOPPED") for job in facts.jobs):
+        return None
+    finding = ranked[0].finding
+    return Verdict(code=finding.code, headline=finding.headline, confidence=finding.confidence, finding=0)
