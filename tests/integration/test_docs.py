@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from rayhistory.cli.inspect import tables_reference
+from rayhistory.diagnosis import findings_reference
 from support.cli_call import Command
 from support.recorded_sample import REF, settings_for, store_sample
 from support.server_process import running_server
@@ -35,6 +36,11 @@ def commands(document: str, program: str) -> list[str]:
 def test_table_reference_is_up_to_date() -> None:
     """`make docs` generates docs/tables.md."""
     assert (DOCS / "tables.md").read_text() == tables_reference.document()
+
+
+def test_findings_reference_is_up_to_date() -> None:
+    """`make docs` generates docs/reference/findings.md."""
+    assert (DOCS / "reference/findings.md").read_text() == findings_reference.document()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,19 @@ from rayhistory import __version__
 from rayhistory.cli import dashboards, demo, doctor, env, index, serve
 from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
-from rayhistory.cli.inspect import export, gaps, grep, logs, open, sessions, sql, summary, table_commands, timeline  # noqa: A004
+from rayhistory.cli.inspect import (
+    diagnose,
+    export,
+    gaps,
+    grep,
+    logs,
+    open,  # noqa: A004
+    sessions,
+    sql,
+    summary,
+    table_commands,
+    timeline,
+)
 from rayhistory.cli.local_ray import run
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import CLI, Parser, Settings, add_flags, resolve
@@ -48,6 +60,7 @@ COMMANDS = (
     Command("timeline", timeline, "write a trace of a session's tasks, for Perfetto", INDEX_SETTINGS),
     Command("logs", logs, "list or show the log files of a session", INDEX_SETTINGS),
     Command("grep", grep, "search the log files of one or all sessions", INDEX_SETTINGS),
+    Command("diagnose", diagnose, "explain why a session failed or was slow; exit code 3: it failed", INDEX_SETTINGS),
     Command("gaps", gaps, "list what is missing from a session, and why", INDEX_SETTINGS),
     Command("open", open, "open a session in a browser", INDEX_SETTINGS),
     Command("sql", sql, "query the tables of one or all sessions in SQL", INDEX_SETTINGS),

@@ -1,6 +1,7 @@
 """The values that pages show. The JSON of a page has the same values."""
 
 import re
+from collections.abc import Sequence
 from typing import Literal, Protocol, get_args
 from urllib.parse import urlencode
 
@@ -53,6 +54,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The store is unavailable, so it is unknown whether there is an index."""
     dashboard: str | None = None
     """The version of Ray's frontend that the session opens in by default."""
+    headline: str | None = None
+    """Why the session failed, in one line; None if it did not, or if it has no diagnosis yet."""
 
     @property
     def owner(self) -> str | None:
@@ -200,3 +203,14 @@ class DashboardVersions(Protocol):
     def chosen(self) -> str | None: ...
     @property
     def versions(self) -> list[str]: ...
+
+
+class DiagnosisValues(Protocol):
+    """The diagnosis of a session, as its page shows it."""
+
+    @property
+    def verdict(self) -> object: ...
+    @property
+    def findings(self) -> Sequence[object]: ...
+    @property
+    def provisional(self) -> bool: ...

@@ -14,6 +14,7 @@ from rayhistory.web import format as formats
 from rayhistory.web.models import (
     SESSION_STATES,
     DashboardVersions,
+    DiagnosisValues,
     GapGroup,
     NamedSession,
     SessionFilters,
@@ -101,6 +102,14 @@ def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bo
     return _render(
         "charts.html", cluster=cluster, uid=uid, title=title, solo=solo, running=running, version=version
     )  # fmt: skip
+
+
+def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_ms: int | None, version: str) -> str:
+    """Render the verdict, the findings with their evidence, and where time went."""
+    base = session.url if as_of_ms is None else f"{session.url.rstrip('/')}@{as_of_ms}/"
+    return _render(
+        "diagnosis.html", session=session, diagnosis=diagnosis, base=base, as_of_ms=as_of_ms, version=version
+    )
 
 
 def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:

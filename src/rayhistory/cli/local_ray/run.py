@@ -5,8 +5,9 @@ import asyncio
 import sys
 
 from rayhistory.cli.arguments import add_cluster_arguments
-from rayhistory.cli.local_ray.recording import RecordingOptions, record
-from rayhistory.errors import UsageError
+from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph
+from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
+from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import Settings
 
 
@@ -28,4 +29,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     recorded = asyncio.run(record(options))
     url = f"http://127.0.0.1:{arguments.port}{recorded.url}"
     sys.stderr.write(f"Session recorded: {url}  (start the server with: rayhistory serve)\n")
+    if recorded.exit_code != 0:
+        _explain(recorded, settings, url)
     return recorded.exit_code
+
+
+def _explain(recorded: RecordedSession, settings: Settings, url: str) -> None:
+    """Print why the job failed. That is a service: a problem with it must not hide the job's own exit code."""
+    try:
+        arguments = argparse.Namespace(server=None, session=recorded.ref.path, setting_store=None)
+        text = verdict_paragraph(asyncio.run(read_diagnosis(arguments, settings)))
+    except RayHistoryError as error:
+        text = f"rayhistory: the session could not be diagnosed: {error}"
+    if text:
+        sys.stderr.write(f"{text}\nDetails: {url}diagnosis, or rayhistory diagnose\n")

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rayhistory import __version__
+from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
 from rayhistory.metrics.chart_data import ChartData
@@ -167,6 +168,9 @@ SESSION_ENDPOINTS = {
     ),
     f"{HISTORY_API}gaps": Endpoint(
         "Gaps: everything missing from the session, with meaning and remedy.", (SessionGaps,)
+    ),
+    f"{HISTORY_API}diagnosis": Endpoint(
+        "Why the session failed and why it was slow: a verdict, and findings with evidence.", (Diagnosis,)
     ),
     f"{HISTORY_API}overview": Endpoint(
         "Start, end and state of the session, and when something failed: at most 200 markers.", (SessionOverview,)

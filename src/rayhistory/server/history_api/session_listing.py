@@ -9,8 +9,11 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from rayhistory import web
+from rayhistory.diagnosis.headlines import one_line
+from rayhistory.diagnosis.product import NAME as DIAGNOSIS
 from rayhistory.errors import StoreError, UsageError
 from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
@@ -51,10 +54,13 @@ class ListingPage(msgspec.Struct):
 
 
 class SessionListing:
-    def __init__(self, catalog: SessionCatalog, store: Store, layout: Layout) -> None:
+    def __init__(
+        self, catalog: SessionCatalog, store: Store, layout: Layout, products: ProductBuilder | None = None
+    ) -> None:
         self._catalog = catalog
         self._store = store
         self._layout = layout
+        self._products = products
         self._manifests: dict[tuple[str, str, str], tuple[Manifest, float]] = {}
 
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
@@ -116,7 +122,20 @@ class SessionListing:
             size_bytes=manifest.counts.size_bytes if manifest else None,
             counts=_counts(manifest) if manifest else None,
             unreadable=isinstance(manifest_or_error, StoreError),
+            headline=await self._headline(entry, manifest) if manifest else None,
         )
+
+    async def _headline(self, entry: CatalogEntry, manifest: Manifest) -> str | None:
+        """Return why a session failed; None if it did not. Sessions that succeeded cost no read from the store."""
+        vanished = manifest.closing is not None and not manifest.closing.clean
+        if self._products is None or not (vanished or {"FAILED", "STOPPED"} & manifest.counts.jobs.keys()):
+            return None
+        try:
+            product = await self._products.latest(entry.ref, DIAGNOSIS)
+        except StoreError:
+            return None
+        headline = product.facts.get("headline") if product else None
+        return one_line(headline) if isinstance(headline, str) else None
 
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
         """Return the manifest of the session's index. It is cached if it covers the session's end."""

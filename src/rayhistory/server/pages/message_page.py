@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from rayhistory import __version__, web
-from rayhistory.errors import RayHistoryError, SessionNotFound, SessionNotIndexed
+from rayhistory.errors import ProductNotBuilt, RayHistoryError, SessionNotFound, SessionNotIndexed
 from rayhistory.server.http.error_responses import error_headers
 
 _TITLES = {
@@ -39,10 +39,11 @@ def error_page(error: RayHistoryError) -> Response:
     return message_page(error, title, hint)
 
 
-def progress_page(session: web.NamedSession, progress: SessionNotIndexed) -> Response:
+def progress_page(session: web.NamedSession, progress: SessionNotIndexed | ProductNotBuilt) -> Response:
+    is_product = isinstance(progress, ProductNotBuilt)
     text = web.render_progress(
         session=session,
-        title="Indexing this session",
+        title="Preparing this page" if is_product else "Indexing this session",
         detail=str(progress),
         percent=int(progress.progress * 100) if progress.progress else None,
         refresh_seconds=1,

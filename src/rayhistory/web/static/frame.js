@@ -27,6 +27,8 @@
       gaps: null,
       failures: [],
     };
+    let verdict = null;
+    let findings = [];
     let loading = false;
     let currentUrl = location.href;
     let sliderTimer = 0;
@@ -151,17 +153,43 @@
       if (element(id).textContent !== text) element(id).textContent = text;
     };
 
+    // Findings of the diagnosis, which is built after the tables
+
+    const findingAt = (ms) =>
+      findings.find(({ first_ms, last_ms, root }) => root && first_ms !== null && ms >= first_ms - 1000 && ms <= last_ms + 1000);
+
+    const findingOfPage = () => {
+      const id = location.hash.split(/[/?]/).filter((part) => part.length >= 8).pop();
+      return id && findings.find(({ evidence }) => evidence.some((each) => each.id === id));
+    };
+
+    const renderVerdict = () => {
+      const link = element("verdict");
+      const headline = findingOfPage()?.headline ?? verdict?.headline ?? "";
+      link.hidden = !headline;
+      link.title = headline;
+      link.lastElementChild.textContent = headline;
+    };
+
+    const loadDiagnosis = async () => {
+      const response = await fetch(`${sessionPath}/api/history/diagnosis`).catch(() => null);
+      if (!response?.ok) return;
+      ({ verdict, findings } = await response.json());
+      render();
+    };
+
     const renderSlider = (ms) => {
       const marker = markerNear(ms);
       const time = ms < overview.last_ms ? formatSeconds(ms) : isRunning() ? "Now" : "End of session";
       const label = element("as-of-label");
-      setText("as-of-label", [time, marker && describeFailures(marker)].filter(Boolean).join(" · "));
+      setText("as-of-label", [time, marker && describeFailures(marker), marker && findingAt(marker.at_ms)?.headline].filter(Boolean).join(" · "));
       label.style.setProperty("--position", (ms - overview.started_ms) / duration());
       slider.setAttribute("aria-valuetext", label.textContent);
     };
 
     const render = () => {
       const asOf = shownAsOf();
+      if (findings.length) renderVerdict();
       root.classList.toggle("past", asOf !== null);
       if (asOf !== null) setText("data-age", `As of ${formatSeconds(asOf)}`);
       else if (overview.last_ms) setText("data-age", `${DATA_AGE_LABELS[overview.state]} ${formatAge(overview.last_ms)}`);
@@ -207,6 +235,7 @@
       if (response?.ok) {
         overview = await response.json();
         renderOverview();
+        if (overview.failures.length) loadDiagnosis();
       }
       if (isRunning() || !overview.started_ms) setTimeout(refresh, REFRESH_MS);
     };

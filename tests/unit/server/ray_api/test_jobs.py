@@ -14,9 +14,10 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from rayhistory.errors import StoreUnavailable
+from rayhistory.logs import source
 from rayhistory.server.app import create_app
 from rayhistory.server.logs import follow as follow_module
-from rayhistory.server.logs import source, stream
+from rayhistory.server.logs import stream
 from rayhistory.server.logs.follow import follow
 from rayhistory.server.logs.locate import LogRange
 from rayhistory.sessions import Layout, SessionRef, StartRecord
