@@ -47,7 +47,19 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     "archive": {"collector", "events", "index", "packs", "sessions", "settings", "storage"},
     "api": {"sessions"},
-    "cli": {"api", "archive", "diagnosis", "events", "index", "search", "server", "sessions", "settings", "storage", "web"},
+    "cli": {
+        "api",
+        "archive",
+        "diagnosis",
+        "events",
+        "index",
+        "search",
+        "server",
+        "sessions",
+        "settings",
+        "storage",
+        "web",
+    },
 }
 """The packages that each package may import. Modules beside the packages (errors, ids, names, …) are open to all."""
 

@@ -1,0 +1,104 @@
+"""The failure corpus: what is planted in each session, and what a diagnosis has to find."""
+
+from typing import Literal
+
+import msgspec
+
+End = Literal["job", "stop_job", "kill_node", "lose_head"]
+"""How a session comes to its end: with its job, or after the job has printed that it is under way, by an action."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One planted session. `verdict` is None where nothing has to be explained."""
+
+    script: str
+    """Module of `jobs/`."""
+    name: str
+    """Function of the module."""
+    verdict: str | None = None
+    findings: tuple[str, ...] = ()
+    """Codes that have to be found besides the verdict."""
+    allowed: tuple[str, ...] = ()
+    """Codes that are right as well, and need not be found."""
+    ends: End = "job"
+    other_node: bool = False
+    """A second node, with the resource `lost`."""
+    environment: dict[str, str] = {}
+    """Settings of Ray, for every process of the cluster."""
+    memory_headroom_gib: float = 0.0
+    """Ray's memory monitor kills workers when the machine uses this much more than at the start."""
+    exports: bool = True
+    """Whether drivers export events."""
+
+
+def _failure(script: str, verdict: str, *names: str, **more: object) -> list[Case]:
+    return [Case(script=script, name=name, verdict=verdict, **more) for name in names]  # type: ignore[arg-type]
+
+
+def _healthy(*names: str, **more: object) -> list[Case]:
+    return [Case(script="healthy", name=name, **more) for name in names]  # type: ignore[arg-type]
+
+
+_SMALL_STORE = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000"}
+_FAST_HEALTH_CHECKS = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+
+FAILURES: list[Case] = [
+    *_failure("exceptions", "user_exception", "task_raises", "actor_raises", "nested_task_raises", "retries_used_up",
+              "dependency_chain", "two_failures"),
+    *_failure("exceptions", "actor_init_failed", "actor_init_raises"),
+    *_failure("exceptions", "driver_exception", "driver_raises", "driver_exits_with_code"),
+    *_failure("exceptions", "module_not_found", "task_needs_module", "driver_needs_module"),
+    *_failure("exceptions", "serialization_failed", "unpicklable_argument", "unpicklable_result"),
+    *_failure("exceptions", "cuda_out_of_memory", "cuda_out_of_memory"),
+    *_failure("exceptions", "cuda_error", "cuda_error"),
+    *_failure("exceptions", "nccl_timeout", "nccl_timeout"),
+    *_failure("exceptions", "task_cancelled", "cancelled"),
+    *_failure("crashes", "worker_segfault", "segfault", "actor_segfault"),
+    *_failure("crashes", "worker_aborted", "abort"),
+    *_failure("crashes", "worker_exited", "exits", "sys_exits"),
+    *_failure("crashes", "worker_killed", "killed", "actor_killed"),
+    *_failure("crashes", "actor_crash_loop", "crash_loop"),
+    *_failure("crashes", "worker_oom_killed", "out_of_memory", memory_headroom_gib=1.5),
+    *_failure("crashes", "driver_killed", "driver_killed"),
+    *_failure("crashes", "driver_exception", "driver_segfault", allowed=("driver_killed",)),
+    *_failure("crashes", "node_lost", "lost_node", "lost_object", ends="kill_node", other_node=True,
+              environment=_FAST_HEALTH_CHECKS),
+    *_failure("crashes", "object_lost", "object_without_owner"),
+    *_failure("crashes", "job_stopped", "runs_on", ends="stop_job"),
+    *_failure("crashes", "head_lost", "runs_on", ends="lose_head"),
+    *_failure("resources", "infeasible_request", "infeasible_task", "infeasible_actor"),
+    *_failure("resources", "infeasible_request", "infeasible_without_timeout", ends="stop_job"),
+    *_failure("resources", "pending_for_capacity", "no_capacity"),
+    *_failure("resources", "runtime_env_failed", "cannot_install", "actor_cannot_install"),
+    *_failure("resources", "worker_startup_failed", "wrong_python"),
+    *_failure("resources", "out_of_disk", "disk_full",
+              environment={**_SMALL_STORE, "RAY_local_fs_capacity_threshold": "0.05"}),
+    *_failure("resources", "object_store_full", "store_full", environment=_SMALL_STORE),
+]  # fmt: skip
+
+SLOW: list[Case] = [
+    Case(script="slow", name="stragglers", findings=("stragglers",)),
+    Case(script="slow", name="hung", ends="stop_job", verdict="job_stopped", findings=("hung_task",)),
+    Case(script="slow", name="serial_driver", findings=("serial_driver",)),
+    Case(script="slow", name="tiny_tasks", findings=("tiny_tasks",)),
+    Case(script="slow", name="waits_for_cpus", findings=("waiting_for_resources",)),
+    Case(script="slow", name="wasted_retries", findings=("wasted_retries",)),
+    Case(script="slow", name="slow_node", findings=("slow_node",), other_node=True),
+    Case(script="resources", name="spills", findings=("object_spilling",), environment=_SMALL_STORE),
+]
+
+HEALTHY: list[Case] = [
+    *_healthy("plain", "catches", "never_asks", "retries", "kills_actor", "restarts", "cancels", "times_out",
+              "nested", "detached", "noise", "leaves_tasks", "exits_itself"),
+    *_healthy("on_both_nodes", other_node=True),
+    *_healthy("plain", exports=False, ),
+]  # fmt: skip
+
+
+def key(case: Case) -> str:
+    """Return the name of the case's recording."""
+    parts = [case.script, case.name, "" if case.ends == "job" else case.ends, "" if case.exports else "no-export"]
+    return "-".join(part for part in parts if part)
+
+
+CASES: dict[str, Case] = {key(case): case for case in (*FAILURES, *SLOW, *HEALTHY)}
