@@ -38,7 +38,7 @@ from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware
 from rayhistory.server.http.response_cache import ResponseCache
 from rayhistory.server.http.session_router import SessionCookieRouter, SessionPathRouter, not_found
 from rayhistory.server.live_sessions import LiveSessions
-from rayhistory.server.pages import diagnosis_page, gaps_page, home_page
+from rayhistory.server.pages import diagnosis_page, gaps_page, home_page, log_page, search_page
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.server.pages.frontend_routes import frontend_routes
 from rayhistory.server.products import PRODUCTS
@@ -63,7 +63,14 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         through_api=settings.use_kubernetes_proxy, pass_own_tokens=settings.use_auth_token_mode,
     )  # fmt: skip
     frontends = Frontends(settings.dashboard_dir)
-    session_routes = [*SESSION_ROUTES, *diagnosis_page.ROUTES, *gaps_page.ROUTES, *frontend_routes(frontends)]
+    session_routes = [
+        *SESSION_ROUTES,
+        *diagnosis_page.ROUTES,
+        *gaps_page.ROUTES,
+        *log_page.ROUTES,
+        *search_page.SESSION_ROUTES,
+        *frontend_routes(frontends),
+    ]
     # The router below a session does not know the session's path, so its redirects would lead out of the session.
     stored_session = Router(session_routes, redirect_slashes=False, default=not_found)
     session = LiveRouter(stored_session, SESSION_ROUTES, frontends)
@@ -99,6 +106,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             *home_page.ROUTES,
             *session_list.ROUTES,
             *all_sessions_search.ROUTES,
+            *search_page.ROUTES,
             *cluster_list.ROUTES,
             *openapi.ROUTES,
             *kuberay.ROUTES,

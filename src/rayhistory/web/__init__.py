@@ -3,6 +3,7 @@
 Pure rendering from values: no web framework, store or clock.
 """
 
+from rayhistory.web.log_models import LogLinks, LogPage, LogRow, SearchForm
 from rayhistory.web.models import (
     OWNERS,
     SESSION_STATES,
@@ -29,9 +30,11 @@ from rayhistory.web.render import (
     render_frame,
     render_gaps,
     render_home,
+    render_log,
     render_login,
     render_message,
     render_progress,
+    render_search,
 )
 
 __all__ = [
@@ -47,7 +50,11 @@ __all__ = [
     "FailureMarker",
     "GapGroup",
     "GapLocation",
+    "LogLinks",
+    "LogPage",
+    "LogRow",
     "NamedSession",
+    "SearchForm",
     "SessionFilters",
     "SessionOverview",
     "SessionRow",
@@ -58,7 +65,9 @@ __all__ = [
     "render_frame",
     "render_gaps",
     "render_home",
+    "render_log",
     "render_login",
     "render_message",
     "render_progress",
+    "render_search",
 ]

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rayhistory.web import format as formats
+from rayhistory.web.log_models import LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
     SESSION_STATES,
     DashboardVersions,
@@ -112,6 +114,34 @@ def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_m
     )
 
 
+def render_search(
+    session: SessionRow | None,
+    query: SearchForm,
+    *,
+    result: SearchResult | None,
+    error: str | None,
+    view_json: str | None,
+    next_page: str | None,
+    version: str,
+) -> str:
+    """Render the search in the logs of a session, or of all sessions. Hits are untrusted."""
+    return _render(
+        "search.html",
+        session=session,
+        query=query,
+        result=result,
+        error=error,
+        view_json=view_json,
+        next_page=next_page,
+        version=version,
+    )
+
+
+def render_log(session: SessionRow, page: LogPage, *, version: str) -> str:
+    """Render a window of a log file."""
+    return _render("log.html", session=session, **msgspec.structs.asdict(page), version=version)
+
+
 def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:
     """Render an error. Text between backticks in `message` and `hint` is shown as code."""
     return _render(
@@ -179,6 +209,7 @@ def _environment() -> Environment:
         count=formats.format_count,
         duration=formats.format_duration,
         iso=formats.format_iso,
+        marked=marked_texts,
         ordered_jobs=_ordered_jobs,
         owner=owner_text,
         plural=formats.plural,

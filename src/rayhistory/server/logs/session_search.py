@@ -45,5 +45,8 @@ def log_hit(session_url: str, line: FoundLine, owner: LineOwner) -> LogHit:
 
 
 def _line_url(session_url: str, line: FoundLine) -> str:
-    anchor = f"L{line.line}" if line.line is not None else f"B{line.offset}"
-    return f"{session_url}logs/{quote(line.node, safe='')}/{quote(line.path)}#{anchor}"
+    """Return the address of a line in the log viewer. The offset spares the viewer from counting lines."""
+    path = f"{session_url}logs/{quote(line.node, safe='')}/{quote(line.path)}"
+    if line.line is None:
+        return f"{path}?offset={line.offset}#B{line.offset}"
+    return f"{path}?offset={line.offset}&line={line.line}#L{line.line}"

@@ -50,7 +50,7 @@ def test_only_visible_sessions_are_searched_the_newest_first(client: TestClient)
     sessions = [(hit["namespace"], hit["cluster"], hit["session"]) for hit in body["hits"]]
     assert sessions == [ref.identity for ref in reversed(VISIBLE) for _ in range(3)]
     assert (body["complete"], body["total"], body["next"]) == (True, 9, None)
-    assert body["hits"][0]["url"] == f"{VISIBLE[2].url}logs/{NODE}/raylet.out#L3"
+    assert body["hits"][0]["url"] == f"{VISIBLE[2].url}logs/{NODE}/raylet.out?offset=28&line=3#L3"
 
 
 def test_pages_continue_within_and_between_sessions(client: TestClient) -> None:

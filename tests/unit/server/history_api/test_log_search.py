@@ -53,7 +53,7 @@ def test_a_hit_has_its_place_time_and_address(client: TestClient) -> None:
             "node_id": NODE, "file": "raylet.out", "line": 1, "offset": 0,
             "text": "2026-11-15 19:18:20,000 a LINE <script>alert(1)</script>", "matches": [[26, 39]],
             "at_ms": 1794770300000, "task_id": None, "attempt": None, "actor_id": None,
-            "url": f"{REF.url}logs/{NODE}/raylet.out#L1", "before": [], "after": [],
+            "url": f"{REF.url}logs/{NODE}/raylet.out?offset=0&line=1#L1", "before": [], "after": [],
         }
     ]  # fmt: skip
 

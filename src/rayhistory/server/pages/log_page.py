@@ -1,0 +1,142 @@
+"""The log viewer: a window of a log file of any size, by line, offset, time or from the end."""
+
+import re
+from urllib.parse import quote, urlencode
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory import __version__, web
+from rayhistory.errors import RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.logs.source import LogSource, StoredLogFile, find_file
+from rayhistory.search.log_window import (
+    LINES_ABOVE,
+    LogWindow,
+    Position,
+    WindowLine,
+    find_end,
+    find_line,
+    find_time,
+    number_position,
+    read_window,
+)
+from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
+from rayhistory.server.logs.line_owners import LineOwner, find_owners
+from rayhistory.server.logs.locate import check_node
+from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
+from rayhistory.server.pages.message_page import error_page, page_response, progress_page
+from rayhistory.server.view import SessionView
+from rayhistory.sessions.catalog import RUNNING
+from rayhistory.utc import parse_utc_ms
+from rayhistory.web import LogLinks, LogPage, LogRow
+from rayhistory.web.ansi import styled_texts
+
+_NUMBER = re.compile("[0-9]{1,15}")
+
+
+async def log_page(request: Request) -> Response:
+    listing: SessionListing = request.app.state.session_listing
+    try:
+        entry = await resolver_of(request).entry(selection_of(request))
+        view = await view_of(request, PAGE_TIMEOUT_S)
+        row = await listing.row(entry)
+        page = await _page(view, request.path_params["node"], request.path_params["path"], request.query_params)
+    except SessionNotIndexed as progress:
+        return progress_page(entry.ref, progress)
+    except RayHistoryError as error:
+        return error_page(error)
+    return page_response(web.render_log(row, page, version=__version__))
+
+
+async def _page(view: SessionView, node_id: str, path: str, params: QueryParams) -> LogPage:
+    node = await check_node(view, node_id)
+    file = await find_file(view.logs, node, path)
+    selected = await _selected(view.logs, node, file, params)
+    follow = params.get("follow") == "1" and view.state == RUNNING
+    above = 0 if params.get("top") == "1" else LINES_ABOVE
+    window = await read_window(view.logs, node, file, selected, above)
+    owners = await find_owners(view, [(node, file.path, line.offset) for line in window.lines])
+    base = f"{view.ref.url}logs/{quote(node, safe='')}/{quote(file.path)}"
+    is_chosen = "line" in params or "offset" in params or "time" in params
+    rows = [
+        _row(
+            base, line, owners.get((node, file.path, line.offset)), chosen=is_chosen and line.offset == selected.offset
+        )
+        for line in window.lines
+    ]
+    links = _links(view, (node, file.path), window, base, params)
+    wrap = params.get("wrap") == "1"
+    glob = re.sub(r"([*?\[])", r"[\1]", file.path)
+    return LogPage(node, file.path, glob if "/" in glob else f"./{glob}", window, rows, links, wrap, follow)
+
+
+async def _selected(logs: LogSource, node: str, file: StoredLogFile, params: QueryParams) -> Position:
+    line, offset = _number(params, "line"), _number(params, "offset")
+    if offset is not None:
+        position = Position(min(offset, file.size), line)
+    elif line is not None:
+        position = await find_line(logs, node, file, max(1, line))
+    elif params.get("time"):
+        try:
+            position = await find_time(logs, node, file, parse_utc_ms(params["time"]))
+        except ValueError:
+            raise UsageError(f"invalid time {params['time']!r}: use ISO 8601, or milliseconds since 1970") from None
+    elif params.get("end") == "1" or params.get("follow") == "1":
+        position = await find_end(logs, node, file)
+    else:
+        return Position(0, 1)
+    return await number_position(logs, node, file, position)
+
+
+def _number(params: QueryParams, name: str) -> int | None:
+    text = params.get(name)
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(f"invalid {name} {text!r}: use a number")
+    return int(text)
+
+
+def _row(base: str, line: WindowLine, owner: LineOwner | None, *, chosen: bool) -> LogRow:
+    anchor = f"L{line.number}" if line.number is not None else f"B{line.offset}"
+    place = {"offset": line.offset} | ({"line": line.number} if line.number is not None else {})
+    return LogRow(
+        anchor=anchor, label=str(line.number if line.number is not None else line.offset),
+        url=f"{base}?{urlencode(place)}#{anchor}", pieces=styled_texts(line.text), cut=line.cut, selected=chosen,
+        owner=_owner_text(owner),
+    )  # fmt: skip
+
+
+def _owner_text(owner: LineOwner | None) -> str:
+    if owner is None:
+        return ""
+    task = f"task {owner.task_id}, attempt {owner.attempt}" if owner.task_id else ""
+    return ", ".join(filter(None, (task, f"actor {owner.actor_id}" if owner.actor_id else "")))
+
+
+def _links(view: SessionView, place: tuple[str, str], window: LogWindow, base: str, params: QueryParams) -> LogLinks:
+    node, path = place
+    keep = {"wrap": "1"} if params.get("wrap") == "1" else {}
+
+    def link(**place: str | int) -> str:
+        return f"{base}?{urlencode({**place, **keep})}"
+
+    first = window.lines[0] if window.lines else None
+    last = window.lines[-1] if window.lines else None
+    following = {"line": last.number + 1} if last and last.number is not None else {}
+    download = urlencode({"node_id": node, "filename": path, "lines": -1, "download_filename": path.rpartition("/")[2]})
+    others = {name: value for name, value in params.items() if name != "wrap"}
+    follow = link(end=1) if params.get("follow") == "1" else link(follow=1)
+    return LogLinks(
+        start=link(offset=0, line=1, top=1), end=link(end=1), download=f"{view.ref.url}api/v0/logs/file?{download}",
+        wrap=f"{base}?{urlencode({**others, **({} if keep else {'wrap': '1'})})}",
+        previous=link(offset=max(0, window.start - 128 * 1024), top=1) if first and window.start > 0 else None,
+        next=link(offset=window.end, top=1, **following) if window.end < window.size else None,
+        follow=follow if view.state == RUNNING else None,
+    )  # fmt: skip
+
+
+ROUTES: list[BaseRoute] = [plain_route("/logs/{node}/{path:path}", log_page, ("GET", "HEAD"))]

@@ -1,0 +1,96 @@
+"""The search page of a session, and that of all sessions. They work without JavaScript."""
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rayhistory import __version__, web
+from rayhistory.errors import AccessError, RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.search.search_query import PARAMETERS, parse_search
+from rayhistory.server.history_api.api_types import LogHits
+from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.paths import HISTORY_API
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of, while_connected
+from rayhistory.server.logs.hit_response import TIME_BUDGET_S, hit_page
+from rayhistory.server.logs.start_search import (
+    SESSION_FILTERS,
+    as_of_selection,
+    start_session_search,
+    start_sessions_search,
+)
+from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
+from rayhistory.server.pages.message_page import error_page, page_response, progress_page
+from rayhistory.web import SearchForm, SessionRow
+
+_SHOWN = ("q", "regex", "case", "word", "file", "node", "order", "since", "cursor")
+
+
+async def session_search_page(request: Request) -> Response:
+    return await while_connected(request, _session_search_page(request))
+
+
+async def _session_search_page(request: Request) -> Response:
+    listing: SessionListing = request.app.state.session_listing
+    try:
+        entry = await resolver_of(request).entry(selection_of(request))
+        view = await view_of(request, PAGE_TIMEOUT_S)
+        row = await listing.row(entry)
+    except SessionNotIndexed as progress:
+        return progress_page(entry.ref, progress)
+    except RayHistoryError as error:
+        return error_page(error)
+
+    async def search() -> LogHits:
+        query = as_of_selection(request, parse_search(_given(request)))
+        return await hit_page(await start_session_search(request, view, query, TIME_BUDGET_S))
+
+    return await _render(request, row, search, f"{entry.ref.url}api/history/search")
+
+
+async def all_sessions_search_page(request: Request) -> Response:
+    async def search() -> LogHits:
+        return await hit_page(await start_sessions_search(request, _given(request), TIME_BUDGET_S))
+
+    return await while_connected(request, _render(request, None, search, f"{HISTORY_API}search"))
+
+
+async def _render(
+    request: Request, session: SessionRow | None, search: Callable[[], Awaitable[LogHits]], api_path: str
+) -> Response:
+    given, result, problem = _given(request), None, None
+    if given.get("q"):
+        try:
+            result = await search()
+        except UsageError as error:
+            problem = error
+        except (AccessError, RayHistoryError) as error:
+            return error_page(error)
+    next_page = f"?{urlencode({**given, 'cursor': result.next})}" if result and result.next else None
+    text = web.render_search(
+        session, _form(given), result=result, error=str(problem) if problem else None,
+        view_json=f"{api_path}?{urlencode(given)}" if result else None, next_page=next_page, version=__version__,
+    )  # fmt: skip
+    return page_response(text, 400 if problem else 200, error_headers(problem) if problem else None)
+
+
+def _given(request: Request) -> dict[str, str]:
+    """Return the parameters of the search, without empty ones: a form sends all of its fields."""
+    names = {*PARAMETERS, *SESSION_FILTERS}
+    return {name: value for name, value in request.query_params.items() if value and name in names}
+
+
+def _form(given: dict[str, str]) -> SearchForm:
+    return SearchForm(
+        q=given.get("q", ""), regex=given.get("regex") == "1", case=given.get("case") == "1",
+        word=given.get("word") == "1", file=given.get("file", ""), node=given.get("node", ""),
+        since=given.get("since", ""), order=given.get("order", "newest"),
+        hidden=[(name, value) for name, value in given.items() if name not in _SHOWN],
+    )  # fmt: skip
+
+
+SESSION_ROUTES: list[BaseRoute] = [plain_route("/search", session_search_page, ("GET", "HEAD"))]
+ROUTES = [Route("/search", all_sessions_search_page)]

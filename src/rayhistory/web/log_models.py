@@ -1,0 +1,106 @@
+"""Values of the pages that search and show log files."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from rayhistory.web.ansi import StyledText
+
+
+class SearchForm(msgspec.Struct, frozen=True):
+    """What the search form shows."""
+
+    q: str = ""
+    regex: bool = False
+    case: bool = False
+    word: bool = False
+    file: str = ""
+    node: str = ""
+    since: str = ""
+    order: str = "newest"
+    hidden: list[tuple[str, str]] = []
+    """Other parameters that a new search keeps."""
+
+
+class ShownHit(Protocol):
+    """A line that matches, as the page shows it."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def matches(self) -> Sequence[tuple[int, int]]: ...
+
+
+class SearchResult(Protocol):
+    @property
+    def hits(self) -> Sequence[ShownHit]: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def scanned_bytes(self) -> int: ...
+
+    @property
+    def total(self) -> int | None: ...
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    anchor: str
+    label: str
+    url: str
+    pieces: list[StyledText]
+    cut: bool
+    selected: bool
+    owner: str
+    """The task or actor that wrote the line, or an empty text."""
+
+
+class LogLinks(msgspec.Struct, frozen=True):
+    start: str
+    end: str
+    wrap: str
+    download: str
+    previous: str | None
+    next: str | None
+    follow: str | None
+
+
+class WindowBounds(Protocol):
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def lines(self) -> Sequence[object]: ...
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """A window of a log file, as the page shows it."""
+
+    node: str
+    path: str
+    path_glob: str
+    """A glob that matches this file alone."""
+    window: WindowBounds
+    rows: list[LogRow]
+    links: LogLinks
+    wrap: bool
+    follow: bool
+    error: str | None = None
+
+
+def marked_texts(hit: ShownHit) -> list[StyledText]:
+    """Split the text of a hit at its matches."""
+    pieces, position = [], 0
+    for start, end in hit.matches:
+        pieces += [StyledText(hit.text[position:start], ""), StyledText(hit.text[start:end], "match")]
+        position = end
+    return [piece for piece in (*pieces, StyledText(hit.text[position:], "")) if piece.text]

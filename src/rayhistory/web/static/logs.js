@@ -1,0 +1,17 @@
+// A link to a line of a log file has the line in its fragment, which browsers do not send: load the page around it.
+"use strict";
+
+(() => {
+  const wanted = /^#(L|B)(\d{1,15})$/.exec(location.hash);
+  if (wanted && document.querySelector(".log-view") && !document.getElementById(location.hash.slice(1))) {
+    const url = new URL(location.href);
+    const name = wanted[1] === "L" ? "line" : "offset";
+    if (url.searchParams.get(name) !== wanted[2]) {
+      url.search = "";
+      url.searchParams.set(name, wanted[2]);
+      location.replace(url);
+    }
+  } else if (wanted) {
+    document.getElementById(location.hash.slice(1))?.classList.add("selected");
+  }
+})();

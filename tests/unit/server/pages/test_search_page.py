@@ -1,0 +1,109 @@
+"""The search pages and the log viewer, as a browser without JavaScript gets them."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from support.recorded_sample import NODE, REF, serving
+
+HTML = {"Accept": "text/html"}
+WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
+FILES = {
+    "raylet.out": b"".join(b"2026-11-15 19:%02d:00 line %d\n" % (n // 100, n) for n in range(1, 3001)),
+    f"{WORKER}.out": b"".join(b"%03d line\n" % i for i in range(40)),
+    "evil <b>&.log": b"<script>alert(1)</script> needle \x1b[31mred\x1b[0m\n",
+    "empty.log": b"",
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with serving(tmp_path_factory.mktemp("pages"), FILES) as client:
+        yield client
+
+
+def page(client: TestClient, path: str, status: int = 200) -> str:
+    response = client.get(path, headers=HTML)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"].startswith("text/html")
+    return response.text
+
+
+def test_the_search_page_shows_hits_with_links(client: TestClient) -> None:
+    text = page(client, "search?q=line+2999")
+    assert "1 matching line" in text
+    assert "<mark>line 2999</mark>" in text
+    assert f'href="{REF.url}logs/{NODE}/raylet.out?offset=' in text
+    assert "#L2999" in text
+
+
+def test_hostile_lines_and_names_are_escaped(client: TestClient) -> None:
+    for path in ("search?q=needle", f"logs/{NODE}/evil%20%3Cb%3E%26.log"):
+        text = page(client, path)
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+        assert "<b>&.log" not in text
+
+
+def test_the_search_page_without_a_text_is_a_form(client: TestClient) -> None:
+    assert 'name="q"' in page(client, "search")
+    assert "matching line" not in page(client, "search?q=")
+
+
+def test_a_wrong_pattern_is_reported_on_the_page(client: TestClient) -> None:
+    assert "invalid pattern" in page(client, "search?q=(&regex=1", 400)
+
+
+def test_more_lines_are_on_the_next_page(client: TestClient) -> None:
+    text = page(client, "search?q=line&limit=10&file=raylet.out&order=oldest")
+    start = text.index('rel="next" href="') + len('rel="next" href="')
+    link = text[start : text.index('"', start)].replace("&amp;", "&")
+    assert "#L11" in page(client, f"search{link}")
+
+
+def test_all_sessions_have_a_search_page(client: TestClient) -> None:
+    text = page(client, "http://testserver/search?q=line+2999")
+    assert f"{REF.namespace}/{REF.cluster}" in text
+
+
+def test_the_pages_have_json(client: TestClient) -> None:
+    assert client.get("search.json?q=line+2999").json()["total"] == 1
+    assert client.get("http://testserver/search.json?q=line+2999").json()["hits"][0]["session"] == REF.session
+
+
+@pytest.mark.parametrize(
+    ("query", "anchor"),
+    [("", "L1"), ("?line=2000", "L2000"), ("?end=1", "L3000"), ("?time=2026-11-15T19:20Z", "L2000"),
+     ("?offset=27&line=2", "L2"), ("?line=99999", "L3000")],
+)  # fmt: skip
+def test_the_viewer_jumps_to_places(client: TestClient, query: str, anchor: str) -> None:
+    assert f'id="{anchor}"' in page(client, f"logs/{NODE}/raylet.out{query}")
+
+
+def test_the_viewer_shows_colours_owners_and_a_download(client: TestClient) -> None:
+    text = page(client, f"logs/{NODE}/evil%20%3Cb%3E%26.log")
+    assert '<span class="ansi-red">red</span>' in text
+    assert "lines=-1" in text
+    assert "task c2668a65bda616c1ffffffffffffffffffffffff01000000, attempt 0" in page(
+        client, f"logs/{NODE}/{WORKER}.out"
+    )
+
+
+def test_the_viewer_of_an_empty_file_says_so(client: TestClient) -> None:
+    assert "This file is empty" in page(client, f"logs/{NODE}/empty.log")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [(f"logs/{NODE}/no-such.log", 404), ("logs/nobody/raylet.out", 404), (f"logs/{NODE}/raylet.out?line=x", 400),
+     (f"logs/{NODE}/raylet.out?time=noon", 400), (f"logs/{NODE}/..%2F..%2Fsecret", 404)],
+)  # fmt: skip
+def test_wrong_places_are_reported(client: TestClient, path: str, status: int) -> None:
+    page(client, path, status)
+
+
+def test_the_bar_has_a_search_box(client: TestClient) -> None:
+    response = client.get("", headers={**HTML, "Sec-Fetch-Dest": "document"})
+    if response.status_code == 200:
+        assert f'action="{REF.url}search"' in response.text
