@@ -3,7 +3,7 @@
 import msgspec
 
 from rayhistory.index.query.failure_groups import FailureGroups, WaitingGroup
-from rayhistory.index.query.task_times import FunctionTimes, NodeTimes, OpenTask, SessionTimes
+from rayhistory.index.query.task_times import FunctionTimes, NodeTimes, OpenTask, TimeTotals
 
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
 
@@ -140,7 +140,7 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[FunctionTimes] = []
     by_node: list[NodeTimes] = []
     open_tasks: list[OpenTask] = []
-    times: SessionTimes = SessionTimes()
+    times: TimeTotals = TimeTotals()
     gaps: dict[str, int] = {}
     has_logs: bool = True
     has_metrics: bool = True

@@ -10,11 +10,11 @@ from rayhistory.server.history_api import (
     metric_points,
     overview,
     prometheus,
-    session_diagnosis,
     session_gaps,
     table_rows,
     task_output,
 )
+from rayhistory.server.insight import session_diagnosis
 from rayhistory.server.ray_api import (
     actors,
     chrome_trace,

@@ -37,8 +37,9 @@ from rayhistory.server.http.live_router import LiveRouter
 from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware, ReadOnlyMiddleware, RequestMetrics
 from rayhistory.server.http.response_cache import ResponseCache
 from rayhistory.server.http.session_router import SessionCookieRouter, SessionPathRouter, not_found
+from rayhistory.server.insight import diagnosis_page
 from rayhistory.server.live_sessions import LiveSessions
-from rayhistory.server.pages import diagnosis_page, gaps_page, home_page, log_page, search_page
+from rayhistory.server.pages import gaps_page, home_page, log_page, search_page
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.server.pages.frontend_routes import frontend_routes
 from rayhistory.server.products import PRODUCTS

@@ -56,7 +56,7 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str | None = None
 
 
-class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
+class TimeTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Time of all tasks together, in ms: by what they waited for, and running."""
 
     tasks: int = 0
@@ -127,7 +127,7 @@ class TaskTimes(msgspec.Struct, frozen=True):
     functions: list[FunctionTimes]
     by_node: list[NodeTimes]
     open_tasks: list[OpenTask]
-    session: SessionTimes
+    session: TimeTotals
 
 
 async def read_task_times(index: OpenIndex) -> TaskTimes:
@@ -138,7 +138,7 @@ async def read_task_times(index: OpenIndex) -> TaskTimes:
             [FunctionTimes(**row) for row in execute(_FUNCTIONS.format(tasks=tasks), [])],
             [NodeTimes(**row) for row in execute(_NODES.format(tasks=tasks), [])],
             [OpenTask(**row) for row in execute(_OPEN.format(tasks=tasks), [])],
-            SessionTimes(**execute(_TIMES.format(tasks=tasks, list=task_list), [])[0]),
+            TimeTotals(**execute(_TIMES.format(tasks=tasks, list=task_list), [])[0]),
         )
 
     return await index.read(("tasks", "task_list"), work)

@@ -6,9 +6,9 @@ from starlette.routing import BaseRoute
 
 from rayhistory import __version__, web
 from rayhistory.errors import ProductNotBuilt, RayHistoryError, SessionNotIndexed
-from rayhistory.server.history_api.diagnosis_report import read_diagnosis
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
+from rayhistory.server.insight.diagnosis_report import read_diagnosis
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
 from rayhistory.server.pages.message_page import error_page, page_response, progress_page
 

@@ -5,10 +5,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.diagnosis.markdown import to_markdown
-from rayhistory.server.history_api.diagnosis_report import read_diagnosis
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import view_route
+from rayhistory.server.insight.diagnosis_report import read_diagnosis
 from rayhistory.server.view import SessionView
 
 

@@ -1,0 +1,1 @@
+"""What explains a session: its diagnosis, as API and page."""
