@@ -101,7 +101,8 @@ async def _fold(job: bytes) -> tuple[FoldReport, int]:
     peak = _PeakMemory(process.pid)
     output, _ = await process.communicate(job)
     assert process.returncode == 0
-    return msgspec.json.decode(output.splitlines()[-1], type=FoldReport), peak.stop()
+    reports = [msgspec.json.decode(line, type=FoldReport) for line in output.splitlines()]
+    return next(report for report in reports if report.manifest), peak.stop()
 
 
 class _PeakMemory(threading.Thread):

@@ -80,6 +80,8 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
+        if settings.index_ahead:
+            builder.warm_up()
         app.state.resolver = SessionResolver(catalog, builder, store, layout)
         app.state.response_cache = ResponseCache()
         app.state.scanner = Scanner()

@@ -6,7 +6,8 @@ by `/` and have no leading slash. `rayhistory.storage.contract_tests` is a test 
 """
 
 from collections.abc import AsyncIterator
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -78,14 +79,20 @@ class Store(Protocol):
         """Release connections and threads."""
 
 
+@cache
+def _entry_points() -> EntryPoints:
+    """Find the backends once: that reads a file of every installed package."""
+    return entry_points(group="rayhistory.storage")
+
+
 def backends() -> list[str]:
-    return sorted(point.name for point in entry_points(group="rayhistory.storage"))
+    return sorted(_entry_points().names)
 
 
 def open_store(settings: Settings, *, writable: bool = False) -> Store:
     """Open the configured store. Invalid settings raise here, not at the first request."""
     name = settings.storage_backend
-    for point in entry_points(group="rayhistory.storage"):
+    for point in _entry_points():
         if point.name == name:
             store: Store = point.load()(settings, writable=writable)
             return store

@@ -1,8 +1,9 @@
-"""The fold of one session, as a process of its own: `python -m rayhistory.index.fold.process`, FoldJob on stdin.
+"""The fold of a session, in a process of its own: `python -m rayhistory.index.fold.process`.
 
-It runs apart from the server, to isolate its memory and CPU, and writes FoldReports to standard output, one JSON line
-each; the last one has the manifest. If a previous generation covers some of the sources, its merged rows are reused and
-only the other sources are read.
+It runs apart from the server, to isolate its memory and CPU. It reads FoldJobs from standard input, one JSON line each,
+and writes FoldReports to standard output in the same way: of each job the progress, the manifest, and that it is ready
+for the next. After an error it ends. If a previous generation covers some of the sources, its merged rows are reused
+and only the other sources are read.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ class FoldReport(msgspec.Struct, omit_defaults=True):
     manifest: Manifest | None = None
     outage: str = ""
     """The error of the store that made the fold fail."""
+    ready: bool = False
+    """The process waits for its next job."""
 
 
 class _FoldStats(msgspec.Struct):
@@ -92,8 +95,17 @@ class _FoldStats(msgspec.Struct):
     began: float
 
 
-async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Manifest:
-    """Fold a session and publish its index. With a pool, its processes decode and merge."""
+def _ignore(manifest: Manifest) -> None:
+    """Do nothing when an index is published."""
+
+
+async def fold(
+    job: FoldJob, report: Report, pool: Executor | None = None, on_published: Callable[[Manifest], None] = _ignore
+) -> Manifest:
+    """Fold a session and publish its index. With a pool, its processes decode and merge.
+
+    Old generations are deleted after `on_published` was called, because nobody needs to wait for that.
+    """
     began = time.monotonic()
     settings = Settings(**job.settings)
     scratch = Path(job.scratch)
@@ -122,7 +134,10 @@ async def fold(job: FoldJob, report: Report, pool: Executor | None = None) -> Ma
         built = await asyncio.to_thread(build, settings, scratch, inputs, pool, report)
         report(0.95, "writing the index")
         stats = _FoldStats(sources, before + decoded, began)
-        return await _publish(indexes, layout, job, built, stats)
+        manifest = await _publish(indexes, layout, job, built, stats)
+        on_published(manifest)
+        await _delete_old_generations(indexes, layout, job.ref, manifest.generation)
+        return manifest
     finally:
         await store.close()
 
@@ -221,9 +236,7 @@ async def _publish(store: Store, layout: Layout, job: FoldJob, built: BuiltTable
         events=stats.decoded.events,
         long_bytes=stats.decoded.long_bytes,
     )
-    published = await publish_manifest(store, layout, job.ref, manifest)
-    await _delete_old_generations(store, layout, job.ref, published.generation)
-    return published
+    return await publish_manifest(store, layout, job.ref, manifest)
 
 
 async def _delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
@@ -240,19 +253,31 @@ async def _delete_old_generations(store: Store, layout: Layout, ref: SessionRef,
 def main() -> None:
     end_with_parent(os.getppid())
     os.nice(_NICENESS)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=FoldJob)
-
-    def write_report(line: FoldReport) -> None:
-        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-        sys.stdout.buffer.flush()
-
     with start_pool() as pool:
-        try:
-            manifest = asyncio.run(fold(job, lambda progress, detail: write_report(FoldReport(progress, detail)), pool))
-        except StoreError as error:
-            write_report(FoldReport(outage=str(error)))
-            sys.exit(1)
-    write_report(FoldReport(1.0, "done", manifest))
+        for line in sys.stdin.buffer:
+            _serve(msgspec.json.decode(line, type=FoldJob), pool)
+
+
+def _serve(job: FoldJob, pool: Executor) -> None:
+    """Fold one session and report on it. An outage ends the process, and with it all requests that are under way."""
+
+    def report_progress(progress: float, detail: str) -> None:
+        _write_report(FoldReport(progress, detail))
+
+    def report_manifest(manifest: Manifest) -> None:
+        _write_report(FoldReport(1.0, "done", manifest))
+
+    try:
+        asyncio.run(fold(job, report_progress, pool, report_manifest))
+    except StoreError as error:
+        _write_report(FoldReport(outage=str(error)))
+        sys.exit(1)
+    _write_report(FoldReport(1.0, ready=True))
+
+
+def _write_report(report: FoldReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -88,7 +88,8 @@ class IndexBuilder:
         products: tuple[str, ...] = (),
     ) -> None:
         """`products` are the dotted paths of what is built after the tables."""
-        self._engine = engine or ProcessEngine()
+        self._processes = ProcessEngine()
+        self._engine: FoldEngine = engine or self._processes
         self._settings = settings
         self._store = store
         self._layout = layout
@@ -184,6 +185,11 @@ class IndexBuilder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._processes.close()
+
+    def warm_up(self) -> None:
+        """Start a process for the first fold, and keep one waiting from then on."""
+        self._processes.keep_warm()
 
     async def _replace_index(self, ref: SessionRef, closing: Closing | None, timeout_s: float | None) -> Manifest:
         """Replace an unreadable index: by a newer generation from another process, else by a full fold.

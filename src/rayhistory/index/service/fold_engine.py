@@ -1,16 +1,13 @@
 """Engines run a fold: in a process on this machine, or on a Ray cluster (`ray_engine.py`)."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
 from rayhistory.errors import IndexFailed, StoreUnavailable
-from rayhistory.index.child_process import child_process
 from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.manifest import Manifest
+from rayhistory.index.service.fold_workers import FoldWorker, FoldWorkers, WorkerDied
 from rayhistory.sessions import SessionRef
 
 log = logging.getLogger(__name__)
@@ -24,23 +21,40 @@ class FoldEngine(Protocol):
 
 
 class ProcessEngine:
-    """Folds in a child process, so that its memory and crashes do not affect the server."""
+    """Folds in child processes, so that their memory and crashes do not affect the server."""
+
+    def __init__(self) -> None:
+        self._workers = FoldWorkers()
+
+    def keep_warm(self) -> None:
+        """Keep a process waiting for the next fold."""
+        self._workers.keep_warm()
 
     async def fold(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:
-        async with child_process("rayhistory.index.fold.process") as process:
-            assert process.stdin and process.stdout and process.stderr  # noqa: S101
-            stderr = asyncio.create_task(process.stderr.read())
-            process.stdin.write(msgspec.json.encode(job))
-            process.stdin.close()
-            report = FoldReport()
-            async for line in process.stdout:
-                report = msgspec.json.decode(line, type=FoldReport)
-                report_progress(report)
-            await process.wait()
-            if report.outage:
-                raise StoreUnavailable(report.outage)
-            if report.manifest is None:
-                raise _failure(job.ref, (await stderr).decode(errors="replace"))
+        worker = await self._workers.acquire()
+        try:
+            manifest = await _run_job(worker, job, report_progress)
+        except BaseException:
+            await self._workers.discard(worker)
+            raise
+        self._workers.release(worker, job)
+        return manifest
+
+    async def close(self) -> None:
+        await self._workers.close()
+
+
+async def _run_job(worker: FoldWorker, job: FoldJob, report_progress: ReportProgress) -> Manifest:
+    await worker.send(job)
+    while True:
+        try:
+            report = await worker.report()
+        except WorkerDied as died:
+            raise _failure(job.ref, str(died)) from None
+        report_progress(report)
+        if report.outage:
+            raise StoreUnavailable(report.outage)
+        if report.manifest:
             return report.manifest
 
 
