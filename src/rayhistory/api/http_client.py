@@ -85,7 +85,7 @@ async def get(
 
 def error_from(response: httpx.Response) -> RayHistoryError:
     message = _error_message(response)
-    return UsageError(message) if response.status_code in (400, 404) else RayHistoryError(message)
+    return UsageError(message) if response.status_code in (400, 404, 422) else RayHistoryError(message)
 
 
 def _error_message(response: httpx.Response) -> str:
@@ -99,5 +99,5 @@ def _error_message(response: httpx.Response) -> str:
         text = body
     elif isinstance(body, dict):
         error = body.get("error")
-        text = error.get("message", text) if isinstance(error, dict) else body.get("msg", text)
+        text = str(error.get("message", text) if isinstance(error, dict) else body.get("msg", error or text))
     return " ".join(str(text).split()) or f"the server returned status {response.status_code}"

@@ -15,6 +15,7 @@ from rayhistory.cli.inspect import (
     gaps,
     grep,
     logs,
+    metrics,
     open,  # noqa: A004
     sessions,
     sql,
@@ -61,6 +62,7 @@ COMMANDS = (
     Command("logs", logs, "list or show the log files of a session", INDEX_SETTINGS),
     Command("grep", grep, "search the log files of one or all sessions", INDEX_SETTINGS),
     Command("diagnose", diagnose, "explain why a session failed or was slow; exit code 3: it failed", INDEX_SETTINGS),
+    Command("metrics", metrics, "query the stored metrics of a session in PromQL, and plot the result", INDEX_SETTINGS),
     Command("gaps", gaps, "list what is missing from a session, and why", INDEX_SETTINGS),
     Command("open", open, "open a session in a browser", INDEX_SETTINGS),
     Command("sql", sql, "query the tables of one or all sessions in SQL", INDEX_SETTINGS),

@@ -9,6 +9,7 @@ import msgspec
 
 from rayhistory.errors import ObjectNotFound, UsageError
 from rayhistory.lru import LruCache
+from rayhistory.metrics.indexed_samples import IndexedSamples
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.sessions import Layout, SessionRef
@@ -17,7 +18,7 @@ from rayhistory.storage import Store
 _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
-_CACHE_BYTES = 32 << 20
+_CACHE_BYTES = 160 << 20
 _LISTING_TTL_S = 5.0
 _CACHED_LISTINGS = 64
 _NEWEST_OBJECTS = 4
@@ -51,8 +52,12 @@ class MetricsGap(msgspec.Struct, frozen=True):
 class StoredMetrics(msgspec.Struct):
     """Samples by node, and the objects that could not be read."""
 
-    samples: list[tuple[str, Samples]]
+    indexed: list[tuple[str, IndexedSamples]]
     gaps: list[MetricsGap]
+
+    @property
+    def samples(self) -> list[tuple[str, Samples]]:
+        return [(node, each.samples) for node, each in self.indexed]
 
     def names(self) -> dict[str, Any]:
         """List every metric name with its type and its number of nodes."""
@@ -91,7 +96,7 @@ class StoredMetrics(msgspec.Struct):
     @property
     def series_dropped(self) -> int:
         """The highest number of series that a node could not store."""
-        return max((samples.dropped for _, samples in self.samples), default=0)
+        return max((each.samples.dropped for _, each in self.indexed), default=0)
 
     def _completeness(self) -> dict[str, int]:
         return {"series_dropped": self.series_dropped, "files_damaged": len(self.gaps)}
@@ -101,7 +106,7 @@ class MetricsReader:
     def __init__(self, store: Store, layout: Layout, cache_bytes: int = _CACHE_BYTES) -> None:
         self._store = store
         self._layout = layout
-        self._cache: LruCache[_MetricsObject, Samples] = LruCache(cache_bytes, cost=_memory_bytes)
+        self._cache: LruCache[_MetricsObject, IndexedSamples] = LruCache(cache_bytes, cost=IndexedSamples.memory_bytes)
         self._listings: LruCache[tuple[str, str, str], list[_MetricsObject]] = LruCache(
             _CACHED_LISTINGS, ttl=_LISTING_TTL_S
         )
@@ -127,12 +132,12 @@ class MetricsReader:
         """Return the times of the first and last samples; None if there are none."""
         objects = await self._objects(ref)
         newest = sorted(objects, key=lambda each: (each.modified, each.first_ms))[-_NEWEST_OBJECTS:]
-        last = [samples.times[-1] for samples in await self._read_all(newest) if samples and samples.times]
+        last = [int(each.times[-1]) for each in await self._read_all(newest) if each and each.times.size]
         if not last:
             return None
         return SessionTimes(min(each.first_ms for each in objects), max(last))
 
-    async def _read_all(self, chosen: list[_MetricsObject]) -> list[Samples | None]:
+    async def _read_all(self, chosen: list[_MetricsObject]) -> list[IndexedSamples | None]:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         return await asyncio.gather(*(self._read(each, slots) for each in chosen))
 
@@ -149,22 +154,18 @@ class MetricsReader:
             if parsed := self._layout.parse_metrics_key(ref, info.key):
                 yield _MetricsObject(*parsed, info.key, info.size, info.modified)
 
-    async def _read(self, each: _MetricsObject, slots: asyncio.Semaphore) -> Samples | None:
+    async def _read(self, each: _MetricsObject, slots: asyncio.Semaphore) -> IndexedSamples | None:
         """Return None for an object that is damaged or has been removed."""
         if cached := self._cache.get(each):
             return cached
         async with slots:
             try:
                 data = await self._store.get_range(each.key, 0, MAX_SAMPLES_BYTES)
-                samples = await asyncio.to_thread(decode, data)
+                samples = await asyncio.to_thread(lambda: IndexedSamples(decode(data)))
             except (MetricsDamaged, ObjectNotFound):
                 return None
         self._cache.put(each, samples)
         return samples
-
-
-def _memory_bytes(samples: Samples) -> int:
-    return sum(len(each.values) + 500 for each in samples.series)
 
 
 def _with_end(objects: Iterable[_MetricsObject]) -> Iterator[tuple[_MetricsObject, int]]:

@@ -6,22 +6,20 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
-from rayhistory.metrics.samples import Samples
+from rayhistory.metrics.indexed_samples import IndexedSamples, RowsByName
 from rayhistory.promql.matchers import LabelFilter, Matcher
-from rayhistory.promql.values import METRIC_NAME, Floats, Labels, SeriesBlock, Times, labels_of
+from rayhistory.promql.values import METRIC_NAME, Floats, Labels, SeriesBlock, Times
 from rayhistory.sessions import SessionRef
 
 _JOB = "ray"
-_ADDRESS_LABELS = ("ip", "NodeAddress", "node_ip")
-"""Labels in which Ray's metrics have their node's address, the most frequent one first."""
 
 
-class _NodeSamples(msgspec.Struct):
-    """One stored object: the labels of its series by metric name."""
+class _NodeObject(msgspec.Struct):
+    """One stored object of a node, with the labels of its series by metric name."""
 
     node: str
-    samples: Samples
-    rows_by_name: dict[str, list[tuple[Labels, int]]]
+    stored: IndexedSamples
+    rows_by_name: RowsByName
 
 
 class SampleBlocks:
@@ -30,62 +28,58 @@ class SampleBlocks:
     Times of a node whose clock was set back are sorted; of samples with the same time the last one counts.
     """
 
-    def __init__(self, ref: SessionRef, stored: list[tuple[str, Samples]], until_ms: int) -> None:
+    def __init__(self, ref: SessionRef, stored: list[tuple[str, IndexedSamples]], until_ms: int) -> None:
         self._until_ms = until_ms
         common = {"job": _JOB, "SessionName": ref.session, "ray_io_cluster": ref.cluster}
-        addresses = {node: _address(node, [s for n, s in stored if n == node]) for node in {n for n, _ in stored}}
-        self._nodes = [_node_samples(node, s, {**common, "instance": addresses[node]}) for node, s in stored]
+        addresses: dict[str, str] = {}
+        for node, each in stored:
+            addresses[node] = addresses.get(node) or each.address
+        self._objects = [
+            _NodeObject(node, each, each.rows_by_name({**common, "instance": addresses[node] or node}))
+            for node, each in stored
+        ]
 
     def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
         matches = LabelFilter(matchers)
-        names = LabelFilter(tuple(matcher for matcher in matchers if matcher.name == METRIC_NAME))
+        name = next((each.value for each in matchers if each.name == METRIC_NAME and each.operator == "="), None)
+        end_ms = min(end_ms, self._until_ms)
         blocks = []
-        for _, group in groupby(self._nodes, lambda each: each.node):
-            parts = [(each.samples, rows) for each in group if (rows := dict(_matching_rows(each, names, matches)))]
+        for _, group in groupby(self._objects, lambda each: each.node):
+            parts = [
+                (each.stored, rows)
+                for each in group
+                if _overlaps(each.stored, start_ms, end_ms) and (rows := dict(_matching_rows(each, name, matches)))
+            ]
             if parts:
-                blocks.append(_between(_join(parts), start_ms, min(end_ms, self._until_ms)))
+                blocks.append(_between(_join(parts), start_ms, end_ms))
         return [block for block in blocks if block.times.size]
 
     def labels(self) -> Iterator[Labels]:
         """Yield the labels of all series, possibly more than once."""
-        return (labels for each in self._nodes for rows in each.rows_by_name.values() for labels, _ in rows)
+        return (labels for each in self._objects for rows in each.rows_by_name.values() for labels, _ in rows)
 
 
-def _address(node: str, stored: list[Samples]) -> str:
-    """Return the address of a node as its own metrics report it, else its id."""
-    for name in _ADDRESS_LABELS:
-        for samples in stored:
-            for series in samples.series:
-                if address := series.labels.get(name):
-                    return address
-    return node
+def _overlaps(stored: IndexedSamples, start_ms: int, end_ms: int) -> bool:
+    return stored.times.size > 0 and bool(stored.times.min() <= end_ms) and bool(stored.times.max() >= start_ms)
 
 
-def _node_samples(node: str, samples: Samples, common: dict[str, str]) -> _NodeSamples:
-    rows: dict[str, list[tuple[Labels, int]]] = {}
-    for number, series in enumerate(samples.series):
-        labels = labels_of({**series.labels, **common, METRIC_NAME: series.name})
-        rows.setdefault(series.name, []).append((labels, number))
-    return _NodeSamples(node, samples, rows)
+def _matching_rows(each: _NodeObject, name: str | None, matches: LabelFilter) -> Iterator[tuple[Labels, int]]:
+    found = each.rows_by_name.values() if name is None else [each.rows_by_name.get(name, [])]
+    for rows in found:
+        yield from ((labels, row) for labels, row in rows if matches(labels))
 
 
-def _matching_rows(each: _NodeSamples, names: LabelFilter, matches: LabelFilter) -> Iterator[tuple[Labels, int]]:
-    for name, rows in each.rows_by_name.items():
-        if names(((METRIC_NAME, name),)):
-            yield from ((labels, row) for labels, row in rows if matches(labels))
-
-
-def _join(parts: list[tuple[Samples, dict[Labels, int]]]) -> SeriesBlock:
+def _join(parts: list[tuple[IndexedSamples, dict[Labels, int]]]) -> SeriesBlock:
     """Join the objects of one node in time."""
     labels = list({each: None for _, rows in parts for each in rows})
     columns = []
     for samples, rows in parts:
-        values = np.full((len(labels), len(samples.times)), np.nan)
+        values = np.full((len(labels), samples.times.size), np.nan)
         for number, each in enumerate(labels):
             if each in rows:
                 values[number] = np.frombuffer(samples.series[rows[each]].values, dtype="<f8")
         columns.append(values)
-    times = np.concatenate([np.array(samples.times, dtype=np.int64) for samples, _ in parts])
+    times = np.concatenate([samples.times for samples, _ in parts])
     times, values = _in_order(times, np.concatenate(columns, axis=1))
     return SeriesBlock(times, labels, values, ~np.isnan(values))
 

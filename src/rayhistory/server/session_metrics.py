@@ -36,4 +36,4 @@ async def read_blocks(request: Request, chosen: MetricQuery) -> tuple[SampleBloc
         chosen = MetricQuery(chosen.node, chosen.start, min(chosen.end, as_of_ms))
     ref = (await resolver_of(request).entry(selection_of(request))).ref
     stored = await resolver_of(request).metrics(selection_of(request), chosen)
-    return await asyncio.to_thread(SampleBlocks, ref, stored.samples, chosen.end), stored
+    return await asyncio.to_thread(SampleBlocks, ref, stored.indexed, chosen.end), stored

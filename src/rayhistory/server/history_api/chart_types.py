@@ -12,6 +12,9 @@ class DashboardTitles(msgspec.Struct):
     dashboards: list[DashboardTitle]
     from_session: bool
     """Whether the session stored dashboards of its own; else they are built in."""
+    first_ms: int
+    last_ms: int
+    """Times of the first and last samples; 0 if none are stored."""
 
 
 class VariableOptions(msgspec.Struct):

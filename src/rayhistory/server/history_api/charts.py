@@ -44,10 +44,12 @@ _UNREADABLE = "metrics of node {node} could not be read: the stored object is da
 async def list_charts(request: Request) -> Response:
     try:
         found = await resolver_of(request).dashboards(selection_of(request))
+        times = await resolver_of(request).metrics_times(selection_of(request)) or SessionTimes(0, 0)
     except RayHistoryError as error:
         return api_error_response(error)
     titles = [DashboardTitle(each.uid, each.title) for each in found.dashboards.values()]
-    return json_response(DashboardTitles(sorted(titles, key=lambda each: each.title), found.from_session))
+    titles.sort(key=lambda each: each.title)
+    return json_response(DashboardTitles(titles, found.from_session, times.first_ms, times.last_ms))
 
 
 async def dashboard(request: Request) -> Response:

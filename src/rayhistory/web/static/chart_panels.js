@@ -106,9 +106,10 @@
 
   const fillTooltip = (tooltip, plot, panel, data, shown, view) => {
     const at = plot.cursor.idx;
-    const rows = at === null || at === undefined || plot.cursor.left < 0 ? [] : tooltipRows(data, shown, at);
-    const marker = plot.cursor.left >= 0 ? markerAt(plot, view.markers()) : undefined;
-    const gap = plot.cursor.left >= 0 && at !== null && data.gaps.find((each) => each.from_ms <= data.times[at] && data.times[at] <= each.to_ms);
+    const isHovered = plot.cursor.left >= 0 && plot.over.matches(":hover"); // the cursor of all charts is shared
+    const rows = at === null || at === undefined || !isHovered ? [] : tooltipRows(data, shown, at);
+    const marker = isHovered ? markerAt(plot, view.markers()) : undefined;
+    const gap = isHovered && at !== null && data.gaps.find((each) => each.from_ms <= data.times[at] && data.times[at] <= each.to_ms);
     tooltip.hidden = !rows.length && !marker && !gap;
     if (tooltip.hidden) return;
     tooltip.replaceChildren(element("b", "", formatTime(data.times[at], view.zone)));
@@ -123,9 +124,13 @@
     }
     if (rows.length > TOOLTIP_ROWS) tooltip.append(element("p", "muted", `and ${rows.length - TOOLTIP_ROWS} more`));
     const onRight = plot.cursor.left > plot.over.clientWidth / 2;
+    const room = onRight ? plot.over.offsetLeft + plot.cursor.left : plot.over.clientWidth - plot.cursor.left;
+    tooltip.style.maxWidth = `${Math.min(440, Math.max(120, room - 20))}px`;
     tooltip.style.left = onRight ? "" : `${plot.over.offsetLeft + plot.cursor.left + 14}px`;
     tooltip.style.right = onRight ? `${plot.root.clientWidth - plot.over.offsetLeft - plot.cursor.left + 14}px` : "";
   };
+
+  const axisWidth = (plot, labels) => 16 + 6.5 * Math.max(5, ...(labels ?? []).map((label) => label.length));
 
   const yRange = (panel, columns) => {
     const fixed = (value) => (typeof value === "number" ? value : null);
@@ -162,7 +167,7 @@
           [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
           [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
         ] },
-        { ...axis, size: 68, incrs: BINARY_UNITS.has(panel.unit) ? POWERS_OF_TWO : undefined, values: (plot, splits) => splits.map((value) => format(value, panel.unit)) },
+        { ...axis, size: axisWidth, incrs: BINARY_UNITS.has(panel.unit) ? POWERS_OF_TWO : undefined, values: (plot, splits) => splits.map((value) => format(value, panel.unit)) },
       ],
       series: [{}, ...lines],
       bands,
