@@ -5,13 +5,16 @@ data, and the tombstone last. Every step is idempotent: any process that finds a
 several may do so at once. Only the process that wrote a tombstone may withdraw it, and only before the first deletion.
 """
 
+from collections.abc import AsyncIterator, Iterable
+
 import msgspec
 
-from rayhistory.archive.session_objects import for_each, list_objects, session_prefixes
+from rayhistory.archive.session_objects import for_each, session_prefixes
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, Owner, SessionRef, Tombstone, read_record
 from rayhistory.sessions.catalog import is_resumed
 from rayhistory.storage import Store
+from rayhistory.storage.bulk_delete import delete_many
 
 _MAX_DELETE_ROUNDS = 5  # a fold that is under way may write while we delete
 
@@ -72,12 +75,17 @@ async def _modified(store: Store, key: str) -> float | None:
 
 
 async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Owner]) -> None:
+    """Delete everything of a session, while it is listed: a session may have a million objects."""
     prefixes = await session_prefixes(store, layout, ref, sorted(owners))
     await for_each(prefixes.metadata, store.delete)
     for _ in range(_MAX_DELETE_ROUNDS):
-        await for_each([info.key for info in await list_objects(store, prefixes.records)], store.delete)
-        remaining = await list_objects(store, prefixes.data)
-        if not remaining:
+        await delete_many(store, _keys(store, prefixes.records))
+        if not await delete_many(store, _keys(store, prefixes.data)):
             return
-        await for_each([info.key for info in remaining], store.delete)
     raise StoreUnavailable(f"{ref.path} is still being written to: the next retention run removes the rest")
+
+
+async def _keys(store: Store, prefixes: Iterable[str]) -> AsyncIterator[str]:
+    for prefix in prefixes:
+        async for info in store.list_all(prefix):
+            yield info.key

@@ -2,7 +2,7 @@
 
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
-from rayhistory.archive.session_objects import SessionIdentity, for_each, list_objects, session_prefixes
+from rayhistory.archive.session_objects import SessionIdentity, for_each, session_prefixes
 from rayhistory.index.manifest import read_latest_manifest
 from rayhistory.sessions import Layout, Owner
 from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
@@ -42,15 +42,18 @@ class RetentionScan:
     async def _candidate(self, entry: CatalogEntry, owners: list[Owner], *, is_pinned: bool) -> RetentionCandidate:
         state = self._catalog.state(entry)
         prefixes = await session_prefixes(self._store, self._layout, entry.ref, owners)
-        objects = await list_objects(self._store, [*prefixes.records, *prefixes.data])
         index = self._layout.index_prefix(entry.ref) + "/"
-        last_write = max((info.modified for info in objects if not info.key.startswith(index)), default=0.0)
+        size, last_write = 0, 0.0
+        for prefix in (*prefixes.records, *prefixes.data):
+            async for info in self._store.list_all(prefix):
+                size += info.size
+                last_write = last_write if info.key.startswith(index) else max(last_write, info.modified)
         return RetentionCandidate(
             ref=entry.ref,
             state=state,
             started=entry.appeared,
             ended=await self._ended(entry, state, last_write),
-            size=sum(info.size for info in objects),
+            size=size,
             last_write=last_write,
             failed=True if state == VANISHED else await self._failed(entry),
             pinned=is_pinned,

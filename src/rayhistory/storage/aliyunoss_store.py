@@ -1,7 +1,7 @@
 """Aliyun OSS as a store. Its client blocks, so it runs in a few threads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,6 +96,11 @@ class AliyunOssStore:
     async def delete(self, key: str) -> None:
         request = self._sdk.DeleteObjectRequest(bucket=self._bucket, key=checked_key(key))
         await self._run(key, lambda: self._client.delete_object(request))
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        objects = [self._sdk.DeleteObject(key=checked_key(key)) for key in keys]
+        request = self._sdk.DeleteMultipleObjectsRequest(bucket=self._bucket, objects=objects, quiet=True)
+        await self._run("", lambda: self._client.delete_multiple_objects(request))
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         async for page in self._pages(prefix, start_after=start_after or None):

@@ -8,7 +8,7 @@ import asyncio
 import atexit
 import io
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
 import obstore
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from rayhistory.errors import BucketNotFound, ObjectExists, ObjectNotFound, StoreUnavailable
+from rayhistory.errors import (
+    BucketNotFound,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from rayhistory.storage.bulk_delete import delete_one_by_one
 from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, RangeBeyondEnd, translated
 from rayhistory.storage.create_once import WRITER, create_once
 from rayhistory.storage.object_keys import checked_key
@@ -135,6 +143,17 @@ class CloudStore:
             await self._call(key, "delete", lambda: obstore.delete_async(self._client, key), small=True)
         except ObjectNotFound:
             return
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete in bulk; if that fails, one by one: GCS and Azure report missing keys, some servers have none."""
+        for key in keys:
+            checked_key(key)
+        try:
+            await self._call(keys[0], "delete", lambda: obstore.delete_async(self._client, list(keys)))
+        except StoreDenied:
+            raise
+        except StoreError:
+            await delete_one_by_one(self, keys)
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Fetch the next page while the current one is consumed."""

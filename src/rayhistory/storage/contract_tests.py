@@ -15,12 +15,13 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
+from rayhistory.storage.bulk_delete import BULK_KEYS, delete_many
 from rayhistory.storage.store import Store
 
 UNUSUAL_NAMES = (
@@ -247,6 +248,27 @@ class StoreContract:
             assert [info.key async for info in store.list_all("many")] == keys
             assert [info.key async for info in store.list_all("many", start_after=keys[1050])] == keys[1051:]
             assert (await store.list_folder("many")).folders == [key.split("/")[1] for key in keys]
+
+        self.run(work)
+
+    def test_bulk_deletes_remove_exactly_the_named_objects(self) -> None:
+        """A store need not have `delete_many`; if it has, it deletes any key, and missing ones are no error."""
+
+        async def work(store: Store) -> None:
+            names = [f"bulk/{number:04d}" for number in range(BULK_KEYS + 20)] + [f"bulk/{n}" for n in UNUSUAL_NAMES]
+            for start in range(0, len(names), 50):
+                await asyncio.gather(*(store.put(key, b"x") for key in (*names[start : start + 50], "bulk-not")))
+            kept = [names[0], names[-1]]
+
+            async def each(*keys: str) -> AsyncIterator[str]:
+                for key in keys:
+                    yield key
+
+            assert await delete_many(store, each(*names[1:-1])) == len(names) - 2
+            assert sorted([info.key async for info in store.list_all("bulk")]) == sorted(kept)
+            assert await delete_many(store, each(names[1], names[0], "bulk/missing")) == 3
+            assert [info.key async for info in store.list_all("bulk")] == kept[1:]
+            assert (await store.head("bulk-not")).size == 1
 
         self.run(work)
 

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -83,6 +83,13 @@ class LocalStore:
 
     async def delete(self, key: str) -> None:
         await self._run(lambda: self._path(key).unlink(missing_ok=True))
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        def delete() -> None:
+            for key in keys:
+                self._path(key).unlink(missing_ok=True)
+
+        await self._run(delete)
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         walk = self._walk(prefix.strip("/"))

@@ -6,6 +6,8 @@ the client.
 
 import hashlib
 import hmac
+import xml.etree.ElementTree as ET
+from base64 import b64encode
 from email.utils import formatdate
 from time import time
 from urllib.parse import quote, urlsplit
@@ -67,6 +69,25 @@ class OssBucket(Bucket):
         if "range" in self.headers and self.headers.get("x-oss-range-behavior") != "standard":
             raise ErrorReply(400, "InvalidArgument", "send x-oss-range-behavior: standard")
         super()._read(objects)
+
+    def _dispatch(self, objects: dict[str, StoredObject]) -> None:
+        if self.command == "POST" and not self.key and "delete" in self.query:
+            self._delete_multiple(objects)
+        else:
+            super()._dispatch(objects)
+
+    def _delete_multiple(self, objects: dict[str, StoredObject]) -> None:
+        """DeleteMultipleObjects: at most 1,000 keys, with a digest of the body; in quiet mode without a response."""
+        digest = b64encode(hashlib.md5(self.body, usedforsecurity=False).digest()).decode()
+        if self.headers.get("content-md5") != digest:
+            raise ErrorReply(400, "InvalidDigest")
+        request = ET.fromstring(self.body)  # noqa: S314
+        keys = [key.text or "" for key in request.iter("Key")]
+        if len(keys) > 1000 or request.findtext("Quiet") != "true":
+            raise ErrorReply(400, "MalformedXML")
+        for key in keys:
+            objects.pop(key, None)
+        self._reply(200, b"", {"x-oss-request-id": "0" * 24})
 
     def extra_headers(self, stored: StoredObject) -> dict[str, str]:
         return {"date": formatdate(time(), usegmt=True), "x-oss-request-id": "0" * 24}

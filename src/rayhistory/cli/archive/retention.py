@@ -6,7 +6,7 @@ import asyncio
 from rayhistory.archive.removal import list_tombstones, remove_session
 from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide, format_size
 from rayhistory.archive.retention_scan import RetentionScan
-from rayhistory.archive.session_objects import list_owners
+from rayhistory.archive.session_objects import for_each, list_owners
 from rayhistory.archive.store_time import read_store_time
 from rayhistory.cli.arguments import parse_age, value_type
 from rayhistory.cli.session_store import SessionStore, open_session_store
@@ -14,6 +14,8 @@ from rayhistory.errors import StoreError, UsageError
 from rayhistory.names import parse_dns_name
 from rayhistory.sessions import SessionRef, Tombstone
 from rayhistory.settings import Settings, parse_positive, parse_size
+
+_CONCURRENT_REMOVALS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +72,13 @@ async def _run(settings: Settings, policy: RetentionPolicy, *, dry_run: bool) ->
             return 0
         reasons = dict.fromkeys(unfinished, "removal started by an earlier run")
         reasons |= {decision.candidate.ref: decision.reason for decision in decisions if decision.remove}
-        results = []
-        for ref, reason in reasons.items():
-            tombstone = Tombstone(int(now * 1000), reason, owners.get(ref.identity, []))
+        results: list[bool] = []
+
+        async def remove(ref: SessionRef) -> None:
+            tombstone = Tombstone(int(now * 1000), reasons[ref], owners.get(ref.identity, []))
             results.append(await _remove(opened, ref, tombstone, settings.vanished_after, now))
+
+        await for_each(reasons, remove, _CONCURRENT_REMOVALS)
     return 0 if all(results) else 1
 
 

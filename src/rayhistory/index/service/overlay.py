@@ -5,7 +5,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rayhistory.sessions.keys import LEASE, MANIFEST_GLOB, PRODUCTS_FOLDER
 from rayhistory.sessions.ref import is_session_name
 from rayhistory.settings import Settings
 from rayhistory.storage import Listing, ObjectInfo, Store
+from rayhistory.storage.bulk_delete import delete_many
 from rayhistory.storage.local import LocalStore
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,11 @@ class Overlay:
         with contextlib.suppress(StoreDenied):
             await self._store.delete(key)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        await self._local.delete_many(keys)
+        with contextlib.suppress(StoreDenied):
+            await delete_many(self._store, _each(keys))
+
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         found = {info.key: info async for info in self._local.list_all(prefix, start_after)}
         found |= {info.key: info async for info in self._store.list_all(prefix, start_after)}
@@ -108,6 +114,11 @@ class Overlay:
                     manifest.unlink(missing_ok=True)  # without a manifest, readers see no index
                 shutil.rmtree(index, ignore_errors=True)
                 free += size
+
+
+async def _each(keys: Sequence[str]) -> AsyncIterator[str]:
+    for key in keys:
+        yield key
 
 
 def _session_folder(path: Path) -> Path:
