@@ -35,7 +35,21 @@ from rayhistory.diagnosis.rules.processes import (
     worker_segfault,
     worker_startup_failed,
 )
+from rayhistory.diagnosis.rules.recording import driver_not_exporting, events_missing, metrics_missing
 from rayhistory.diagnosis.rules.rule import FailureRule, SessionRule
+from rayhistory.diagnosis.rules.slowness import (
+    hung_task,
+    idle_resources,
+    object_spilling,
+    serial_driver,
+    slow_node,
+    slow_startup,
+    stragglers,
+    tiny_tasks,
+    waiting_for_arguments,
+    waiting_for_resources,
+    wasted_retries,
+)
 
 FAILURE_RULES: tuple[FailureRule, ...] = (
     head_lost.RULE,
@@ -68,4 +82,19 @@ FAILURE_RULES: tuple[FailureRule, ...] = (
     driver_exception.RULE,
     unexplained.RULE,
 )
-SESSION_RULES: tuple[SessionRule, ...] = ()
+SESSION_RULES: tuple[SessionRule, ...] = (
+    hung_task.RULE,
+    stragglers.RULE,
+    slow_node.RULE,
+    serial_driver.RULE,
+    tiny_tasks.RULE,
+    waiting_for_resources.RULE,
+    waiting_for_arguments.RULE,
+    object_spilling.RULE,
+    idle_resources.RULE,
+    slow_startup.RULE,
+    wasted_retries.RULE,
+    driver_not_exporting.RULE,
+    events_missing.RULE,
+    metrics_missing.RULE,
+)

@@ -114,8 +114,8 @@ SELECT count(*) AS tasks,
   {_share("pending_args_fetch_ns", "coalesce(submitted_to_worker_ns, running_ns)")}::BIGINT AS fetching_args_ms,
   {_share("submitted_to_worker_ns", "running_ns")}::BIGINT AS starting_ms,
   {_share("running_ns", _END)}::BIGINT AS running_ms,
-  (coalesce(sum(greatest(failed_ns - running_ns, 0)) FILTER (WHERE retried), 0)::HUGEINT // 1000000)::BIGINT
-    AS failed_ms
+  (coalesce(sum(greatest(coalesce(failed_ns, closed_ns) - running_ns, 0)) FILTER (WHERE retried), 0)::HUGEINT
+    // 1000000)::BIGINT AS failed_ms
 FROM (SELECT t.*, coalesce(r.last > t.attempt_number, false) AS retried FROM {{tasks}} t LEFT JOIN
   (SELECT task_id, max(attempt_number) AS last FROM {{list}} WHERE attempt_number > 0 GROUP BY task_id) r
   USING (task_id)

@@ -1,0 +1,37 @@
+"""Events that were lost on their way."""
+
+from rayhistory.diagnosis.findings import Finding
+from rayhistory.diagnosis.rules.rule import Example, SessionRule
+from rayhistory.diagnosis.rules.slowness.costs import slow
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.gaps import GapCode, describe
+
+_OWN_RULE = (GapCode.TASK_WITHOUT_DEFINITION,)
+
+
+def _find(facts: SessionFacts) -> list[Finding]:
+    losses = [code for code in facts.gaps if code not in _OWN_RULE and describe(code).is_loss]
+    if not losses:
+        return []
+    texts = [describe(code).summary(facts.gaps[code]) for code in sorted(losses)]
+    return [
+        slow(
+            RULE.code,
+            f"The recording is incomplete: {'; '.join(texts[:3])}",
+            detail="A cause may be missing from this diagnosis.",
+            suggestion="The gaps page says how to avoid each of them.",
+            severity="info",
+        )
+    ]
+
+
+RULE = SessionRule(
+    code="events_missing",
+    severity="info",
+    meaning="Events of the session were lost, so that causes may be missing from the diagnosis.",
+    find=_find,
+    example=Example(
+        facts=SessionFacts(gaps={GapCode.TASK_WITHOUT_EXECUTION: 3}),
+        headline="The recording is incomplete: " + describe(GapCode.TASK_WITHOUT_EXECUTION).summary(3),
+    ),
+)

@@ -1,0 +1,72 @@
+"""Resources that were reserved and not used."""
+
+from statistics import fmean
+
+from rayhistory.diagnosis.findings import Finding
+from rayhistory.diagnosis.headlines import duration, plural
+from rayhistory.diagnosis.rules.rule import Example, SessionRule
+from rayhistory.diagnosis.rules.slowness.costs import cluster_cpus, slow
+from rayhistory.diagnosis.session_facts import NodeFacts, NodeSamples, SessionFacts
+
+_MIN_SPAN_MS = 600_000
+_LOW_GPU, _LOW_CPU = 30.0, 50.0
+_MIN_OCCUPIED = 0.5
+
+
+def _find(facts: SessionFacts) -> list[Finding]:
+    return [*_idle_gpus(facts), *_idle_cpus(facts)]
+
+
+def _idle_gpus(facts: SessionFacts) -> list[Finding]:
+    idle = [fmean(value for _, value in samples.gpu) for samples in facts.samples.values() if _span(samples.gpu)]
+    idle = [value for value in idle if value < _LOW_GPU]
+    if not idle:
+        return []
+    return [
+        slow(
+            "idle_resources",
+            f"GPUs of {plural(len(idle), 'node')} were used {fmean(idle):.0f}% on average",
+            suggestion="Feed them faster (more data loading tasks, larger batches), share a GPU (num_gpus=0.5), or "
+            "use fewer.",
+            nodes=len(idle),
+        )
+    ]
+
+
+def _idle_cpus(facts: SessionFacts) -> list[Finding]:
+    """Find CPUs that tasks hold and do not use: waiting for input, or asking for more than they need."""
+    cpus, start, end = cluster_cpus(facts), facts.started_ms, facts.ended_ms
+    used = [fmean(value for _, value in samples.cpu) for samples in facts.samples.values() if _span(samples.cpu)]
+    if not used or not cpus or start is None or end is None or end - start < _MIN_SPAN_MS:
+        return []
+    occupied = facts.times.running_ms / (cpus * (end - start))
+    if occupied < _MIN_OCCUPIED or fmean(used) >= _LOW_CPU:
+        return []
+    return [
+        slow(
+            "idle_resources",
+            f"Tasks held {min(occupied, 1):.0%} of {cpus:g} CPUs for {duration(end - start)}, and used "
+            f"{fmean(used):.0f}%",
+            suggestion="Ask for fewer CPUs per task (num_cpus=0.5), so that more run at once.",
+            nodes=len(used), severity="info",
+        )
+    ]  # fmt: skip
+
+
+def _span(points: list[tuple[int, float]]) -> bool:
+    return bool(points) and points[-1][0] - points[0][0] >= _MIN_SPAN_MS
+
+
+RULE = SessionRule(
+    code="idle_resources",
+    meaning="GPUs were used less than 30 % for ten minutes, or tasks held CPUs and used less than half of them.",
+    needs=("metrics",),
+    find=_find,
+    example=Example(
+        facts=SessionFacts(
+            nodes=[NodeFacts(node_id="ef" * 28, resources={"GPU": 1.0})],
+            samples={"ef" * 28: NodeSamples(gpu=[(0, 10.0), (600_000, 14.0)])},
+        ),
+        headline="GPUs of 1 node were used 12% on average",
+    ),
+)

@@ -1,0 +1,44 @@
+"""Single tasks that took much longer than the others of their function."""
+
+from rayhistory.diagnosis.findings import Evidence, Finding
+from rayhistory.diagnosis.headlines import duration
+from rayhistory.diagnosis.rules.rule import Example, SessionRule
+from rayhistory.diagnosis.rules.slowness.costs import example_function, slow
+from rayhistory.diagnosis.session_facts import SessionFacts
+
+_MIN_TASKS = 10
+_MIN_MAX_MS = 10_000
+_FACTOR = 3.16
+
+
+def _find(facts: SessionFacts) -> list[Finding]:
+    return [
+        slow(
+            RULE.code,
+            f"One task {each.function} took {duration(each.max_ms)}, {each.max_ms / max(each.median_ms, 1):.0f} "
+            f"times the "
+            f"median of {duration(each.median_ms)}",
+            suggestion="Split its input into parts of equal size, or look at what its data or its node has that others "
+            "have not.",
+            tasks=1,
+            evidence=[Evidence(kind="task", id=each.slowest_task_id, text=f"ran for {duration(each.max_ms)}")],
+        )
+        for each in facts.functions
+        if each.type != "ACTOR_CREATION_TASK"
+        and each.count >= _MIN_TASKS
+        and each.max_ms >= _MIN_MAX_MS
+        and each.max_ms >= _FACTOR * max(each.median_ms, 1)
+    ]
+
+
+RULE = SessionRule(
+    code="stragglers",
+    meaning="A task took more than 3.16 times as long as the median of its function, and more than 10 s, among at "
+    "least "
+    "ten tasks.",
+    find=_find,
+    example=Example(
+        facts=SessionFacts(functions=[example_function(max_ms=14_000)]),
+        headline="One task train took 14.0 s, 14 times the median of 1.0 s",
+    ),
+)

@@ -1,0 +1,41 @@
+"""Tasks that spent their time waiting for the results of others."""
+
+from rayhistory.diagnosis.findings import Finding
+from rayhistory.diagnosis.headlines import duration
+from rayhistory.diagnosis.rules.rule import Example, SessionRule
+from rayhistory.diagnosis.rules.slowness.costs import slow, total_ms
+from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.index.query.task_times import TimeTotals
+
+_MIN_SHARE = 0.2
+_MIN_WAIT_MS = 60_000
+
+
+def _find(facts: SessionFacts) -> list[Finding]:
+    times = facts.times
+    waited = times.waiting_args_ms + times.fetching_args_ms
+    total = total_ms(times)
+    if not total or waited < _MIN_WAIT_MS or waited / total < _MIN_SHARE:
+        return []
+    return [
+        slow(
+            RULE.code,
+            f"Tasks waited for their arguments {waited / total:.0%} of their time, {duration(waited)} in all",
+            suggestion="Look at the tasks that others wait for: make them shorter, or start them earlier. Large "
+            "arguments "
+            "are fetched from other nodes: keep tasks near their data.",
+            tasks=times.tasks, severity="info",
+        )
+    ]  # fmt: skip
+
+
+RULE = SessionRule(
+    code="waiting_for_arguments",
+    severity="info",
+    meaning="Tasks waited for results of other tasks for more than a fifth of their time.",
+    find=_find,
+    example=Example(
+        facts=SessionFacts(times=TimeTotals(tasks=20, waiting_args_ms=120_000, running_ms=120_000)),
+        headline="Tasks waited for their arguments 50% of their time, 2 min 0 s in all",
+    ),
+)
