@@ -1,8 +1,10 @@
 """Read a node's pack directory from the store: the newest tail, its root, and leaves and groups on demand."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeVar
 
+from rayhistory.concurrency import concurrently
 from rayhistory.errors import ObjectNotFound
 from rayhistory.lru import LruCache
 from rayhistory.packs.pack_directory import PackDirectory, RangeSlice, cover
@@ -21,12 +23,15 @@ from rayhistory.packs.pack_format import (
     decode_pack_end,
     from_columns,
     is_pack,
+    pack_name,
     parse_pack_name,
     unpack_directory,
 )
 
 _MAX_DAMAGE_RECORDS = 10_000
 _MAX_ROOTS_BACK = 50
+_MAX_CONCURRENT_LEAVES = 16
+_FIRST_FOLDER = pack_name(0, 0, 0).partition("/")[0]
 T = TypeVar("T")
 
 RangesByStream = dict[int, list[Range]]
@@ -37,6 +42,9 @@ GroupCache = LruCache[tuple[str, DirectoryLocation], list[DirectoryCoverage]]
 class ListedObject(Protocol):
     @property
     def key(self) -> str: ...
+
+    @property
+    def modified(self) -> float: ...
 
 
 class ListedFolder(Protocol):
@@ -61,6 +69,8 @@ class DirectoryReader:
         self.current = PackDirectory()
         self.newest_number = -1
         """The highest number of any pack, readable or not."""
+        self.modified = 0.0
+        """When the newest pack was written, by the store's clock."""
         self._store = store
         self._prefix = prefix
         self._leaves = leaves
@@ -96,12 +106,14 @@ class DirectoryReader:
         for group in (None, *reversed(directory.groups)):
             if group and not _overlaps(group, stream, missing):
                 continue
-            for leaf in reversed(await self._read_group(group) if group else directory.leaves):
-                if not _overlaps(leaf, stream, missing):
-                    continue
-                ranges = (await self._read_leaf(leaf)).get(stream, [])
-                more, missing = cover(missing, reversed(ranges))
-                slices += more
+            leaves = await self._read_group(group) if group else directory.leaves
+            newest_first = [leaf for leaf in reversed(leaves) if _overlaps(leaf, stream, missing)]
+            for first in range(0, len(newest_first), _MAX_CONCURRENT_LEAVES):
+                batch = newest_first[first : first + _MAX_CONCURRENT_LEAVES]
+                needed = [self._read_leaf(leaf) for leaf in batch if _overlaps(leaf, stream, missing)]
+                for ranges in await concurrently(needed, len(needed)):
+                    more, missing = cover(missing, reversed(ranges.get(stream, [])))
+                    slices += more
         return slices, missing
 
     async def all_leaves(self) -> list[DirectoryCoverage]:
@@ -141,22 +153,33 @@ class DirectoryReader:
             return None
 
     async def _newest_first(self, before: str | None) -> AsyncIterator[str]:
-        folders = (await self._store.list_folder(self._prefix)).folders
+        """Yield names of packs. Most nodes have one folder, which is listed before it is known that it exists."""
         last = self.current.last
+        ahead: list[ListedObject] | None = None
+        if last or before is not None:
+            folders = (await self._store.list_folder(self._prefix)).folders
+        else:
+            listing, ahead = await asyncio.gather(
+                self._store.list_folder(self._prefix), self._list_folder_of_packs(_FIRST_FOLDER, "")
+            )
+            folders = listing.folders
         for folder in sorted((each for each in folders if each.isdigit()), reverse=True):
             if before is not None and folder > before.partition("/")[0]:
                 continue
             after = f"{self._prefix}/{last}" if last.startswith(f"{folder}/") else ""
-            names = [
-                name
-                async for info in self._store.list_all(f"{self._prefix}/{folder}", "" if before is not None else after)
-                if is_pack(name := f"{folder}/{info.key.rpartition('/')[2]}")
-            ]
-            for name in sorted(names, reverse=True):
+            listed = ahead if folder == _FIRST_FOLDER else None
+            if listed is None:
+                listed = await self._list_folder_of_packs(folder, "" if before is not None else after)
+            found = {f"{folder}/{info.key.rpartition('/')[2]}": info for info in listed}
+            for name in sorted(filter(is_pack, found), reverse=True):
                 if before is None or name < before:
+                    self.modified = max(self.modified, found[name].modified)
                     yield name
             if before is None and after:
                 yield last
+
+    async def _list_folder_of_packs(self, folder: str, after: str) -> list[ListedObject]:
+        return [info async for info in self._store.list_all(f"{self._prefix}/{folder}", after)]
 
     async def _read_tail(self, name: str) -> DirectoryTail | None:
         try:

@@ -71,6 +71,11 @@ class PackReader:
         return self._directories.newest_number
 
     @property
+    def modified(self) -> float:
+        """When the newest listed pack was written, by the store's clock."""
+        return self._directories.modified
+
+    @property
     def event_streams(self) -> dict[str, Stream]:
         """Streams of event lines by name: gzip members, as in the collector's spool."""
         return {stream.name: stream for stream in self.directory.streams.values() if stream.kind == EVENTS}

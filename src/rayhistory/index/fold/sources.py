@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from rayhistory.concurrency import concurrently
-from rayhistory.errors import ObjectNotFound
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import EVENT_FOLDERS, is_event_file, is_node_folder
@@ -65,9 +64,8 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
     listing = _Listing(store, layout, ref)
     found = [source for group in await listing.groups() for source in group]
     file_sizes = {source.key: source.size for source in found}
-    packed = (_packed_events(store, layout.node_packs_prefix(ref, node), reader) for node, reader in packs.items())
-    found += [source for group in await concurrently(packed, _MAX_CONCURRENT_READS) for source in group]
     for node, reader in packs.items():
+        found += _packed_events(layout.node_packs_prefix(ref, node), reader)
         found += _packed_logs(layout, ref, node, reader, file_sizes)
     return sorted(found, key=lambda source: source.key)
 
@@ -170,21 +168,15 @@ async def _read_packs(store: Store, layout: Layout, ref: SessionRef) -> dict[str
     return dict(zip(nodes, await concurrently(map(read_node, nodes), _MAX_CONCURRENT_READS), strict=True))
 
 
-async def _packed_events(store: Store, prefix: str, reader: PackReader) -> list[Source]:
+def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
     """List events that are not in an object of their own yet: the session runs, or the node has vanished.
 
     The newest pack was written after all of them.
     """
-    if not reader.event_streams:
-        return []
-    try:
-        modified = (await store.head(f"{prefix}/{reader.directory.last}")).modified
-    except ObjectNotFound:  # the packs are being removed
-        modified = 0.0
-    return [
-        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, modified, pack=reader.directory.last)
+    return (
+        Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, reader.modified, pack=reader.directory.last)
         for name, stream in reader.event_streams.items()
-    ]
+    )
 
 
 def _packed_logs(

@@ -8,11 +8,12 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+from rayhistory.concurrency import concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.open_index import OpenIndex
@@ -20,7 +21,8 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import PRODUCTS_FOLDER
 from rayhistory.storage import Store
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 8 << 20
+_MAX_BLOCKS_AT_ONCE = 8
 _MAX_BYTES_IN_FLIGHT = 64 << 20
 """Memory for bytes on their way from the store to the disk, for all tables together."""
 _PARTIAL_FILE_MAX_AGE_S = 600.0
@@ -74,14 +76,17 @@ class TableCache:
     async def _fetch(self, key: str, size: int, path: Path, what: str) -> None:
         """Download in blocks. The last range is one byte too long, so that a longer object is noticed."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+        async def fetch_block(start: int) -> None:
+            end = min(start + _BLOCK_BYTES, size)
+            async with self._reserve_memory(end - start):
+                data = await self._store.get_range(key, start, end + 1 if end == size else end)
+                if len(data) != end - start:
+                    raise IndexDamaged(what.format("damaged"))
+                await _uninterrupted(asyncio.to_thread(self._write_block, partial, start, data))
+
         try:
-            for start in range(0, max(size, 1), _BLOCK_BYTES):
-                end = min(start + _BLOCK_BYTES, size)
-                async with self._reserve_memory(end - start):
-                    data = await self._store.get_range(key, start, end + 1 if end == size else end)
-                    if len(data) != end - start:
-                        raise IndexDamaged(what.format("damaged"))
-                    await asyncio.to_thread(self._append, partial, data)
+            await concurrently(map(fetch_block, range(0, max(size, 1), _BLOCK_BYTES)), _MAX_BLOCKS_AT_ONCE)
             await asyncio.to_thread(partial.replace, path)
         except ObjectNotFound:
             raise IndexDamaged(what.format("missing")) from None
@@ -100,10 +105,13 @@ class TableCache:
             async with self._block_written:
                 self._block_written.notify_all()
 
-    def _append(self, partial: Path, data: bytes) -> None:
+    def _write_block(self, partial: Path, start: int, data: bytes) -> None:
         self.make_room(len(data))
-        with _open_to_append(partial) as file:
-            file.write(data)
+        file = _open_to_write(partial)
+        try:
+            os.pwrite(file, data, start)
+        finally:
+            os.close(file)
 
     def make_room(self, needed_bytes: int) -> None:
         """Evict the least recently used files. Another process may do the same, so missing files are ignored.
@@ -129,12 +137,21 @@ class TableCache:
             free += size
 
 
-def _open_to_append(path: Path) -> BinaryIO:
+def _open_to_write(path: Path) -> int:
     """Create the directory and open the file. Another process may remove the directory while it is empty."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            return path.open("ab")
+            return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Await work in a thread, to its end even if the caller is cancelled: it would create a file that was removed."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
 
 
 def _has_size(path: Path, size: int) -> bool:
