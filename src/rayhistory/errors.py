@@ -22,6 +22,7 @@ RayHistoryError
 │   ├── AccessDenied        the visitor is identified and has no rights here
 │   ├── AccessCheckFailed   the check itself failed: access is denied until it works
 │   ├── RateLimited
+│   ├── SqlDisabled         SQL is off on this server
 │   ├── HostNotAllowed      a Host header that is not in --allowed-hosts
 │   └── OriginNotAllowed    an Origin header of another site
 ├── KubernetesError         a call to the Kubernetes API failed
@@ -192,6 +193,13 @@ class RateLimited(AccessError):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class SqlDisabled(AccessError):
+    """SQL needs --sql."""
+
+    code = "sql_disabled"
+    http_status = 403
 
 
 class HostNotAllowed(AccessError):

@@ -21,6 +21,7 @@ _IN_PROCESS_URL = "http://in-process"
 _TIMEOUT_S = 120.0
 _IN_PROCESS_SETTINGS: dict[str, Any] = {
     "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
+    "sql": True, "sql_memory": 2**30, "sql_timeout": 300.0,
 }  # fmt: skip
 """A user who can read the store needs no further permission."""
 _STORE_VARIABLES = {"STORAGE_BACKEND", "STORAGE_ROOT_DIR", "LOCAL_STORAGE_DIR", "RAYHISTORY_STORE", "RAY_ROOT_DIR"}

@@ -52,7 +52,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[str]:
-    with running_server(Path(settings_for(directory).local_storage_dir), directory / "server") as address:
+    with running_server(Path(settings_for(directory).local_storage_dir), directory / "server", "--sql") as address:
         yield address
 
 

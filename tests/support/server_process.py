@@ -16,13 +16,13 @@ _TIMEOUT_S = 60.0
 
 
 @contextmanager
-def running_server(store: Path, work: Path, *, at_start: str = "") -> Iterator[str]:
+def running_server(store: Path, work: Path, *flags: str, at_start: str = "") -> Iterator[str]:
     """Run a server and yield its address; the server and its children run the Python code `at_start` first."""
     work.mkdir(parents=True, exist_ok=True)
     (work / "sitecustomize.py").write_text(at_start)
     removed = ("RAYHISTORY_", "STORAGE_", "LOCAL_STORAGE_", "PYTHONPATH")
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("historyserver"), "--host", "127.0.0.1", "--port", "0"],
+        [Path(sys.executable).with_name("historyserver"), "--host", "127.0.0.1", "--port", "0", *flags],
         env={name: value for name, value in os.environ.items() if not name.startswith(removed)}
         | {
             "LOCAL_STORAGE_DIR": str(store),

@@ -112,6 +112,18 @@ def test_overview_and_gaps_are_documents(session: Session) -> None:
     assert "<table>" in session._repr_html_()
 
 
+def test_sql_runs_where_it_is_allowed(history: History, session: Session) -> None:
+    query = "select state, count(*) as n from tasks group by all"
+    if "http" in repr(history):  # a server needs --sql
+        with pytest.raises(RayHistoryError, match="--sql"):
+            session.sql(query)
+        return
+    rows = session.sql(query)
+    assert sum(row["n"] for row in rows) == len(session.tasks())
+    assert list(rows.to_arrow().column_names) == ["state", "n"]
+    assert not session.sql("select * from range(10)", limit=3).complete
+
+
 def test_library_works_where_an_event_loop_runs(session: Session) -> None:
     async def in_a_notebook() -> int:
         return len(session.tasks())

@@ -13,6 +13,7 @@ log = logging.getLogger("rayhistory.audit")
 _VISIT_TTL_S = 600.0
 _MAX_VISITS = 10_000
 _MAX_RESOURCE_CHARS = 500
+_MAX_QUERY_CHARS = 2_000
 
 
 def log_to_file(path: str) -> None:
@@ -40,6 +41,10 @@ class AuditLog:
 
     def signed_in(self, visitor: Visitor, address: str) -> None:
         log.info("signed in", extra={"visitor": visitor.name, "address": address})
+
+    def sql_query(self, visitor: Visitor, session: str, query: str) -> None:
+        fields = {"visitor": visitor.name, "session": session, "query": query[:_MAX_QUERY_CHARS]}
+        log.info("SQL query", extra=fields)
 
     def access_denied(self, visitor: str, resource: str, address: str, reason: str) -> None:
         fields = {

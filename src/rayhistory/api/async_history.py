@@ -143,6 +143,12 @@ class AsyncSession:
             for series in found.data["result"] for at, value in series["values"]
         ])  # fmt: skip
 
+    async def sql(self, query: str, limit: int | None = None) -> RowList:
+        """Run one SELECT on the tables. A server must allow it with --sql."""
+        body = {"query": query} if limit is None else {"query": query, "limit": limit}
+        found = await self._client.post("api/history/sql", body, dict)
+        return RowList(found["rows"], found["columns"], complete=found["complete"])
+
     async def search(self, text: str, **options: Any) -> AsyncIterator[Row]:
         """Yield the lines that contain a text, newest first. Options are those of the API: regex, case, node, …"""
         remaining, cursor = options.pop("limit", None), ""

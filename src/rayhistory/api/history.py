@@ -142,6 +142,13 @@ class Session:
         """Evaluate a PromQL query over the session: one row per series and time."""
         return self._loop.run(self.asynchronous.metrics(query, start_ms=start_ms, end_ms=end_ms, step_ms=step_ms))
 
+    def sql(self, query: str, limit: int | None = None) -> RowList:
+        """Run one SELECT on the tables: `select name, count(*) from tasks group by name`.
+
+        Of more than 10,000 rows, or more than `limit`, the first are returned, and `complete` is False.
+        """
+        return self._loop.run(self.asynchronous.sql(query, limit))
+
 
 class Logs:
     """The log files of a session."""

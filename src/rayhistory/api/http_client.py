@@ -42,6 +42,23 @@ class HistoryClient:
     async def json(self, uri: str, kind: type[T], params: Params | None = None) -> T:
         return decode_response(self._http, b"".join([chunk async for chunk in self.stream(uri, params)]), kind)
 
+    async def post(self, uri: str, body: Any, kind: type[T]) -> T:
+        """Send JSON and return the response. Wait while the session is being indexed."""
+        while True:
+            try:
+                response = await self._http.post(self.path + uri, json=body, timeout=_READ_TIMEOUT_S)
+            except httpx.HTTPError as error:
+                raise _no_response(self._http, error) from None
+            if response.status_code == 200:
+                return decode_response(self._http, response.content, kind)
+            await self._wait_or_raise(response)
+
+    async def _wait_or_raise(self, response: httpx.Response) -> None:
+        if response.headers.get(ERROR_HEADER) not in _BEING_BUILT:
+            raise error_from(response)
+        self._on_wait(_error_message(response))
+        await asyncio.sleep(_RETRY_INTERVAL_S)
+
     async def stream(self, uri: str, params: Params | None = None, *, endless: bool = False) -> AsyncIterator[bytes]:
         """Yield the response body. Wait while the session is being indexed."""
         while True:
@@ -51,10 +68,7 @@ class HistoryClient:
                         yield chunk
                     return
                 await response.aread()
-                if response.headers.get(ERROR_HEADER) not in _BEING_BUILT:
-                    raise error_from(response)
-            self._on_wait(_error_message(response))
-            await asyncio.sleep(_RETRY_INTERVAL_S)
+            await self._wait_or_raise(response)
 
 
 def decode_response(http: httpx.AsyncClient, body: bytes, kind: type[T]) -> T:
@@ -80,7 +94,11 @@ async def get(
                 )
             yield response
     except httpx.HTTPError as error:
-        raise RayHistoryError(f"{http.base_url} does not respond: {error or type(error).__name__}") from None
+        raise _no_response(http, error) from None
+
+
+def _no_response(http: httpx.AsyncClient, error: httpx.HTTPError) -> RayHistoryError:
+    return RayHistoryError(f"{http.base_url} does not respond: {error or type(error).__name__}")
 
 
 def error_from(response: httpx.Response) -> RayHistoryError:

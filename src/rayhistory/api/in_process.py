@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 from starlette.applications import Starlette
-from starlette.types import Message
+from starlette.types import Message, Receive
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
@@ -22,14 +22,21 @@ class InProcessTransport(httpx.AsyncBaseTransport):
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
         }  # fmt: skip
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
-        app_task = asyncio.create_task(self._app(scope, _receive_nothing, messages.put))
+        app_task = asyncio.create_task(self._app(scope, _receiver(await request.aread()), messages.put))
         body = _ResponseBody(app_task, messages)
         start = await body.next()
         return httpx.Response(start["status"], headers=start["headers"], stream=body)
 
 
-async def _receive_nothing() -> Message:
-    return await asyncio.Future()
+def _receiver(body: bytes) -> Receive:
+    """Return a function that receives the body once, and then waits: the client stays until the response is whole."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Message:
+        message = next(messages, None)
+        return await asyncio.Future[Message]() if message is None else message
+
+    return receive
 
 
 class _ResponseBody(httpx.AsyncByteStream):

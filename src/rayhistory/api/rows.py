@@ -60,8 +60,11 @@ class Rows(ABC):
 class RowList(Rows, Sequence[Row]):
     """Rows that are in memory."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[Row], columns: Sequence[str] = (), *, complete: bool = True) -> None:
         self._rows = rows
+        self._columns = columns
+        self.complete = complete
+        """False if there are more rows than were returned."""
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
@@ -76,7 +79,7 @@ class RowList(Rows, Sequence[Row]):
         return f"<{len(self)} rows>"
 
     def _table(self) -> Table:
-        return table_from_rows(self._rows)
+        return table_from_rows(self._rows, self._columns)
 
 
 def table_from_rows(rows: list[Row], columns: Sequence[str] = ()) -> Table:

@@ -15,6 +15,7 @@ import msgspec
 
 from rayhistory.cli.table_schema import timestamp_columns
 from rayhistory.errors import UsageError
+from rayhistory.index.query.sql_sandbox import one_line
 
 _MAX_CELL_WIDTH = 60
 _MAX_TEXT_ROWS = 1_000
@@ -201,7 +202,3 @@ def _with_exact_integers(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelati
         quoted = name.replace('"', '""')
         columns.append(f'#{number}{exact} AS "{quoted}"')
     return rows.project(", ".join(columns))
-
-
-def one_line(error: duckdb.Error) -> str:
-    return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()

@@ -11,6 +11,7 @@ from rayhistory.server.history_api import (
     overview,
     prometheus,
     session_gaps,
+    sql_queries,
     table_rows,
     task_output,
 )
@@ -45,6 +46,7 @@ SESSION_ROUTES: list[BaseRoute] = [
     *prometheus.ROUTES,
     *session_diagnosis.ROUTES,
     *session_gaps.ROUTES,
+    *sql_queries.ROUTES,
     *table_rows.ROUTES,
     *task_output.ROUTES,
     *state.ROUTES,

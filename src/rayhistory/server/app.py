@@ -30,6 +30,7 @@ from rayhistory.server import kuberay
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api import all_sessions_search, cluster_list, openapi, session_list
 from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.history_api.sql_queries import SqlService
 from rayhistory.server.http import health
 from rayhistory.server.http.admission import Admission
 from rayhistory.server.http.auth_middleware import AuthMiddleware
@@ -137,6 +138,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.state.ready = True
     app.state.store_url = store.url
     app.state.frontends = frontends
+    app.state.sql = SqlService(settings)
     app.state.grafana_url = settings.grafana_url
     app.state.request_metrics = request_metrics
     return app

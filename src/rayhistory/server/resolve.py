@@ -41,6 +41,10 @@ class Selection(msgspec.Struct, frozen=True):
     as_of_ms: int | None = None
     from_cookies: bool = False
 
+    @property
+    def path(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.session}"
+
 
 def parse_session_path(path: str) -> tuple[Selection, str | None]:
     """Parse the path after `/s/` into the selection and the rest; the rest is None if the closing slash is missing.

@@ -320,6 +320,16 @@ class Settings:
         "of an installed Ray is used too (default: /dashboard if it exists, else dashboards in the cache directory)",
         _SERVER_AND_CLI, metavar="DIR",
     )  # fmt: skip
+    sql: bool = _setting(
+        False, "let visitors query the tables of sessions in SQL (POST api/history/sql)", _SERVER_AND_CLI,
+        parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
+    sql_memory: int = _setting(
+        512 * 2**20, "memory of one SQL query of a visitor", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE"
+    )
+    sql_timeout: float = _setting(
+        30.0, "time limit of one SQL query of a visitor", _SERVER_AND_CLI, parse=parse_duration, metavar="DURATION"
+    )
     grafana_url: str = _setting(
         "", "URL of a Grafana with the clusters' metrics, as seen by browsers (default: none)", _SERVER_AND_CLI,
         parse=parse_http_url, metavar="URL",

@@ -32,7 +32,7 @@ _OTHER_PARAMETERS = (
     "filter_predicates",
     "filter_values",
 )
-_EXPECTED_STATUSES = {200, 206, 303, 307, 400, 404, 410, 416, 426}
+_EXPECTED_STATUSES = {200, 206, 303, 307, 400, 404, 405, 410, 416, 426}
 _RAY_STATUSES = {500, 501}
 """Ray's own statuses for a missing log file or node."""
 

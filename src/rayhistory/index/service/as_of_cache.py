@@ -13,7 +13,7 @@ from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
-from rayhistory.index.service.as_of_slots import AsOfSlots
+from rayhistory.index.service.fair_slots import FairSlots
 from rayhistory.index.service.table_cache import TableCache
 from rayhistory.index.service.warm_process import WarmProcess
 from rayhistory.sessions import SessionRef
@@ -52,7 +52,7 @@ class AsOfCache:
     def __init__(self, settings: Settings, cache: TableCache) -> None:
         self._settings = settings
         self._cache = cache
-        self._slots = AsOfSlots()
+        self._slots = FairSlots("points in time")
         self._processes = WarmProcess("rayhistory.index.fold.as_of")
         self._builds: dict[Path, _Build] = {}
 

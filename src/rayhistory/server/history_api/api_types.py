@@ -1,10 +1,12 @@
 """Response bodies of the history API: the server encodes them, clients decode them, OpenAPI describes them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rayhistory.web import SessionRow
+
+MAX_SQL_ROWS = 10_000
 
 
 class SessionList(Struct):
@@ -25,6 +27,21 @@ class TableRows(Struct):
     total: Annotated[int, Meta(description="number of matching rows, on all pages; only with count=1")] | UnsetType = (
         UNSET
     )
+
+
+class SqlRequest(Struct, forbid_unknown_fields=True):
+    """The body of a query."""
+
+    query: Annotated[str, Meta(description="one SELECT statement")]
+    limit: Annotated[int, Meta(description="maximum number of rows")] = MAX_SQL_ROWS
+
+
+class SqlRows(Struct):
+    """The result of a query."""
+
+    columns: Annotated[list[str], Meta(description="names of the columns; repeated names are numbered")]
+    rows: list[dict[str, Any]]
+    complete: Annotated[bool, Meta(description="false if there are more rows than the limit")]
 
 
 class SessionGap(Struct):

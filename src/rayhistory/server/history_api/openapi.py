@@ -25,6 +25,8 @@ from rayhistory.server.history_api.api_types import (
     MetricPoints,
     SessionGaps,
     SessionList,
+    SqlRequest,
+    SqlRows,
     TableRows,
     TaskOutputPlace,
 )
@@ -48,6 +50,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     parameters: tuple[dict[str, Any], ...] = ()
     operation: str = ""
     """The `operationId`, if it is not the first part of the path."""
+
+    body: type | None = None
+    """The JSON body of a POST. Without one, the endpoint takes GET."""
+
+    @property
+    def method(self) -> str:
+        return "post" if self.body else "get"
 
 
 def _query(name: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -175,6 +184,9 @@ SESSION_ENDPOINTS = {
     f"{HISTORY_API}overview": Endpoint(
         "Start, end and state of the session, and when something failed: at most 200 markers.", (SessionOverview,)
     ),
+    f"{HISTORY_API}sql": Endpoint(
+        "SQL on the tables: one SELECT. Off unless the server runs with --sql.", (SqlRows,), body=SqlRequest
+    ),
     f"{HISTORY_API}task_log_info": Endpoint(
         "The place of a task's output in the log files, and which parts of it were inferred.",
         (TaskOutputPlace,),
@@ -248,13 +260,16 @@ def build_document(server_paths: Iterable[str], session_paths: Iterable[str]) ->
     """Build the document. Raises KeyError for a route without a description."""
     endpoints = (SERVER_ENDPOINTS | SESSION_ENDPOINTS).values()
     types = [ErrorResponse, *(each for endpoint in endpoints for each in endpoint.responses)]
+    types += [endpoint.body for endpoint in endpoints if endpoint.body]
     _, schemas = msgspec.json.schema_components(types, ref_template=_SCHEMA_REF)
     paths: dict[str, dict[str, Any]] = {}
     for path in api_paths(server_paths):
-        paths[path] = {"get": _operation(path, SERVER_ENDPOINTS[path])}
+        endpoint = SERVER_ENDPOINTS[path]
+        paths[path] = {endpoint.method: _operation(path, endpoint)}
     for path in api_paths(session_paths):
+        endpoint = SESSION_ENDPOINTS[path]
         paths[SESSION_PATH + path] = {
-            "get": _operation(path, SESSION_ENDPOINTS[path]),
+            endpoint.method: _operation(path, endpoint),
             "parameters": list(_SESSION_PARAMETERS),
         }
     return {
@@ -277,10 +292,22 @@ def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
         "summary": endpoint.summary,
         "operationId": endpoint.operation or path.removeprefix(HISTORY_API).partition("/")[0].partition(".")[0],
         "parameters": list(endpoint.parameters),
+        **_request_body(endpoint),
         "responses": {
             "200": {"description": "success", "content": _json(schema)},
             **{status: {"description": text, "content": _json(error)} for status, text in _ERRORS.items()},
         },
+    }
+
+
+def _request_body(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.body is None:
+        return {}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": _json({"$ref": _SCHEMA_REF.format(name=endpoint.body.__name__)}),
+        }
     }
 
 

@@ -28,7 +28,7 @@ TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"
 """Where AuthMiddleware puts the visitor into the scope."""
 _EXPENSIVE_PATH = re.compile(
-    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview|search)"
+    r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview|search|sql)"
 )
 _INVALID_TOKENS_PER_MINUTE = 60
 _REJECTED_TOKEN_TTL_S = 600.0
@@ -84,12 +84,11 @@ class Admission:
     async def admit(self, connection: HTTPConnection, selection: Selection) -> None:
         """Raise AccessDenied unless the visitor may see the session; audit both outcomes."""
         visitor, address = visitor_of(connection), self.proxies.client_address(connection)
-        session = f"{selection.namespace}/{selection.name}/{selection.session}"
         if not await self.access.may_see(visitor, selection.namespace):
             reason = f"Forbidden: {visitor.name} may not see the namespace {selection.namespace}"
-            self.audit.access_denied(visitor.name, session, address, reason)
+            self.audit.access_denied(visitor.name, selection.path, address, reason)
             raise AccessDenied(reason)
-        self.audit.session_opened(visitor, session, address)
+        self.audit.session_opened(visitor, selection.path, address)
 
     async def filter_visible(self, connection: HTTPConnection, entries: Iterable[T]) -> list[T]:
         """Return the entries whose sessions the visitor may see."""

@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError
 from rayhistory.server.http.error_responses import code_of_status, plain_error_response
-from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, is_prometheus_form
+from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, SQL_API, is_prometheus_form
 
 
 class ReadOnlyMiddleware:
-    """Refuse every method but GET and HEAD before a route sees it, except sign-in, sign-out and PromQL in a form."""
+    """Refuse every method but GET and HEAD before a route sees it, except sign-in and sign-out, PromQL and SQL."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,12 +32,15 @@ def _takes_post(scope: Scope) -> bool:
     path: str = scope["path"]
     if scope["method"] != "POST":
         return False
-    return path == LOGOUT or path.endswith(AUTHENTICATE) or (is_prometheus_form(path) and _has_form(scope))
+    if path.endswith(SQL_API):
+        return _content_type(scope) == "application/json"  # a form of another site cannot send it
+    if is_prometheus_form(path):
+        return _content_type(scope) == "application/x-www-form-urlencoded"
+    return path == LOGOUT or path.endswith(AUTHENTICATE)
 
 
-def _has_form(scope: Scope) -> bool:
-    content_type = Headers(scope=scope).get("content-type", "")
-    return content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+def _content_type(scope: Scope) -> str:
+    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
 
 
 class ErrorMiddleware:

@@ -6,6 +6,8 @@ PROMETHEUS_API = "/prometheus/api/v1/"
 """Prefix of Prometheus' HTTP API below each session."""
 PROMETHEUS_FORMS = ("query", "query_range", "labels", "series")
 """Endpoints of Prometheus' API that also take their parameters as a form, because queries can be long."""
+SQL_API = "/api/history/sql"
+"""SQL below each session, which takes JSON by POST."""
 LOGIN, LOGOUT = "/login", "/logout"
 AUTHENTICATION_MODE, AUTHENTICATE = "/api/authentication_mode", "/api/authenticate"
 """Ray's sign-in protocol, at the root and below each session."""

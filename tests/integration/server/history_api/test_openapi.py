@@ -95,7 +95,7 @@ def test_errors_have_one_shape(client: TestClient, method: str, path: str, statu
 
 
 def test_access_and_rate_limit_errors_are_described(tmp_path: Path, described: dict[str, Any]) -> None:
-    reported = [set(each["get"]["responses"]) for each in described["paths"].values()]
+    reported = [set((each.get("get") or each["post"])["responses"]) for each in described["paths"].values()]
     rows = f"{REF.url}api/history/rows/gaps"
     with serve_two_namespaces(tmp_path, auth="token", access_file=write_access_file(tmp_path), rate_limit=1) as client:
         responses = [

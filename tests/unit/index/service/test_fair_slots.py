@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from rayhistory.errors import RateLimited
-from rayhistory.index.service.as_of_slots import MAX_WAITING_PER_VISITOR, AsOfSlots
 from rayhistory.index.service.builder import quantize_ms
+from rayhistory.index.service.fair_slots import MAX_WAITING_PER_VISITOR, FairSlots
 
 
 def test_visitor_with_many_points_leaves_a_slot_to_others() -> None:
     async def work() -> None:
-        slots, ready, done = AsOfSlots(), asyncio.Semaphore(0), asyncio.Event()
+        slots, ready, done = FairSlots("points in time"), asyncio.Semaphore(0), asyncio.Event()
 
         async def build(visitor: str, session: str) -> None:
             async with slots.acquire(visitor, session):
@@ -30,7 +30,7 @@ def test_visitor_with_many_points_leaves_a_slot_to_others() -> None:
 
 def test_visitor_who_waits_for_too_many_points_is_refused() -> None:
     async def work() -> None:
-        slots = AsOfSlots()
+        slots = FairSlots("points in time")
 
         async def build(number: int) -> None:
             async with slots.acquire("ada", f"session {number}"):

@@ -1,4 +1,4 @@
-"""Slots for builds of points in time: few at once, and no visitor or session keeps the others waiting."""
+"""Slots for expensive work: little at once, and no visitor or session keeps the others waiting."""
 
 import asyncio
 from collections import Counter
@@ -12,19 +12,20 @@ _SLOTS = 2
 _RETRY_AFTER_S = 2.0
 
 
-class AsOfSlots:
-    """At most two builds at once, of two visitors and of two sessions. Folds have slots of their own."""
+class FairSlots:
+    """At most two pieces of work at once, of two visitors and of two sessions. Folds have slots of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: str) -> None:
+        self._work = work
         self._all = asyncio.Semaphore(_SLOTS)
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
 
     @asynccontextmanager
     async def acquire(self, visitor: str, session: str) -> AsyncIterator[None]:
-        """Hold a slot while a point in time is built; raise RateLimited if the visitor waits for too many already."""
+        """Hold a slot; raise RateLimited if the visitor waits for too many already."""
         if self._users[f"visitor {visitor}"] > MAX_WAITING_PER_VISITOR:
-            raise RateLimited("too many points in time at once, retry in a few seconds", _RETRY_AFTER_S)
+            raise RateLimited(f"too many {self._work} at once, retry in a few seconds", _RETRY_AFTER_S)
         async with self._only_one(f"visitor {visitor}"), self._only_one(f"session {session}"), self._all:
             yield
 

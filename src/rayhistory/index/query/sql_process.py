@@ -1,0 +1,106 @@
+"""One SQL query in a process of its own: `python -m rayhistory.index.query.sql_process`, SqlJob on stdin.
+
+A query can need any amount of memory and time. The process has its own limits, and killing it is always safe.
+"""
+
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from rayhistory.errors import UsageError
+from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.query.sql_sandbox import SqlLimits, TableSources, check_query, execute, one_line, open_sandbox
+
+_MAX_COLUMNS = 1_000
+_NICENESS = 5
+_BATCH_ROWS = 100
+_MEMORY_BESIDE_DUCKDB = 512 << 20
+"""Python, DuckDB's code, and what DuckDB allocates outside of its limit."""
+_ADDRESS_SPACE_FACTOR = 4
+
+
+class SqlJob(msgspec.Struct):
+    query: str
+    sources: TableSources
+    limits: SqlLimits
+    scratch: str
+    max_rows: int
+    max_bytes: int
+
+
+class SqlResult(msgspec.Struct):
+    """Rows of a query, or the reason why there are none."""
+
+    columns: list[str] = []
+    rows: list[dict[str, Any]] = []
+    complete: bool = True
+    """False if there are more rows than the limits allow."""
+    problem: str = ""
+    unreadable: bool = False
+    """A table's file could not be read: try again."""
+
+
+def run_query(job: SqlJob) -> SqlResult:
+    """Run a query in the sandbox, up to the limits of rows and bytes."""
+    try:
+        check_query(job.query)
+        with open_sandbox(job.sources, job.limits, Path(job.scratch)) as database:
+            return _fetch(execute(database, job.query), job)
+    except duckdb.InterruptException:
+        return SqlResult(problem=f"query cancelled after {job.limits.timeout_s:g} s: use a smaller query")
+    except (duckdb.OutOfMemoryException, MemoryError):
+        return SqlResult(problem=f"query needs more than {job.limits.memory >> 20} MiB: use a smaller query")
+    except duckdb.IOException as error:
+        return SqlResult(problem=one_line(error), unreadable=True)
+    except duckdb.Error as error:
+        return SqlResult(problem=one_line(error))
+    except UsageError as error:
+        return SqlResult(problem=str(error))
+
+
+def _fetch(cursor: duckdb.DuckDBPyConnection, job: SqlJob) -> SqlResult:
+    names = _unique([column[0] for column in cursor.description or []])
+    if len(names) > _MAX_COLUMNS:
+        return SqlResult(problem=f"query returns {len(names):,} columns: select at most {_MAX_COLUMNS:,}")
+    result, size = SqlResult(names), 0
+    while batch := cursor.fetchmany(_BATCH_ROWS):
+        for values in batch:
+            row = dict(zip(names, values, strict=True))
+            size += len(msgspec.json.encode(row, enc_hook=str))
+            if len(result.rows) == job.max_rows or size > job.max_bytes:
+                result.complete = False
+                return result
+            result.rows.append(row)
+    return result
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Number repeated names: name, name_1."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        number = seen.get(name, 0)
+        seen[name] = number + 1
+        unique.append(f"{name}_{number}" if number else name)
+    return unique
+
+
+def main() -> None:
+    end_with_parent(os.getppid())
+    os.nice(_NICENESS)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlJob)
+    # The limit of DuckDB does not cover everything; the kernel's does.
+    address_space = job.limits.memory * _ADDRESS_SPACE_FACTOR + _MEMORY_BESIDE_DUCKDB
+    resource.setrlimit(resource.RLIMIT_DATA, (address_space, address_space))
+    cpu = round(job.limits.timeout_s * (os.cpu_count() or 1)) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    sys.stdout.buffer.write(msgspec.json.encode(run_query(job), enc_hook=str))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The sandbox of SQL queries: one SELECT on the tables of sessions, in a database that can open nothing else."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from rayhistory.errors import UsageError
+
+_MAX_SPILLED = "8GiB"
+_ONE_SELECT = "use one SELECT statement: the tables are read-only"
+_ALLOWED_TABLE_FUNCTIONS = {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"}
+_MAX_ERROR_CHARS = 500
+
+TableSources = dict[str, list[tuple[str, str]]]
+"""For each table, one pair per session: columns to add, as SQL, and the SQL source of the rows."""
+
+
+class SqlLimits(msgspec.Struct, frozen=True):
+    memory: int
+    timeout_s: float
+
+
+def mentioned_tables(query: str, tables: list[str]) -> list[str]:
+    """Return the tables that a query mentions, or all tables if it mentions none, as in `show tables`."""
+    words = set(re.findall(r"\w+", query.lower()))
+    return [table for table in tables if table in words] or tables
+
+
+def check_query(query: str) -> None:
+    """Raise UsageError unless DuckDB's parser finds a single SELECT. Nothing is executed.
+
+    Table functions can do anything, from reading files to writing logs, so only harmless ones are allowed.
+    """
+    try:
+        with duckdb.connect(":memory:") as database:
+            statements = database.extract_statements(query)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError(_ONE_SELECT)
+            serialized = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
+    except duckdb.Error as error:
+        raise UsageError(f"invalid SQL: {one_line(error)}") from None
+    tree = msgspec.json.decode(serialized[0] if serialized else "{}")
+    if tree.get("error", True):
+        raise UsageError(_ONE_SELECT)
+    if forbidden := set(_table_functions(tree)) - _ALLOWED_TABLE_FUNCTIONS:
+        raise UsageError(
+            f"table function not allowed: {', '.join(sorted(forbidden))} "
+            f"(use the tables, or {', '.join(sorted(_ALLOWED_TABLE_FUNCTIONS))})"
+        )
+
+
+def _table_functions(tree: Any) -> Iterator[str]:
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "TABLE_FUNCTION":
+                yield str(node["function"]["function_name"]).lower()
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+
+
+@contextmanager
+def open_sandbox(
+    sources: TableSources, limits: SqlLimits, scratch: Path, output: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database with the tables as views. Besides their files and an output file, it can open nothing."""
+    database = duckdb.connect(":memory:")
+    allowed = [*_quoted_files(sources), *([_quote(str(output))] if output else [])]
+    try:
+        for name, value in (
+            ("memory_limit", f"'{limits.memory}B'"), ("temp_directory", _quote(str(scratch))),
+            ("max_temp_directory_size", f"'{_MAX_SPILLED}'"), ("python_enable_replacements", "false"),
+            ("autoinstall_known_extensions", "false"), ("autoload_known_extensions", "false"),
+            ("allowed_paths", f"[{', '.join(allowed)}]"),
+        ):  # fmt: skip
+            database.execute(f"SET {name} = {value}")
+        for table, parts in sources.items():
+            selects = [f"SELECT {columns}* FROM {source}" for columns, source in parts]
+            database.execute(f"CREATE VIEW {table} AS {' UNION ALL BY NAME '.join(selects)}")
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+        with _interrupt_after(database, limits.timeout_s):
+            yield database
+    finally:
+        database.close()
+
+
+def execute(database: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyConnection:
+    """Run a checked query. Times with a zone become text: Python values of them need another package."""
+    cursor = database.execute(query)
+    zoned = [_quote_name(name) for name, kind, *_ in cursor.description or [] if kind == "TIMESTAMP WITH TIME ZONE"]
+    if not zoned:
+        return cursor
+    replaced = ", ".join(f"{name}::VARCHAR AS {name}" for name in zoned)
+    return database.execute(f"SELECT * REPLACE ({replaced}) FROM (\n{query.strip().rstrip(';')}\n)")
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def one_line(error: duckdb.Error) -> str:
+    """Return the message of an error without the query that it quotes."""
+    return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()[:_MAX_ERROR_CHARS]
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _quoted_files(sources: TableSources) -> list[str]:
+    """Return the file names in the SQL sources, as quoted there."""
+    return [name for parts in sources.values() for _, source in parts for name in re.findall(r"'(?:[^']|'')*'", source)]
+
+
+@contextmanager
+def _interrupt_after(database: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, database.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
