@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rayhistory import __version__
 from rayhistory.cli import dashboards, demo, doctor, env, index, serve
-from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot
+from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot, store_commands
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
 from rayhistory.cli.inspect import (
     diagnose,
@@ -72,6 +72,7 @@ COMMANDS = (
     Command("import-dir", import_dir, "import a session directory of Ray from disk", CATALOG_SETTINGS),
     Command("snapshot", snapshot, "store a running cluster's state and logs from its dashboard", CATALOG_SETTINGS),
     Command("retention", retention, "list sessions that exceed limits, and remove them with --yes", CATALOG_SETTINGS),
+    Command("store", store_commands, "check and repair the indexes in the store"),
     Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
     Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
     Command("dashboards", dashboards, "list, add and remove Ray Dashboard frontends"),

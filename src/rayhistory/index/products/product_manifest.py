@@ -100,23 +100,33 @@ async def publish_product(store: Store, layout: Layout, ref: SessionRef, manifes
             return manifest
 
 
-async def unused_product_keys(store: Store, layout: Layout, ref: SessionRef, product: str, before: int) -> list[str]:
-    """Return the keys of builds before a generation that no release reads any more.
+async def used_product_manifests(
+    store: Store, layout: Layout, ref: SessionRef, product: str
+) -> list[ProductManifest] | None:
+    """Return the manifests that a release may still read: the last two of each version, newest first.
 
-    The last two generations of each version are in use, and the files that they refer to. If one of the newest
-    manifests cannot be parsed, nothing is unused: a later release may refer to files in another way.
+    If one of the newest manifests cannot be parsed, return None: a later release may have written it.
     """
-    newest = await _newest_generations(store, layout, ref, product)
-    used: set[str] = set()
+    used = []
     by_version: Counter[int] = Counter()
-    for generation in newest:
+    for generation in await _newest_generations(store, layout, ref, product):
         manifest = await _read(store, layout, ref, product, generation)
         if manifest is None:
-            return []
+            return None
         by_version[manifest.version] += 1
         if by_version[manifest.version] <= _USED_PER_VERSION:
-            used.add(layout.product_manifest_key(ref, product, generation))
-            used |= {layout.product_file_key(ref, product, file.build, name) for name, file in manifest.files.items()}
+            used.append(manifest)
+    return used
+
+
+async def unused_product_keys(store: Store, layout: Layout, ref: SessionRef, product: str, before: int) -> list[str]:
+    """Return the keys of builds before a generation that no release reads any more."""
+    manifests = await used_product_manifests(store, layout, ref, product)
+    if manifests is None:
+        return []
+    used = {layout.product_manifest_key(ref, product, manifest.generation) for manifest in manifests}
+    for manifest in manifests:
+        used |= {layout.product_file_key(ref, product, file.build, name) for name, file in manifest.files.items()}
     prefix = layout.product_prefix(ref, product)
     return [
         info.key

@@ -1,0 +1,139 @@
+"""`rayhistory store`: check and repair what the store holds beside events and logs."""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from rayhistory.archive.retention import format_size
+from rayhistory.archive.session_objects import for_each
+from rayhistory.archive.store_check import TABLES, StoreCheck, StoreFinding
+from rayhistory.archive.store_time import read_store_time
+from rayhistory.cli.arguments import INDEX_SETTINGS
+from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S
+from rayhistory.cli.session_args import add_session_names_argument, select_sessions
+from rayhistory.cli.session_store import SessionStore, open_session_store
+from rayhistory.errors import RayHistoryError
+from rayhistory.index.service.builder import IndexBuilder
+from rayhistory.index.service.overlay import index_store
+from rayhistory.server.products import PRODUCTS
+from rayhistory.sessions.catalog import CatalogEntry
+from rayhistory.settings import CLI, Parser, Settings, add_flags
+from rayhistory.storage.bulk_delete import delete_many
+
+_CONCURRENT_SESSIONS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
+    check = _add_action(actions, "check", _check, "check that indexes are complete, and find what nobody reads")
+    add_session_names_argument(check, required=False)
+    check.add_argument("--checksums", action="store_true", help="also read all files that have a checksum")
+    check.add_argument("--repair", action="store_true", help="rebuild what is damaged, and delete what nobody reads")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    run_action: Callable[[argparse.Namespace, Settings], int] = arguments.run_action
+    return run_action(arguments, settings)
+
+
+def _add_action(
+    actions: "argparse._SubParsersAction[Parser]",
+    name: str,
+    run_action: Callable[[argparse.Namespace, Settings], int],
+    text: str,
+) -> Parser:
+    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    add_flags(parser.add_argument_group("settings"), CLI, INDEX_SETTINGS)
+    parser.set_defaults(run_action=run_action)
+    return parser
+
+
+def _check(arguments: argparse.Namespace, settings: Settings) -> int:
+    return asyncio.run(_check_store(arguments, settings))
+
+
+async def _check_store(arguments: argparse.Namespace, settings: Settings) -> int:
+    async with open_session_store(settings) as opened:
+        entries = await opened.catalog.entries()
+        chosen = select_sessions(entries, arguments.sessions)
+        indexes = index_store(opened.store, settings)
+        now = await read_store_time(opened.store, opened.layout)
+        check = StoreCheck(indexes, opened.layout, now, checksums=arguments.checksums)
+        repair = _Repair(settings, opened) if arguments.repair else None
+        tally = _Tally()
+
+        async def check_one(entry: CatalogEntry) -> None:
+            findings = await check.session(entry.ref)
+            tally.add(findings, repaired=await repair.session(entry, findings) if repair else False)
+
+        try:
+            await for_each(chosen, check_one, _CONCURRENT_SESSIONS)
+            if not arguments.sessions:
+                async for finding in check.orphans(entry.ref for entry in entries):
+                    tally.add([finding], repaired=await repair.delete(finding) if repair else False)
+        finally:
+            if repair:
+                await repair.close()
+    print(f"{len(chosen)} sessions checked: {tally.summary(repaired=arguments.repair)}", flush=True)
+    return 1 if tally.damaged else 0
+
+
+class _Tally:
+    """Prints findings, and counts what is left of them."""
+
+    def __init__(self) -> None:
+        self.damaged = 0
+        self._repaired = 0
+        self._free_bytes = 0
+
+    def add(self, findings: Sequence[StoreFinding], *, repaired: bool) -> None:
+        for finding in findings:
+            size = f", {format_size(finding.size)}" if finding.size else ""
+            print(f"{finding.ref.path}  {finding.what}  {finding.code}: {finding.detail}{size}", flush=True)
+            self._free_bytes += finding.size
+            self._repaired += finding.is_damage and repaired
+            self.damaged += finding.is_damage and not repaired
+
+    def summary(self, *, repaired: bool) -> str:
+        freed = f"{format_size(self._free_bytes)} {'freed' if repaired else 'could be freed with --repair'}"
+        return f"{self.damaged} damaged files, {self._repaired} repaired, {freed}"
+
+
+class _Repair:
+    """Rebuilds what is damaged and deletes what nobody reads."""
+
+    def __init__(self, settings: Settings, opened: SessionStore) -> None:
+        self._opened = opened
+        self._store = index_store(opened.store, settings)
+        self._builder = IndexBuilder(settings, opened.store, opened.layout, products=PRODUCTS)
+
+    async def session(self, entry: CatalogEntry, findings: Sequence[StoreFinding]) -> bool:
+        """Repair a session; return False, with the reason printed, if that failed."""
+        try:
+            for finding in findings:
+                await self.delete(finding)
+            damaged = {finding.what for finding in findings if finding.is_damage}
+            if damaged:
+                await self._rebuild(entry, damaged)
+        except RayHistoryError as error:
+            print(f"{entry.ref.path}  not repaired: {error}", flush=True)
+            return False
+        return True
+
+    async def delete(self, finding: StoreFinding) -> bool:
+        """Delete the objects of a finding: of a damaged product only its manifest."""
+        await delete_many(self._store, _each(finding.keys))
+        return True
+
+    async def close(self) -> None:
+        await self._builder.close()
+
+    async def _rebuild(self, entry: CatalogEntry, damaged: set[str]) -> None:
+        closing = await self._opened.catalog.closing(entry)
+        index = await self._builder.open(entry.ref, closing, INDEX_TIMEOUT_S, rebuild=TABLES in damaged)
+        await self._builder.products.build(entry.ref, index.manifest)
+
+
+async def _each(keys: Sequence[str]) -> AsyncIterator[str]:
+    for key in keys:
+        yield key

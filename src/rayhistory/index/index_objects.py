@@ -1,0 +1,30 @@
+"""The objects that a manifest promises, of tables and of products."""
+
+import msgspec
+
+from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product_manifest import ProductManifest
+from rayhistory.sessions import Layout, SessionRef
+
+
+class PromisedObject(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str = ""
+    """Empty if the manifest has no checksum."""
+
+
+def table_objects(layout: Layout, ref: SessionRef, manifest: Manifest) -> dict[str, PromisedObject]:
+    """Return the objects of one generation of the tables by key."""
+    return {
+        layout.index_file_key(ref, manifest.build, table, part): PromisedObject(size)
+        for table, sizes in manifest.files.items()
+        for part, size in enumerate(sizes)
+    }
+
+
+def product_objects(layout: Layout, ref: SessionRef, manifest: ProductManifest) -> dict[str, PromisedObject]:
+    """Return the objects of one build of a product by key."""
+    return {
+        layout.product_file_key(ref, manifest.product, file.build, name): PromisedObject(file.size, file.sha256)
+        for name, file in manifest.files.items()
+    }

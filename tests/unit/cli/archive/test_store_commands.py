@@ -1,0 +1,64 @@
+"""`rayhistory store check` reports damage with exit code 1; `--repair` leaves a sound store."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rayhistory.cli import index
+from rayhistory.cli.archive import store_commands
+from rayhistory.sessions import Layout
+from support.cli_call import Command
+from support.counted_names import PATH
+from support.paths import ROOT
+from support.recorded_sample import REF, settings_for, store_sample
+
+pytestmark = pytest.mark.slow
+LAYOUT = Layout()
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    store_sample(settings_for(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    for module in (index, store_commands):
+        monkeypatch.setattr(module, "PRODUCTS", (PATH + "COUNTED_NAMES",))
+    made = Command(tmp_path, monkeypatch, capfd)
+    made.good("index")
+    return made
+
+
+def test_sound_store_passes(command: Command) -> None:
+    assert command.good("store", "check", "--checksums").startswith("1 sessions checked: 0 damaged files")
+
+
+def test_repair_rebuilds_damaged_files_and_deletes_unused_ones(command: Command, tmp_path: Path) -> None:
+    prefix = tmp_path / "store" / LAYOUT.index_prefix(REF)
+    next(prefix.glob("1-*/actors.0.parquet")).unlink()
+    (product,) = prefix.glob("products/counted/1-*/names.json")
+    product.write_bytes(b"{" * product.stat().st_size)
+    orphan = prefix / "7-killed" / "tasks.0.parquet"
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"x" * 1000)
+    old = time.time() - 7200
+    os.utime(orphan, (old, old))
+
+    found = command("store", "check", "--checksums")
+    assert found.code == 1
+    for part in (
+        "tables  missing_file",
+        "counted  wrong_checksum",
+        "tables  unused",
+        "2 damaged files",
+        "1.0 kB could",
+    ):
+        assert part in found.out
+    repaired = command.good("store", "check", "--checksums", "--repair")
+    assert "0 damaged files, 2 repaired, 1.0 kB freed" in repaired
+    assert not orphan.exists()
+    assert command.good("store", "check", "--checksums").startswith("1 sessions checked: 0 damaged files, 0 repaired")
+
+
+def test_unknown_session_is_a_wrong_call(command: Command) -> None:
+    assert "nothing" in command.bad("store", "check", "default/nothing")
