@@ -83,9 +83,11 @@ def _confidence(group: Group) -> Confidence:
 
 
 def _is_handled(failures: list[Failure], facts: SessionFacts) -> bool:
-    """Return True if every job in which something failed succeeded nevertheless."""
-    if any(failure.kind in ("session", "job") for failure in failures):
+    """Return True if no job failed for it: each had succeeded before, or succeeded nevertheless."""
+    if any(failure.kind == "job" for failure in failures):
         return False
+    if any(failure.kind == "session" for failure in failures):
+        return bool(facts.jobs) and not any(job.inferred for job in facts.jobs)
     jobs = {failure.job_id for failure in failures if failure.job_id}
     statuses = [job.status for id_ in jobs if (job := facts.job(id_))]
     return bool(statuses) and all(status == "SUCCEEDED" for status in statuses)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.diagnosis.log_tails import read_driver_outputs, read_stderr_tails
+from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_stderr_tails
 from rayhistory.diagnosis.session_facts import (
     ENDED,
     RUNNING,
@@ -41,7 +41,7 @@ async def gather_facts(
     jobs = await _jobs(index)
     groups = await read_failure_groups(index)
     times = await read_task_times(index)
-    has_logs = logs is not None and bool(await logs.nodes())
+    has_logs = logs is not None and await has_files(logs)
     if logs is not None and has_logs:
         workers = await read_stderr_tails(logs, workers)
         jobs = await read_driver_outputs(logs, jobs)

@@ -9,7 +9,16 @@ from rayhistory.logs.source import LogSource, StoredLogFile
 TAIL_BYTES = 64 << 10
 MAX_WORKER_TAILS = 100
 MAX_DRIVER_TAILS = 50
+_MAX_LISTED_NODES = 10
 _READ_FOR = ("SYSTEM_ERROR", "USER_ERROR")
+
+
+async def has_files(logs: LogSource) -> bool:
+    """Return True if one of the first nodes has a log file."""
+    for node in (await logs.nodes())[:_MAX_LISTED_NODES]:
+        if await logs.files(node):
+            return True
+    return False
 
 
 async def read_stderr_tails(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:

@@ -13,14 +13,14 @@ def node_samples(stored: list[tuple[str, Samples]]) -> dict[str, NodeSamples]:
     points: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
     for node, samples in stored:
         for series in samples.series:
-            if series.name in _WANTED:
+            if series.name in WANTED_METRICS:
                 of_name = points[node][series.name]
                 for at_ms, value in series.points(samples.times):
                     of_name[at_ms] = of_name.get(at_ms, 0.0) + value
     return {node: _of_node(by_name) for node, by_name in points.items()}
 
 
-_WANTED = {
+WANTED_METRICS = {
     "ray_node_mem_used", "ray_node_mem_total", "ray_node_cgroup_mem_used", "ray_node_cgroup_mem_total",
     "ray_object_store_used_memory", "ray_object_store_available_memory", "ray_spill_manager_objects_bytes",
     "ray_node_cpu_utilization", "ray_node_gpus_utilization", "ray_memory_manager_worker_eviction_total",

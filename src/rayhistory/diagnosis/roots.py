@@ -6,7 +6,7 @@ import msgspec
 
 from rayhistory.diagnosis.failures import CLOCK_TOLERANCE_MS, Failure, find_failures, job_ends
 from rayhistory.diagnosis.session_facts import SessionFacts
-from rayhistory.diagnosis.tracebacks import own_output, plain_text
+from rayhistory.diagnosis.tracebacks import last_traceback, own_output, parse_exception, plain_text
 
 _NODE_WINDOW_MS = 30_000
 _CONSEQUENCE_WINDOW_MS = 60_000
@@ -38,6 +38,7 @@ _OBJECT_EXCEPTIONS = (
 )  # fmt: skip
 _LOW_MEMORY = "killed due to the node running low on memory"
 _OOM_WINDOW_MS = 3_000
+_LAST_WINDOW_MS = 10_000
 _CLEAN_UP_TEXT = "its job has finished"
 
 
@@ -202,7 +203,23 @@ class _Links:
             return None
         if job.status == "STOPPED":
             return self._infeasible(failure)
-        return self._cause_of_exception(failure, own_output(failure.text))
+        text = own_output(failure.text)
+        return self._cause_of_exception(failure, text) or (
+            None if _explains_itself(text) else self._failed_last(failure)
+        )
+
+    def _failed_last(self, failure: Failure) -> Failure | None:
+        """Return what failed just before a driver of whose output too little is known to see its exception."""
+        if failure.job is None or failure.job.output or failure.job.exit_code in (None, 0):
+            return None
+        tasks = [
+            each
+            for each in self._of_kind("tasks")
+            if each.job_id == failure.job_id
+            and not self._is_clean_up(each)
+            and _is_before(each.last_ms, failure.at_ms, _LAST_WINDOW_MS)
+        ]
+        return max(tasks, key=lambda each: each.last_ms or 0, default=None)
 
     def _cause_of_exception(self, failure: Failure, text: str) -> Failure | None:
         """Return the failure that an exception reports, by its fingerprint or by its type."""
@@ -296,8 +313,13 @@ def _is_near(one: int | None, other: int | None, window_ms: int) -> bool:
     return one is not None and other is not None and abs(one - other) <= window_ms
 
 
-def _is_before(cause: int | None, effect: int | None) -> bool:
+def _explains_itself(text: str) -> bool:
+    """Return True if an output ends with an exception of its own."""
+    return parse_exception(last_traceback(text)) is not None
+
+
+def _is_before(cause: int | None, effect: int | None, window_ms: int = _CONSEQUENCE_WINDOW_MS) -> bool:
     """Return True if one thing happened at most a minute before another, or a little after by another clock."""
     if cause is None or effect is None:
         return False
-    return -CLOCK_TOLERANCE_MS - 3_000 <= effect - cause <= _CONSEQUENCE_WINDOW_MS
+    return -CLOCK_TOLERANCE_MS - 3_000 <= effect - cause <= window_ms

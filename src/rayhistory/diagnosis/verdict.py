@@ -25,8 +25,11 @@ def _key(each: Explained, facts: SessionFacts) -> tuple[bool, bool, bool, int, i
 
 
 def explains_verdict(each: Explained, facts: SessionFacts) -> bool:
-    if any(failure.kind in ("job", "session") for failure in each.members):
+    """Return True for the cause of a failed or stopped job, or of a loss that interrupted something."""
+    if any(failure.kind == "job" for failure in each.members):
         return True
+    if any(failure.kind == "session" for failure in each.members):
+        return not facts.jobs or any(job.inferred for job in facts.jobs)
     return each.finding.code in _EXPLAINS_OPEN_JOBS and any(
         job.job_id in {failure.job_id for failure in each.members} and _is_open(job.status, inferred=job.inferred)
         for job in facts.jobs

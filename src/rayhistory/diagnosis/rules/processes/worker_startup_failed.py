@@ -8,6 +8,7 @@ from rayhistory.diagnosis.headlines import one_line
 from rayhistory.diagnosis.rules.exceptions.raised import failed_task
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import SessionFacts
+from rayhistory.diagnosis.tracebacks import plain_text
 from rayhistory.index.query.failure_groups import FailureGroups
 
 _NOT_STARTED = re.compile(
@@ -18,7 +19,16 @@ _NOT_STARTED = re.compile(
 )
 
 
+_NOT_EXECUTABLE = re.compile(
+    r"^\(raylet\) (?:\S+: )*(?:line \d+: )?"
+    r"(/\S+: (?:No such file or directory|Permission denied|cannot execute[^\n]{0,80}))$",
+    re.MULTILINE,
+)
+
+
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
+    if failure.kind == "waiting":
+        return _match_waiting(failure, facts)
     if failure.kind not in ("tasks", "actor", "worker", "job"):
         return None
     found = _NOT_STARTED.search(failure.text[-20_000:])
@@ -27,6 +37,16 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     text = found[0] if found else failure.text
     evidence = Evidence(kind=failure.kind, id=failure.id, text=one_line(failure.text, 1_000), at_ms=failure.at_ms)
     return Match(group=failure.job_id, evidence=(evidence,), cause=text)
+
+
+def _match_waiting(failure: Failure, facts: SessionFacts) -> Match | None:
+    """Match tasks that waited for a worker whose program cannot be executed: the raylet reports it to the driver."""
+    job = facts.job(failure.job_id)
+    found = _NOT_EXECUTABLE.search(plain_text(job.output or job.message)) if job else None
+    if found is None:
+        return None
+    evidence = Evidence(kind="job", id=job.id if job else "", text=found[0], at_ms=failure.at_ms)
+    return Match(group=failure.job_id, evidence=(evidence,), cause=found[1])
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

@@ -1,0 +1,90 @@
+"""Diagnoses of real failures: small recordings of real Ray sessions, indexed, diagnosed and served."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from failures.cases import CASES
+from failures.fixtures import FIXTURES, unpack
+from rayhistory.api.in_process import InProcessTransport
+from rayhistory.server.app import create_app
+from support.cli_call import Command
+from support.index_builder import settings_for
+
+RECORDED = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("*.tar.gz"))
+
+
+@asynccontextmanager
+async def client(directory: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings_for(directory / "store", index_ahead="false"))
+    transport = InProcessTransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
+        yield http
+
+
+def get(directory: Path, *paths: str) -> list[httpx.Response]:
+    async def send() -> list[httpx.Response]:
+        async with client(directory) as http:
+            return [await http.get(path, headers={"Accept": "text/html,application/json"}) for path in paths]
+
+    return asyncio.run(send())
+
+
+def diagnosis(directory: Path, case: str) -> dict[str, Any]:
+    ref = unpack(case, directory)
+    response = get(directory, f"{ref.url}api/history/diagnosis")[0]
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_recorded_failure_gets_its_verdict(tmp_path: Path, case: str) -> None:
+    found = diagnosis(tmp_path, case)
+    wanted = CASES[case]
+    assert (found["verdict"] or {}).get("code") in (wanted.verdict, *wanted.allowed)
+    if wanted.verdict is None:
+        assert found["verdict"] is None
+
+
+def test_crash_is_explained_without_log_files(tmp_path: Path) -> None:
+    """Ray forwards the last lines of a worker to its driver, and those are in the job's message."""
+    ref = unpack("crashes-segfault", tmp_path)
+    for path in (tmp_path / "store").rglob("logs"):
+        shutil.rmtree(path)
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    assert found["verdict"]["code"] == "worker_segfault"
+    assert "worker_segfault" in [skipped["code"] for skipped in found["skipped"]]
+
+
+def test_silent_death_without_metrics_is_unexplained(tmp_path: Path) -> None:
+    """Whether memory was full is not known, so that nothing is claimed."""
+    ref = unpack("crashes-killed", tmp_path)
+    shutil.rmtree(tmp_path / "store/ray-history/metrics")
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    assert found["verdict"]["code"] == "unexplained"
+    assert "no memory samples" in found["findings"][0]["detail"]
+
+
+def test_page_markdown_and_command_show_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ref = unpack("exceptions-task_raises", tmp_path)
+    page, markdown, home = get(tmp_path, f"{ref.url}diagnosis", f"{ref.url}diagnosis.md", "/home")
+    assert "ValueError: cannot parse record 3" in page.text
+    assert markdown.headers["content-type"].startswith("text/markdown")
+    assert "ValueError: cannot parse record 3" in markdown.text
+    assert "ValueError: cannot parse record 3" in home.text
+    flags = ("--local-storage-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path / "cache"))
+    done = Command(tmp_path, monkeypatch, capfd)("diagnose", *flags)
+    assert done.code == 3
+    assert "user_exception" in done.out
