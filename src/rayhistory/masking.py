@@ -1,5 +1,6 @@
 """Mask the values of environment variables in runtime environments, wherever they are in JSON."""
 
+import json
 import re
 from typing import Any
 
@@ -42,11 +43,11 @@ def _mask_nested_json(text: str) -> str:
 
 
 def mask_env_vars_json(serialized: str | None) -> str | None:
-    """Mask a runtime environment that is stored as JSON text; hide it if it cannot be read."""
+    """Mask a runtime environment that is stored as JSON text, spaced as Ray does; hide it if it cannot be read."""
     if not serialized or not any(name in serialized for name in _ENV_VARS):
         return serialized
     try:
-        return msgspec.json.encode(_masked(msgspec.json.decode(serialized))).decode()
+        return json.dumps(_masked(msgspec.json.decode(serialized)))
     except (msgspec.DecodeError, RecursionError):
         return MASK
 

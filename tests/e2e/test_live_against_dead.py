@@ -3,7 +3,6 @@
 import contextlib
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +14,17 @@ import yaml
 from recorded import ray_versions, three_nodes, workloads
 from recorded.client_calls import environment, run_calls
 from recorded.client_output import compare_output
-from recorded.compare import Comparison, Difference, compare
+from recorded.compare import Comparison, compare
 from recorded.dashboard_requests import full_list
 from recorded.expected_differences import explanation
+from recorded.parity import HEADING, compare_all, parity, table_row
 from recorded.ray_versions import LIBRARIES, PYTHONS, THIS_PYTHON
 from recorded.recorder import MIXED, Recording, on_one_node, record_once
 from recorded.workloads import FAILING, RUNNING, SAMPLE
 from support.server_process import running_server
 
-MIN_EQUAL_SHARE = 0.995
+MIN_EQUAL_SHARES = {(2, 55): 0.995, (2, 52): 0.99}
+"""By the first version of Ray that reaches it."""
 
 ENDPOINTS = {
     "tasks in detail": r"/api/v0/tasks\?detail=1&limit=10000",
@@ -95,44 +96,25 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Case(name, python, recorder is MIXED, recorded, history, compare_all(recorded, history))
 
 
-def compare_all(recorded: Recording, history: str) -> dict[str, Comparison]:
-    """Repeat every request on the history server, and compare the responses."""
-    found = {}
-    with httpx.Client(base_url=history + recorded.ref.url.rstrip("/"), timeout=60, trust_env=False) as http:
-        while http.get("/api/version").status_code == 503:  # the first request builds the index
-            pass
-        for name, live in recorded.responses.items():
-            request = live.request
-            dead = http.request(request.method, request.path, headers=request.headers)
-            found[name] = compare(request, (live.status, live.text), (dead.status_code, dead.text))
-    return found
-
-
-def share(equal: int, unexplained: list[Difference]) -> float:
-    return equal / (equal + len(unexplained)) if unexplained else 1.0
-
-
-def report(title: str, total: int, equal: int, reasons: Counter[str], unexplained: list[Difference]) -> list[str]:
-    """Report the share of equal fields, of all fields and without expected differences; only the second has a limit."""
-    lines = [
-        f"{equal / total:8.2%} of {total:6} fields are equal in {title};"
-        f" {share(equal, unexplained):.2%} without {reasons.total()} expected differences,"
-        f" {len(unexplained)} unexplained"
-    ]
-    return lines + [f"{count:17} {reason}" for reason, count in reasons.most_common()]
-
-
 def check(case: Case, title: str, comparisons: list[Comparison], request: pytest.FixtureRequest) -> None:
-    """Fail on unexplained differences, and report the share of equal fields."""
+    """Fail on unexplained differences, and report the share of equal fields and the reasons of others."""
     differences = [difference for each in comparisons for difference in each.differences]
-    explained = [(difference, explanation(difference, case.recorded.version)) for difference in differences]
-    unexplained = [difference for difference, expected in explained if expected is None]
-    reasons = Counter(expected.reason for _, expected in explained if expected is not None)
-    total, equal = sum(each.total for each in comparisons), sum(each.equal for each in comparisons)
-    lines = report(f"{title} ({case.name})", total, equal, reasons, unexplained)
+    unexplained = [each for each in differences if explanation(each, case.recorded.version) is None]
+    found = parity(comparisons, case.recorded.version)
+    lines = [f"{found.share:8.2%} of {found.compared:6} compared fields are equal in {title} ({case.name})"]
+    lines += [f"{count:17} {reason}" for reason, count in found.reasons.most_common()]
     request.node.user_properties.append(("equal fields", "\n".join(lines)))
     assert not unexplained, "\n".join(map(str, unexplained[:40]))
-    assert share(equal, unexplained) >= MIN_EQUAL_SHARE
+
+
+def test_share_of_equal_fields(case: Case, request: pytest.FixtureRequest) -> None:
+    """Of all responses, also logs by task; `recorded.parity` prints the same table."""
+    if not case.mixed:
+        pytest.skip("the limits are those of the mixed workload")
+    found = parity(case.comparisons.values(), case.recorded.version)
+    request.node.user_properties.append(("equal fields", f"{HEADING}\n{table_row(case.recorded.version, found)}"))
+    (limit, *_) = [share for since, share in MIN_EQUAL_SHARES.items() if case.recorded.version >= since]
+    assert found.share >= limit
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

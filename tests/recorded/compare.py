@@ -64,6 +64,8 @@ class Comparison(msgspec.Struct):
 
 def compare(request: DashboardRequest, live: tuple[int, str], dead: tuple[int, str]) -> Comparison:
     live_fields, dead_fields = fields(request, *live), fields(request, *dead)
+    if live[0] >= 400 > dead[0]:  # one difference: there is nothing to compare with the fields of a refusal
+        dead_fields = {path: value for path, value in dead_fields.items() if path in live_fields}
     differences = [
         Difference(request.name, path, one, other, live_fields, dead_fields)
         for path in {**live_fields, **dead_fields}

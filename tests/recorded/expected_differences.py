@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -22,6 +23,16 @@ _FLOORS = {"Speed": 1e10, "(?i)objectStore|storeStats|shm|memoryInfo": 1e9, "": 
 _AT_THE_END = re.compile(r"The session ended (at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ )?before Ray reported an end\.")
 
 
+class Kind(StrEnum):
+    """Why a difference says nothing about the history, or that it does."""
+
+    MEASURED = "measured"
+    """A statistic that changes with every request to the live cluster."""
+    LATER = "later"
+    """The cluster went on after the request, and ended: what was open then is closed in the history."""
+    OTHER = "other"
+
+
 class Expected(msgspec.Struct, frozen=True):
     request: str
     """Pattern for the beginning of the request."""
@@ -31,6 +42,7 @@ class Expected(msgspec.Struct, frozen=True):
     reason: str
     before: Version = (9999, 0)
     """Applies only to versions of Ray before this one."""
+    kind: Kind = Kind.OTHER
 
     def explains(self, difference: Difference, version: Version) -> bool:
         return (
@@ -222,12 +234,6 @@ def _without_empty_folders(difference: Difference) -> bool:
     return str(live).endswith("/") and dead == ABSENT
 
 
-def _same_json(difference: Difference) -> bool:
-    if ABSENT in (difference.live, difference.dead):
-        return False
-    return bool(msgspec.json.decode(difference.live) == msgspec.json.decode(difference.dead))
-
-
 def _not_exported(difference: Difference) -> bool:
     """Allow a field that the history does not have, or has without a value."""
     return difference.dead in (ABSENT, None, "") or (difference.live == ABSENT and _nothing(difference.dead))
@@ -342,24 +348,27 @@ _MEASURED = (
 )
 
 EXPECTED_DIFFERENCES = (
-    Expected("/api/v0/tasks", "state", _becomes("FAILED"), "an open task is closed at the session's end"),
+    Expected("/api/v0/tasks", "state", _becomes("FAILED"), "an open task is closed at the session's end",
+             kind=Kind.LATER),
     Expected("/api/v0/tasks", "error_type", _closed(lambda live, dead: dead == "NODE_DIED"),
-             "the reason of its inferred end"),
-    Expected("/api/v0/tasks", "error_message", _closed(_text_of_the_end), "the reason of its inferred end"),
-    Expected("/api/v0/tasks", "end_time_ms", _closed(_end_time), "the time of its inferred end"),
+             "the reason of its inferred end", kind=Kind.LATER),
+    Expected("/api/v0/tasks", "error_message", _closed(_text_of_the_end), "the reason of its inferred end",
+             kind=Kind.LATER),
+    Expected("/api/v0/tasks", "end_time_ms", _closed(_end_time), "the time of its inferred end", kind=Kind.LATER),
     Expected("/api/v0/tasks", "events[.]FAILED[.](state|created_ms)", _closed(lambda live, dead: live == ABSENT),
-             "the inferred end adds an event"),
+             "the inferred end adds an event", kind=Kind.LATER),
     Expected("/api/v0/tasks", "events[.]order", _closed(lambda live, dead: dead == (*live, "FAILED")),
-             "the inferred end adds an event"),
+             "the inferred end adds an event", kind=Kind.LATER),
     Expected("/api/v0/tasks", f"{_DRIVER}[.]state", _becomes("FINISHED"),
-             "an open driver ends; its job has the outcome"),
+             "an open driver ends; its job has the outcome", kind=Kind.LATER),
     Expected("/api/v0/tasks", f"{_DRIVER}[.]events[.]FINISHED[.](state|created_ms)",
-             _closed(lambda live, dead: live == ABSENT), "the inferred end adds an event"),
+             _closed(lambda live, dead: live == ABSENT), "the inferred end adds an event", kind=Kind.LATER),
     Expected("/api/v0/tasks", f"{_DRIVER}[.]events[.]order", _closed(lambda live, dead: dead == (*live, "FINISHED")),
-             "the inferred end adds an event"),
-    Expected("/api/v0/", "state_counts", _counted_as_ended, "open tasks and actors count as failed and dead"),
+             "the inferred end adds an event", kind=Kind.LATER),
+    Expected("/api/v0/", "state_counts", _counted_as_ended, "open tasks and actors count as failed and dead",
+             kind=Kind.LATER),
     Expected("/api/v0/tasks/summarize", "(summary|children)[.]order", _something_was_open,
-             "Ray lists running tasks first, and none is running"),
+             "Ray lists running tasks first, and none is running", kind=Kind.LATER),
     Expected("/api/v0/tasks", "(created|creation_time|start_time|end_time)(_ms)?", _within(1),
              "Ray rounds nanoseconds in floating point, which is rarely another millisecond"),
     Expected("/api/v0/tasks", "result[.]order|spans[.]order", _attempts_in_any_order,
@@ -369,71 +378,81 @@ EXPECTED_DIFFERENCES = (
     Expected("/api/v0/tasks/summarize", "(summary|children)[.]order", _order_without_retried,
              "the lineage places a retried task by the time of any attempt"),
     Expected("/api/v0/tasks", "f{40}0[13]000000#0[.]profiling_data[.]events[.].+", _grew,
-             "the driver is the dashboard itself, which kept running"),
-    Expected("/api/v0/tasks/timeline", "ts|dur", _within(1),
-             "Ray computes in milliseconds and rounds to a quarter of a microsecond"),
-    Expected("/api/v0/actors", "state", _becomes("DEAD"), "an open actor is closed at the session's end"),
-    Expected(_ACTORS, "state", _becomes("DEAD"), "an open actor is closed at the session's end"),
-    Expected(_ACTORS, "endTime", _closed(_end_time), "the time of its inferred end"),
-    Expected(_ACTORS, "timestamp", _closed(_is_later), "the time of its inferred end"),
-    Expected(_ACTORS, "exitDetail", _closed(_text_of_the_end), "the reason of its inferred end"),
+             "the driver is the dashboard itself, which kept running", kind=Kind.LATER),
+    Expected("/api/v0/actors", "state", _becomes("DEAD"), "an open actor is closed at the session's end",
+             kind=Kind.LATER),
+    Expected(_ACTORS, "state", _becomes("DEAD"), "an open actor is closed at the session's end", kind=Kind.LATER),
+    Expected(_ACTORS, "endTime", _closed(_end_time), "the time of its inferred end", kind=Kind.LATER),
+    Expected(_ACTORS, "timestamp", _closed(_is_later), "the time of its inferred end", kind=Kind.LATER),
+    Expected(_ACTORS, "exitDetail", _closed(_text_of_the_end), "the reason of its inferred end", kind=Kind.LATER),
     Expected(_ACTORS, f"({_STATISTICS})([.].+)?", _sampled_of_actor,
-             "sampled by the dashboard; the history has the last sample, and always the worker's id"),
-    Expected("/api/v0/workers", "is_alive", lambda it: it.live is True and it.dead is False, "all processes are gone"),
-    Expected("/api/v0/workers", "exit_detail", _closed(_text_of_the_end), "the reason of its inferred end"),
-    Expected("/api/v0/workers", "end_time_ms", _closed(_end_time), "the time of its inferred end"),
-    Expected("/api/v0/nodes", "state", _becomes("DEAD"), "the node is gone"),
-    Expected("/api/v0/nodes", "state_message", _closed(_text_of_the_end), "the reason of its inferred end"),
-    Expected("/api/v0/nodes", "end_time_ms", _closed(_end_time), "the time of its inferred end"),
-    Expected(_JOBS, "status", _becomes("STOPPED"), "a running job is stopped by its cluster's end"),
+             "sampled by the dashboard; the history has the last sample, and always the worker's id",
+             kind=Kind.MEASURED),
+    Expected("/api/v0/workers", "is_alive", lambda it: it.live is True and it.dead is False, "all processes are gone",
+             kind=Kind.LATER),
+    Expected("/api/v0/workers", "exit_detail", _closed(_text_of_the_end), "the reason of its inferred end",
+             kind=Kind.LATER),
+    Expected("/api/v0/workers", "end_time_ms", _closed(_end_time), "the time of its inferred end", kind=Kind.LATER),
+    Expected("/api/v0/nodes", "state", _becomes("DEAD"), "the node is gone", kind=Kind.LATER),
+    Expected("/api/v0/nodes", "state_message", _closed(_text_of_the_end), "the reason of its inferred end",
+             kind=Kind.LATER),
+    Expected("/api/v0/nodes", "end_time_ms", _closed(_end_time), "the time of its inferred end", kind=Kind.LATER),
+    Expected(_JOBS, "status", _becomes("STOPPED"), "a running job is stopped by its cluster's end", kind=Kind.LATER),
     Expected(_JOBS, "message", _closed(lambda live, dead: bool(_AT_THE_END.fullmatch(str(dead)))),
-             "the reason of its inferred end"),
-    Expected(_JOBS, "end_time", _closed(_end_time), "the time of its inferred end"),
+             "the reason of its inferred end", kind=Kind.LATER),
+    Expected(_JOBS, "end_time", _closed(_end_time), "the time of its inferred end", kind=Kind.LATER),
     Expected("/api/jobs/", "order", _same_names, "Ray lists submissions in any order, and pages sort them by start"),
-    Expected("/api/jobs/(running|serving)-job/logs", "logs", _continues, "the job kept writing after the request"),
-    Expected(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds"),
-    Expected(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds"),
+    Expected("/api/jobs/(running|serving)-job/logs", "logs", _continues, "the job kept writing after the request",
+             kind=Kind.LATER),
+    Expected(_NODES, f"[0-9a-f]{{56}}[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds",
+             kind=Kind.MEASURED),
+    Expected(_NODES, f"data[.]detail[.]({_MEASURED})([.].+)?", _sampled, "sampled every few seconds",
+             kind=Kind.MEASURED),
     Expected(f"/nodes/{UNKNOWN_ID}", "data[.]detail[.].+", _grew, "Ray's page of a missing node is blank"),
     Expected("/api/cluster_status", "clusterStatus", _same_without_time,
              "its heading has the time of the request, and demands are in any order"),
     Expected("/events", "order", _same_names,
              "Ray's times are whole seconds, and events of one second are in any order"),
-    Expected("/events", ".*", _came_later, "the autoscaler kept reporting after the request"),
+    Expected("/events", ".*", _came_later, "the autoscaler kept reporting after the request", kind=Kind.LATER),
     Expected(r"/api/v0/logs\?", "order", _without_empty_folders,
              "Ray lists files in the order of the file system, and pages sort them"),
     Expected(r"/api/v0/logs\?", ".*/", _without_empty_folders, "a store has no empty folders"),
-    Expected(r"/api/v0/logs/file\?node_id", "text", _continues, "Ray kept writing after the request"),
-    Expected(r"/api/v0/logs/file\?actor_id", "text", _continues, "the actor kept writing after the request"),
+    Expected(r"/api/v0/logs/file\?node_id", "text", _continues, "Ray kept writing after the request", kind=Kind.LATER),
+    Expected(r"/api/v0/logs/file\?actor_id", "text", _continues, "the actor kept writing after the request",
+             kind=Kind.LATER),
     Expected(f"/api/v0/logs/file.*({_NOT_EVERYWHERE})", "status code",
              lambda it: (it.live_fields[".text"], it.dead) == ("", 500),
              "Ray may close the connection before it reports a missing file"),
     Expected("/api/v0/logs/file", "text", _both_refuse,
              "both refuse, with different text, because the directories are gone"),
-    Expected("/api/v0/", "serialized_runtime_env", _same_json, "the same JSON, without spaces"),
     Expected(r"/api/v0/tasks\?limit=10001", ".*", _anything, "the history server has no limit of 10,000 rows"),
     Expected(r"/api/v0/tasks\?detail=1&filter_keys=color", "msg", _same_letters, "Ray lists columns in any order"),
     Expected(r"/api/v0/tasks\?detail=1&filter_keys=color", ".*", _of_no_rows,
              "Ray checks filters only if there are rows"),
-    Expected("/api/serve/", "controller_health_metrics([.].+)?", _anything, "sampled for every request"),
+    Expected("/api/serve/", "controller_health_metrics([.].+)?", _anything, "sampled for every request",
+             kind=Kind.MEASURED),
     Expected("/api/profiling_enabled", "data[.]profilingDefaults([.].+)?", _anything, "there is nothing to profile"),
     Expected("/api/grafana_health", ".*", _anything, "there is no Grafana: the pages leave their charts out"),
     Expected("/api/prometheus_health", ".*", _anything, "there is no Prometheus: the pages leave their charts out"),
     # Output of Ray's own clients.
-    Expected(".* by ", "words", _words(r"RUNNING|PENDING_\w+", "FAILED"), "an open task is closed"),
-    Expected(".* by ", "words", _words("", "NODE_DIED"), "the reason of its inferred end"),
-    Expected(".* by ", "words", _words("ALIVE|PENDING_CREATION", f"DEAD( {_END})?"), "an actor or a node is closed"),
-    Expected("/api/v0/workers by ", "words", _words("True", "False"), "all processes are gone"),
-    Expected(".* by ", "words", _words("RUNNING Job is currently running.", f"STOPPED {_END}"), "a job is stopped"),
+    Expected(".* by ", "words", _words(r"RUNNING|PENDING_\w+", "FAILED"), "an open task is closed", kind=Kind.LATER),
+    Expected(".* by ", "words", _words("", "NODE_DIED"), "the reason of its inferred end", kind=Kind.LATER),
+    Expected(".* by ", "words", _words("ALIVE|PENDING_CREATION", f"DEAD( {_END})?"), "an actor or a node is closed",
+             kind=Kind.LATER),
+    Expected("/api/v0/workers by ", "words", _words("True", "False"), "all processes are gone", kind=Kind.LATER),
+    Expected(".* by ", "words", _words("RUNNING Job is currently running.", f"STOPPED {_END}"), "a job is stopped",
+             kind=Kind.LATER),
     Expected("/api/jobs/ by ", "words", _words(".*RUNNING.*|INFO.*", ".*(STOPPED|stopped).*|WARN.*"),
-             "a running job is stopped"),
+             "a running job is stopped", kind=Kind.LATER),
     Expected("/api/jobs/ by ", "words", _words(".*Job is currently running.*", f".*({_END}.*)?"),
-             "the reason of its inferred end"),
-    Expected("/api/jobs/ by ", "words", _words("end_time=None,", r"end_time=\d+,"), "the time of its inferred end"),
+             "the reason of its inferred end", kind=Kind.LATER),
+    Expected("/api/jobs/ by ", "words", _words("end_time=None,", r"end_time=\d+,"), "the time of its inferred end",
+             kind=Kind.LATER),
     Expected("/api/jobs/ by ray job logs (running|serving)-job", "words", lambda it: not it.live,
-             "the job kept writing"),
-    Expected("/api/jobs/ by jobs", "status[.].*", _becomes("STOPPED"), "a running job is stopped"),
+             "the job kept writing", kind=Kind.LATER),
+    Expected("/api/jobs/ by jobs", "status[.].*", _becomes("STOPPED"), "a running job is stopped", kind=Kind.LATER),
     Expected("/api/jobs/ by jobs", "logs[.](running|serving)-job", _continues,
-             "the job kept writing after the request"),
+             "the job kept writing after the request", kind=Kind.LATER),
     Expected("/api/v0/objects", ".*", _anything, "objects are known only while a cluster runs"),
     Expected("/api/v0/runtime_envs", ".*", _anything, "read from every node, and collected only on request"),
     Expected("/api/v0/cluster_events", ".*", _ray_raised, "Ray cannot list its own cluster events"),
