@@ -28,6 +28,8 @@ _PARAMETERS = {
     "media_type": ["file"],
     "name": ["instance"],
     "page:path": ["d/x"],
+    "uid": ["rayDefaultDashboard"],
+    "panel": ["41"],
 }
 _QUERIES = {"/api/history/rows/{table}": ["?limit=10000"], "/nodes": ["", "?view=hostnamelist"]}
 _LONG_LISTS = re.compile(r"/api/v0/\w+")

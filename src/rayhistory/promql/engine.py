@@ -47,6 +47,8 @@ from rayhistory.promql.values import (
 LOOKBACK_MS = 300_000
 MAX_STEPS = 11_000
 MAX_SAMPLES = 50_000_000
+MAX_CELLS = 10_000_000
+"""Computed values of one query, series times steps: each selector, function and subquery makes an array of them."""
 _DEFAULT_SUBQUERY_STEP_MS = 60_000
 _COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
@@ -66,6 +68,7 @@ class QueryResult(msgspec.Struct):
 class Limits(msgspec.Struct, frozen=True):
     lookback_ms: int = LOOKBACK_MS
     max_samples: int = MAX_SAMPLES
+    max_cells: int = MAX_CELLS
 
 
 def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
@@ -108,6 +111,7 @@ class Evaluation:
         self._source = source
         self._limits = limits
         self._samples = 0
+        self._cells = 0
         self.warnings: set[str] = set()
         self.infos: set[str] = set()
 
@@ -173,20 +177,30 @@ class Evaluation:
         if self._samples > self._limits.max_samples:
             raise EvaluationFailed("query processing would load too many samples into memory in query execution")
 
+    def _charge_cells(self, series: int, steps: int) -> None:
+        self._cells += series * steps
+        if self._cells > self._limits.max_cells:
+            raise EvaluationFailed(
+                f"query would compute more than {self._limits.max_cells:,} values: "
+                "use a larger step, a shorter range or fewer series"
+            )
+
     def _selector(self, node: Any, times: Times) -> Vector:
         return self.latest(node, times)[0]
 
     def latest(self, node: Any, times: Times) -> tuple[Vector, Floats]:
         ends = self._ends(node, times)
         blocks = self._select(node, ends, self._limits.lookback_ms)
-        self._charge(sum(len(block.labels) for block in blocks) * times.size)
+        self._charge_cells(sum(len(block.labels) for block in blocks), times.size)
         return latest_samples(blocks, ends, self._limits.lookback_ms)
 
     def windows(self, node: Any, times: Times) -> list[Windows]:
         node = without_parentheses(node)
         if isinstance(node, nodes.MatrixSelector):
             ends, range_ms = self._ends(node.vector_selector, times), milliseconds(node.range)
-            return list(split_windows(self._select(node.vector_selector, ends, range_ms), times, ends, range_ms))
+            blocks = self._select(node.vector_selector, ends, range_ms)
+            self._charge_cells(sum(len(block.labels) for block in blocks), times.size)
+            return list(split_windows(blocks, times, ends, range_ms))
         if isinstance(node, nodes.SubqueryExpr):
             return self._subquery(node, times)
         raise QuerySyntaxError("expected a range vector")
@@ -201,8 +215,7 @@ class Evaluation:
         last = int(ends.max())
         if last < first:
             return []
-        if (last - first) // step > self._limits.max_samples:
-            raise EvaluationFailed("query processing would load too many samples into memory in query execution")
+        self._charge_cells(1, (last - first) // step + 1)
         inner_times = np.arange(first, last + 1, step, dtype=np.int64)
         value = self.evaluate(node.expr, inner_times)
         if isinstance(value, Scalar):
@@ -210,6 +223,7 @@ class Evaluation:
         if not isinstance(value, Vector):
             raise QuerySyntaxError("subquery is only allowed on an instant vector")
         value = unique_rows(value)
+        self._charge_cells(len(value.labels), times.size)
         return list(
             split_windows([SeriesBlock(inner_times, value.labels, value.values, value.present)], times, ends, range_ms)
         )

@@ -12,8 +12,10 @@ from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
 
 MAX_QUERY_CHARACTERS = 20_000
-MAX_DEPTH = 100
-"""Nesting of expressions; parsers and walkers are recursive."""
+MAX_DEPTH = 200
+"""Nesting of expressions. Parsers and walkers are recursive, and the parser ends the process when its stack is full."""
+_QUOTED = re.compile(r"""#[^\n]*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`""", re.DOTALL)
+_OPERATOR = re.compile(r"[-+*/%^]|[=!><]=|[><]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 _AT_TIME = re.compile(r"@ (-?[0-9.]+)(?: offset \S+)?$")
 
 
@@ -22,7 +24,7 @@ def parse(query: str) -> Any:
     if len(query) > MAX_QUERY_CHARACTERS:
         raise QuerySyntaxError(f"query is longer than {MAX_QUERY_CHARACTERS} characters")
     if max_depth(query) > MAX_DEPTH:
-        raise QuerySyntaxError(f"query is nested deeper than {MAX_DEPTH} levels")
+        raise QuerySyntaxError(f"query is nested deeper than {MAX_DEPTH} levels, or has more operators")
     try:
         return nodes.parse(query)
     except ValueError as error:
@@ -30,16 +32,16 @@ def parse(query: str) -> Any:
 
 
 def max_depth(query: str) -> int:
-    """Return the deepest nesting of parentheses, and of signs, which nest without parentheses."""
-    depth = deepest = signs = 0
-    for character in query:
+    """Return an upper bound of the nesting: brackets, and operators, each of which nests what is before or after it."""
+    code = _QUOTED.sub("", query)
+    depth = deepest = 0
+    for character in code:
         if character in "([{":
             depth += 1
         elif character in ")]}":
             depth -= 1
-        signs = signs + 1 if character in "-+" else 0 if not character.isspace() else signs
-        deepest = max(deepest, depth + signs)
-    return deepest
+        deepest = max(deepest, depth)
+    return deepest + sum(1 for _ in _OPERATOR.finditer(code))
 
 
 def milliseconds(duration: timedelta | None) -> int:

@@ -10,6 +10,8 @@ from rayhistory.promql.engine import QueryResult, evaluate, required_samples
 from rayhistory.promql.values import Times
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 
+_EVALUATION_SLOTS = 2
+
 
 async def now_ms(request: Request) -> int:
     """Return the session's present: the chosen point in time, or its last sample."""
@@ -26,7 +28,17 @@ async def evaluate_query(request: Request, text: str, times: Times) -> tuple[Que
     start = min((each.start_ms for each in needed), default=0)
     end = max((each.end_ms for each in needed), default=-1)
     source, stored = await read_blocks(request, MetricQuery(None, max(0, start), end))
-    return await asyncio.to_thread(evaluate, text, times, source), stored
+    async with _evaluation_slots(request):
+        return await asyncio.to_thread(evaluate, text, times, source), stored
+
+
+def _evaluation_slots(request: Request) -> asyncio.Semaphore:
+    """Return the slots of this server: queries side by side would finish no sooner, and need the memory of all."""
+    state = request.app.state
+    if not hasattr(state, "evaluation_slots"):
+        state.evaluation_slots = asyncio.Semaphore(_EVALUATION_SLOTS)
+    slots: asyncio.Semaphore = state.evaluation_slots
+    return slots
 
 
 async def read_blocks(request: Request, chosen: MetricQuery) -> tuple[SampleBlocks, StoredMetrics]:

@@ -124,7 +124,7 @@ def test_query_that_cannot_be_served_fails_with_a_name(query: str, error: type[P
 def test_samples_are_limited() -> None:
     source = source_of([[1.0] * 20] * 4)
     with pytest.raises(EvaluationFailed, match="too many samples"):
-        evaluate("x", grid(0, 200_000, 1000), source, Limits(max_samples=100))
+        evaluate("x", grid(0, 200_000, 1000), source, Limits(max_samples=50))
 
 
 def test_steps_are_limited() -> None:
@@ -139,3 +139,35 @@ def test_required_samples_cover_offsets_ranges_and_subqueries() -> None:
         ("y", 3_600_000 - 3_600_000 - 300_000, 7_200_000),
         ("z", 60_000 - 300_000, 60_000),
     ]
+
+
+DEEP_QUERIES = {
+    "operators": "1" + "+1" * 9_999,
+    "powers": "1" + "^1" * 9_999,
+    "words": "a" + " or a" * 3_999,
+    "signs": "- " * 9_000 + "1",
+    "parentheses": "(" * 9_000 + "1" + ")" * 9_000,
+    "after brackets in a string": f'label_replace(a, "x", "{")" * 6_000}", "y", "") or {"(" * 6_000}1{")" * 6_000}',
+    "after a quote in a comment": '# "\n1' + "+1" * 9_000 + '# "',
+}
+
+
+@pytest.mark.parametrize("query", DEEP_QUERIES.values(), ids=DEEP_QUERIES)
+def test_deep_query_is_refused_before_it_is_parsed(query: str) -> None:
+    """The parser is recursive: such a query ended the process."""
+    with pytest.raises(QuerySyntaxError, match="nested deeper"):
+        required_samples(query, 0, 1000)
+
+
+@pytest.mark.parametrize("query", ["(" * 199 + "x" + ")" * 199, "1" + "+1" * 199, "abs(" * 199 + "x" + ")" * 199])
+def test_query_within_the_limit_is_evaluated(query: str) -> None:
+    required_samples(query, 0, 1000)
+    evaluate(query, grid(0, 1000, 1000), MemorySource())
+
+
+@pytest.mark.parametrize("query", ["count_over_time(vector(1)[500d:1s])", "rate(x[1m])[500d:1s]", "x"])
+def test_computed_values_are_limited(query: str) -> None:
+    """A few bytes of a query must not take gigabytes, whatever the number of samples."""
+    inner = query if query.startswith(("count", "x")) else f"max_over_time({query})"
+    with pytest.raises(EvaluationFailed, match="would compute more than"):
+        evaluate(inner, grid(0, 1_000_000, 100), source_of([[1.0] * 20] * 200), Limits(max_cells=1_000_000))

@@ -19,7 +19,7 @@ from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.metrics_reader import MetricQuery
 from rayhistory.promql.engine import QueryResult, grid
 from rayhistory.promql.matchers import LabelFilter, matchers_of
-from rayhistory.promql.query_errors import PromqlError, QuerySyntaxError
+from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
 from rayhistory.promql.values import Labels, Scalar, Text, Times, Vector
 from rayhistory.server.http.error_responses import error_headers
@@ -34,6 +34,8 @@ _DURATION = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 _MAX_SELECTORS = 20
 _MAX_MS = 2**53
+_MAX_POINTS = 500_000
+_MAX_DURATION_CHARACTERS = 100
 
 Parameters = dict[str, list[str]]
 Handler = Callable[[Request, Parameters], Awaitable[Response]]
@@ -44,7 +46,7 @@ async def query(request: Request, parameters: Parameters) -> Response:
     text = _required(parameters, "query")
     at = _time(parameters, "time", await now_ms(request))
     result = await _evaluate(request, text, grid(at, at, 1))
-    return _success(_instant_data(result), result)
+    return await _in_thread(lambda: _success(_instant_data(result), result))
 
 
 async def query_range(request: Request, parameters: Parameters) -> Response:
@@ -52,33 +54,39 @@ async def query_range(request: Request, parameters: Parameters) -> Response:
     start, end = _time(parameters, "start"), _time(parameters, "end")
     times = grid(start, end, _duration_ms(_required(parameters, "step"), "step"))
     result = await _evaluate(request, text, times)
-    return _success(_range_data(result), result)
+    return await _in_thread(lambda: _success(_range_data(result), result))
 
 
 async def labels(request: Request, parameters: Parameters) -> Response:
     found = await _matching_labels(request, parameters)
-    return _success(sorted({name for each in found for name, _ in each}))
+    return await _in_thread(lambda: _success(sorted({name for each in found for name, _ in each})))
 
 
 async def label_values(request: Request, parameters: Parameters) -> Response:
     name = request.path_params["name"]
     found = await _matching_labels(request, parameters)
-    return _success(sorted({value for each in found for label, value in each if label == name}))
+    return await _in_thread(
+        lambda: _success(sorted({value for each in found for label, value in each if label == name}))
+    )
 
 
 async def series(request: Request, parameters: Parameters) -> Response:
     if not parameters.get("match[]"):
         raise QuerySyntaxError("no match[] parameter provided")
-    return _success([dict(each) for each in sorted(await _matching_labels(request, parameters))])
+    found = await _matching_labels(request, parameters)
+    return await _in_thread(lambda: _success([dict(each) for each in sorted(found)]))
 
 
 async def metadata(request: Request, parameters: Parameters) -> Response:
     stored = await resolver_of(request).metrics(selection_of(request), await _everything(request))
     wanted = parameters.get("metric", [""])[0]
-    types = {name: kind for _, samples in stored.samples for name, kind in samples.types.items()}
-    return _success(
-        {name: [{"type": kind, "help": "", "unit": ""}] for name, kind in sorted(types.items()) if wanted in ("", name)}
-    )
+
+    def response() -> Response:
+        types = {name: kind for _, samples in stored.samples for name, kind in samples.types.items()}
+        names = [name for name in sorted(types) if wanted in ("", name)]
+        return _success({name: [{"type": types[name], "help": "", "unit": ""}] for name in names})
+
+    return await _in_thread(response)
 
 
 async def build_info(request: Request, parameters: Parameters) -> Response:
@@ -86,6 +94,11 @@ async def build_info(request: Request, parameters: Parameters) -> Response:
     return _success(
         {"version": "3.0.0", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": ""}
     )
+
+
+async def _in_thread(make: Callable[[], Response]) -> Response:
+    """Make a response off the event loop: a cluster chooses how many series there are."""
+    return await asyncio.to_thread(make)
 
 
 async def _evaluate(request: Request, text: str, times: Times) -> QueryResult:
@@ -139,7 +152,7 @@ def _time(parameters: Parameters, name: str, default: int | None = None) -> int:
 
 
 def _duration_ms(text: str, name: str) -> int:
-    if _DURATION.fullmatch(text):
+    if len(text) <= _MAX_DURATION_CHARACTERS and _DURATION.fullmatch(text):
         return sum(int(number) * _UNIT_MS[unit] for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text))
     try:
         milliseconds = float(text) * 1000
@@ -168,6 +181,11 @@ def _range_data(result: QueryResult) -> dict[str, Any]:
     if isinstance(value, Text):
         raise QuerySyntaxError('invalid expression type "string" for range query, must be Scalar or instant Vector')
     seconds = (result.times / 1000).tolist()
+    total = int(value.present.sum()) if isinstance(value, Vector) else len(seconds)
+    if total > _MAX_POINTS:
+        raise EvaluationFailed(
+            f"result has {total:,} points, more than {_MAX_POINTS:,}: use a larger step or fewer series"
+        )
     if isinstance(value, Scalar):
         points = [[at, format_sample(number)] for at, number in zip(seconds, value.values.tolist(), strict=True)]
         return {"resultType": "matrix", "result": [{"metric": {}, "values": points}]}

@@ -131,7 +131,7 @@ def test_query_that_touches_too_much_is_an_error_of_its_panel(tmp_path: Path) ->
     put_bundle(tmp_path / "store", encode_bundle({"own.json": dump({"uid": "own", "panels": [panel]})}))
     with TestClient(create_app(server_settings(tmp_path))) as client:
         data = get(client, "/own/panels/1")
-    assert "too many samples" in data["errors"][0]
+    assert "would compute more than" in data["errors"][0]
     assert "parse error" in data["errors"][1]
     assert len(data["series"]) == 1
 

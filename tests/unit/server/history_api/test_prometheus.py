@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from rayhistory.metrics.samples import SampledSeries, Samples, encode
 from rayhistory.server.app import create_app
+from rayhistory.server.history_api import prometheus
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
 
@@ -169,3 +170,17 @@ def test_values_are_json_that_prometheus_writes(client: TestClient) -> None:
     assert row["metric"]["name"] == '"><script>alert(1)</script>\n'
     assert data(client, "query", query="0/0")["result"][1] == "NaN"
     assert data(client, "query", query='"text"')["result"][1] == "text"
+
+
+def test_long_duration_is_an_invalid_parameter(client: TestClient) -> None:
+    response = client.get(f"{API}/query_range?query=1&start=0&end=1&step={'9' * 5000}s")
+    assert (response.status_code, response.json()["errorType"]) == (400, "bad_data")
+
+
+def test_result_with_too_many_points_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each point takes about 200 bytes while the response is made."""
+    monkeypatch.setattr(prometheus, "_MAX_POINTS", 10)
+    times = {"start": START_S, "end": START_S + 300, "step": "15"}
+    response = client.get(f"{API}/query_range", params={"query": "ray_requests_total", **times})
+    assert response.status_code == 422
+    assert "use a larger step" in response.json()["error"]
