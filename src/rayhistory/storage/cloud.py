@@ -50,7 +50,7 @@ _READ_BYTES = 2**20
 _MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
 _MAX_REQUESTS = 16
 _MAX_SMALL_REQUESTS = 64
-"""Reads of a few kilobytes and listings wait for the store, not for bytes, so that many may be in flight."""
+"""Requests for a few kilobytes and listings wait for the store, not for bytes, so that many may be in flight."""
 _SMALL_BYTES = 256 << 10
 _MAX_LARGE_UPLOADS = 2
 _NEW_BUCKET_PAUSES_S = (0.1, 0.5, 2.0)
@@ -102,7 +102,7 @@ class CloudStore:
         checked_key(key)
         size = await asyncio.to_thread(_file_size, data) if isinstance(data, Path) else len(data)
         if size <= PART_BYTES:
-            await self._put(key, data, lambda: self._put_whole(key, data))
+            await self._put(key, data, lambda: self._put_whole(key, data), small=size <= _SMALL_BYTES)
             return
         async with self._large_uploads:
             await self._put(key, data, lambda: self._put_in_parts(key, data, max(PART_BYTES, size // _MAX_PARTS + 1)))
@@ -205,10 +205,12 @@ class CloudStore:
                 await writer.write(block)
         await writer.close()  # the object appears only now; an earlier failure leaves the previous one
 
-    async def _put(self, key: str, data: bytes | Path, write: Callable[[], Awaitable[None]]) -> None:
+    async def _put(
+        self, key: str, data: bytes | Path, write: Callable[[], Awaitable[None]], *, small: bool = False
+    ) -> None:
         async def written() -> None:
             try:
-                await self._call(key, "put", write)
+                await self._call(key, "put", write, small=small)
             except ObjectExists as error:  # 409: a concurrent write of the same key
                 raise StoreUnavailable(f"{self._url}: {key}: concurrent writes of the same key") from error
             except ObjectNotFound:

@@ -52,7 +52,7 @@ _MEMORY_PER_LONG_BYTE = 10
 """DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
 """From twice this size on, processes that merge a partition each are faster than one process with threads."""
-_MAX_CONCURRENT_TRANSFERS = 16
+_MAX_CONCURRENT_TRANSFERS = 64
 """Index files that are fetched or uploaded at once."""
 _MAX_BYTES_IN_FLIGHT = 64 << 20
 _MAX_CONCURRENT_RECORDS = 32

@@ -56,18 +56,17 @@ class Source(msgspec.Struct, frozen=True):
 
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
-    """List every object that the fold reads. Raises if a listing fails: an outage is not an empty session.
-
-    Packs are read first: events that a pack no longer holds are in an object of their own by then.
-    """
-    packs = await _read_packs(store, layout, ref)
-    listing = _Listing(store, layout, ref)
-    found = [source for group in await listing.groups() for source in group]
+    """List every object that the fold reads. Raises if a listing fails: an outage is not an empty session."""
+    packs: dict[str, PackReader] = {}
+    found = await _Listing(store, layout, ref).sources(packs)
     file_sizes = {source.key: source.size for source in found}
     for node, reader in packs.items():
         found += _packed_events(layout.node_packs_prefix(ref, node), reader)
         found += _packed_logs(layout, ref, node, reader, file_sizes)
     return sorted(found, key=lambda source: source.key)
+
+
+_Call = Coroutine[Any, Any, list[Source]]
 
 
 class _Listing:
@@ -78,18 +77,34 @@ class _Listing:
         self._layout = layout
         self._ref = ref
 
-    async def groups(self) -> list[list[Source]]:
-        """Return groups of sources. KubeRay's stored endpoints count only where there are no dashboard responses."""
-        first: list[Coroutine[Any, Any, list[Source]]] = [
-            self._dashboard_responses(),
-            self._seals(),
-            self._legacy(),
-            self._v1_6_events(),
-            self._v1_6_logs(),
-            *map(self._history, self._ref.owner_variants),
-        ]
-        groups = await concurrently(first, _MAX_CONCURRENT_READS)
-        return groups if groups[0] else [*groups, *await concurrently(self._endpoints(), _MAX_CONCURRENT_READS)]
+    async def sources(self, packs: dict[str, PackReader]) -> list[Source]:
+        """Return the objects, and fill `packs` with the readers of nodes that have any.
+
+        Events are listed after packs were read: those that a pack no longer holds are in an object of their own by
+        then. KubeRay's stored endpoints count only where there are no dashboard responses.
+        """
+        first = [self._dashboard_responses(), self._read_packs(packs), self._seals(), self._legacy(), self._v1_6_logs()]
+        groups = await concurrently(first, len(first))
+        variants = self._ref.owner_variants
+        nodes = dict(zip(variants, await concurrently(map(self._nodes, variants), len(variants)), strict=True))
+        after = (self._events(nodes), () if groups[0] else self._endpoints())
+        groups += await concurrently((call for calls in after for call in calls), _MAX_CONCURRENT_READS)
+        return [source for group in groups for source in group]
+
+    async def _read_packs(self, packs: dict[str, PackReader]) -> list[Source]:
+        """Read the pack directories of all nodes. Their streams become sources when the files are known."""
+
+        async def read_node(node: str) -> None:
+            packs[node] = PackReader(self._store, self._layout.node_packs_prefix(self._ref, node))
+            await packs[node].refresh()
+
+        folders = (await self._store.list_folder(self._layout.packs_prefix(self._ref))).folders
+        await concurrently((read_node(folder) for folder in folders if is_node_folder(folder)), _MAX_CONCURRENT_READS)
+        return []
+
+    async def _nodes(self, named: SessionRef) -> list[str]:
+        folders = (await self._store.list_folder(self._layout.history_prefix(named))).folders
+        return list(filter(is_node_folder, folders))
 
     async def _list(
         self, prefix: str, kind: SourceKind, is_source: Callable[[ObjectInfo], object] = bool
@@ -116,32 +131,21 @@ class _Listing:
             if info.key == self._layout.legacy_events_key(self._ref)
         ]
 
-    async def _history(self, named: SessionRef) -> list[Source]:
+    def _events(self, nodes: dict[SessionRef, list[str]]) -> Iterator[_Call]:
         """List the events and event logs of every node."""
-        prefix = self._layout.history_prefix(named)
-        nodes = [folder for folder in (await self._store.list_folder(prefix)).folders if is_node_folder(folder)]
+        for named, node in ((named, node) for named, folders in nodes.items() for node in folders):
+            for folder in EVENT_FOLDERS:
+                yield self._node_events(named, f"{self._layout.history_prefix(named)}/{node}/{folder}")
+            logs = f"{self._layout.logs_prefix(named, node)}/events"
+            yield self._list(logs, SourceKind.EVENT_LOG, _is_event_log_object)
+        # objects of the same session that KubeRay's collectors before v1.7 wrote
+        for folder in EVENT_FOLDERS:
+            prefix = f"{self._layout.v1_6_history_prefix(self._ref)}/{folder}"
+            yield self._list(prefix, SourceKind.EVENTS, lambda info: is_event_file(info.key))
+
+    async def _node_events(self, named: SessionRef, prefix: str) -> list[Source]:
         parse = self._layout.parse_event_key
-
-        def listings() -> Iterator[Coroutine[Any, Any, list[Source]]]:
-            for node in nodes:
-                for folder in EVENT_FOLDERS:
-                    yield self._list(
-                        f"{prefix}/{node}/{folder}", SourceKind.EVENTS, lambda info: parse(named, info.key, info.size)
-                    )
-                yield self._list(
-                    f"{self._layout.logs_prefix(named, node)}/events", SourceKind.EVENT_LOG, _is_event_log_object
-                )
-
-        return [source for group in await concurrently(listings(), _MAX_CONCURRENT_READS) for source in group]
-
-    async def _v1_6_events(self) -> list[Source]:
-        """List events of the same session that KubeRay's collectors before v1.7 wrote."""
-        prefix = self._layout.v1_6_history_prefix(self._ref)
-        folders = (
-            self._list(f"{prefix}/{folder}", SourceKind.EVENTS, lambda info: is_event_file(info.key))
-            for folder in EVENT_FOLDERS
-        )
-        return [source for group in await concurrently(folders, len(EVENT_FOLDERS)) for source in group]
+        return await self._list(prefix, SourceKind.EVENTS, lambda info: parse(named, info.key, info.size))
 
     async def _v1_6_logs(self) -> list[Source]:
         logs = self._layout.v1_6_logs_prefix(self._ref)
@@ -151,21 +155,10 @@ class _Listing:
         )
         return [source for group in await concurrently(nodes, _MAX_CONCURRENT_READS) for source in group]
 
-    def _endpoints(self) -> Iterator[Coroutine[Any, Any, list[Source]]]:
+    def _endpoints(self) -> Iterator[_Call]:
         prefixes = [self._layout.endpoints_prefix(named) for named in self._ref.owner_variants]
         for prefix in (*prefixes, *self._layout.v1_6_endpoints_prefixes(self._ref)):
             yield self._list(prefix, SourceKind.ENDPOINT, lambda info: not info.key.endswith("/"))
-
-
-async def _read_packs(store: Store, layout: Layout, ref: SessionRef) -> dict[str, PackReader]:
-    async def read_node(node: str) -> PackReader:
-        reader = PackReader(store, layout.node_packs_prefix(ref, node))
-        await reader.refresh()
-        return reader
-
-    folders = (await store.list_folder(layout.packs_prefix(ref))).folders
-    nodes = [folder for folder in folders if is_node_folder(folder)]
-    return dict(zip(nodes, await concurrently(map(read_node, nodes), _MAX_CONCURRENT_READS), strict=True))
 
 
 def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
