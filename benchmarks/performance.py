@@ -51,6 +51,7 @@ def main() -> None:
             folds,
             opening_times(root / "gzip", arguments.largest),
             {
+                "First opens": output("first_open.py"),
                 "Requests": output("query.py", largest, "--store", store),
                 "Visitors": output("visitors.py", largest, "--store", store),
                 "Ray's command line": output("clients.py", largest, "--rounds", "1", "--store", store),
@@ -110,6 +111,8 @@ def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
 
 
 NOTES = {
+    "First opens": """Sessions without an index, opened by a server that has run for some seconds. The store of the
+last rows has 30 ms of latency per request, from a relay in front of SeaweedFS (`make bench-open`).""",
     "Requests": """Requests over HTTP to the session of {largest:,} tasks. *first* is the first request of its kind. p50
 and p99 are of different requests, so that the response cache does not apply. *cached* repeats the first request.""",
     "Visitors": """The requests of the dashboard's pages on the same session, by one visitor and by twenty at once.""",
