@@ -8,14 +8,15 @@ import pytest
 
 from rayhistory.errors import ObjectNotFound, StoreUnavailable
 from rayhistory.gaps import GapCode
-from rayhistory.index.fold import fetch_ahead, parallel_decode
+from rayhistory.index.fold import fetch_ahead, parallel_decode, process
 from rayhistory.index.fold.fetch_ahead import MAX_REQUESTS, PIECE_BYTES, FetchAhead
 from rayhistory.index.fold.parallel_decode import DecodeWork, decode
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.source_ranges import SourceRanges
 from rayhistory.index.fold.sources import MAX_WHOLE_BYTES, Source, SourceKind
+from rayhistory.sessions import Layout
 from rayhistory.storage.local import LocalStore
-from support.folding import RECORDED, as_lines, fold_session, put, read_files, settings_for, tables
+from support.folding import RECORDED, REF, as_lines, fold_session, put, read_files, settings_for, tables
 
 PETABYTE = 1 << 50
 
@@ -195,6 +196,19 @@ def test_outage_midway_fails_the_decoding_and_ends_its_requests(
     with pytest.raises(StoreUnavailable, match="the store is down"):
         asyncio.run(decode(decode_work(tmp_path / "store", tmp_path / "scratch"), sources, "0"))
     assert store.in_flight == 0
+
+
+def test_outage_midway_publishes_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is never an index with holes."""
+    sources = sources_in(tmp_path, 40)
+    store = UnreliableStore(tmp_path, outage=sources[20].key)
+    for module in (process, parallel_decode):
+        monkeypatch.setattr(module, "open_store", lambda settings: store)
+    with pytest.raises(StoreUnavailable, match="the store is down"):
+        fold_session(tmp_path)
+    assert not list((tmp_path / Layout().index_prefix(REF)).rglob("*"))
+    store.outage = ""
+    assert fold_session(tmp_path).events == len(RECORDED)
 
 
 def test_cancelled_decoding_ends_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
