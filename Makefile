@@ -14,7 +14,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
+.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +44,9 @@ test-load: $(READY) ## the server under load for 30 minutes (MINUTES=2 for less)
 
 test-promql: $(READY) ## run test scripts of Prometheus' own engine (SCRIPTS=directory) and print the pass list
 	@cd tests && $(CURDIR)/$(BIN)/python -m promql.promqltest $(if $(SCRIPTS),$(abspath $(SCRIPTS)),promql)
+
+test-prometheus: $(READY) ## compare queries with a real Prometheus: all chart queries, and 500 generated ones
+	@RAYHISTORY_TEST_PROMETHEUS=1 $(BIN)/python -m pytest tests/prometheus -s
 
 fuzz: $(READY) ## fuzz the parsers of untrusted data, a minute each (SECONDS=600 TARGETS="packs events" for more)
 	@cd tests && $(CURDIR)/$(BIN)/python -m fuzz $(TARGETS) --seconds $(or $(SECONDS),60)

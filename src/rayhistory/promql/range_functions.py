@@ -106,7 +106,7 @@ def _sums(windows: Windows) -> Floats:
     finite = windows.values[np.isfinite(windows.values)]
     if finite.size and np.abs(finite).max() > _EXACT_SUM_LIMIT:
         return _per_window(windows, lambda _, values, __: np.array([exact_sum(row) for row in values]))
-    return windows.reduce(np.add)
+    return windows.sums()
 
 
 def _compensated(total: float, lost: float, value: float) -> tuple[float, float]:
@@ -152,7 +152,7 @@ def _avg(windows: Windows) -> Result:
         if finite.size and np.abs(finite).max() > _EXACT_SUM_LIMIT:
             means = _per_window(windows, lambda _, values, __: np.array([exact_mean(row) for row in values]))
             return means, windows.filled()
-        return windows.reduce(np.add) / windows.counts, windows.filled()
+        return windows.sums() / windows.counts, windows.filled()
 
 
 def _min(windows: Windows) -> Result:

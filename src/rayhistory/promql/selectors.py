@@ -67,6 +67,12 @@ class Windows:
         reduced: Floats = function.reduceat(padded, bounds, axis=1)[:, ::2]
         return reduced
 
+    def sums(self) -> Floats:
+        """Sum each window with more digits than a float has, as Prometheus' compensated sums do."""
+        padded = np.pad(self.values.astype(np.longdouble), ((0, 0), (0, 1)))
+        bounds = np.stack([self.left, self.right], axis=1).ravel()
+        return np.asarray(np.add.reduceat(padded, bounds, axis=1)[:, ::2], dtype=np.float64)
+
     def each(self) -> Iterator[tuple[int, slice]]:
         """Yield the number of each window that has samples, with their positions."""
         for step in np.flatnonzero(self.counts):
