@@ -1,7 +1,7 @@
 """Log files in memory, as a LogSource."""
 
 from rayhistory.errors import LogNotFound
-from rayhistory.logs.source import FlushPoint, StoredLogFile
+from rayhistory.logs.source import FileHistory, FlushPoint, StoredLogFile
 
 NODE_A, NODE_B = "a" * 56, "b" * 56
 
@@ -27,9 +27,9 @@ class MemoryLogs:
             raise LogNotFound(path)
         return self.contents[node, path][start:end]
 
-    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+    async def histories(self, node: str) -> dict[str, FileHistory]:
         return {
-            path: self.points.get((node, path), [FlushPoint(len(data), self.stored_ms)])
+            path: FileHistory(self.points.get((node, path), [FlushPoint(len(data), self.stored_ms)]), f"memory {path}")
             for (each, path), data in self.contents.items()
             if each == node
         }

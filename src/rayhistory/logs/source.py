@@ -40,6 +40,15 @@ class FlushPoint(msgspec.Struct, frozen=True):
     """By the store's clock."""
 
 
+class FileHistory(msgspec.Struct, frozen=True):
+    """How a file came to be stored."""
+
+    points: list[FlushPoint]
+    """When its parts were stored, by ascending ends; the last end is its size."""
+    identity: str
+    """Files of the same identity differ only in length, also when a rotation renames them."""
+
+
 class LogSource(Protocol):
     async def nodes(self) -> list[str]:
         """Return the ids of nodes that have logs."""
@@ -49,8 +58,8 @@ class LogSource(Protocol):
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         """Return bytes [start, end) of a file that `files` lists."""
 
-    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
-        """Return when the parts of each file were stored, by ascending ends; the last end is the file's size."""
+    async def histories(self, node: str) -> dict[str, FileHistory]:
+        """Return the history of each file."""
 
 
 class ObjectLogs:
@@ -84,9 +93,12 @@ class ObjectLogs:
         except ObjectNotFound:
             raise LogNotFound(f"A file is not found at: {path}") from None
 
-    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
-        files = await self.files(node)
-        return {file.path: [FlushPoint(file.size, self._stored_ms[node][file.path])] for file in files}
+    async def histories(self, node: str) -> dict[str, FileHistory]:
+        found = {}
+        for file in await self.files(node):
+            ms = self._stored_ms[node][file.path]
+            found[file.path] = FileHistory([FlushPoint(file.size, ms)], f"object {ms} {file.size}")
+        return found
 
 
 def object_logs(store: Store, layout: Layout, ref: SessionRef) -> list[ObjectLogs]:
@@ -119,12 +131,15 @@ class PackLogs:
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         return await (await self._reader(node)).read(path, start, end)
 
-    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+    async def histories(self, node: str) -> dict[str, FileHistory]:
         """Return the times of the packs that hold the files. Small parts are packed again, so they may look newer."""
         reader = await self._reader(node)
         parts = await reader.packs_of_files()
         times = await self._times(node).of({pack for packs in parts.values() for _, pack in packs})
-        return {name: _flush_points(parts[name], times, stream.size) for name, stream in reader.files.items()}
+        return {
+            name: FileHistory(_flush_points(parts[name], times, stream.size), f"stream {stream.id}")
+            for name, stream in reader.files.items()
+        }
 
     def _times(self, node: str) -> PackTimes:
         if node not in self._pack_times:
@@ -167,11 +182,11 @@ class CombinedLogs:
         file, way = find_by_path(await self._chosen(node), path)
         return await way.read(node, file.path, start, end)
 
-    async def flush_points(self, node: str) -> dict[str, list[FlushPoint]]:
+    async def histories(self, node: str) -> dict[str, FileHistory]:
         chosen = await self._chosen(node)
         ways = {id(way): way for _, way in chosen.values()}
-        points = {number: await way.flush_points(node) for number, way in ways.items()}
-        return {path: points[id(way)][path] for path, (_, way) in chosen.items() if path in points[id(way)]}
+        found = {number: await way.histories(node) for number, way in ways.items()}
+        return {path: found[id(way)][path] for path, (_, way) in chosen.items() if path in found[id(way)]}
 
     async def _chosen(self, node: str) -> dict[str, tuple[StoredLogFile, LogSource]]:
         chosen: dict[str, tuple[StoredLogFile, LogSource]] = {}

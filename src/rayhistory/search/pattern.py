@@ -23,7 +23,10 @@ class SearchPattern:
 
     def __init__(self, text: str, *, regex: bool = False, case: bool = False, word: bool = False) -> None:
         check_pattern(text)
-        self._required = (required_literal(text) if regex else text).encode() if case else b""
+        self.case = case
+        self.required_text = required_literal(text) if regex else text
+        """A text that every match contains; empty if none is known."""
+        self._required = self.required_text.encode() if case else b""
         expression = to_line_regex(text) if regex else re2.escape(text)
         self._group = 1 if word else 0
         if word:

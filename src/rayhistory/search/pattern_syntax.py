@@ -14,6 +14,7 @@ _TOKEN = re.compile(
     r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)      # a quoted text
       | \\(?:x\{[^}]*\}|x..|[pP]\{[^}]*\}|.|\Z)   # an escape
       | \[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]  # a class
+      | \{[0-9]+(?:,[0-9]*)?\}            # a repetition
       | \(\?(?P<flags>[a-zA-Z-]+)[:)]     # flags
       | .""",
     re.VERBOSE | re.DOTALL,
@@ -60,7 +61,7 @@ def required_literal(pattern: str) -> str:
         literal = quoted if quoted is not None else _literal_text(part)
         if literal is None or depth:
             run = ""
-        elif following[:1] in _QUANTIFIERS and len(following) == 1:
+        elif following[:1] in _QUANTIFIERS:
             run = "" if quoted is not None else run  # a quantifier repeats or drops the last character alone
             longest = max(longest, run, key=len)
             run = ""
@@ -72,5 +73,5 @@ def required_literal(pattern: str) -> str:
 
 def _literal_text(part: str) -> str | None:
     if len(part) == 1:
-        return None if part in ".^$*+?{}[]()|\\" else part
+        return None if part in ".^$*+?{}[]()|\\" else part  # a repetition is longer, and no literal either
     return part[1:] if _LITERAL_ESCAPE.fullmatch(part) else None

@@ -24,6 +24,7 @@ class LogFile(msgspec.Struct, frozen=True):
     node: str
     path: str
     points: list[FlushPoint]
+    identity: str = ""
     ranges: tuple[tuple[int, int], ...] = ()
     """Only lines that begin in these ranges; all if empty."""
 
@@ -55,6 +56,7 @@ class ScanPlan(msgspec.Struct, frozen=True):
     batches: list[list[LogUnit]]
     until_ms: int
     digest: int
+    unit_bytes: int = UNIT_BYTES
 
     @property
     def total_bytes(self) -> int:
@@ -72,7 +74,7 @@ def make_plan(
     sign = -1 if newest_first else 1
     units.sort(key=lambda unit: (sign * unit.flushed_ms, unit.file.node, unit.file.path, sign * unit.start))
     digest = zlib.crc32(msgspec.msgpack.encode([(u.file.node, u.file.path, u.start, u.end) for u in units]))
-    return ScanPlan(list(_batches(units, unit_bytes)), until_ms, digest)
+    return ScanPlan(list(_batches(units, unit_bytes)), until_ms, digest, unit_bytes)
 
 
 def _units(file: LogFile, unit_bytes: int) -> Iterator[LogUnit]:

@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import IndexDamaged, ProductNotBuilt, UsageError
 from rayhistory.logs.path_glob import PathGlob
 from rayhistory.logs.source import LogSource
 from rayhistory.search.line_context import read_context
+from rayhistory.search.pattern import SearchPattern
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
 from rayhistory.search.search_query import Cursor, SearchQuery, SortKey
 from rayhistory.search.streams import stream_of
@@ -26,6 +27,8 @@ _EXTENSION_BYTES = 256 << 10
 _MAX_VISITOR_UNITS = 2
 T = TypeVar("T")
 
+UnitPlace = tuple[str, str, int]
+"""Node, path and start of a unit."""
 Scope = Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
 """Files to search, by node and path, and the ranges in them; no ranges mean the whole file."""
 
@@ -62,6 +65,16 @@ class Scanner:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
+class UnitIndex(Protocol):
+    """What is known about units before they are read."""
+
+    async def excluded(self, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
+        """Return units in which the pattern matches no line."""
+
+    async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
+        """Return the number of line breaks of whole units."""
+
+
 class Scan:
     """One search: `lines` yields what it finds, the attributes say how far it is."""
 
@@ -74,6 +87,7 @@ class Scan:
         scope: Scope | None = None,
         visitor: str = "",
         time_budget_s: float | None = None,
+        unit_index: UnitIndex | None = None,
     ) -> None:
         self.scanned_bytes = 0
         self.total_bytes = 0
@@ -86,7 +100,8 @@ class Scan:
         self._scope = scope
         self._visitor = visitor
         self._deadline = time.monotonic() + time_budget_s if time_budget_s is not None else float("inf")
-        self._line_breaks: dict[tuple[str, str, int], int] = {}
+        self._unit_index = unit_index
+        self._line_breaks: dict[UnitPlace, int] = {}
         self._counted_bytes = 0
 
     @property
@@ -105,9 +120,13 @@ class Scan:
         self.total_bytes = plan.total_bytes
         cursor, missing = self._query.cursor, self._query.limit
         first = cursor.batch if cursor else 0
+        excluded = await self._use_index(plan, first)
         for number in range(first, len(plan.batches)):
             after = cursor.after if cursor and number == first else None
-            found = await self._search_batch(plan.batches[number], missing + 1, after)
+            units = [unit for unit in plan.batches[number] if unit_place(unit) not in excluded]
+            if not units and number + 1 < len(plan.batches):
+                continue
+            found = await self._search_batch(units, missing + 1, after)
             shown, missing = found[:missing], missing - len(found)
             if missing < 0:
                 self.next = Cursor(plan.until_ms, plan.digest, number, shown[-1].key)
@@ -117,6 +136,17 @@ class Scan:
             yield shown
             if self.next:
                 return
+
+    async def _use_index(self, plan: ScanPlan, first: int) -> set[UnitPlace]:
+        """Return the units that need not be read. An index that cannot be read excludes none."""
+        if self._unit_index is None:
+            return set()
+        units = [unit for batch in plan.batches[first:] for unit in batch]
+        try:
+            self._line_breaks |= await self._unit_index.line_breaks(plan)
+            return await self._unit_index.excluded(units, self._pattern)
+        except (IndexDamaged, ProductNotBuilt):
+            return set()
 
     async def _plan(self) -> ScanPlan:
         cursor = self._query.cursor
@@ -137,10 +167,10 @@ class Scan:
         nodes = [node for node in await self._logs.nodes() if not query.node or node.startswith(query.node)]
         found: list[LogFile] = []
         for node in nodes:
-            for path, points in (await self._logs.flush_points(node)).items():
+            for path, history in (await self._logs.histories(node)).items():
                 if (glob and not glob.matches(path)) or (query.stream and stream_of(path) != query.stream):
                     continue
-                if file := restrict(LogFile(node, path, points), self._scope):
+                if file := restrict(LogFile(node, path, history.points, history.identity), self._scope):
                     found.append(file)
         return found
 
@@ -164,28 +194,11 @@ class Scan:
 
     async def _search(self, unit: LogUnit, query: UnitQuery) -> UnitResult:
         async with self._scanner.turn(self._visitor):
-            buffer = await self._read(unit)
+            buffer = await read_unit(self._logs, unit)
             result = await self._scanner.in_thread(lambda: search_unit(unit, buffer, query))
         if unit.start % self._scanner.unit_bytes == 0 and unit.end - unit.start == self._scanner.unit_bytes:
             self._line_breaks[unit.file.node, unit.file.path, unit.start] = result.line_breaks
         return result
-
-    async def _read(self, unit: LogUnit) -> UnitBuffer:
-        """Read a unit, the byte before it, and the rest of its last line."""
-        file, begin = unit.file, max(0, unit.start - 1)
-        data = await self._logs.read(file.node, file.path, begin, unit.end)
-        buffer, end = UnitBuffer(data, begin), unit.end
-        if data.endswith(b"\n") or line_bounds(unit, buffer) is None:
-            return buffer
-        parts = [data]
-        while end < min(file.size, unit.end + MAX_LINE_BYTES):
-            more = await self._logs.read(file.node, file.path, end, min(end + _EXTENSION_BYTES, file.size))
-            stop = more.find(b"\n")
-            parts.append(more if stop < 0 else more[: stop + 1])
-            end += len(more)
-            if stop >= 0 or not more:
-                break
-        return UnitBuffer(b"".join(parts), begin)
 
     async def _complete_lines(self, lines: list[FoundLine]) -> None:
         for line in sorted(lines, key=lambda each: (each.node, each.path, each.offset)):
@@ -207,6 +220,28 @@ class Scan:
                     self._line_breaks[key] = data.count(b"\n")
             number += self._line_breaks[key]
         return number
+
+
+def unit_place(unit: LogUnit) -> UnitPlace:
+    return unit.file.node, unit.file.path, unit.start
+
+
+async def read_unit(logs: LogSource, unit: LogUnit) -> UnitBuffer:
+    """Read a unit, the byte before it, and the rest of its last line."""
+    file, begin = unit.file, max(0, unit.start - 1)
+    data = await logs.read(file.node, file.path, begin, unit.end)
+    buffer, end = UnitBuffer(data, begin), unit.end
+    if data.endswith(b"\n") or line_bounds(unit, buffer) is None:
+        return buffer
+    parts = [data]
+    while end < min(file.size, unit.end + MAX_LINE_BYTES):
+        more = await logs.read(file.node, file.path, end, min(end + _EXTENSION_BYTES, file.size))
+        stop = more.find(b"\n")
+        parts.append(more if stop < 0 else more[: stop + 1])
+        end += len(more)
+        if stop >= 0 or not more:
+            break
+    return UnitBuffer(b"".join(parts), begin)
 
 
 async def _all_or_none(work: list[Coroutine[Any, Any, None]]) -> None:

@@ -26,6 +26,7 @@ from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
 from rayhistory.search import Scanner
+from rayhistory.search.search_index import SegmentCache
 from rayhistory.server import kuberay
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api import all_sessions_search, cluster_list, openapi, session_list
@@ -86,6 +87,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         app.state.resolver = SessionResolver(catalog, builder, store, layout)
         app.state.response_cache = ResponseCache()
         app.state.scanner = Scanner()
+        app.state.segment_cache = SegmentCache()
         app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout, builder.products)
         await asyncio.to_thread(connection)  # start the database now, not in the first request
         if discovery:

@@ -60,7 +60,8 @@ def test_case_is_ignored_unless_required() -> None:
 @pytest.mark.parametrize(
     ("regex", "literal"),
     [("task [0-9]+ failed", " failed"), ("abc?d", "ab"), ("a|bcd", ""), ("(abc)?d", "d"), (r"a\.bc", "a.bc"),
-     ("(?i)abc", ""), (r"\Qa+b\Ec", "a+bc"), ("[abc]x", "x"), ("ab{0}c", "a"), (r"\d\w", "")],
+     ("(?i)abc", ""), (r"\Qa+b\Ec", "a+bc"), ("[abc]x", "x"), ("ab{0}c", "a"), ("x{3,5}", ""),
+     ("abc{2,}d", "ab"), ("a{x}bc", "bc"), (r"\d\w", "")],
 )  # fmt: skip
 def test_the_longest_required_text_of_a_pattern_is_known(regex: str, literal: str) -> None:
     assert required_literal(regex) == literal

@@ -118,6 +118,15 @@ class ProductBuilder:
             return None
         return self._opened(ref, manifest, tables, is_current=is_current)
 
+    async def stored(self, ref: SessionRef, name: str) -> OpenProduct | None:
+        """Return the newest build, without looking at the session's tables, and start none."""
+
+        def on_damage(damaged: ProductManifest, reason: str) -> ProductNotBuilt:
+            return ProductNotBuilt(f"{damaged.product} is damaged: {reason}")
+
+        manifest = await self.latest(ref, name)
+        return OpenProduct(ref, manifest, self._files, on_damage, is_current=False) if manifest else None
+
     async def wait(
         self, ref: SessionRef, name: str, tables: Manifest, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> OpenProduct:

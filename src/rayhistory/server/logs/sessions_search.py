@@ -21,7 +21,7 @@ from rayhistory.sessions.catalog import CatalogEntry
 _OPEN_TIMEOUT_S = 3.0
 """How long hits wait for the tables of their session. Without them, task and actor are unknown."""
 
-StartScan = Callable[[SessionRef, SearchQuery, float | None], Scan]
+StartScan = Callable[[SessionRef, SearchQuery, float | None], Awaitable[Scan]]
 IsVisible = Callable[[SessionRef], Awaitable[bool]]
 
 
@@ -69,7 +69,7 @@ class SessionsSearch:
                 continue  # access was revoked while the search ran
             query = msgspec.structs.replace(self._query, limit=missing, cursor=inner)
             budget = max(0.0, self._deadline - time.monotonic()) if self._deadline < float("inf") else None
-            scan, inner = self._start_scan(entry.ref, query, budget), None
+            scan, inner = await self._start_scan(entry.ref, query, budget), None
             before = msgspec.structs.replace(self._progress)
             async for lines in scan.lines():
                 self._progress.scanned_bytes = before.scanned_bytes + scan.scanned_bytes

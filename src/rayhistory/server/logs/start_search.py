@@ -7,7 +7,10 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from rayhistory.errors import UsageError
+from rayhistory.index.products.product_files import OpenProduct
+from rayhistory.search.product import NAME
 from rayhistory.search.scanner import Scan, Scanner
+from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
 from rayhistory.search.search_query import SearchQuery, parse_search
 from rayhistory.server.history_api.visible_sessions import matching_sessions
 from rayhistory.server.http.admission import admission_of, caller_of
@@ -32,11 +35,21 @@ async def start_session_search(
     request: Request, view: SessionView, query: SearchQuery, time_budget_s: float | None
 ) -> SessionSearch:
     scanner: Scanner = request.app.state.scanner
+    product = await view.products.open(NAME) if view.products else None
     scan = Scan(
         scanner, resolver_of(request).search_logs(view.ref), query, scope=await find_scope(view, query),
-        visitor=caller_of(request), time_budget_s=time_budget_s,
+        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=_unit_index(request, view.ref, product),
     )  # fmt: skip
     return SessionSearch(view, scan)
+
+
+def _unit_index(request: Request, ref: SessionRef, product: OpenProduct | None) -> SearchIndex | None:
+    if product is None:
+        return None
+    cache: SegmentCache = request.app.state.segment_cache
+    files = product.manifest.files.items()
+    segments = [SegmentFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
+    return SearchIndex(segments, product.read, cache)
 
 
 async def start_sessions_search(
@@ -53,9 +66,13 @@ async def start_sessions_search(
         entries = [entry for entry in entries if entry.ref.cluster == cluster]
     scanner: Scanner = request.app.state.scanner
 
-    def start_scan(ref: SessionRef, query: SearchQuery, time_budget_s: float | None) -> Scan:
-        logs = resolver_of(request).search_logs(ref)
-        return Scan(scanner, logs, query, visitor=caller_of(request), time_budget_s=time_budget_s)
+    async def start_scan(ref: SessionRef, query: SearchQuery, time_budget_s: float | None) -> Scan:
+        resolver = resolver_of(request)
+        product = await resolver.builder.products.stored(ref, NAME)
+        return Scan(
+            scanner, resolver.search_logs(ref), query, visitor=caller_of(request), time_budget_s=time_budget_s,
+            unit_index=_unit_index(request, ref, product),
+        )  # fmt: skip
 
     async def is_visible(ref: SessionRef) -> bool:
         return bool(await admission_of(request).visible_namespaces(request, {ref.namespace}))

@@ -1,0 +1,83 @@
+"""What the units of a search index must hold so that a pattern can match in them."""
+
+import re
+
+import msgspec
+
+from rayhistory.search.tokens import (
+    HAS_ID,
+    HAS_LONG_TOKEN,
+    HAS_ODD_CASE,
+    MAX_TOKEN_BYTES,
+    id_part_keys,
+    is_hex,
+    token_key,
+)
+
+MAX_EXPANSIONS = 2000
+"""A part of more tokens than this is too common to exclude anything."""
+_FRAGMENT = re.compile(rb"[0-9a-z_\x80-\xff]+")
+_ASCII_FRAGMENT = re.compile(rb"[0-9a-z_]+")
+
+
+class Fragment(msgspec.Struct, frozen=True):
+    """A part of a text that must match: a whole token, or the start, the end or any part of one."""
+
+    text: bytes
+    starts_token: bool
+    ends_token: bool
+    odd_case: bool
+    """Other letters may stand for some of these, because the case is ignored."""
+
+
+Alternative = frozenset[int]
+"""Keys that are all required."""
+Clause = list[Alternative]
+"""At least one of the alternatives is required."""
+
+
+def fragments_of(literal: str, *, case: bool) -> list[Fragment]:
+    """Split a text that every match contains. What surrounds it is unknown, so its ends may be inside of tokens."""
+    text = literal.encode().lower()
+    found = []
+    for match in (_FRAGMENT if case else _ASCII_FRAGMENT).finditer(text):
+        begin, end = match.span()
+        starts = begin > 0 and text[begin - 1] < 0x80
+        ends = end < len(text) and text[end] < 0x80
+        if end - begin <= MAX_TOKEN_BYTES:
+            odd = not case and not {ord("k"), ord("s")}.isdisjoint(match[0])
+            found.append(Fragment(match[0], starts, ends, odd))
+    return found
+
+
+def clause_of(fragment: Fragment, tokens: bytes) -> Clause | None:
+    """Return the keys that a unit must have, given all tokens, one per line; None if too many would do."""
+    clause: Clause = [frozenset({HAS_LONG_TOKEN})]
+    if fragment.odd_case:
+        clause.append(frozenset({HAS_ODD_CASE}))
+    if fragment.starts_token and fragment.ends_token:
+        return [*clause, frozenset({token_key(fragment.text)})]
+    expanded = _expand(fragment, tokens)
+    if expanded is None:
+        return None
+    clause += [frozenset({token_key(token)}) for token in expanded]
+    if is_hex(fragment.text):
+        parts = id_part_keys(fragment.text)
+        clause.append(frozenset(parts) if parts else frozenset({HAS_ID}))
+    return clause
+
+
+def _expand(fragment: Fragment, tokens: bytes) -> set[bytes] | None:
+    """Return the tokens that a fragment can be a part of; None if they are too many."""
+    needle = (b"\n" if fragment.starts_token else b"") + fragment.text + (b"\n" if fragment.ends_token else b"")
+    lines = b"\n" + tokens + b"\n"
+    found: set[bytes] = set()
+    position = lines.find(needle)
+    while position >= 0:
+        inside = position + (1 if fragment.starts_token else 0)
+        begin, end = lines.rfind(b"\n", 0, inside) + 1, lines.find(b"\n", inside)
+        found.add(lines[begin:end])
+        if len(found) > MAX_EXPANSIONS:
+            return None
+        position = lines.find(needle, end)
+    return found

@@ -1,0 +1,48 @@
+"""The search index as a product of a session's index: built after the tables, and extended by what is new."""
+
+from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
+from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
+from rayhistory.search.index_builder import build_segments, new_units
+from rayhistory.search.postings import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
+
+NAME = "search"
+_MAX_SEGMENTS_PER_FULL = 8
+"""More segments than this times the number that a new build would have lead to a new build."""
+_MIN_SEGMENTS = 24
+
+
+class SearchProduct:
+    name = NAME
+    version = 1
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        ref, layout = context.ref, context.layout
+        logs = CombinedLogs(*object_logs(context.store, layout, ref), PackLogs(context.store, layout, ref))
+        indexed = _indexed_units(context.previous)
+        units = context.run(new_units(logs, [unit for some in indexed.values() for unit in some]))
+        if len(indexed) > max(_MIN_SEGMENTS, _MAX_SEGMENTS_PER_FULL * (len(units) // MAX_UNITS)):
+            indexed, units = {}, context.run(new_units(logs, []))
+        number = 1 + max((int(name.partition("-")[0]) for name in indexed), default=0)
+        files = context.run(
+            build_segments(
+                logs, units, context.scratch, prefix=f"{number:06d}",
+                report=lambda progress: context.report(progress, "indexing logs for search"),
+            )
+        )  # fmt: skip
+        raw = sum(unit.end - unit.start for some in indexed.values() for unit in some)
+        raw += sum(unit.end - unit.start for unit in units)
+        return BuiltProduct(files, {"indexed_bytes": raw}, tuple(indexed))
+
+
+def _indexed_units(previous: PreviousProduct | None) -> dict[str, list[IndexedUnit]]:
+    """Return the units of each segment of the last build."""
+    found: dict[str, list[IndexedUnit]] = {}
+    for name in previous.manifest.files if previous else ():
+        assert previous  # noqa: S101
+        with previous.fetch(name).open("rb") as file:
+            preamble = file.read(PREAMBLE_BYTES)
+            found[name] = decode_header(file.read(header_bytes(preamble.ljust(PREAMBLE_BYTES)))).units
+    return found
+
+
+PRODUCT = SearchProduct()

@@ -1,0 +1,73 @@
+"""The search index as a product: built by the server's process, extended, rebuilt when damaged, and never needed."""
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from rayhistory.index.products.product_manifest import read_latest_product
+from rayhistory.server.app import create_app
+from rayhistory.sessions import Layout
+from rayhistory.settings import Settings
+from rayhistory.storage import open_store
+from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
+
+FILES = {f"worker-{number}.out": b"an ordinary line %d\n" % number * 1000 for number in range(20)}
+NEEDLE = {"raylet.out": b"a line\n" * 1000 + b"the needle\n"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    store_indexed_sample(settings_for(tmp_path), FILES | NEEDLE)
+    return dataclasses.replace(settings_for(tmp_path), index_ahead=False)
+
+
+def search(settings: Settings, text: str) -> dict[str, Any]:
+    """Build the index if it is missing, then search."""
+    with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
+        client.get("api/history/search", params={"q": text}).raise_for_status()  # starts the build
+        wait_for_index(settings, client)
+        body: dict[str, Any] = client.get("api/history/search", params={"q": text}).json()
+    return body
+
+
+def wait_for_index(settings: Settings, client: TestClient) -> None:
+    products = client.app.state.resolver.builder.products  # type: ignore[attr-defined]
+
+    async def wait() -> None:
+        running = [each.task for each in products._running.values()]
+        await asyncio.gather(*running, return_exceptions=True)
+
+    client.portal.call(wait)  # type: ignore[union-attr]
+    assert manifest(settings) is not None
+
+
+def manifest(settings: Settings) -> Any:
+    async def read() -> Any:
+        store = open_store(settings)
+        try:
+            return await read_latest_product(store, Layout(settings.storage_root_dir), REF, "search", 1)
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def test_a_search_reads_only_what_the_index_does_not_exclude(settings: Settings) -> None:
+    body = search(settings, "needle")
+    assert [(hit["file"], hit["line"], hit["node_id"]) for hit in body["hits"]] == [("raylet.out", 1001, NODE)]
+    assert body["scanned_bytes"] == len(NEEDLE["raylet.out"])
+    assert (body["complete"], body["total"]) == (True, 1)
+    assert search(settings, "is nowhere")["scanned_bytes"] == 0
+
+
+def test_a_damaged_index_changes_no_result(settings: Settings) -> None:
+    search(settings, "needle")
+    for path in Path(settings.local_storage_dir).rglob("*.segment"):
+        path.write_bytes(b"damaged" * 100)
+    body = search(settings, "needle")
+    assert [hit["file"] for hit in body["hits"]] == ["raylet.out"]
+    assert body["complete"]
