@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from rayhistory.concurrency import concurrently
@@ -31,6 +32,8 @@ from rayhistory.packs.pack_format import (
 _MAX_DAMAGE_RECORDS = 10_000
 _MAX_ROOTS_BACK = 50
 _MAX_CONCURRENT_LEAVES = 16
+_READ_BEFORE_ROOT = 64 << 10
+"""A checkpoint writes its leaf before its root. Reading both at once saves a request for most logs."""
 _FIRST_FOLDER = pack_name(0, 0, 0).partition("/")[0]
 T = TypeVar("T")
 
@@ -200,12 +203,24 @@ class DirectoryReader:
                 leaves=current.leaves,
                 groups=current.groups,
             )
-        root = await self._read(location, DirectoryRoot)
         try:
-            return PackDirectory.from_root(root, location) if root else None
-        except PackDamaged:
+            begin, data = await self._fetch(location, _READ_BEFORE_ROOT)
+            root = unpack_directory(data[location.offset - begin :], DirectoryRoot)
+            directory = PackDirectory.from_root(root, location)
+        except (PackDamaged, ObjectNotFound):
             self.record_damage(location)
             return None
+        for leaf in directory.leaves[-1:]:
+            if leaf.location.pack == location.pack and begin <= leaf.location.offset:
+                self._keep_leaf(leaf, data[leaf.location.offset - begin :][: leaf.location.size])
+        return directory
+
+    def _keep_leaf(self, leaf: DirectoryCoverage, data: bytes) -> None:
+        """Cache the leaf that was fetched with its root. If it is damaged, it is read again when it is needed."""
+        with suppress(PackDamaged):
+            check_bounds(leaf.location, MAX_DIRECTORY_BYTES)
+            ranges = from_columns(unpack_directory(data, RangeColumns), leaf.location.pack)
+            self._leaves.put((self._prefix, leaf.location), _by_stream(ranges))
 
     async def _read_leaf(self, leaf: DirectoryCoverage) -> RangesByStream:
         """Read a leaf's ranges by stream, oldest first; a damaged one from the tail of the pack before it."""
@@ -222,9 +237,7 @@ class DirectoryReader:
                 ranges = from_columns(columns, own_pack)
             except PackDamaged:
                 self.record_damage(leaf.location)
-        by_stream: RangesByStream = {}
-        for each in ranges:
-            by_stream.setdefault(each.stream, []).append(each)
+        by_stream = _by_stream(ranges)
         self._leaves.put(key, by_stream)
         return by_stream
 
@@ -245,13 +258,24 @@ class DirectoryReader:
 
     async def _read(self, location: DirectoryLocation, kind: type[T]) -> T | None:
         try:
-            check_bounds(location, MAX_DIRECTORY_BYTES)
-            key = f"{self._prefix}/{location.pack}"
-            data = await self._store.get_range(key, location.offset, location.offset + location.size)
-            return unpack_directory(data, kind)
+            return unpack_directory((await self._fetch(location))[1], kind)
         except (PackDamaged, ObjectNotFound):
             self.record_damage(location)
             return None
+
+    async def _fetch(self, location: DirectoryLocation, bytes_before: int = 0) -> tuple[int, bytes]:
+        """Return the bytes of a part, and of what is before it, and the offset at which they begin."""
+        check_bounds(location, MAX_DIRECTORY_BYTES)
+        begin = max(0, location.offset - bytes_before)
+        key = f"{self._prefix}/{location.pack}"
+        return begin, await self._store.get_range(key, begin, location.offset + location.size)
+
+
+def _by_stream(ranges: list[Range]) -> RangesByStream:
+    by_stream: RangesByStream = {}
+    for each in ranges:
+        by_stream.setdefault(each.stream, []).append(each)
+    return by_stream
 
 
 def checked_pack_name(name: str) -> PackName:
