@@ -14,7 +14,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -47,6 +47,9 @@ test-promql: $(READY) ## run test scripts of Prometheus' own engine (SCRIPTS=dir
 
 test-prometheus: $(READY) ## compare queries with a real Prometheus: all chart queries, and 500 generated ones
 	@RAYHISTORY_TEST_PROMETHEUS=1 $(BIN)/python -m pytest tests/prometheus -s
+
+test-failures: $(READY) ## plant failures on real Ray, diagnose them, and print precision and recall per code (CASES="crashes-segfault" for some)
+	@cd tests && $(CURDIR)/$(BIN)/python -m failures.score $(CASES) --recordings $(CURDIR)/build/failures
 
 fuzz: $(READY) ## fuzz the parsers of untrusted data, a minute each (SECONDS=600 TARGETS="packs events" for more)
 	@cd tests && $(CURDIR)/$(BIN)/python -m fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
@@ -132,6 +135,9 @@ bench-logs: $(READY) # log shipping
 
 bench-sql: $(READY) # SQL over many sessions
 	@$(BIN)/python benchmarks/sql.py
+
+bench-diagnosis: $(READY) # a diagnosis of a million tasks with 40,000 failures
+	@$(BIN)/python benchmarks/diagnosis.py
 
 bench-store: $(READY) # object stores, against a real S3 server
 	@$(BIN)/python benchmarks/store.py

@@ -33,7 +33,7 @@ def explain_failures(facts: SessionFacts) -> list[Explained]:
         if matched:
             rule, match = matched
             grouped.setdefault((rule.code, match.group), []).append((chain, match, rule))
-    return _capped([_explained(members, facts) for members in grouped.values()])
+    return _capped([_explained(members, facts) for members in grouped.values()], facts)
 
 
 def _first_match(failure: Failure, facts: SessionFacts) -> tuple[FailureRule, Match] | None:
@@ -108,23 +108,27 @@ def _evidence(group: Group) -> Iterable[Evidence]:
                 yield msgspec.structs.replace(each, text=each.text[-_MAX_EVIDENCE_CHARS:])
 
 
-def _capped(explained: list[Explained]) -> list[Explained]:
+def _capped(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
     """Keep the largest findings, and count the others in one."""
-    if len(explained) <= MAX_FINDINGS:
+    unlisted = facts.failures.unlisted
+    if len(explained) <= MAX_FINDINGS and not unlisted:
         return explained
     ranked = sorted(explained, key=lambda each: (any(f.kind == "job" for f in each.members), each.finding.counts.total),
                     reverse=True)  # fmt: skip
     kept, rest = ranked[:MAX_FINDINGS], ranked[MAX_FINDINGS:]
-    return [*kept, _rest(rest)]
+    return [*kept, _rest(rest, unlisted, facts)]
 
 
-def _rest(rest: list[Explained]) -> Explained:
-    counts = sum((each.finding.counts for each in rest), Counts())
+def _rest(rest: list[Explained], unlisted: int, facts: SessionFacts) -> Explained:
+    counts = sum((each.finding.counts for each in rest), Counts(tasks=unlisted))
+    causes = len(rest) + max(0, facts.failures.total_groups - len(facts.failures.groups))
     times = [at for each in rest for at in (each.finding.first_ms, each.finding.last_ms) if at is not None]
-    headline = f"{things(counts)} failed with {plural(len(rest), 'other cause')} that are not listed"
-    finding = msgspec.structs.replace(
-        rest[0].finding, headline=one_line(headline), counts=counts, fingerprint=None, evidence=[], detail="",
+    headline = f"{things(counts)} failed with {plural(causes, 'other cause')} that are not listed"
+    handled = bool(facts.jobs) and all(job.status == "SUCCEEDED" for job in facts.jobs)
+    finding = Finding(
+        code="user_exception", severity="info" if handled else "warning", root=not handled, confidence="likely",
+        headline=one_line(headline), counts=counts,
         consequences=sum(each.finding.consequences for each in rest), first_ms=min(times, default=None),
-        last_ms=max(times, default=None), suggestion="",
+        last_ms=max(times, default=None),
     )  # fmt: skip
     return Explained(finding, [failure for each in rest for failure in each.members])

@@ -9,6 +9,7 @@ from rayhistory.diagnosis.node_samples import node_samples
 from rayhistory.diagnosis.session_facts import NodeSamples
 from rayhistory.errors import UsageError
 from rayhistory.index.products.product import BuiltProduct, ProductContext
+from rayhistory.index.query.database import set_limits
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.logs.source import CombinedLogs, LogSource, PackLogs, object_logs
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
@@ -19,6 +20,10 @@ RULES_VERSION = 1
 """Raised when a rule or its words change, so that stored diagnoses are rebuilt."""
 
 
+_DATABASE_SHARE = 0.6
+"""Of `--index-memory`. One thread at a time reads a few thousand messages, and jobs choose how long those are."""
+
+
 class DiagnosisProduct:
     """Builds `diagnosis.json`. The facts have the verdict, for lists of sessions."""
 
@@ -26,6 +31,7 @@ class DiagnosisProduct:
     version = RULES_VERSION
 
     def build(self, context: ProductContext) -> BuiltProduct:
+        set_limits(int(context.settings.index_memory * _DATABASE_SHARE), threads=1)
         found: Diagnosis = context.run(_diagnose_session(context))
         path = context.scratch / FILE
         path.write_bytes(msgspec.json.encode(found))

@@ -1,6 +1,7 @@
 """Read Python tracebacks as Ray stores them: the exception, its message, and the last frame outside of libraries."""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -53,6 +54,7 @@ def own_output(text: str) -> str:
     return _FORWARDED.sub("", plain_text(text))
 
 
+@lru_cache(maxsize=2048)
 def parse_exception(text: str) -> RaisedException | None:
     """Return the exception that the text ends with; None if it has no traceback."""
     text = plain_text(text)

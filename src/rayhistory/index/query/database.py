@@ -32,6 +32,12 @@ def connection() -> duckdb.DuckDBPyConnection:
     return _local.cursor  # type: ignore[no-any-return]
 
 
+def set_limits(memory_bytes: int, threads: int) -> None:
+    """Change the limits of a process that serves no requests, such as the build of a product."""
+    connection().execute(f"SET memory_limit = '{memory_bytes // (1 << 20)}MiB'")
+    connection().execute(f"SET threads = {int(threads)}")
+
+
 def execute(sql: str, values: list[Any]) -> list[Row]:
     return execute_within(sql, values, None)[0]
 

@@ -4,14 +4,16 @@ A group of failures has one job, function, error and place. Exceptions are group
 outside of libraries, so that a million messages with a million numbers in them are one group.
 """
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from rayhistory.errors import StoreUnavailable
 from rayhistory.index.query.database import execute
 from rayhistory.index.query.open_index import OpenIndex
 
-MAX_GROUPS = 2_000
+MAX_GROUPS = 1_000
 _TAIL_CHARS = 6_000
 """The end of an error message, which has the exception and its last frames."""
 _MAX_TEXT_CHARS = 16_000
@@ -68,8 +70,17 @@ class WaitingGroup(msgspec.Struct, frozen=True, kw_only=True):
 class FailureGroups(msgspec.Struct, frozen=True):
     groups: list[FailureGroup]
     total: int
-    """All failed attempts, with those in groups that are not listed."""
+    """All final failures, with those in groups that are not listed."""
     total_groups: int
+
+    @property
+    def unlisted(self) -> int:
+        """Final failures in groups that are not listed."""
+        return max(0, self.total - sum(group.count for group in self.groups if _is_final(group)))
+
+
+def _is_final(group: FailureGroup) -> bool:
+    return not group.retried and not group.at_job_end
 
 
 def _is_library(frame: str) -> str:
@@ -109,11 +120,17 @@ SELECT job_id, error_type, function, type, retried, coalesce(at_job_end, false) 
   at_actor AS actor_id, at_node AS node_id, count(*) AS count, min(end_time_ms) AS first_ms,
   max(end_time_ms) AS last_ms, coalesce(sum(run_ms), 0)::BIGINT AS run_ms,
   arg_min({{{{'task_id': task_id, 'attempt': attempt_number}}}}, (coalesce(end_time_ms, 0), task_id)) AS example,
-  sum(count(*)) OVER ()::BIGINT AS total, count(*) OVER () AS total_groups
+  (sum(count(*)) FILTER (WHERE NOT retried AND NOT coalesce(at_job_end, false)) OVER ())::BIGINT AS total,
+  count(*) OVER () AS total_groups
 FROM keyed
 GROUP BY job_id, error_type, function, type, retried, at_job_end, at_worker, at_actor, at_node, key
 ORDER BY count DESC, first_ms, job_id, function LIMIT {MAX_GROUPS}
 """
+
+_FAILED_WITHOUT_TEXT = _FAILED.replace(
+    f"right(coalesce(error_message, ''), {_TAIL_CHARS})", "''"
+).replace(f"starts_with(error_message, '{JOB_END_MESSAGE}')", "false")
+"""The same without messages, which may be too long for the memory of a query."""
 
 _MESSAGES = f"""
 SELECT task_id, attempt_number AS attempt, right(error_message, {_MAX_TEXT_CHARS}) AS message
@@ -136,14 +153,19 @@ GROUP BY ALL ORDER BY count DESC, since_ms LIMIT {MAX_GROUPS}
 async def read_failure_groups(index: OpenIndex) -> FailureGroups:
     """Return the groups of failed attempts, the largest first, each with the message of its first attempt."""
 
-    def work(tasks: str, task_list: str) -> FailureGroups:
-        rows = execute(_FAILED.format(tasks=tasks, list=task_list), [])
-        if not rows:
-            return FailureGroups([], 0, 0)
-        messages = _messages(tasks, rows)
-        return FailureGroups([_group(row, messages) for row in rows], rows[0]["total"], rows[0]["total_groups"])
+    try:
+        return await index.read(("tasks", "task_list"), partial(_read_groups, _FAILED))
+    except StoreUnavailable:  # a thousand messages of 100 kB do not fit into the memory of a query
+        return await index.read(("tasks", "task_list"), partial(_read_groups, _FAILED_WITHOUT_TEXT))
 
-    return await index.read(("tasks", "task_list"), work)
+
+def _read_groups(sql: str, tasks: str, task_list: str) -> FailureGroups:
+    rows = execute(sql.format(tasks=tasks, list=task_list), [])
+    if not rows:
+        return FailureGroups([], 0, 0)
+    messages = _messages(tasks, rows) if sql is _FAILED else {}
+    groups = [_group(row, messages) for row in rows]
+    return FailureGroups(groups, rows[0]["total"] or 0, rows[0]["total_groups"])
 
 
 def _messages(tasks: str, rows: list[dict[str, Any]]) -> dict[tuple[str, int], str]:

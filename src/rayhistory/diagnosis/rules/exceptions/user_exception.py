@@ -9,7 +9,10 @@ from rayhistory.diagnosis.session_facts import SessionFacts
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     if failure.kind not in ("tasks", "actor"):
         return None
-    return match_exception(failure, lambda raised, text: True)
+    found = match_exception(failure, lambda raised, text: True)
+    if found is None and failure.error_type == "TASK_EXECUTION_EXCEPTION":
+        return Match(group=f"{failure.job_id} {failure.function}", cause="its message could not be read")
+    return found
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

@@ -1,0 +1,189 @@
+"""Diagnose every case of the corpus, and print precision and recall: `python -m failures.score --recordings DIRECTORY`.
+
+Cases that were not recorded yet are recorded first, except with --recorded-only. Each is also diagnosed without a clean
+end, without metrics and without logs: the verdict may then be `unexplained` or less specific, but not another cause.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from failures.cases import CASES, Case
+from failures.recording import record_case
+from rayhistory.cli.inspect.index_access import open_resolver
+from rayhistory.diagnosis.findings import Diagnosis
+from rayhistory.diagnosis.node_samples import node_samples
+from rayhistory.diagnosis.product import diagnose_index
+from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.server.resolve import Selection
+from rayhistory.sessions import SessionRef
+from rayhistory.settings import CLI, resolve
+from support.paths import ROOT
+
+SCORE = ROOT / "docs/reference/diagnosis-score.md"
+VARIANTS = ("complete", "without end", "without metrics", "without logs")
+_VAGUE = ("unexplained", "driver_exception", "driver_killed", "head_lost", "worker_killed", "container_oom_killed")
+"""Codes that are honest when evidence is missing."""
+_MIN_PRECISION, _MIN_RECALL = 0.95, 0.90
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What was found in one variant of a case."""
+
+    name: str
+    variant: str
+    wanted: str | None
+    verdict: str | None
+    codes: list[str]
+    is_right: bool
+    missing: list[str]
+
+
+def diagnose_case(name: str, recordings: Path, variant: str) -> Outcome:
+    """Diagnose a copy of the recording with something taken away."""
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Path(scratch) / "store"
+        shutil.copytree(recordings / name / "store", store, ignore=shutil.ignore_patterns("index"))
+        _take_away(store, variant)
+        ref = msgspec.json.decode((recordings / name / "session.json").read_bytes(), type=SessionRef)
+        found = asyncio.run(_diagnose(store, ref))
+    verdict = found.verdict.code if found.verdict else None
+    codes = [finding.code for finding in found.findings]
+    return Outcome(name, variant, case.verdict, verdict, codes, _is_right(case, verdict, variant),
+                   [code for code in case.findings if code not in codes] if variant == "complete" else [])  # fmt: skip
+
+
+def _is_right(case: Case, verdict: str | None, variant: str) -> bool:
+    if verdict == case.verdict or (verdict is not None and verdict in case.allowed):
+        return True
+    return variant != "complete" and case.verdict is not None and verdict in _VAGUE
+
+
+def _take_away(store: Path, variant: str) -> None:
+    if variant == "without end":
+        for path in store.rglob("end.json"):
+            alive = path.with_name("alive")
+            alive.touch()
+            os.utime(alive, (time.time() - 3600, time.time() - 3600))
+            path.unlink()
+        for path in list(store.rglob("seals")):
+            shutil.rmtree(path)
+    if variant == "without metrics":
+        shutil.rmtree(store / "ray-history/metrics", ignore_errors=True)
+    if variant == "without logs":
+        shutil.rmtree(store / "ray-history/logs", ignore_errors=True)
+        for path in [path for path in store.rglob("logs") if path.is_dir()]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+async def _diagnose(store: Path, ref: SessionRef) -> Diagnosis:
+    flags = {"setting_local_storage_dir": str(store), "setting_cache_dir": str(store / "cache")}
+    settings, _ = resolve(CLI, flags, {})
+    selection = Selection(ref.namespace, ref.cluster, ref.session)
+    async with open_resolver(settings) as resolver:
+        view = await resolver.view(selection, 120)
+        stored = await resolver.metrics(selection, MetricQuery())
+        return await diagnose_index(view.index, view.logs, node_samples(stored.samples))
+
+
+def document(outcomes: list[Outcome]) -> str:
+    """Return the score as a page of the documentation."""
+    return "\n".join(_lines(outcomes)) + "\n"
+
+
+def _lines(outcomes: list[Outcome]) -> Iterator[str]:
+    complete = [each for each in outcomes if each.variant == "complete"]
+    failures = [each for each in complete if each.wanted]
+    healthy = [each for each in complete if not each.wanted]
+    right = sum(each.is_right for each in failures)
+    given = sum(each.verdict is not None for each in complete)
+    yield "# How often a diagnosis is right"
+    yield ""
+    yield "*Written by `make test-failures`, which plants failures on a real Ray and diagnoses the recordings.*"
+    yield ""
+    yield f"{len(failures)} sessions with a planted failure, {len(healthy)} sessions without one, many of them noisy."
+    yield ""
+    yield f"- precision of verdicts: {right}/{given} ({right / max(given, 1):.0%})"
+    yield f"- recall of failures: {right}/{len(failures)} ({right / max(len(failures), 1):.0%})"
+    yield f"- verdicts on healthy sessions: {sum(each.verdict is not None for each in healthy)}"
+    planted = [code for each in complete for code in CASES[each.name].findings]
+    missed = sum(len(each.missing) for each in complete)
+    yield f"- findings of slowness that were planted: {len(planted) - missed}/{len(planted)} found"
+    for variant in VARIANTS[1:]:
+        of_variant = [each for each in outcomes if each.variant == variant]
+        same = sum(each.verdict == each.wanted for each in of_variant)
+        honest = sum(each.is_right for each in of_variant)
+        total = len(of_variant)
+        yield f"- {variant}: {same}/{total} the same verdict, {honest}/{total} the same or less specific"
+    yield ""
+    yield "| code | planted | found | wrong |"
+    yield "|---|---|---|---|"
+    yield from _by_code(complete)
+    wrong = [each for each in outcomes if not each.is_right or each.missing]
+    if wrong:
+        yield ""
+        yield "| not as planted | planted | found |"
+        yield "|---|---|---|"
+        yield from (f"| {each.name}, {each.variant} | {each.wanted or 'nothing'}{_and(each.missing)} | "
+                    f"{each.verdict or 'nothing'} |" for each in wrong)  # fmt: skip
+
+
+def _and(missing: list[str]) -> str:
+    return f" and {', '.join(missing)}" if missing else ""
+
+
+def _by_code(outcomes: list[Outcome]) -> Iterator[str]:
+    wanted = Counter(each.wanted for each in outcomes if each.wanted)
+    found = Counter(each.wanted for each in outcomes if each.wanted and each.is_right)
+    wrong = Counter(each.verdict for each in outcomes if each.verdict and not each.is_right)
+    for code in sorted({*wanted, *wrong}):
+        yield f"| `{code}` | {wanted[code]} | {found[code]} | {wrong[code]} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--recordings", type=Path, required=True)
+    parser.add_argument("--recorded-only", action="store_true", help="record nothing")
+    parser.add_argument("--complete-only", action="store_true", help="diagnose no variants")
+    arguments = parser.parse_args()
+    outcomes = []
+    for name in arguments.cases or CASES:
+        if not (arguments.recordings / name / "session.json").exists():
+            if arguments.recorded_only:
+                continue
+            record_case(name, arguments.recordings / name)
+        for variant in VARIANTS[:1] if arguments.complete_only else VARIANTS:
+            outcome = diagnose_case(name, arguments.recordings, variant)
+            outcomes.append(outcome)
+            mark = "ok" if outcome.is_right and not outcome.missing else "WRONG"
+            planted = f"{outcome.wanted or 'nothing'}{_and(outcome.missing)}"
+            print(f"{mark:6}{name}, {variant}: {outcome.verdict or 'no verdict'} (planted: {planted})", flush=True)
+    text = document(outcomes)
+    print(text)
+    if not arguments.cases and not arguments.complete_only:
+        SCORE.write_text(text)
+    return _exit_code(outcomes)
+
+
+def _exit_code(outcomes: list[Outcome]) -> int:
+    complete = [each for each in outcomes if each.variant == "complete"]
+    given = [each for each in complete if each.verdict]
+    planted = [each for each in complete if each.wanted]
+    precision = sum(each.is_right for each in given) / max(len(given), 1)
+    recall = sum(each.is_right for each in planted) / max(len(planted), 1)
+    return 0 if precision >= _MIN_PRECISION and recall >= _MIN_RECALL else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
