@@ -127,9 +127,9 @@ GROUP BY job_id, error_type, function, type, retried, at_job_end, at_worker, at_
 ORDER BY count DESC, first_ms, job_id, function LIMIT {MAX_GROUPS}
 """
 
-_FAILED_WITHOUT_TEXT = _FAILED.replace(
-    f"right(coalesce(error_message, ''), {_TAIL_CHARS})", "''"
-).replace(f"starts_with(error_message, '{JOB_END_MESSAGE}')", "false")
+_FAILED_WITHOUT_TEXT = _FAILED.replace(f"right(coalesce(error_message, ''), {_TAIL_CHARS})", "''").replace(
+    f"starts_with(error_message, '{JOB_END_MESSAGE}')", "false"
+)
 """The same without messages, which may be too long for the memory of a query."""
 
 _MESSAGES = f"""
