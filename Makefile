@@ -4,6 +4,7 @@ PORT ?= 8080
 DASHBOARDS ?= 2.60.0
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 OTHER_RAYS := $(foreach ray,2.52 2.53 2.55 2.57 2.58,.venv-ray-$(ray)/.ready)
 LIBRARIES := .venv-ray-2.60/.ready
@@ -19,7 +20,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-run: $(READY) ## record a sample session if there is none, and serve it (PORT=8080)
+run: $(INSTALLED) ## record a sample session if there is none, and serve it (PORT=8080)
 	@$(BIN)/rayhistory demo --port $(PORT)
 
 test-unit: $(READY) ## fast tests, under a minute: no Ray, no browser
@@ -154,16 +155,30 @@ docs: $(READY) ## generate the parts of docs/ that come from code
 	@$(BIN)/python -m rayhistory.cli.inspect.tables_reference > docs/tables.md
 	@$(BIN)/python -m rayhistory.diagnosis.findings_reference > docs/reference/findings.md
 
+pictures: $(READY) browser ## make the pictures of the README
+	@$(BIN)/python tools/pictures.py
+
 browser: # Debian's Chromium, for the browser tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	  { echo "installing chromium for the browser tests"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  { echo "chromium not found: install the package 'chromium' for the browser tests" >&2; exit 1; }
 
-$(READY): pyproject.toml constraints.txt
+.PHONY: wheel pictures
+wheel: ## build the wheel in dist/
+	@$(PYTHON) -m venv build/wheel
+	@build/wheel/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+$(INSTALLED): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@echo "setting up $(VENV) for development (once)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	@touch $@
 
 clean: ## remove environments, caches and build output
-	rm -rf $(VENV) .venv-* build artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis

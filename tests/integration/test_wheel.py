@@ -78,6 +78,15 @@ def test_license_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert head.get_all("License-File") == ["LICENSE"]
 
 
+def test_package_metadata_is_complete(wheel: zipfile.ZipFile) -> None:
+    head = email.message_from_string(metadata(wheel, "METADATA"))
+    for field in ("Summary", "Keywords", "Author", "Requires-Python", "Description-Content-Type"):
+        assert head[field], field
+    assert "Typing :: Typed" in head.get_all("Classifier", [])
+    assert {"ray", "oss", "kubernetes"} <= set(head.get_all("Provides-Extra", []))
+    assert "make run" in head.get_payload()
+
+
 def test_entry_points_name_functions_that_exist(wheel: zipfile.ZipFile) -> None:
     parser = configparser.ConfigParser()
     parser.read_string(metadata(wheel, "entry_points.txt"))

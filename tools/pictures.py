@@ -1,0 +1,62 @@
+"""Make the pictures of the README: record a sample session, and photograph its pages in headless Chromium."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+IMAGES = Path(__file__).parents[1] / "docs/images"
+SIZE = {"width": 1280, "height": 720}
+TIMEOUT_MS = 60_000
+
+
+@contextmanager
+def demo(directory: str) -> Iterator[str]:
+    """Record the sample job in an empty store, and yield the URL of its session."""
+    variables = os.environ | {"LOCAL_STORAGE_DIR": directory, "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}
+    command = [Path(sys.executable).with_name("rayhistory"), "demo", "--port", "0"]
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+    try:
+        for line in process.stdout or ():
+            if found := re.search(r"http://\S+/s/\S+/", line):
+                yield found[0]
+                return
+        raise SystemExit("rayhistory demo ended without a session")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def photograph(page: Page, session: str) -> None:
+    page.goto(session)
+    page.frame_locator("#dashboard").get_by_text("Overview").first.wait_for()
+    page.goto(session.partition("/s/")[0] + "/home")
+    page.screenshot(path=IMAGES / "home.png")
+    page.goto(f"{session}#/jobs")
+    dashboard = page.frame_locator("#dashboard")
+    dashboard.get_by_role("row").nth(1).get_by_role("link").first.click()
+    dashboard.get_by_text("Ray Core Overview").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=IMAGES / "job.png")
+
+
+def main() -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with tempfile.TemporaryDirectory() as directory, demo(directory) as session, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport=SIZE, color_scheme="light")  # type: ignore[arg-type]
+        page.set_default_timeout(TIMEOUT_MS)
+        photograph(page, session)
+        browser.close()
+    print(f"{IMAGES}/home.png\n{IMAGES}/job.png")
+
+
+if __name__ == "__main__":
+    main()
