@@ -33,6 +33,7 @@ from rayhistory.sessions import EndRecord, Layout, NodeSeal, SessionRef, StartRe
 from rayhistory.sessions.keys import is_event_file
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import is_safe_component, is_session_name, session_start_time
+from rayhistory.sizes import format_size
 from rayhistory.storage.object_keys import checked_key
 from rayhistory.storage.store import ObjectInfo
 from rayhistory.web import format as web_format
@@ -166,7 +167,7 @@ def manifests(data: bytes) -> None:
     assert manifest.size >= 0
     for ns in (manifest.first_ns, manifest.last_ns):
         web_format.format_iso((ns or 0) // 1_000_000)
-    web_format.format_bytes(manifest.counts.size_bytes)
+    format_size(manifest.counts.size_bytes)
 
 
 def _manifest_seeds() -> list[bytes]:

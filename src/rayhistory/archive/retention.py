@@ -10,6 +10,7 @@ import msgspec
 
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import RUNNING
+from rayhistory.sizes import format_size
 
 DAY_S = 86_400.0
 
@@ -97,13 +98,3 @@ def _exceeded_limit(policy: RetentionPolicy, count: int, size: int) -> str | Non
 
 def _format_age(seconds: float) -> str:
     return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else f"{seconds / 3600:.1f} hours"
-
-
-def format_size(size: float) -> str:
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    for unit in ("kB", "MB", "GB"):  # noqa: B007 - GB also stands for everything larger
-        size /= 1000
-        if size < 1000:
-            break
-    return f"{size:.1f} {unit}"

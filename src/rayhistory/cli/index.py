@@ -14,6 +14,7 @@ from rayhistory.index.service.fold_engine import FoldEngine
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings
+from rayhistory.sizes import format_size
 
 _CONCURRENT_CHECKS = 16
 
@@ -79,7 +80,7 @@ async def _index_one(indexer: AheadIndexer, builder: IndexBuilder, entry: Catalo
     if manifest is None:
         print(f"{entry.ref.path}  indexing failed", flush=True)
         return False
-    counts = f"{manifest.events:,} events, {manifest.counts.tasks:,} tasks, {manifest.size / 1e6:.1f} MB"
+    counts = f"{manifest.events:,} events, {manifest.counts.tasks:,} tasks, index of {format_size(manifest.size)}"
     print(
         f"{entry.ref.path}  generation {manifest.generation}: {counts}, indexed in {manifest.seconds:.1f} s", flush=True
     )

@@ -35,6 +35,8 @@ class SessionCounts(msgspec.Struct, omit_defaults=True):
     nodes: Count = 0
     gaps: Count = 0
     size_bytes: Count = 0
+    job_texts: list[str] = []
+    """Ids, entrypoint and metadata of each job, for the search over sessions."""
 
 
 class Manifest(msgspec.Struct):

@@ -14,7 +14,6 @@ _AGE_UNITS = (
     ("h", _HOUR, 1),
     ("min", _MINUTE, 1),
 )
-_SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _SESSION_NAME = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_\d+_\d+")
 _MAX_SESSION_NAME_LENGTH = 20
 
@@ -41,16 +40,6 @@ def format_age(then_ms: int, now_ms: int) -> str:
         if age >= minimum * unit:
             return f"{age // unit} {name} ago"
     return "just now"
-
-
-def format_bytes(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    power = 1
-    while size >= 1023.5 * 1024**power and power < len(_SIZE_UNITS):
-        power += 1
-    amount = size / 1024**power
-    return f"{amount:.{1 if amount < 9.95 else 0}f} {_SIZE_UNITS[power - 1]}"
 
 
 def format_count(number: int) -> str:

@@ -11,7 +11,7 @@ SessionState = Literal["running", "ended", "vanished"]
 SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
 OWNERS = {"rayjob": "RayJob", "rayservice": "RayService", "none": "No owner"}
 SINCE = {"1h": "Last hour", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days"}
-SORTS = ("started", "-started", "cluster", "-cluster", "namespace", "-namespace")
+SORTS = ("started", "-started", "cluster", "-cluster", "namespace", "-namespace", "failed", "-failed")
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
@@ -49,6 +49,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None = None
     ray_version: str | None = None
     size_bytes: int | None = None
+    """The stored objects of the session, without its index."""
+    index_bytes: int | None = None
     counts: SessionRowCounts | None = None
     unreadable: bool = False
     """The store is unavailable, so it is unknown whether there is an index."""
@@ -78,6 +80,9 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     q: str = ""
     namespace: str | None = None
+    cluster: str | None = None
+    failed: bool = False
+    """Only sessions with failed jobs or tasks."""
     state: SessionState | None = None
     owner: str | None = None
     """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters without an owner."""
@@ -92,7 +97,8 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> bool:
-        return bool(self.q or self.namespace or self.state or self.owner or self.since or self.start or self.end)
+        chosen = (self.q, self.namespace, self.cluster, self.failed, self.state, self.owner, self.since)
+        return any((*chosen, self.start, self.end))
 
     @property
     def namespace_choices(self) -> list[str]:
@@ -122,6 +128,8 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
         chosen = {
             "q": self.q,
             "namespace": self.namespace,
+            "cluster": self.cluster,
+            "failed": "1" if self.failed else None,
             "state": self.state,
             "owner": self.owner,
             "since": self.since,
@@ -135,6 +143,9 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_state(self, state: SessionState | None) -> "SessionFilters":
         return msgspec.structs.replace(self, state=state, page=None)
+
+    def toggle_failed(self) -> "SessionFilters":
+        return msgspec.structs.replace(self, failed=not self.failed, page=None)
 
     def of_owner(self, owner: str) -> "SessionFilters":
         return msgspec.structs.replace(self, owner=owner, page=None)
@@ -158,12 +169,13 @@ def owner_text(kind: str | None, name: str | None) -> str:
 
 
 class FailureMarker(msgspec.Struct, kw_only=True):
-    """Failures close together in time. `at_ms` is the time of the last one."""
+    """Failures close together in time. `at_ms` is the time of the last one, `names` has the first few that failed."""
 
     at_ms: int
     tasks: int = 0
     actors: int = 0
     jobs: int = 0
+    names: list[str] = []
 
 
 class SessionOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +186,11 @@ class SessionOverview(msgspec.Struct, frozen=True, kw_only=True):
     last_ms: int
     gaps: int
     failures: list[FailureMarker]
+
+
+class Link(msgspec.Struct, frozen=True):
+    text: str
+    url: str
 
 
 class GapLocation(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from rayhistory.sizes import format_size
 from rayhistory.web import format as formats
 from rayhistory.web.log_models import LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
@@ -18,6 +19,7 @@ from rayhistory.web.models import (
     DashboardVersions,
     DiagnosisValues,
     GapGroup,
+    Link,
     NamedSession,
     SessionFilters,
     SessionRow,
@@ -52,17 +54,19 @@ def render_home(
     store: str,
     now_ms: int,
     version: str,
+    unsearched: int = 0,
 ) -> str:
     """Render the list of sessions.
 
     `total` counts the sessions on all pages, `next_page` and `previous_page` are URLs, and `dashboards` has the
-    installed versions of Ray's frontend.
+    installed versions of Ray's frontend. `unsearched` counts sessions of which only the names were searched.
     """
     return _render(
         "home.html",
         sessions=sessions,
         filters=filters,
         total=total,
+        unsearched=unsearched,
         next_page=next_page,
         previous_page=previous_page,
         dashboards=dashboards,
@@ -142,7 +146,9 @@ def render_log(session: SessionRow, page: LogPage, *, version: str) -> str:
     return _render("log.html", session=session, **msgspec.structs.asdict(page), version=version)
 
 
-def render_message(*, status: int, title: str, message: str, hint: str | None, version: str) -> str:
+def render_message(
+    *, status: int, title: str, message: str, hint: str | None, version: str, link: Link | None = None
+) -> str:
     """Render an error. Text between backticks in `message` and `hint` is shown as code."""
     return _render(
         "message.html",
@@ -151,6 +157,7 @@ def render_message(*, status: int, title: str, message: str, hint: str | None, v
         title=title,
         message=message,
         hint=hint,
+        link=link,
         version=version,
     )
 
@@ -204,7 +211,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         age=formats.format_age,
-        bytes=formats.format_bytes,
+        bytes=format_size,
         code_spans=formats.code_spans,
         count=formats.format_count,
         duration=formats.format_duration,

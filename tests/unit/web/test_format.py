@@ -5,7 +5,6 @@ import pytest
 from rayhistory.web.format import (
     code_spans,
     format_age,
-    format_bytes,
     format_duration,
     sentence_case,
     short_session_name,
@@ -45,21 +44,6 @@ def test_durations_have_their_two_largest_units(milliseconds: int, expected: str
 )
 def test_ages_have_one_unit(age: int, expected: str) -> None:
     assert format_age(NOW - age, NOW) == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (1024**2 - 1, "1.0 MiB"),
-        (20 * 1024**3, "20 GiB"),
-        (5000 * 1024**5, "5000 PiB"),
-    ],
-)
-def test_sizes_have_one_unit(size: int, expected: str) -> None:
-    assert format_bytes(size) == expected
 
 
 def test_other_session_names_are_shortened_in_the_middle() -> None:

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from rayhistory.archive.copy import CopyResult, SessionCopy, is_same_store
-from rayhistory.archive.retention import format_size
 from rayhistory.archive.session_objects import list_owners
 from rayhistory.cli.arguments import STORE_SETTINGS
 from rayhistory.cli.progress import progress_bar
@@ -17,6 +16,7 @@ from rayhistory.errors import InvalidSetting, UsageError
 from rayhistory.sessions import Layout, Owner
 from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry
 from rayhistory.settings import CLI, Settings, resolve, setting_specs
+from rayhistory.sizes import format_size
 from rayhistory.storage import Store, open_store
 
 

@@ -5,12 +5,12 @@ import asyncio
 
 from rayhistory.archive.import_dir import ImportResult, check_directory, import_directory
 from rayhistory.archive.registration import require_writable
-from rayhistory.archive.retention import format_size
 from rayhistory.cli.arguments import add_cluster_arguments
 from rayhistory.cli.progress import progress_bar
 from rayhistory.cli.session_store import open_session_store
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
+from rayhistory.sizes import format_size
 
 _MAX_LISTED_FILES = 10
 

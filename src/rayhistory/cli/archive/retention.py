@@ -4,27 +4,28 @@ import argparse
 import asyncio
 
 from rayhistory.archive.removal import list_tombstones, remove_session
-from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide, format_size
+from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide
 from rayhistory.archive.retention_scan import RetentionScan
 from rayhistory.archive.session_objects import for_each, list_owners
 from rayhistory.archive.store_time import read_store_time
-from rayhistory.cli.arguments import parse_age, value_type
+from rayhistory.cli.arguments import parse_retention_age, value_type
 from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import StoreError, UsageError
 from rayhistory.names import parse_dns_name
 from rayhistory.sessions import SessionRef, Tombstone
 from rayhistory.settings import Settings, parse_positive, parse_size
+from rayhistory.sizes import format_size
 
 _CONCURRENT_REMOVALS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max-age", type=value_type(parse_age), metavar="AGE",
+        "--max-age", type=value_type(parse_retention_age), metavar="AGE",
         help="remove sessions that ended longer ago, such as 30d, 2w or 12h",
     )  # fmt: skip
     parser.add_argument(
-        "--failed-max-age", type=value_type(parse_age), metavar="AGE",
+        "--failed-max-age", type=value_type(parse_retention_age), metavar="AGE",
         help="maximum age of sessions that failed or are not indexed (default: twice --max-age)",
     )  # fmt: skip
     parser.add_argument(

@@ -6,7 +6,6 @@ import dataclasses
 from urllib.parse import urlsplit
 
 from rayhistory.archive.registration import require_writable
-from rayhistory.archive.retention import format_size
 from rayhistory.archive.snapshot import CaptureResult, DashboardCapture
 from rayhistory.cli.arguments import add_cluster_arguments
 from rayhistory.cli.progress import progress_bar
@@ -14,6 +13,7 @@ from rayhistory.cli.session_store import open_session_store
 from rayhistory.errors import UsageError
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings, parse_size
+from rayhistory.sizes import format_size
 
 _MAX_LISTED = 10
 

@@ -33,6 +33,7 @@ _DUCKDB_MEMORY_SHARE = 0.7
 _MAX_MERGED_ROWS = 1_000_000
 """Rows that are merged at once: DuckDB cannot spill aggregates of texts well."""
 _MAX_COUNT = 2**53
+_MAX_JOB_TEXTS, _MAX_JOB_TEXT = 50, 200
 PREVIOUS_FOLDER = "earlier"
 """The folder of the scratch directory with the merged rows of the previous generation."""
 
@@ -275,5 +276,15 @@ def _summarize(database: Database, files: Files) -> BuiltTables:
         actors=count("actors"),
         nodes=count("nodes"),
         gaps=min(losses, _MAX_COUNT),
+        job_texts=[row[0] for row in database.execute(_job_texts_sql(files)).fetchall()],
     )
     return BuiltTables(files, counts, first, last, next((row[0] for row in versions if row[0]), None))
+
+
+def _job_texts_sql(files: Files) -> str:
+    """Select the text by which a session is found, for the newest jobs and each of bounded length."""
+    parts = ", ".join(f"left({column}, {_MAX_JOB_TEXT})" for column in ("submission_id", "entrypoint", "metadata"))
+    return (
+        f"SELECT concat_ws(' ', job_id, {parts}) FROM {parquet(files['jobs'])} "
+        f"ORDER BY start_time DESC NULLS LAST, job_id LIMIT {_MAX_JOB_TEXTS}"
+    )

@@ -17,6 +17,7 @@ class SessionList(Struct):
     next: Annotated[str | None, Meta(description="URL of the next page; null on the last page")]
     namespaces: Annotated[list[str], Meta(description="namespaces of all sessions that the visitor may see")]
     dashboards: Annotated[list[str], Meta(description="installed versions of Ray's dashboard")]
+    unsearched: Annotated[int, Meta(description="older sessions of which only the names were searched")] = 0
 
 
 class TableRows(Struct):

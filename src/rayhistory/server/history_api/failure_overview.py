@@ -13,6 +13,7 @@ from rayhistory.server.view import SessionView
 from rayhistory.web import FailureMarker, SessionOverview
 
 MAX_MARKERS = 200
+_MAX_NAMES, _MAX_NAME_LENGTH, _MAX_NAMED_TASKS = 3, 80, 1_000
 _REPORTED_BY_RAY = Filter("closed_by_history", "=", False)
 """Excludes states that were inferred at session end: they are not failures."""
 _FAILED_TASKS = (Filter("state", "=", "FAILED"), Filter("end_time_ms", "!=", None), _REPORTED_BY_RAY, NO_DRIVERS)
@@ -51,6 +52,7 @@ async def read_overview(view: SessionView, started_ms: int) -> SessionOverview:
     async for rows in dead_actors:
         for at_ms in await asyncio.to_thread(_unintended_deaths, rows):
             markers.add("actors", at_ms)
+    await _add_names(view, markers, failed_jobs)
     return SessionOverview(
         state=view.state,  # type: ignore[arg-type]
         started_ms=started_ms,
@@ -58,6 +60,21 @@ async def read_overview(view: SessionView, started_ms: int) -> SessionOverview:
         gaps=view.index.manifest.counts.gaps,
         failures=markers.in_order(),
     )
+
+
+async def _add_names(view: SessionView, markers: "_Markers", failed_jobs: tuple[Filter, ...]) -> None:
+    """Name what failed. Of many failures, only the first ones are read."""
+    jobs = await view.rows(
+        "jobs", *failed_jobs, columns=("end_time", "submission_id", "job_id"), sort=("end_time",), limit=MAX_MARKERS
+    )
+    for job in jobs:
+        markers.name(job["end_time"], f"job {job['submission_id'] or job['job_id']}")
+    tasks = await view.rows(
+        "tasks", *_FAILED_TASKS, columns=("end_time_ms", "name", "error_type"), sort=("end_time_ms",),
+        limit=_MAX_NAMED_TASKS,
+    )  # fmt: skip
+    for task in tasks:
+        markers.name(task["end_time_ms"], f"{task['name'] or 'task'} ({task['error_type'] or 'failed'})")
 
 
 class _Markers:
@@ -71,10 +88,19 @@ class _Markers:
     def add(self, kind: str, at_ms: int | None, count: int = 1) -> None:
         if at_ms is None:
             return
-        slot = min(max((at_ms - self._started_ms) // self._step, 0), MAX_MARKERS - 1)
-        marker = self._markers.setdefault(slot, FailureMarker(at_ms=at_ms))
+        marker = self._markers.setdefault(self._slot(at_ms), FailureMarker(at_ms=at_ms))
         marker.at_ms = max(marker.at_ms, at_ms)
         setattr(marker, kind, getattr(marker, kind) + count)
+
+    def name(self, at_ms: int | None, text: str) -> None:
+        """Add a name to the marker at this time, if there is one and it has few."""
+        marker = self._markers.get(self._slot(at_ms)) if at_ms is not None else None
+        text = text[:_MAX_NAME_LENGTH]
+        if marker and text not in marker.names and len(marker.names) < _MAX_NAMES:
+            marker.names.append(text)
+
+    def _slot(self, at_ms: int) -> int:
+        return min(max((at_ms - self._started_ms) // self._step, 0), MAX_MARKERS - 1)
 
     def in_order(self) -> list[FailureMarker]:
         return [self._markers[slot] for slot in sorted(self._markers)]

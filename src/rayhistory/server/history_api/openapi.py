@@ -138,8 +138,10 @@ SERVER_ENDPOINTS = {
         "Sessions in the store.",
         (SessionList,),
         (
-            _query("q", "words that the names must contain"),
+            _query("q", "words in the names of the session, or in an id, the entrypoint or the metadata of a job"),
             _query("namespace", "only sessions in this namespace"),
+            _query("cluster", "only sessions of clusters with this name"),
+            _query("failed", "1: only sessions with failed jobs or tasks", enum=["0", "1"]),
             _query("state", "only sessions in this state", enum=list(SESSION_STATES)),
             _query("owner", "rayjob, rayservice, none, or a single owner: rayjob/nightly", pattern=_OWNER_PATTERN),
             _query("since", "started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),

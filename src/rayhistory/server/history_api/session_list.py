@@ -24,6 +24,7 @@ async def list_sessions(request: Request) -> Response:
             next=page.next.url(request.url.path) if page.next else None,
             namespaces=page.filters.namespaces,
             dashboards=page.dashboards,
+            unsearched=page.unsearched,
         )
     )
 

@@ -14,6 +14,7 @@ from rayhistory.diagnosis.product import NAME as DIAGNOSIS
 from rayhistory.errors import StoreError, UsageError
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
+from rayhistory.lru import LruCache
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
@@ -28,6 +29,10 @@ _DATE = re.compile("[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 _SHORT_NUMBER = re.compile("[0-9]{1,7}")
 _MAX_WORDS = 32
 _MAX_PAGE_NUMBER = 10**9
+_MAX_SEARCHED = 1_000
+"""Sessions whose indexes one search reads."""
+_CONCURRENT_READS = 32
+_MAX_CACHED_MANIFESTS, _MAX_CACHED_TEXT = 2_000, 8_192
 _MANIFEST_TTL_S = 30.0
 """How long the counts of an ended session are cached. Late events may still change them."""
 
@@ -43,6 +48,8 @@ class ListingPage(msgspec.Struct):
     number: int
     dashboards: list[str]
     """Installed versions of Ray's frontend."""
+    unsearched: int = 0
+    """Older sessions of which only the names were searched."""
 
     @property
     def next(self) -> SessionFilters | None:
@@ -53,6 +60,17 @@ class ListingPage(msgspec.Struct):
         return self.filters.with_page(str(self.number - 1)) if self.number > 1 else None
 
 
+class _SessionSummary(msgspec.Struct, frozen=True):
+    """What a search needs to know about a session."""
+
+    text: str
+    failures: int
+
+
+def _failures(summary: _SessionSummary | None) -> int:
+    return summary.failures if summary else 0
+
+
 class SessionListing:
     def __init__(
         self, catalog: SessionCatalog, store: Store, layout: Layout, products: ProductBuilder | None = None
@@ -61,30 +79,73 @@ class SessionListing:
         self._store = store
         self._layout = layout
         self._products = products
-        self._manifests: dict[tuple[str, str, str], tuple[Manifest, float]] = {}
+        self._manifests: LruCache[tuple[str, str, str], tuple[Manifest, float]] = LruCache(_MAX_CACHED_MANIFESTS)
 
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
         """Return the requested page of these sessions, which come in the order of the catalog."""
         filters, number = parse_session_filters(params), _parse_page_number(params.get("page"))
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
-        matching = self.matching(entries, filters)
+        predicates = self._predicates(filters)
+        matching = [entry for entry in entries if all(predicate(entry) for predicate in predicates)]
+        matching, unsearched = await self._search(matching, filters)
+        matching = _sort_entries(matching, filters.sort)
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
         rows = list(await asyncio.gather(*(self.row(entry) for entry in shown)))
         dashboards = [frontend.version for frontend in frontends.installed()]
-        return ListingPage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards)
+        return ListingPage(_with_dashboards(rows, frontends), filters, len(matching), number, dashboards, unsearched)
+
+    async def _search(self, entries: list[CatalogEntry], filters: SessionFilters) -> tuple[list[CatalogEntry], int]:
+        """Apply the filters that need the index of each session, to a limited number of sessions.
+
+        Words may also be in the jobs of a session. Return the matching sessions, and how many were not searched.
+        """
+        words = filters.q.lower().split()
+        by_name = {entry.ref.identity for entry in entries if _contains_all(_search_text(entry), words)}
+        needs_index = filters.failed or (filters.sort or "").lstrip("-") == "failed"
+        undecided = [entry for entry in entries if needs_index or entry.ref.identity not in by_name]
+        summaries = await self._summaries(undecided[:_MAX_SEARCHED])
+
+        def matches(entry: CatalogEntry) -> bool:
+            summary = summaries.get(entry.ref.identity)
+            found = entry.ref.identity in by_name or (summary is not None and _contains_all(summary.text, words))
+            return found and (not filters.failed or (summary is not None and summary.failures > 0))
+
+        matching = [entry for entry in entries if matches(entry)]
+        if (filters.sort or "").lstrip("-") == "failed":
+            matching.sort(
+                key=lambda entry: _failures(summaries.get(entry.ref.identity)), reverse=filters.sort == "failed"
+            )
+        return matching, max(0, len(undecided) - _MAX_SEARCHED)
+
+    async def _summaries(self, entries: list[CatalogEntry]) -> dict[tuple[str, str, str], "_SessionSummary"]:
+        semaphore = asyncio.Semaphore(_CONCURRENT_READS)
+
+        async def summarize(entry: CatalogEntry) -> _SessionSummary:
+            async with semaphore:
+                start, manifest = await asyncio.gather(self._catalog.start(entry), self._manifest(entry))
+            owner = start.owner_name if start else None
+            if not isinstance(manifest, Manifest):
+                return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower(), 0)
+            text = " ".join([_search_text(entry), owner or "", *manifest.counts.job_texts])
+            return _SessionSummary(text.lower(), manifest.counts.jobs.get("FAILED", 0) + manifest.counts.failed_tasks)
+
+        found = await asyncio.gather(*map(summarize, entries))
+        return {entry.ref.identity: summary for entry, summary in zip(entries, found, strict=True)}
 
     def matching(self, entries: list[CatalogEntry], filters: SessionFilters) -> list[CatalogEntry]:
-        """Return the sessions that match, in the requested order."""
+        """Return the sessions that match by what the catalog knows, in the requested order."""
+        words = filters.q.lower().split()
         predicates = self._predicates(filters)
-        return _sort_entries(
-            [entry for entry in entries if all(predicate(entry) for predicate in predicates)], filters.sort
-        )
+        matching = [entry for entry in entries if all(predicate(entry) for predicate in predicates)]
+        return _sort_entries([entry for entry in matching if _contains_all(_search_text(entry), words)], filters.sort)
 
     def _predicates(self, filters: SessionFilters) -> list[EntryPredicate]:
         """Return predicates that need only the catalog, and no read from the store."""
         predicates: list[EntryPredicate] = []
         if filters.namespace:
             predicates.append(lambda entry: entry.ref.namespace == filters.namespace)
+        if filters.cluster:
+            predicates.append(lambda entry: entry.ref.cluster == filters.cluster)
         if filters.owner:
             kind, _, name = filters.owner.partition("/")
             owner_kind = None if kind == "none" else kind
@@ -94,8 +155,6 @@ class SessionListing:
             predicates.append(lambda entry: (start or 0) <= (entry.started_ms or 0) < (end or float("inf")))
         if filters.state:
             predicates.append(lambda entry: self._catalog.state(entry) == filters.state)
-        if words := filters.q.lower().split():
-            predicates.append(lambda entry: _contains_all(_search_text(entry), words))
         return predicates
 
     async def row(self, entry: CatalogEntry) -> SessionRow:
@@ -120,6 +179,7 @@ class SessionListing:
             ended_ms=ended_ms,
             ray_version=(start.ray_version if start else None) or (manifest.ray_version if manifest else None),
             size_bytes=manifest.counts.size_bytes if manifest else None,
+            index_bytes=manifest.size if manifest else None,
             counts=_counts(manifest) if manifest else None,
             unreadable=isinstance(manifest_or_error, StoreError),
             headline=await self._headline(entry, manifest) if manifest else None,
@@ -140,7 +200,7 @@ class SessionListing:
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
         """Return the manifest of the session's index. It is cached if it covers the session's end."""
         closing, now = await self._catalog.closing(entry), time.monotonic()
-        cached, expires = self._manifests.get(entry.ref.identity, (None, now))
+        cached, expires = self._manifests.get(entry.ref.identity) or (None, now)
         if cached and cached.closing == closing and now < expires:
             return cached
         try:
@@ -148,8 +208,15 @@ class SessionListing:
         except StoreError as error:
             return error
         if manifest and manifest.closing:
-            self._manifests[entry.ref.identity] = msgspec.structs.replace(manifest, files={}), now + _MANIFEST_TTL_S
+            self._manifests.put(entry.ref.identity, (_small(manifest), now + _MANIFEST_TTL_S))
         return manifest
+
+
+def _small(manifest: Manifest) -> Manifest:
+    """Keep only the total size of the index, and bounded text: a session may have hundreds of files and jobs."""
+    text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
+    counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
+    return msgspec.structs.replace(manifest, files={"all": [manifest.size]}, counts=counts)
 
 
 def parse_session_filters(params: QueryParams) -> SessionFilters:
@@ -158,6 +225,8 @@ def parse_session_filters(params: QueryParams) -> SessionFilters:
     filters = SessionFilters(
         q=params.get("q", "").strip(),
         namespace=params.get("namespace") or None,
+        cluster=params.get("cluster") or None,
+        failed=_one_of(params, "failed", ("0", "1")) == "1",
         state=_one_of(params, "state", web.SESSION_STATES),  # type: ignore[arg-type]
         owner=owner,
         since=params.get("since") or None,
@@ -218,7 +287,7 @@ def _parse_time(name: str, text: str | None, *, whole_day: bool = False) -> int 
 
 def _sort_entries(entries: list[CatalogEntry], sort: str | None) -> list[CatalogEntry]:
     """Sort entries. The order of the catalog is the default, and the order of equal entries."""
-    if not sort:
+    if not sort or sort.lstrip("-") == "failed":
         return entries
     key = {
         "started": lambda entry: entry.started_ms or 0,

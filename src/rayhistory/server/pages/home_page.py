@@ -21,6 +21,7 @@ async def home_page(request: Request) -> Response:
         page.sessions,
         filters=page.filters,
         total=page.total,
+        unsearched=page.unsearched,
         next_page=page.next.url(web.HOME_PATH) if page.next else None,
         previous_page=page.previous.url(web.HOME_PATH) if page.previous else None,
         dashboards=page.dashboards,
