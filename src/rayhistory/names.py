@@ -21,11 +21,11 @@ def parse_dns_name(text: str) -> str:
     return name
 
 
-def cluster_name_for_host(host: str) -> str:
-    """Return a valid cluster name for a host: lower case, with `-` in place of characters that DNS-1123 forbids.
+def cluster_name_from(text: str) -> str:
+    """Return a cluster name for a host or a script: lower case, with `-` for characters that DNS-1123 forbids.
 
-    A valid host name of at most 63 characters is returned unchanged.
+    A valid name of at most 63 characters is returned unchanged.
     """
-    labels = (re.sub(r"[^a-z0-9-]+", "-", label.lower()).strip("-") for label in host.split("."))
+    labels = (re.sub(r"[^a-z0-9-]+", "-", label.lower()).strip("-") for label in text.split("."))
     name = ".".join(label for label in labels if label)
     return name[:MAX_CLUSTER_NAME_LENGTH].strip("-.") or _FALLBACK_CLUSTER_NAME

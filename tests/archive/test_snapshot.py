@@ -65,7 +65,7 @@ def test_truncated_task_list_is_captured_per_job(tmp_path: Path, running_cluster
         RAY_AUTH_TOKEN=RunningClusterDashboard.token,
     )
     assert done.returncode == 0, done.stderr
-    assert "10 tasks, 1 log files, 500 bytes" in done.stdout
+    assert "10 tasks, 1 log files, 500 B" in done.stdout
     assert "log truncated to 500: raylet.out" in done.stdout
     assert "request failed: log gone.log of abababab…: status 500" in done.stdout
     with serve_store(tmp_path / "store", tmp_path / "cache") as client:

@@ -6,10 +6,13 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 
+from rayhistory.cli.local_ray.subreaper import descendants
 from rayhistory.server.app import create_app
 from rayhistory.settings import SERVER, resolve
 
@@ -58,9 +61,9 @@ async def get(store: Path, url: str) -> httpx.Response:
 
 
 def link(errors: str) -> str:
-    found = re.search(r"Session recorded: http://127\.0\.0\.1:8080(/s/\S+/)", errors)
+    found = re.search(r"Session recorded\. Open it with: rayhistory open --serve (\S+)\n", errors)
     assert found, errors
-    return found[1]
+    return f"/s/{found[1]}/"
 
 
 def test_two_concurrent_runs_are_both_recorded_completely(tmp_path: Path) -> None:
@@ -93,27 +96,61 @@ def test_two_concurrent_runs_are_both_recorded_completely(tmp_path: Path) -> Non
     assert {(row["cluster"], row["state"]) for row in listed} == {("one", "ended"), ("two", "ended")}
 
 
-def test_interrupted_run_is_recorded(tmp_path: Path) -> None:
-    """Ctrl-C stops the job; its data up to then is in the store."""
+@pytest.mark.parametrize(("stop", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_run_is_recorded(tmp_path: Path, stop: signal.Signals, exit_code: int) -> None:
+    """Ctrl-C and SIGTERM stop the job; its data up to then is in the store, and no process is left."""
+    script = tmp_path / "endless_job.py"
+    script.write_text("import time; print('started', flush=True); time.sleep(600)")
+    store = tmp_path / "store"
 
-    async def interrupted() -> tuple[int, str]:
-        code = "import time; print('started', flush=True); time.sleep(600)"
+    async def stopped() -> tuple[int, str, list[int]]:
         process = await asyncio.create_subprocess_exec(
-            RAYHISTORY, "run", "--name", "cut", "--num-cpus", "1", "--", "python", "-c", code,
-            env=os.environ | {"LOCAL_STORAGE_DIR": str(tmp_path)},
+            RAYHISTORY, "run", "--num-cpus", "1", "--", "python", str(script),
+            env=os.environ | {"LOCAL_STORAGE_DIR": str(store)},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout
         while b"started" not in (line := await process.stdout.readline()):
             assert line, "the job ended early"
-        process.send_signal(signal.SIGINT)
+        started = descendants(process.pid)
+        process.send_signal(stop)
         _, errors = await process.communicate()
-        return process.returncode or 0, errors.decode()
+        return process.returncode or 0, errors.decode(), started
 
-    code, errors = asyncio.run(interrupted())
-    assert code == 130, errors
-    (job,) = asyncio.run(get(tmp_path, f"{link(errors)}api/jobs/")).json()
+    code, errors, started = asyncio.run(stopped())
+    assert code == exit_code, errors
+    assert len(started) > 4
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+    assert "/endless-job/" in link(errors)
+    (job,) = asyncio.run(get(store, f"{link(errors)}api/jobs/")).json()
     assert job["status"] == "STOPPED"
+
+
+def test_killed_run_leaves_no_process_and_its_session_is_stored(tmp_path: Path) -> None:
+    """SIGKILL leaves no time to tidy up: Ray and the collector notice it themselves."""
+
+    async def killed() -> list[int]:
+        code = "import time; print('started', flush=True); time.sleep(600)"
+        process = await asyncio.create_subprocess_exec(
+            RAYHISTORY, "run", "--name", "killed", "--num-cpus", "1", "--", "python", "-c", code,
+            env=os.environ | {"LOCAL_STORAGE_DIR": str(tmp_path)}, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout
+        while b"started" not in (line := await process.stdout.readline()):
+            assert line, "the job ended early"
+        started = descendants(process.pid)
+        process.kill()
+        await process.wait()
+        return started
+
+    started = asyncio.run(killed())
+    assert len(started) > 4
+    deadline = time.monotonic() + 120
+    while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+    listed = json.loads(os.popen(f"LOCAL_STORAGE_DIR={tmp_path} {RAYHISTORY} sessions --json").read())  # noqa: S605
+    assert [(row["cluster"], row["state"]) for row in listed] == [("killed", "ended")]
 
 
 def test_unknown_command_exits_with_127(tmp_path: Path) -> None:

@@ -10,11 +10,16 @@ import pytest
 from rayhistory.cli.main import main
 from support.recorded_sample import settings_for
 
+_CHOSEN = "rayhistory: session "
+
 
 class CommandResult(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
+    """Standard error, without the line that names the session."""
+    chosen: str = ""
+    """The session that the command chose itself."""
 
 
 class Command:
@@ -36,7 +41,9 @@ class Command:
             main()
         sys.stdout.flush()
         out, err = self._capfd.readouterr()
-        return CommandResult(int(end.value.code or 0), out, err)
+        chosen = "".join(line for line in err.splitlines(keepends=True) if line.startswith(_CHOSEN))
+        code = int(end.value.code or 0)
+        return CommandResult(code, out, err.replace(chosen, "", 1), chosen.removeprefix(_CHOSEN).strip())
 
     def good(self, *argv: str) -> str:
         done = self(*argv)

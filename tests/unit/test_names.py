@@ -5,7 +5,7 @@ import string
 
 import pytest
 
-from rayhistory.names import MAX_CLUSTER_NAME_LENGTH, cluster_name_for_host, parse_dns_name
+from rayhistory.names import MAX_CLUSTER_NAME_LENGTH, cluster_name_from, parse_dns_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b", "a--b", "gpu-01.local", "a.b.c", "x" * 253])
@@ -40,7 +40,7 @@ def test_other_names_are_rejected_with_a_hint(text: str) -> None:
     ],
 )
 def test_host_name_becomes_cluster_name(host: str, cluster: str) -> None:
-    assert cluster_name_for_host(host) == cluster
+    assert cluster_name_from(host) == cluster
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -48,7 +48,7 @@ def test_cluster_name_for_any_host_is_a_short_dns_name(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(500):
         host = "".join(rng.choices(string.ascii_letters + "019--..__ üİß\0", k=rng.randrange(100)))
-        name = cluster_name_for_host(host)
+        name = cluster_name_from(host)
         assert parse_dns_name(name) == name
         assert len(name) <= MAX_CLUSTER_NAME_LENGTH
-        assert cluster_name_for_host(name) == name
+        assert cluster_name_from(name) == name

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -59,7 +59,9 @@ class HistoryClient:
         self._on_wait(_error_message(response))
         await asyncio.sleep(_RETRY_INTERVAL_S)
 
-    async def stream(self, uri: str, params: Params | None = None, *, endless: bool = False) -> AsyncIterator[bytes]:
+    async def stream(
+        self, uri: str, params: Params | None = None, *, endless: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the response body. Wait while the session is being indexed."""
         while True:
             async with get(self._http, self.path + uri, params, endless=endless) as response:

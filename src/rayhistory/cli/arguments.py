@@ -2,11 +2,12 @@
 
 import argparse
 import re
+import shlex
 import socket
 from collections.abc import Callable
 from typing import TypeVar
 
-from rayhistory.names import cluster_name_for_host, parse_dns_name
+from rayhistory.names import cluster_name_from, parse_dns_name
 from rayhistory.settings import parse_duration
 
 T = TypeVar("T")
@@ -31,18 +32,32 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --name and --namespace, for commands that create a session."""
-    add_cluster_name_argument(parser, cluster_name_for_host(socket.gethostname()), "this host's name")
+    add_cluster_name_argument(parser, cluster_name_from(socket.gethostname()), "this host's name")
+    add_namespace_argument(parser)
+
+
+def add_cluster_name_argument(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:
+    parser.add_argument(
+        "--name", type=value_type(parse_dns_name), default=default, metavar="NAME",
+        help=f"name of the cluster (default: {shown_default})",
+    )  # fmt: skip
+
+
+def add_namespace_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace", type=value_type(parse_dns_name), default="default", metavar="NAME",
         help="namespace of the cluster (default: default)",
     )  # fmt: skip
 
 
-def add_cluster_name_argument(parser: argparse.ArgumentParser, default: str, shown_default: str) -> None:
-    parser.add_argument(
-        "--name", type=value_type(parse_dns_name), default=default, metavar="NAME",
-        help=f"name of the cluster (default: {shown_default})",
-    )  # fmt: skip
+def setting_flags(arguments: argparse.Namespace) -> list[str]:
+    """Return the settings that were given as flags, for a command line that the user can paste."""
+    prefix = "setting_"
+    return [
+        shlex.quote(f"--{name.removeprefix(prefix).replace('_', '-')}={value}")
+        for name, value in vars(arguments).items()
+        if name.startswith(prefix)
+    ]
 
 
 def value_type(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -55,6 +70,13 @@ def value_type(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
     return read
+
+
+def parse_retention_age(text: str) -> float:
+    """Return seconds from an age in hours, days or weeks. `1m` would be a minute, where a month is meant."""
+    if not re.fullmatch(r"\d+[hdw]", text):
+        raise ValueError("use hours, days or weeks, such as 12h, 30d or 2w")
+    return parse_age(text)
 
 
 def parse_age(text: str) -> float:

@@ -9,28 +9,21 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import msgspec
 
-from rayhistory.api.http_client import HistoryClient, decode_response, error_from, get
+from rayhistory.api.http_client import HistoryClient, Params, decode_response, error_from, get
 from rayhistory.api.in_process import InProcessTransport
-from rayhistory.cli.session_args import server_and_session, session_path
+from rayhistory.cli.server_probe import auth_headers
+from rayhistory.cli.session_args import listing_filters, server_and_session, session_path
 from rayhistory.server.app import create_app
+from rayhistory.server.history_api.api_types import SessionList
 from rayhistory.settings import Settings
+from rayhistory.web import SessionRow
 
 _IN_PROCESS_URL = "http://in-process"
 _IN_PROCESS_SETTINGS: dict[str, Any] = {
     "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
 }  # fmt: skip
 """A user who can read the store needs no further permission."""
-
-
-class _SessionRow(msgspec.Struct):
-    session: str
-    url: str
-
-
-class _SessionList(msgspec.Struct):
-    sessions: list[_SessionRow]
 
 
 @asynccontextmanager
@@ -53,9 +46,7 @@ async def open_server(arguments: argparse.Namespace, settings: Settings) -> Asyn
 @asynccontextmanager
 async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     if server:
-        token = settings.ray_auth_token.strip()
-        headers = {"Authorization": f"Bearer {token}"} if token else None
-        async with httpx.AsyncClient(base_url=server, headers=headers) as http:
+        async with httpx.AsyncClient(base_url=server, headers=auth_headers(settings)) as http:
             yield http
         return
     app = create_app(dataclasses.replace(settings, **_IN_PROCESS_SETTINGS))
@@ -67,8 +58,26 @@ async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[ht
 
 
 async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
-    async with get(http, "/home.json", {"q": name}) as response:
+    page = await _read_page(http, "/home.json", listing_filters(name))
+    return [(row.session, row.url) for row in page.sessions]
+
+
+async def read_sessions(
+    server: str | None, settings: Settings, filters: Params, limit: int | None = None
+) -> tuple[list[SessionRow], int]:
+    """Return the sessions of a server or of the store that match the filters of the session list, and their number."""
+    async with _open_http(server, settings) as http:
+        page = await _read_page(http, "/home.json", filters)
+        rows = page.sessions
+        while page.next and (limit is None or len(rows) < limit):
+            page = await _read_page(http, page.next, None)
+            rows += page.sessions
+        return rows[:limit], page.total
+
+
+async def _read_page(http: httpx.AsyncClient, path: str, params: Params | None) -> SessionList:
+    async with get(http, path, params) as response:
         await response.aread()
         if response.status_code != 200:
             raise error_from(response)
-        return [(row.session, row.url) for row in decode_response(http, response.content, _SessionList).sessions]
+        return decode_response(http, response.content, SessionList)

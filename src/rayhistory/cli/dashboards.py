@@ -28,8 +28,12 @@ _SETTINGS = frozenset({"dashboard_dir", "cache_dir"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
-    _add_action(actions, "list", _list, "list installed frontends")
+    actions = parser.add_subparsers(
+        metavar="ACTION", prog="rayhistory dashboards", parser_class=Parser, title="actions"
+    )
+    parser.set_defaults(run_action=_list)
+    add_flags(parser.add_argument_group("settings"), CLI, _SETTINGS)
+    _add_action(actions, "list", _list, "list installed frontends (default)")
     add = _add_action(actions, "add", _add, "install frontends")
     add.add_argument(
         "sources", nargs="+", metavar="VERSION|WHEEL|DIRECTORY",

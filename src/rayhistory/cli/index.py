@@ -94,6 +94,6 @@ async def _build_products(builder: IndexBuilder, entry: CatalogEntry, manifest: 
         print(f"{entry.ref.path}  {error}", flush=True)
         return False
     for product in built:
-        size = f"{product.size / 1e6:.1f} MB"
+        size = format_size(product.size)
         print(f"{entry.ref.path}  {product.product}: {size}, built in {product.seconds:.1f} s", flush=True)
     return True

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple, Protocol
 
 from rayhistory import __version__
-from rayhistory.cli import dashboards, demo, doctor, env, index, serve
+from rayhistory.cli import completion, dashboards, demo, doctor, env, index, serve
 from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot, store_commands
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
 from rayhistory.cli.inspect import (
@@ -45,45 +45,62 @@ class Command(NamedTuple):
     """Argument values that distinguish commands of the same module."""
 
 
-COMMANDS = (
-    Command("run", run, "run a command as a Ray job on this machine, and record its session", STORE_SETTINGS),
-    Command("serve", serve, "serve the sessions in the store", SERVER_SETTINGS),
-    Command("demo", demo, "record a sample session if the store is empty, then serve", SERVER_SETTINGS),
-    Command("sessions", sessions, "list the sessions in the store", CATALOG_SETTINGS),
-    *(
-        Command(
-            table.replace("_", "-"), table_commands, f"list the {table.replace('_', ' ')} of a session", INDEX_SETTINGS,
-            {"table": table},
-        )
-        for table in table_commands.DEFAULT_COLUMNS
+def _table_command(table: str) -> Command:
+    name = table.replace("_", "-")
+    return Command(
+        name, table_commands, f"list the {table.replace('_', ' ')} of a session", INDEX_SETTINGS, {"table": table}
+    )
+
+
+COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
+    "Record": (
+        Command("run", run, "run a command as a Ray job on this machine, and record its session", STORE_SETTINGS),
+        Command("demo", demo, "record a sample session if the store is empty, then serve", SERVER_SETTINGS),
+        Command("env", env, "print the environment variables that make a Ray cluster export events"),
     ),
-    Command("summary", summary, "count the tasks or actors of a session by name and state", INDEX_SETTINGS),
-    Command("timeline", timeline, "write a trace of a session's tasks, for Perfetto", INDEX_SETTINGS),
-    Command("logs", logs, "list or show the log files of a session", INDEX_SETTINGS),
-    Command("grep", grep, "search the log files of one or all sessions", INDEX_SETTINGS),
-    Command("diagnose", diagnose, "explain why a session failed or was slow; exit code 3: it failed", INDEX_SETTINGS),
-    Command("metrics", metrics, "query the stored metrics of a session in PromQL, and plot the result", INDEX_SETTINGS),
-    Command("gaps", gaps, "list what is missing from a session, and why", INDEX_SETTINGS),
-    Command("open", open, "open a session in a browser", INDEX_SETTINGS),
-    Command("sql", sql, "query the tables of one or all sessions in SQL", INDEX_SETTINGS),
-    Command("export", export, "write the tables of a session as Parquet files", INDEX_SETTINGS),
-    Command("index", index, "index sessions now, so that they open at once later", INDEX_SETTINGS),
-    Command("copy", copy, "copy sessions to another store", CATALOG_SETTINGS),
-    Command("import-dir", import_dir, "import a session directory of Ray from disk", CATALOG_SETTINGS),
-    Command("snapshot", snapshot, "store a running cluster's state and logs from its dashboard", CATALOG_SETTINGS),
-    Command("retention", retention, "list sessions that exceed limits, and remove them with --yes", CATALOG_SETTINGS),
-    Command("store", store_commands, "check and repair the indexes in the store"),
-    Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
-    Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
-    Command("dashboards", dashboards, "list, add and remove Ray Dashboard frontends"),
-    Command("env", env, "print the environment variables that make a Ray cluster export events"),
-    Command("doctor", doctor, "check the settings, the store, Ray and the ports", SERVER_SETTINGS),
-)  # fmt: skip
+    "Look": (
+        Command("serve", serve, "serve the sessions in the store", SERVER_SETTINGS),
+        Command("open", open, "open a session in a browser", SERVER_SETTINGS),
+        Command("sessions", sessions, "list the sessions in the store", INDEX_SETTINGS),
+    ),
+    "Inspect a session": (
+        *map(_table_command, table_commands.DEFAULT_COLUMNS),
+        Command("summary", summary, "count the tasks or actors of a session by name and state", INDEX_SETTINGS),
+        Command("logs", logs, "list or show the log files of a session", INDEX_SETTINGS),
+        Command("grep", grep, "search the log files of one or all sessions", INDEX_SETTINGS),
+        Command("diagnose", diagnose, "explain why a session failed (exit code 3) or was slow", INDEX_SETTINGS),
+        Command("metrics", metrics, "query the stored metrics of a session in PromQL, and plot them", INDEX_SETTINGS),
+        Command("timeline", timeline, "write a trace of a session's tasks, for Perfetto", INDEX_SETTINGS),
+        Command("gaps", gaps, "list what is missing from a session, and why", INDEX_SETTINGS),
+        Command("sql", sql, "query the tables of one or all sessions in SQL", INDEX_SETTINGS),
+        Command("export", export, "write the tables of a session as Parquet files", INDEX_SETTINGS),
+    ),
+    "Manage the store": (
+        Command("index", index, "index sessions now, so that they open at once later", INDEX_SETTINGS),
+        Command("copy", copy, "copy sessions to another store", CATALOG_SETTINGS),
+        Command("import-dir", import_dir, "import a session directory of Ray from disk", CATALOG_SETTINGS),
+        Command("snapshot", snapshot, "store a running cluster's state and logs from its dashboard", CATALOG_SETTINGS),
+        Command("retention", retention, "list sessions that exceed limits; --yes removes them", CATALOG_SETTINGS),
+        Command("store", store_commands, "check and repair the indexes in the store"),
+        Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
+        Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
+    ),
+    "Set up": (
+        Command("doctor", doctor, "check the settings, the store, Ray and the ports", SERVER_SETTINGS),
+        Command("dashboards", dashboards, "list, add and remove Ray Dashboard frontends"),
+        Command("completion", completion, "print a script that completes commands and flags in your shell"),
+    ),
+}  # fmt: skip
+"""All commands by purpose, as `rayhistory --help` lists them."""
+
+COMMANDS = tuple(command for group in COMMAND_GROUPS.values() for command in group)
 
 
 def main() -> None:
-    parser = _build_parser()
-    arguments = parser.parse_args()
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args()
+    if unknown:
+        getattr(arguments, "command_parser", parser).reject(unknown)
     module: CommandModule | None = getattr(arguments, "command_module", None)
     if module is None:
         parser.print_help()
@@ -107,21 +124,38 @@ def main() -> None:
         raise SystemExit(_BROKEN_PIPE) from None
 
 
-def _build_parser() -> Parser:
+def build_parser() -> Parser:
     parser = Parser(
         prog="rayhistory",
+        usage="rayhistory COMMAND [options]",
         description="Record Ray clusters, and serve and inspect them after they are gone.",
-        epilog="Start with: rayhistory run -- python my_job.py, then rayhistory serve.",
+        epilog=f"{_command_list()}\n\nStart with: rayhistory run -- python my_job.py, then rayhistory open --serve.\n"
+        "Help for a command: rayhistory COMMAND --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rayhistory {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    subparsers = parser.add_subparsers(
+        metavar="COMMAND", prog="rayhistory", parser_class=Parser, help=argparse.SUPPRESS
+    )
     for command in COMMANDS:
         description = f"{command.help[0].upper()}{command.help[1:]}."
-        subparser = subparsers.add_parser(command.name, help=command.help, description=description)
+        subparser = subparsers.add_parser(command.name, description=description)
         command.module.add_arguments(subparser)
-        add_flags(subparser.add_argument_group("settings"), CLI, command.settings)
-        subparser.set_defaults(command_module=command.module, **command.defaults)
+        subparser.shorten_usage()
+        if command.settings:
+            add_flags(subparser.add_argument_group("settings"), CLI, command.settings)
+        subparser.set_defaults(command_module=command.module, command_parser=subparser, **command.defaults)
     return parser
+
+
+def _command_list() -> str:
+    """Return the commands, grouped by purpose."""
+    width = max(len(command.name) for command in COMMANDS)
+    groups = (
+        "\n".join([f"{title}:", *(f"  {command.name.ljust(width)}  {command.help}" for command in group)])
+        for title, group in COMMAND_GROUPS.items()
+    )
+    return "\n\n".join(groups)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import msgspec
 from rayhistory.cli.table_schema import timestamp_columns
 from rayhistory.errors import UsageError
 from rayhistory.index.query.sql_sandbox import one_line
+from rayhistory.terminal_text import strip_ansi
 
 _MAX_CELL_WIDTH = 60
 _MAX_TEXT_ROWS = 1_000
@@ -23,6 +24,8 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
 """Other numbers in a timestamp column, such as sums, are not shown as dates."""
 _ROW_GROUP_ROWS = 20_480
+_EXCEPTION_COLUMNS = frozenset({"error_message"})
+_MAX_EXCEPTION_TAIL = 8_192
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 Rows = Iterable[Iterable[Any]]
@@ -134,8 +137,15 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if name in timestamp_columns() and isinstance(value, int) and _MIN_TIMESTAMP_MS < value < _MAX_TIMESTAMP_MS:
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
-    text = printable(_text(value)[: _MAX_CELL_WIDTH * 4]).strip()
+    text = last_line(str(value)) if name in _EXCEPTION_COLUMNS else _text(value)
+    text = printable(strip_ansi(text[: _MAX_CELL_WIDTH * 8])).strip()
     return text if len(text) <= _MAX_CELL_WIDTH else text[: _MAX_CELL_WIDTH - 1] + "…"
+
+
+def last_line(text: str) -> str:
+    """Return the last line with text: of a traceback, the exception itself."""
+    tail = strip_ansi(text[-_MAX_EXCEPTION_TAIL:]).rstrip()
+    return tail.rpartition("\n")[2].strip()
 
 
 def printable(text: str) -> str:

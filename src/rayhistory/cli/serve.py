@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from collections.abc import Callable
 
 from rayhistory import jsonlog
 from rayhistory.cli.session_store import list_sessions
@@ -21,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    return serve(settings)
+
+
+def serve(settings: Settings, on_listening: Callable[[str], None] | None = None) -> int:
+    """Serve until stopped. `on_listening` is called with the server's URL once connections are accepted."""
     host = settings.host or DEFAULT_HOST
     settings, certificate = prepare_access(settings, host)
     listener = bind(host, settings.port)
@@ -28,6 +34,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     sessions = asyncio.run(list_sessions(settings))
     jsonlog.configure_logging("warning")
     _print_urls(url, settings, sessions)
+    if on_listening:
+        on_listening(url)
     serve_until_stopped(create_app(settings), listener, certificate)
     return 0
 

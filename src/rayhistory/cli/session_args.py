@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -23,8 +24,13 @@ _SESSION_ROOT = "/s/"
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Add SESSION and --server, for commands that read one session from a server or from the store."""
     parser.add_argument(
-        "session", nargs="?", metavar="SESSION", help=f"{SESSION_NAMES}, or the URL of a session (default: the newest)"
-    )
+        "session", nargs="?", metavar="SESSION",
+        help=f"{SESSION_NAMES}, each with or without @time, or the URL of a session (default: the newest)",
+    )  # fmt: skip
+    add_server_argument(parser)
+
+
+def add_server_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", metavar="URL", help=f"history server (default: read the store) [{SERVER_VARIABLE}]")
 
 
@@ -39,42 +45,68 @@ def add_session_names_argument(parser: argparse.ArgumentParser, *, required: boo
 
 def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
     """Return the server's URL, or None to read the store, and the name of the session."""
-    server, name = arguments.server, arguments.session or ""
-    has_store_flags = any(key.startswith("setting_") for key in vars(arguments))
-    if name.startswith(("http://", "https://")):
-        if server:
-            raise UsageError("SESSION is a URL already: omit --server")
-        server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(_SESSION_ROOT)
-        name = unquote(name)
-        if not separator:
-            raise UsageError(f"not the URL of a session: {server} (use http://host:8080/s/namespace/cluster/session)")
-    if not server and not has_store_flags:
+    name = arguments.session or ""
+    if not name.startswith(("http://", "https://")):
+        return server_url(arguments), name.strip("/")
+    if arguments.server:
+        raise UsageError("SESSION is a URL already: omit --server")
+    server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(_SESSION_ROOT)
+    if not separator:
+        raise UsageError(f"not the URL of a session: {server} (use http://host:8080/s/namespace/cluster/session)")
+    return server.rstrip("/"), unquote(name).strip("/")
+
+
+def server_url(arguments: argparse.Namespace) -> str | None:
+    """Return the URL of the server to ask, or None to read the store. Flags of the store exclude the variable."""
+    server: str | None = arguments.server
+    if not server and not any(key.startswith("setting_") for key in vars(arguments)):
         server = os.environ.get(SERVER_VARIABLE)
     if server and not server.startswith(("http://", "https://")):
         raise UsageError(f"--server={server}: use a URL such as http://host:8080")
-    return (server.rstrip("/") if server else None), name.strip("/")
+    return server.rstrip("/") if server else None
 
 
 async def session_path(name: str, list_sessions: ListSessions) -> str:
-    """Return the URL path of a session, with a slash at its end. Without a name, that of the newest session."""
-    if "/" in name:
-        return f"{_SESSION_ROOT}{name}{'/latest' if name.count('/') == 1 else ''}/"
-    if name and not is_session_name(name):
-        raise UsageError(f"invalid session name: {name!r} (see rayhistory sessions)")
-    paths = [path for session, path in await list_sessions(name) if name in ("", session)]
+    """Return the URL path of a session, with a slash at its end.
+
+    A name that leaves the choice open (none, a cluster or an owner) means the newest session, which is reported on
+    standard error.
+    """
+    base, at, time = name.partition("@")
+    suffix = f"{at}{time}/"
+    if base.count("/") > 1 and not re.fullmatch("[^/]+/~[^/]+/[^/]+", base):
+        return f"{_SESSION_ROOT}{base}{suffix}"
+    if base and "/" not in base and not is_session_name(base):
+        raise UsageError(f"invalid session name: {base!r} (see rayhistory sessions)")
+    paths = [path for session, path in await list_sessions(base) if "/" in base or base in ("", session)]
+    if not paths and "/" in base:
+        return f"{_SESSION_ROOT}{base}/latest{suffix}"
     if not paths:
-        problem = f"no session {name!r} in the store" if name else "the store has no sessions yet"
+        problem = f"no session {base!r} in the store" if base else "the store has no sessions yet"
         raise UsageError(f"{problem}: see rayhistory sessions")
-    if name and len(paths) > 1:
-        raise UsageError(f"{len(paths)} sessions are named {name}: use namespace/cluster/session")
-    return paths[0]
+    if is_session_name(base) and len(paths) > 1:
+        raise UsageError(f"{len(paths)} sessions are named {base}: use namespace/cluster/session")
+    if not is_session_name(base):
+        sys.stderr.write(f"rayhistory: session {paths[0].removeprefix(_SESSION_ROOT).rstrip('/')}\n")
+    return paths[0].rstrip("/") + suffix
+
+
+def listing_filters(name: str) -> dict[str, str]:
+    """Return the filters of the session list that find a session, the sessions of a cluster, or those of an owner."""
+    namespace, separator, rest = name.partition("/")
+    if not separator:
+        return {"q": name} if name else {}
+    if rest.startswith("~"):
+        return {"namespace": namespace, "owner": rest[1:]}
+    return {"namespace": namespace, "cluster": rest}
 
 
 async def select_session(catalog: SessionCatalog, name: str) -> Selection:
     """Resolve the name of one session in the store."""
 
-    async def list_sessions(_: str) -> list[tuple[str, str]]:
-        return [(entry.ref.session, entry.ref.url) for entry in await catalog.entries()]
+    async def list_sessions(name: str) -> list[tuple[str, str]]:
+        entries = await catalog.entries()
+        return [(entry.ref.session, entry.ref.url) for entry in entries if "/" not in name or _is_in(entry, name)]
 
     if "://" in name:
         raise UsageError(f"{name}: this command reads the store: use {SESSION_NAMES}")
@@ -83,6 +115,12 @@ async def select_session(catalog: SessionCatalog, name: str) -> Selection:
     if below:
         raise UsageError(f"invalid session name: {name!r} (see rayhistory sessions)")
     return selection
+
+
+def _is_in(entry: CatalogEntry, name: str) -> bool:
+    """Return whether a session belongs to a namespace/cluster or namespace/~kind/owner."""
+    ref = entry.ref
+    return name in (f"{ref.namespace}/{ref.cluster}", f"{ref.namespace}/~{ref.owner_kind}/{ref.owner_name}")
 
 
 def is_selected(entry: CatalogEntry, names: list[str]) -> bool:

@@ -17,7 +17,7 @@ from rayhistory.collector.ingest.connections import KEEP_ALIVE_S, BoundedConnect
 from rayhistory.collector.service import Collector
 from rayhistory.collector.supervise import lower_thread_priority
 from rayhistory.errors import UsageError
-from rayhistory.names import cluster_name_for_host
+from rayhistory.names import cluster_name_from
 from rayhistory.settings import COLLECTOR, Settings, parse_command_line
 from rayhistory.storage import Store, open_store
 
@@ -52,7 +52,7 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
     loop.set_default_executor(
         ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="worker", initializer=lower_thread_priority)
     )
-    cluster = settings.ray_cluster_name or cluster_name_for_host(socket.gethostname())
+    cluster = settings.ray_cluster_name or cluster_name_from(socket.gethostname())
     collector = Collector(settings, cluster, store)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, _on_signal, collector)

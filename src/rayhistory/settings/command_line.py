@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
+import difflib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,15 +24,43 @@ _ENVIRONMENT_WINS = frozenset({COLLECTOR, SERVER})
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser with one-line errors and without abbreviated flags."""
+    """ArgumentParser with one-line errors and suggestions, and without abbreviated flags."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         message = message.replace("unrecognized arguments:", "unknown flag or argument:")
+        if match := _INVALID_CHOICE.fullmatch(message):
+            message = f"unknown {match[1].lower()} {match[2]!r}{_suggestion(match[2], match[3])}"
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
         raise SystemExit(2)
+
+    def reject(self, unknown: Sequence[str]) -> NoReturn:
+        """Report arguments that the parser does not know, with the flag that may be meant."""
+        word = unknown[0].partition("=")[0]
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        suggestion = _suggestion(word, flags) if word.startswith("-") else ""
+        self.error(f"unknown flag or argument: {' '.join(unknown)}{suggestion}")
+
+    def shorten_usage(self) -> None:
+        """Name only the positional arguments in the usage line: flags are listed below it."""
+        words = [_usage_of(action) for action in self._actions if not action.option_strings]
+        self.usage = " ".join([self.prog, "[options]", *words]).replace("%", "%%")
+
+
+def _usage_of(positional: argparse.Action) -> str:
+    name = f"{positional.metavar or positional.dest}{'…' if positional.nargs in ('+', '*') else ''}"
+    return f"[{name}]" if positional.nargs in ("?", "*") or not positional.required else name
+
+
+_INVALID_CHOICE = re.compile(r"argument (COMMAND|ACTION): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+def _suggestion(word: str, choices: str | Sequence[str]) -> str:
+    names = re.findall(r"'([^']+)'", choices) if isinstance(choices, str) else choices
+    near = difflib.get_close_matches(word, names, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def parse_command_line(program: str, argv: Sequence[str], description: str) -> tuple[Settings, list[str]]:

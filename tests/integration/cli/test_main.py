@@ -25,8 +25,12 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ("argv", "environment", "error"),
     [
         (["rayhistory", "run"], {}, "rayhistory: no command given: use rayhistory run -- python my_job.py"),
-        (["rayhistory", "fly"], {}, "rayhistory: argument COMMAND: invalid choice: 'fly'"),
-        (["rayhistory", "serve", "--prot", "1"], {}, "rayhistory: unknown flag or argument: --prot 1"),
+        (["rayhistory", "fly"], {}, "rayhistory: unknown command 'fly'"),
+        (
+            ["rayhistory", "serve", "--prot", "1"],
+            {},
+            "rayhistory serve: unknown flag or argument: --prot 1: did you mean --port?",
+        ),
         (["rayhistory", "serve", "--port", "x"], {}, "rayhistory: --port=x: use a port number"),
         (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),
         (["rayhistory", "env", "--ray-version", "1.2"], {}, "rayhistory: "),

@@ -104,7 +104,7 @@ def test_file_names_are_unique_across_versions(command: Command, dashboard_dir: 
         (("remove", "2.55.0"), "it is not in"),
         (("remove", ".."), "it is not in"),
         (("remove",), "required: VERSION"),
-        ((), "required: ACTION"),
+        (("lst",), "unknown action 'lst': did you mean list?"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(
@@ -122,3 +122,7 @@ def test_mistakes_are_reported_in_one_line(
     make_frontend(tmp_path / "2.52.0", "2.52.0")
     assert message in command.bad("dashboards", *argv)
     assert not (tmp_path / "cache" / "dashboards").exists()
+
+
+def test_dashboards_alone_lists_them(command: Command) -> None:
+    assert command.good("dashboards") == command.good("dashboards", "list")

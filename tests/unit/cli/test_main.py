@@ -1,15 +1,19 @@
 """The table of commands."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
-from rayhistory.cli.main import COMMANDS, Command, _build_parser
+from rayhistory.cli.main import COMMAND_GROUPS, COMMANDS, Command, build_parser, main
 from rayhistory.settings import setting_specs
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_has_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        _build_parser().parse_args([command.name, "--help"])
+        build_parser().parse_args([command.name, "--help"])
     assert end.value.code == 0
     assert f"usage: rayhistory {command.name} " in capsys.readouterr().out
 
@@ -17,3 +21,91 @@ def test_every_command_has_help(command: Command, capsys: pytest.CaptureFixture[
 def test_settings_of_commands_exist() -> None:
     names = {spec.name for spec in setting_specs()}
     assert [command.name for command in COMMANDS if not command.settings <= names] == []
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["rayhistory", *argv])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0), *capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (("taks",), "rayhistory: unknown command 'taks': did you mean tasks? (see rayhistory --help)"),
+        (("xyzzy",), "rayhistory: unknown command 'xyzzy' (see rayhistory --help)"),
+        (
+            ("tasks", "--wher", "state=FAILED"),
+            "rayhistory tasks: unknown flag or argument: --wher: did you mean --where? (see rayhistory tasks --help)",
+        ),
+        (("serve", "--prot=80"), "rayhistory serve: unknown flag or argument: --prot=80: did you mean --port?"),
+        (("gaps", "a", "b"), "rayhistory gaps: unknown flag or argument: b (see rayhistory gaps --help)"),
+        (("retention", "--max-age", "1m"), "'1m': use hours, days or weeks, such as 12h, 30d or 2w"),
+        (("retention", "--max-age", "90s"), "use hours, days or weeks"),
+        (("retention", "--failed-max-age", "1h30m"), "use hours, days or weeks"),
+        (("completion", "tcsh"), "invalid choice: 'tcsh'"),
+    ],
+)
+def test_wrong_call_is_one_line_with_a_suggestion(
+    argv: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(monkeypatch, capfd, *argv)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert error in line
+
+
+def test_help_lists_every_command_by_purpose(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = call(monkeypatch, capfd, "--help")
+    assert code == 0
+    assert [line[:-1] for line in text.splitlines() if line in {f"{title}:" for title in COMMAND_GROUPS}] == list(
+        COMMAND_GROUPS
+    )
+    for command in COMMANDS:
+        assert f"\n  {command.name} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_of_a_command_starts_with_its_own_options(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([command.name, "--help"])
+    text = capsys.readouterr().out
+    usage, _, rest = text.partition("\n\n")
+    assert len(usage.splitlines()) == 1
+    assert "--store" not in usage
+    if command.settings:
+        assert rest.index("\noptions:") < rest.index("\nsettings:")
+    assert re.findall(r"(?<![-./\w])(sql|json|csv|url|http|cpu)(?![-/:\w])", rest.replace("rayhistory sql", "")) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_every_command_and_its_flags(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, script, _ = call(monkeypatch, capfd, "completion", shell)
+    assert code == 0
+    for command in COMMANDS:
+        assert command.name in script
+    assert "where" in script
+    assert "runtime-class-name" not in script  # a spelling for compatibility
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("rayhistory", "ta"), ["tasks"]),
+        (("rayhistory", "tasks", "--wh"), ["--where"]),
+        (("rayhistory", "open", "--ser"), ["--server", "--serve"]),
+    ],
+)
+def test_bash_completes_commands_and_flags(
+    words: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, script, _ = call(monkeypatch, capfd, "completion", "bash")
+    line = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _rayhistory; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script + line], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == expected

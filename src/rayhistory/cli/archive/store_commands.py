@@ -24,7 +24,7 @@ _CONCURRENT_SESSIONS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, prog="rayhistory store", parser_class=Parser)
     check = _add_action(actions, "check", _check, "check that indexes are complete, and find what nobody reads")
     add_session_names_argument(check, required=False)
     check.add_argument("--checksums", action="store_true", help="also read all files that have a checksum")

@@ -4,12 +4,14 @@ import argparse
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.cli.arguments import value_type
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect import grep
+from rayhistory.cli.inspect.find_entity import actor_of_task, find_actor, find_job, find_node, find_task
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
@@ -33,13 +35,17 @@ _REQUIRED_SELECTORS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
     selector = parser.add_mutually_exclusive_group()
-    selector.add_argument("--task", metavar="ID", help="show the output of this task")
-    selector.add_argument("--actor", metavar="ID", help="show the output of this actor")
-    selector.add_argument("--job", metavar="ID", help="show the output of this submitted job's entrypoint")
+    selector.add_argument("--task", metavar="TASK", help="show the output of a task: its id, the id's start, or name")
+    selector.add_argument("--actor", metavar="ACTOR", help="show the output of an actor: its id, name or class")
+    selector.add_argument("--job", metavar="ID", help="show the output of a submitted job: its submission id or job id")
     selector.add_argument("--pid", type=int, metavar="PID", help="show the output of this worker process")
-    selector.add_argument("--file", metavar="NAME", help="show this file")
+    selector.add_argument("--file", metavar="GLOB", help="show this file, or all files that match, such as '*.err'")
     selector.add_argument("--list", metavar="GLOB", nargs="?", const="**", help="list file names (default)")
-    parser.add_argument("--node", metavar="ID", help="with --pid, --file or --list: node (default: the head node)")
+    parser.add_argument(
+        "--node",
+        metavar="NODE",
+        help="with --pid, --file or --list: id of a node, the id's start, its address or name (default: the head node)",
+    )
     parser.add_argument("--attempt", type=int, metavar="N", help="with --task: attempt (default: the latest)")
     parser.add_argument(
         "--incarnation", type=int, metavar="N", help="with --actor: incarnation, from 0 (default: the latest)"
@@ -97,38 +103,102 @@ def _alternatives(flags: tuple[str, ...]) -> str:
 
 async def _run(selector: str, arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_client(arguments, settings) as client:
+        await _resolve_names(client, arguments)
         if selector == "list":
-            await _list(client, arguments)
+            for name in await _file_names(client, arguments, arguments.list or "**"):
+                print(_printable_name(name))
             return 0
-        kind = "stream" if arguments.follow else "file"
-        chunks = client.stream(f"api/v0/logs/{kind}", _params(arguments), endless=arguments.follow)
+        files = [arguments.file]
+        if arguments.file and _is_glob(arguments.file):
+            files = await _matching_files(client, arguments)
         is_empty = True
-        async for chunk in _matching_lines(chunks, arguments.grep) if arguments.grep else chunks:
-            is_empty = False
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+        for number, file in enumerate(files):
+            if len(files) > 1:
+                print(f"{'' if number == 0 else chr(10)}==> {_printable_name(file)} <==", flush=True)
+            is_empty &= not await _copy_log_or_actor_log(client, arguments, file)
     return 1 if is_empty and arguments.grep else 0
 
 
-async def _list(client: HistoryClient, arguments: argparse.Namespace) -> None:
-    response = await client.json("api/v0/logs", RayResponse, _node(arguments) | {"glob": arguments.list or "**"})
-    for name in sorted(name for names in response.data["result"].values() for name in names):
-        if not name.endswith("/"):
-            print("".join(char if char.isprintable() else "?" for char in name))
+async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -> None:
+    """Replace names and beginnings of ids by ids."""
+    if arguments.task:
+        arguments.task = await find_task(client, arguments.task)
+    if arguments.actor:
+        arguments.actor = await find_actor(client, arguments.actor)
+    if arguments.job:
+        arguments.job = await find_job(client, arguments.job, "submission_id")
+    if arguments.node:
+        arguments.node = await _node_or_directory(client, arguments.node)
+
+
+async def _node_or_directory(client: HistoryClient, text: str) -> str:
+    """Return the id of a node. Logs may also have a node that no event names, such as a placeholder."""
+    try:
+        return await find_node(client, text)
+    except UsageError:
+        return text
+
+
+async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) -> list[str]:
+    names = await _file_names(client, arguments, arguments.file)
+    if not names:
+        raise UsageError(f"no file matches {arguments.file!r}: see rayhistory logs --list")
+    if arguments.follow and len(names) > 1:
+        raise UsageError(f"{len(names)} files match {arguments.file!r}: --follow needs one")
+    return names
+
+
+async def _copy_log_or_actor_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
+    """Show the log of a task's actor if there is none of the task: Ray records no ranges for tasks of actors."""
+    try:
+        return await _copy_log(client, arguments, file)
+    except UsageError:
+        actor = await actor_of_task(client, arguments.task) if arguments.task else None
+        if actor is None:
+            raise
+    sys.stderr.write(f"rayhistory: Ray recorded no output of this task alone, showing that of its actor {actor}\n")
+    arguments.task, arguments.actor, arguments.attempt = None, actor, None
+    return await _copy_log(client, arguments, file)
+
+
+async def _copy_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
+    """Write one log to standard output. Return False if nothing was written."""
+    kind = "stream" if arguments.follow else "file"
+    chunks = client.stream(f"api/v0/logs/{kind}", _params(arguments, file), endless=arguments.follow)
+    written = False
+    async with aclosing(chunks), aclosing(_matching_lines(chunks, arguments.grep)) as lines:
+        async for chunk in lines if arguments.grep else chunks:
+            written = True
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    return written
+
+
+async def _file_names(client: HistoryClient, arguments: argparse.Namespace, glob: str) -> list[str]:
+    response = await client.json("api/v0/logs", RayResponse, _node(arguments) | {"glob": glob})
+    return sorted(name for names in response.data["result"].values() for name in names if not name.endswith("/"))
+
+
+def _is_glob(text: str) -> bool:
+    return any(char in text for char in "*?[")
+
+
+def _printable_name(name: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in name)
 
 
 def _node(arguments: argparse.Namespace) -> Params:
     return {"node_id": arguments.node} if arguments.node else {"node_ip": _HEAD_NODE}
 
 
-def _params(arguments: argparse.Namespace) -> Params:
+def _params(arguments: argparse.Namespace, file: str | None) -> Params:
     """Return the parameters of Ray's log API."""
     params = {
         "task_id": arguments.task,
         "actor_id": arguments.actor,
         "submission_id": arguments.job,
         "pid": arguments.pid,
-        "filename": arguments.file,
+        "filename": file,
         "attempt_number": arguments.attempt,
         "incarnation": arguments.incarnation,
         "suffix": "err" if arguments.err else "out",
@@ -138,7 +208,9 @@ def _params(arguments: argparse.Namespace) -> Params:
     return node | {name: value for name, value in params.items() if value is not None}
 
 
-async def _matching_lines(chunks: AsyncIterator[bytes], pattern: "re.Pattern[bytes]") -> AsyncIterator[bytes]:
+async def _matching_lines(
+    chunks: AsyncGenerator[bytes, None], pattern: "re.Pattern[bytes]"
+) -> AsyncGenerator[bytes, None]:
     """Yield whole lines that match. A longer line than fits into memory is split."""
     rest = b""
     async for chunk in chunks:

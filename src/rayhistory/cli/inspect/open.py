@@ -4,9 +4,12 @@ import argparse
 import asyncio
 import webbrowser
 
+from rayhistory.cli import serve
+from rayhistory.cli.arguments import setting_flags
 from rayhistory.cli.client import open_client
+from rayhistory.cli.server_probe import responds
 from rayhistory.cli.session_args import add_session_arguments, server_and_session
-from rayhistory.ray_address import LOCAL_SERVER
+from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.server.history_api.api_types import MetricNames
 from rayhistory.settings import Settings
 
@@ -14,16 +17,44 @@ from rayhistory.settings import Settings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
     parser.add_argument("--print", action="store_true", help="only print the URL")
+    parser.add_argument("--serve", action="store_true", help="start a server if none has the session")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Open the session on the given server, or on the default port of this machine."""
+    """Open the session on the given server, or on this machine."""
     server, _ = server_and_session(arguments)
-    url = (server or LOCAL_SERVER) + asyncio.run(_session_path(arguments, settings))
-    print(url)
+    if arguments.serve and server:
+        raise UsageError(f"--serve starts a server on this machine, but the session is read from {server}")
+    path = asyncio.run(_session_path(arguments, settings))
+    if server:
+        return _open(server + path, arguments)
+    local = f"http://{settings.host or serve.DEFAULT_HOST}:{settings.port}"
+    if asyncio.run(responds(local, settings, path)):
+        return _open(local + path, arguments)
+    if arguments.serve:
+        return serve.serve(settings, lambda url: _show(url + path, arguments))
+    if arguments.print:
+        print(local + path)
+    raise RayHistoryError(asyncio.run(_why_not(local, arguments, settings)))
+
+
+def _open(url: str, arguments: argparse.Namespace) -> int:
+    _show(url, arguments)
+    return 0
+
+
+def _show(url: str, arguments: argparse.Namespace) -> None:
+    print(url, flush=True)
     if not arguments.print:
         webbrowser.open(url)
-    return 0
+
+
+async def _why_not(server: str, arguments: argparse.Namespace, settings: Settings) -> str:
+    session = [arguments.session] if arguments.session else []
+    command = " ".join(["rayhistory open --serve", *setting_flags(arguments), *session])
+    if await responds(server, settings):
+        return f"the history server at {server} does not have this session: use another --port with {command}"
+    return f"no history server responds at {server}: start one with {command}"
 
 
 async def _session_path(arguments: argparse.Namespace, settings: Settings) -> str:

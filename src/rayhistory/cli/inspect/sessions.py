@@ -1,4 +1,4 @@
-"""`rayhistory sessions`: the sessions in the store."""
+"""`rayhistory sessions`: the sessions in the store, or of a server."""
 
 import argparse
 import asyncio
@@ -9,35 +9,57 @@ from datetime import UTC, datetime
 import msgspec
 
 from rayhistory.cli.arguments import add_json_argument
-from rayhistory.cli.output import align
-from rayhistory.cli.session_store import open_session_store
-from rayhistory.index.service.overlay import index_store
-from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.cli.client import read_sessions
+from rayhistory.cli.output import align, printable
+from rayhistory.cli.session_args import add_server_argument, server_url
+from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
-from rayhistory.web import SessionRow
+from rayhistory.web import SESSION_STATES, SORTS, SessionRow
 
 _HEADINGS = ("STATE", "CLUSTER", "SESSION", "STARTED (UTC)", "DURATION", "JOBS", "TASKS", "RAY")
+_FILTERS = ("q", "namespace", "cluster", "owner", "state", "since", "sort")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "q", nargs="?", metavar="WORDS",
+        help="words in the names of cluster, session or owner, or in a job's id, entrypoint or metadata",
+    )  # fmt: skip
+    add_server_argument(parser)
+    parser.add_argument("--namespace", metavar="NAME", help="only this namespace")
+    parser.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    parser.add_argument(
+        "--owner", metavar="OWNER", help="rayjob, rayservice, none, or one owner, such as rayjob/nightly"
+    )
+    parser.add_argument("--state", choices=SESSION_STATES, help="only sessions in this state")
+    parser.add_argument("--failed", action="store_true", help="only sessions with failed jobs or tasks")
+    parser.add_argument("--since", metavar="AGE", help="only sessions that started within this time, such as 24h or 7d")
+    parser.add_argument(
+        "--sort", choices=SORTS, metavar="COLUMN",
+        help="started, cluster, namespace or failed; --sort=-started reverses the order (default: newest first)",
+    )  # fmt: skip
+    parser.add_argument("--limit", type=int, metavar="N", help="maximum number of sessions (default: all)")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    rows = asyncio.run(_rows(settings))
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UsageError(f"--limit={arguments.limit}: use a number above 0")
+    filters = {name: value for name in _FILTERS if (value := getattr(arguments, name))}
+    filters |= {"failed": "1"} if arguments.failed else {}
+    rows, total = asyncio.run(read_sessions(server_url(arguments), settings, filters, arguments.limit))
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     elif rows:
         print(align([_HEADINGS, *map(_cells, rows)]))
     else:
-        print("The store has no sessions yet. Record one with: rayhistory run -- python my_job.py")
+        print("No session matches." if filters else _NO_SESSIONS)
+    if total > len(rows):
+        sys.stderr.write(f"{total - len(rows):,} more sessions not shown\n")
     return 0
 
 
-async def _rows(settings: Settings) -> list[SessionRow]:
-    async with open_session_store(settings) as opened:
-        listing = SessionListing(opened.catalog, index_store(opened.store, settings), opened.layout)
-        return [await listing.row(entry) for entry in await opened.catalog.entries()]
+_NO_SESSIONS = "The store has no sessions yet. Record one with: rayhistory run -- python my_job.py"
 
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
@@ -55,7 +77,7 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
         f"{duration / 1000:.0f} s" if duration is not None else "?",
         jobs,
         tasks,
-        row.ray_version or "?",
+        printable(row.ray_version or "?"),
     )
 
 

@@ -40,7 +40,9 @@ _DEFAULT_MEMORY_BYTES, _DEFAULT_TIMEOUT_S = 1 << 30, 300.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "query", metavar="QUERY", help="SELECT statement, such as: select state, count(*) from tasks group by all"
+        "query",
+        metavar="QUERY",
+        help="SELECT statement, such as: select state, count(*) from tasks group by all; - reads standard input",
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--session", metavar="SESSION", default="", help=f"{SESSION_NAMES} (default: the newest)")
@@ -63,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.query == "-":
+        arguments.query = sys.stdin.read()
     check_query(arguments.query)
     if arguments.since is not None and not arguments.all:
         raise UsageError("--since requires --all")

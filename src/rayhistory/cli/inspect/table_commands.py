@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 
@@ -16,7 +17,7 @@ from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
 
 DEFAULT_COLUMNS = {
-    "tasks": "task_id,attempt_number,name,state,start_time_ms,end_time_ms,error_type",
+    "tasks": "task_id,attempt_number,name,state,start_time_ms,end_time_ms,error_message",
     "actors": "actor_id,class_name,name,state,job_id,pid,num_restarts",
     "jobs": "submission_id,job_id,status,start_time,end_time,entrypoint",
     "nodes": "node_id,node_ip,is_head,state,start_time_ms,end_time_ms",
@@ -25,12 +26,15 @@ DEFAULT_COLUMNS = {
 }
 """The tables that have a command, and the columns of their text output."""
 
+_DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
+"""Hide drivers, which have no name, and ends that nobody saw, unless --all or --where says otherwise."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
     parser.add_argument(
         "--where", action="append", default=[], metavar="CONDITION",
-        help="filter, such as state=FAILED, name~train or start_time_ms>=1700000000000; may be repeated. "
+        help="filter, such as state=FAILED, name~train or start_time_ms>=2026-11-15T19:20Z; may be repeated. "
         "Operators: = != < <= > >= ~ (contains) ^= (starts with), combined with and, or and parentheses",
     )  # fmt: skip
     parser.add_argument(
@@ -44,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=int, metavar="N",
         help=f"maximum number of rows; 0 is no limit (default: {DEFAULT_LIMIT} as text, else no limit)",
     )  # fmt: skip
+    parser.add_argument(
+        "--all", action="store_true", help="of tasks, also list drivers and those whose end was inferred"
+    )
     output.add_arguments(parser)
 
 
@@ -59,7 +66,7 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
     has_default_limit = is_text and arguments.limit is None
     limit = DEFAULT_LIMIT if has_default_limit else arguments.limit or 0
     params = {
-        "columns": columns, "where": arguments.where, "sort": arguments.sort, "count": int(has_default_limit)
+        "columns": columns, "where": _filters(table, arguments), "sort": arguments.sort, "count": int(has_default_limit)
     }  # fmt: skip
     async with open_client(arguments, settings) as client:
         pages = _pages(client, f"api/history/rows/{table}", params, limit)
@@ -75,6 +82,14 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
     if omitted:
         sys.stderr.write(f"{omitted:,} more rows not shown: use --limit, or --json, --csv or --parquet for all rows\n")
     return 0
+
+
+def _filters(table: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the filters of the user, and the default ones for columns that the user does not filter."""
+    given: list[str] = arguments.where
+    named = {re.split(r"\W", condition.strip(), maxsplit=1)[0] for condition in given}
+    defaults = {} if arguments.all else _DEFAULT_FILTERS.get(table, {})
+    return [*given, *(text for column, text in defaults.items() if column not in named)]
 
 
 async def _pages(client: HistoryClient, uri: str, params: Params, limit: int) -> AsyncIterator[TableRows]:

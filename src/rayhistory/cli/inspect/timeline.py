@@ -6,6 +6,7 @@ import sys
 
 from rayhistory.cli import output
 from rayhistory.cli.client import open_client
+from rayhistory.cli.inspect.find_entity import find_job
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.settings import Settings
 
@@ -13,7 +14,7 @@ from rayhistory.settings import Settings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_arguments(parser)
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; - is standard output")
-    parser.add_argument("--job", metavar="ID", help="only the tasks of this job")
+    parser.add_argument("--job", metavar="ID", help="only the tasks of this job: its job id or submission id")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -22,7 +23,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _write(arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_client(arguments, settings) as client:
-        chunks = client.stream("api/v0/tasks/timeline", {"job_id": arguments.job} if arguments.job else None)
+        job = await find_job(client, arguments.job, "job_id") if arguments.job else None
+        chunks = client.stream("api/v0/tasks/timeline", {"job_id": job} if job else None)
         if arguments.output == "-":
             async for chunk in chunks:
                 sys.stdout.buffer.write(chunk)

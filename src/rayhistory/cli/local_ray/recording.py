@@ -13,8 +13,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from rayhistory.cli.local_ray import subreaper
 from rayhistory.cli.local_ray.local_ray import LocalRay
 from rayhistory.cli.local_ray.ports import ReservedPorts
+from rayhistory.cli.local_ray.stop_signals import StopSignals
 from rayhistory.errors import RayHistoryError
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
@@ -23,8 +25,7 @@ from rayhistory.storage import open_store
 _QUIET_S = 1.5
 _MIN_SETTLE_S, _MAX_SETTLE_S = 2.5, 15.0
 _LAST_RESPONSES_TIMEOUT_S = 6.0
-_COLLECTOR_EXIT_TIMEOUT_S = 60
-_INTERRUPTED = 130
+_COLLECTOR_EXIT_TIMEOUT_S, _MARGIN_S = 60, 5
 _METRICS_INTERVAL = "2s"
 """Recorded jobs are often short."""
 
@@ -76,26 +77,29 @@ async def start_recording(options: RecordingOptions) -> AsyncIterator[Recording]
         reserved.release()
         session = Recording(ray, SessionRef.checked(options.namespace, options.name, ray.session_name), port)
         yield session
-        if collector.returncode is not None:
+        if collector.ended:
             raise RayHistoryError("the collector exited before the job ended: see its log messages above")
         await session.settle()
-        collector.send_signal(signal.SIGTERM)  # it polls the dashboard for the last time, then waits for Ray to exit
+        collector.stop()  # it polls the dashboard for the last time, then waits for Ray to exit
         await _wait_for_last_responses(port)
         await ray.stop()
         try:
-            exit_code = await asyncio.wait_for(collector.wait(), _COLLECTOR_EXIT_TIMEOUT_S)
+            exit_code = await asyncio.wait_for(collector.wait(), _COLLECTOR_EXIT_TIMEOUT_S + _MARGIN_S)
         except TimeoutError:
-            raise RayHistoryError("the collector did not exit within a minute: the store may be unavailable") from None
+            exit_code = subreaper.KILLED
+        if exit_code == subreaper.KILLED:
+            raise RayHistoryError("the collector did not exit within a minute: the store may be unavailable")
         if exit_code != 0:
             raise RayHistoryError("the collector failed: see its log messages above")
 
 
 async def record(options: RecordingOptions) -> RecordedSession:
     """Run the command as a submitted job: Ray stores the output and the failure of submitted jobs only."""
-    async with start_recording(options) as session:
-        print_status(f"Ray {session.ray.version} started, running: {_one_line(options.argv)}")
-        exit_code = await _run_job(session.ray, options.argv)
-        print_status("job ended, uploading the rest of the session")
+    with StopSignals() as signals:
+        async with start_recording(options) as session:
+            print_status(f"Ray {session.ray.version} started, running: {_one_line(options.argv)}")
+            exit_code = await _run_job(session.ray, options.argv, signals)
+            print_status("job ended, uploading the rest of the session")
     return RecordedSession(session.ref, exit_code)
 
 
@@ -110,7 +114,7 @@ def print_status(text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> AsyncIterator["_Collector"]:
     settings = options.settings
     environment = {
         "RAYHISTORY_METRICS_INTERVAL": _METRICS_INTERVAL,
@@ -132,32 +136,57 @@ async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> Asy
         "RAYHISTORY_LOG_LEVEL": "warning",
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rayhistory.collector.main", env=environment, start_new_session=True
+        *(sys.executable, "-I", "-S", subreaper.__file__, str(_COLLECTOR_EXIT_TIMEOUT_S)),
+        *(sys.executable, "-m", "rayhistory.collector.main"),
+        stdin=asyncio.subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
     )
+    collector = _Collector(process)
     try:
-        yield process
+        yield collector
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await collector.kill()
 
 
-async def _run_job(ray: LocalRay, argv: list[str]) -> int:
-    """Run the job and return its exit code. Ctrl-C stops the job; its session is recorded nevertheless."""
+class _Collector:
+    """The collector below a subreaper, which stops it when standard input ends, also if our process is killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def ended(self) -> bool:
+        return self._process.returncode is not None
+
+    def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """End the collector without waiting for its uploads."""
+        if not self.ended:
+            self._process.send_signal(signal.SIGQUIT)
+            await self._process.wait()
+
+
+async def _run_job(ray: LocalRay, argv: list[str], signals: StopSignals) -> int:
+    """Run the job and return its exit code. A signal stops the job; its session is recorded nevertheless."""
     job = await ray.submit(argv)
-    interrupted = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    stop = signals.defer()
     output = asyncio.create_task(_print_output(ray, job))
-    interrupt = asyncio.create_task(interrupted.wait())
-    await asyncio.wait({output, interrupt}, return_when=asyncio.FIRST_COMPLETED)
-    if interrupted.is_set():
-        print_status("stopping the job")
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({output, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        print_status("stopping the job (a second signal discards the rest of the session)")
         await ray.stop_job(job)
     details = await ray.wait(job)
     await output
-    interrupt.cancel()
-    asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-    return _INTERRUPTED if interrupted.is_set() else _exit_code(details)
+    stopped.cancel()
+    return signals.exit_code if stop.is_set() else _exit_code(details)
 
 
 async def _print_output(ray: LocalRay, job: str) -> None:

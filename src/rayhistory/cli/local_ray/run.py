@@ -2,21 +2,32 @@
 
 import argparse
 import asyncio
+import os
 import sys
+from itertools import pairwise
+from pathlib import PurePath
 
-from rayhistory.cli.arguments import add_cluster_arguments
+from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_argument, setting_flags
 from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
+from rayhistory.cli.server_probe import responds
 from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.names import cluster_name_from
+from rayhistory.ray_address import SERVER_VARIABLE
+from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
+
+_DEFAULT_PORT = 8080
+_SCRIPT_SUFFIXES = (".py", ".sh", ".ipynb")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_cluster_arguments(parser)
+    add_cluster_name_argument(parser, None, "the script's name")
+    add_namespace_argument(parser)
     parser.add_argument("--num-cpus", type=int, metavar="N", help="number of CPUs for Ray (default: all)")
     parser.add_argument(
-        "--port", type=int, default=8080, metavar="PORT",
-        help="port of your history server, for the printed URL (default: 8080)",
+        "--port", type=int, default=_DEFAULT_PORT, metavar="PORT",
+        help=f"port of your history server, for the printed URL (default: {_DEFAULT_PORT})",
     )  # fmt: skip
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="command to run, after --")
 
@@ -25,16 +36,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise UsageError("no command given: use rayhistory run -- python my_job.py")
-    options = RecordingOptions(argv, settings, arguments.name, arguments.namespace, arguments.num_cpus)
-    recorded = asyncio.run(record(options))
-    url = f"http://127.0.0.1:{arguments.port}{recorded.url}"
-    sys.stderr.write(f"Session recorded: {url}  (start the server with: rayhistory serve)\n")
+    name = arguments.name or name_of_command(argv)
+    recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
+    sys.stderr.write(asyncio.run(_where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
-        _explain(recorded, settings, url)
+        _explain(recorded, settings)
     return recorded.exit_code
 
 
-def _explain(recorded: RecordedSession, settings: Settings, url: str) -> None:
+def _explain(recorded: RecordedSession, settings: Settings) -> None:
     """Print why the job failed. That is a service: a problem with it must not hide the job's own exit code."""
     try:
         arguments = argparse.Namespace(server=None, session=recorded.ref.path, setting_store=None)
@@ -42,4 +52,26 @@ def _explain(recorded: RecordedSession, settings: Settings, url: str) -> None:
     except RayHistoryError as error:
         text = f"rayhistory: the session could not be diagnosed: {error}"
     if text:
-        sys.stderr.write(f"{text}\nDetails: {url}diagnosis, or rayhistory diagnose\n")
+        sys.stderr.write(f"{text}\nDetails: rayhistory diagnose {recorded.ref.path}\n")
+
+
+def name_of_command(argv: list[str]) -> str:
+    """Return a cluster name after the script or module that a command runs, else after its program."""
+    for word, following in pairwise([*argv, ""]):
+        if word.endswith(_SCRIPT_SUFFIXES):
+            return cluster_name_from(PurePath(word).stem)
+        if word == "-m" and following:
+            return cluster_name_from(following.rpartition(".")[2])
+        if word == "-c":
+            break
+    return cluster_name_from(PurePath(argv[0]).stem)
+
+
+async def _where_to_look(ref: SessionRef, arguments: argparse.Namespace, settings: Settings) -> str:
+    """Return the URL of the session on a server that has it, else the command that opens it."""
+    for server in filter(None, (os.environ.get(SERVER_VARIABLE, "").rstrip("/"), f"http://127.0.0.1:{arguments.port}")):
+        if await responds(server, settings, ref.url):
+            return f"Session recorded: {server}{ref.url}\n"
+    port = [] if arguments.port == _DEFAULT_PORT else [f"--port={arguments.port}"]
+    command = " ".join(["rayhistory open --serve", *setting_flags(arguments), *port, ref.path])
+    return f"Session recorded. Open it with: {command}\n"

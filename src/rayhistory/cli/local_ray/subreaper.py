@@ -5,8 +5,8 @@ workers overwrite their command lines and environment, and orphans move to init.
 process, which the kernel makes the parent of such orphans (PR_SET_CHILD_SUBREAPER): everything that Ray starts stays in
 one tree. It is a separate process, because the attribute applies to a whole process, and ours has other children.
 
-It stops the command at the end of standard input. That also happens when our own process is killed, so no Ray is ever
-left behind.
+It stops the command at the end of standard input. That also happens when our own process is killed, so no Ray and no
+collector is ever left behind. SIGQUIT kills the command at once.
 
 It runs as a file in a bare interpreter (`python -I -S subreaper.py GRACE COMMAND…`): standard library only.
 """
@@ -22,6 +22,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+KILLED = 128 + signal.SIGKILL
+"""Exit code if the command did not end within its grace period."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -30,29 +33,31 @@ def main(argv: list[str]) -> int:
     # Handlers, not SIG_IGN, which the command would inherit.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+    kill_now: list[int] = []
+    signal.signal(signal.SIGQUIT, lambda number, _: kill_now.append(number))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    _wait_for_stop(child)
-    _terminate(child, grace)
+    _wait_for_stop(child, kill_now)
+    _terminate(child, grace, kill_now)
     _kill_tree(child)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def _wait_for_stop(child: subprocess.Popen[bytes]) -> None:
-    """Return when standard input ends, or when the command exits."""
-    while child.poll() is None:
+def _wait_for_stop(child: subprocess.Popen[bytes], kill_now: list[int]) -> None:
+    """Return when standard input ends, at SIGQUIT, or when the command exits."""
+    while child.poll() is None and not kill_now:
         _reap_orphans(child)
         readable, _, _ = select.select([0], [], [], 0.2)
         if readable and not os.read(0, 4096):
             return
 
 
-def _terminate(child: subprocess.Popen[bytes], grace: float) -> None:
-    """Send SIGTERM to `ray start` only: it stops its processes in the right order."""
+def _terminate(child: subprocess.Popen[bytes], grace: float, kill_now: list[int]) -> None:
+    """Send SIGTERM to the command only: `ray start` stops its processes in the right order."""
     deadline = time.monotonic() + grace
     child.terminate()
-    while child.poll() is None and time.monotonic() < deadline:
+    while child.poll() is None and time.monotonic() < deadline and not kill_now:
         _reap_orphans(child)
         time.sleep(0.05)
 

@@ -8,12 +8,14 @@ import msgspec
 from rayhistory.errors import IndexDamaged, UsageError
 from rayhistory.events.merged_tables import Type
 from rayhistory.index.query.query import KEY_COLUMNS, AllOf, Condition, Filter, Query
+from rayhistory.utc import parse_utc_ms
 
 MAX_INT64 = 2**63 - 1
 
 _OPERATORS = {"=", "!=", "<", "<=", ">", ">=", "contains", "prefix", "in"}
 _MAX_BOUND_VALUES = 16
 _COLUMN_TYPES = {kind.sql for kind in Type}
+_TIME_HINT = ": use milliseconds since 1970, or a time such as 2026-11-15T19:20:05Z"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -131,12 +133,26 @@ def _converted(column: str, kind: str, value: Any) -> Any:
             raise UsageError(f"{column} is a boolean, not {value!r}: use true or false")
         return found
     try:
-        number = int(value)
+        number = _number(column, value)
     except (ValueError, TypeError, OverflowError):
-        raise UsageError(f"{column} is a number, not {value!r}") from None
+        raise UsageError(f"{column} is a number, not {value!r}{_TIME_HINT if _is_time(column) else ''}") from None
     if abs(number) > MAX_INT64:
         raise UsageError(f"{column} cannot be compared with {value}: it does not fit into 64 bits")
     return number
+
+
+def _number(column: str, value: Any) -> int:
+    """Convert a number, or for a column of times an ISO 8601 time."""
+    try:
+        return int(value)
+    except ValueError:
+        if not _is_time(column) or not isinstance(value, str):
+            raise
+        return parse_utc_ms(value)
+
+
+def _is_time(column: str) -> bool:
+    return column.endswith(("_ms", "_time"))
 
 
 def _checked_text(column: str, value: str) -> str:

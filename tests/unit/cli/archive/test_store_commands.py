@@ -51,11 +51,11 @@ def test_repair_rebuilds_damaged_files_and_deletes_unused_ones(command: Command,
         "counted  wrong_checksum",
         "tables  unused",
         "2 damaged files",
-        "1.0 kB could",
+        "1000 B could",
     ):
         assert part in found.out
     repaired = command.good("store", "check", "--checksums", "--repair")
-    assert "0 damaged files, 2 repaired, 1.0 kB freed" in repaired
+    assert "0 damaged files, 2 repaired, 1000 B freed" in repaired
     assert not orphan.exists()
     assert command.good("store", "check", "--checksums").startswith("1 sessions checked: 0 damaged files, 0 repaired")
 

@@ -234,34 +234,6 @@ def test_file_names_have_no_control_characters(rayhistory: Command) -> None:
     assert rayhistory.good("logs", "--list", "raylet*").split() == ["raylet.out"]
 
 
-@pytest.mark.slow
-def test_open_prints_or_opens_the_url(rayhistory: Command, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    assert rayhistory.good("open", REF.path, "--print") == f"http://127.0.0.1:8080{REF.url}\n"
-    assert opened == []
-    assert rayhistory.good("open", REF.session, "--server", server) == f"{server}{REF.url}\n"
-    assert opened == [f"{server}{REF.url}"]
-
-
-@pytest.mark.slow
-def test_open_rejects_unknown_sessions(rayhistory: Command, server: str) -> None:
-    assert "the store has no session of default/typo" in rayhistory.bad("open", "default/typo", "--print")
-    assert "the store has no session of default/typo" in rayhistory.bad(
-        "open", "default/typo", "--print", "--server", server
-    )
-    other = "session_2020-01-01_00-00-00_000000_1"
-    assert other in rayhistory.bad("open", f"{REF.namespace}/{REF.cluster}/{other}", "--print")
-
-
-def test_open_does_not_index_the_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    store_sample(settings_for(tmp_path))
-    assert REF.url in Command(tmp_path, monkeypatch, capfd).good("open", REF.path, "--print")
-    assert not list(Path(settings_for(tmp_path).local_storage_dir).rglob("manifest-*"))
-
-
 class SignInPage(BaseHTTPRequestHandler):
     """Replies to every request, but is not a history server."""
 
@@ -351,7 +323,7 @@ def test_gaps_reports_a_complete_session(
         (["logs", "--follow"], "--follow requires --task, --actor, --job, --pid or --file"),
         (["logs", "--list", "*", "-n", "1"], "--lines requires --task, --actor, --job, --pid or --file"),
         (["timeline"], "required: -o/--output"),
-        (["timeline", "-o", "-", "--job", "x"], "'x' is not an id"),
+        (["timeline", "-o", "-", "--job", "x"], "the session has no job 'x'"),
         (["timeline", "-o", "."], "cannot write .: not a regular file"),
         (["timeline", "-o", f"{__file__}/x"], "/x: Not a directory"),
         (["timeline", "-o", "x" * 255], "xxx: File name too long"),

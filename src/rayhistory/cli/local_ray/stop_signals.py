@@ -1,0 +1,55 @@
+"""Signals that end a recording: Ctrl-C, SIGTERM and the end of the terminal.
+
+Without handlers, SIGTERM would end our process at once and leave the rest of the session unrecorded.
+"""
+
+import asyncio
+import signal
+from types import TracebackType
+from typing import Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Cancel the current task at a signal; after `defer`, set an event at the first signal instead.
+
+    A task that a signal cancelled ends with SystemExit and the signal's exit code.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._deferred: asyncio.Event | None = None
+        self._task: asyncio.Task[object] | None = None
+        # Under nohup, the end of the terminal is ignored.
+        self._handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self._number
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        for number in self._handled:
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in self._handled:
+            asyncio.get_running_loop().remove_signal_handler(number)
+        if isinstance(error, asyncio.CancelledError) and self._number:
+            raise SystemExit(self.exit_code) from None
+
+    def defer(self) -> asyncio.Event:
+        """Return an event that the first signal sets from now on. Another signal cancels the task."""
+        self._deferred = asyncio.Event()
+        return self._deferred
+
+    def _on_signal(self, number: int) -> None:
+        self._number = number
+        if self._deferred is not None and not self._deferred.is_set():
+            self._deferred.set()
+        elif self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,25 @@
+"""Probe of a history server: whether it responds, and whether it has a session."""
+
+import httpx
+
+from rayhistory.settings import Settings
+
+_TIMEOUT_S = 10.0
+_SESSION_PROBE = "api/history/metrics?from=0&to=0"
+"""Responds without indexing the session."""
+
+
+async def responds(server: str, settings: Settings, session_url: str = "") -> bool:
+    """Return whether a history server responds at this URL, and has the session if one is named."""
+    path = f"{session_url}{_SESSION_PROBE}" if session_url else "/livez"
+    try:
+        async with httpx.AsyncClient(headers=auth_headers(settings), timeout=_TIMEOUT_S) as http:
+            response = await http.get(f"{server}{path}")
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+    return response.status_code == 200 and not response.headers.get("content-type", "").startswith("text/html")
+
+
+def auth_headers(settings: Settings) -> dict[str, str]:
+    token = settings.ray_auth_token.strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,175 @@
+"""One way to name things everywhere: sessions, jobs, tasks, actors, nodes and times."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayhistory.terminal_text import strip_ansi
+from support.cli_call import Command
+from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
+
+WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
+FILES = {f"{WORKER}.out": b"task output\n", "job-driver-sub-ok.log": b"driver output\n", "raylet.out": b"raylet\n"}
+END = "2026-11-15T19:20:00Z"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("naming")
+    store_indexed_sample(settings_for(directory), FILES)
+    return directory
+
+
+@pytest.fixture
+def rayhistory(directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(directory, monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ((), REF.path),
+        ((f"{REF.namespace}/{REF.cluster}",), REF.path),
+        ((f"@{END}",), REF.path),
+        ((f"{REF.namespace}/{REF.cluster}@{END}",), REF.path),
+        ((REF.session,), ""),
+        ((REF.path,), ""),
+        ((f"{REF.session}@{END}",), ""),
+        ((f"{REF.path}@{END}",), ""),
+    ],
+)
+def test_session_is_named_in_any_form_and_a_choice_is_reported(
+    rayhistory: Command, name: tuple[str, ...], chosen: str
+) -> None:
+    done = rayhistory("nodes", *name, "--json")
+    assert (done.code, done.chosen) == (0, chosen), done.err
+    assert [row["node_id"] for row in json.loads(done.out)] == [NODE]
+
+
+def test_sql_reports_the_session_it_chose(rayhistory: Command) -> None:
+    assert rayhistory("sql", "select 1").chosen == REF.path
+    assert rayhistory("sql", "select 1", "--session", REF.session).chosen == ""
+
+
+def test_sql_reads_standard_input(rayhistory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("select 41 + 1 as answer"))
+    assert json.loads(rayhistory.good("sql", "-", "--json")) == [{"answer": 42}]
+
+
+def submitted_job() -> dict[str, str]:
+    return next(job for job in live_rows("v0_jobs_detail") if job["submission_id"] == "sub-ok")
+
+
+def test_job_is_named_by_either_id(rayhistory: Command) -> None:
+    job = submitted_job()
+    by_submission = rayhistory.good("logs", "--job", job["submission_id"])
+    assert by_submission == "driver output\n"
+    assert rayhistory.good("logs", "--job", job["job_id"]) == by_submission
+    assert rayhistory.good("timeline", "-o", "-", "--job", job["submission_id"]) == rayhistory.good(
+        "timeline", "-o", "-", "--job", job["job_id"]
+    )
+
+
+def test_task_is_named_by_the_start_of_its_id(rayhistory: Command) -> None:
+    task = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
+    whole = rayhistory.good("logs", "--task", task)
+    assert rayhistory.good("logs", "--task", task[:16]) == whole
+    assert rayhistory.good("logs", "--task", task[:16].upper()) == whole
+
+
+def test_node_is_named_by_address_or_start_of_its_id(rayhistory: Command) -> None:
+    whole = rayhistory.good("logs", "--file", "raylet.out", "--node", NODE)
+    (node,) = json.loads(rayhistory.good("nodes", "--json"))
+    assert whole == "raylet\n"
+    assert rayhistory.good("logs", "--file", "raylet.out", "--node", NODE[:8]) == whole
+    assert rayhistory.good("logs", "--file", "raylet.out", "--node", node["node_ip"]) == whole
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--task", "nothing-like-that"), "the session has no task 'nothing-like-that': see rayhistory tasks"),
+        (("--actor", "Nobody"), "the session has no actor 'Nobody': see rayhistory actors"),
+        (("--job", "none"), "the session has no job 'none': see rayhistory jobs"),
+        (("--file", "*.nothing"), "no file matches '*.nothing': see rayhistory logs --list"),
+        (("--file", "*", "--follow"), "--follow needs one"),
+    ],
+)
+def test_unknown_name_is_a_one_line_error(rayhistory: Command, argv: tuple[str, ...], message: str) -> None:
+    assert message in rayhistory.bad("logs", *argv)
+
+
+def test_ambiguous_name_is_an_error_with_ids(rayhistory: Command) -> None:
+    names = [row["name"] for row in json.loads(rayhistory.good("tasks", "--json"))]
+    repeated = next(name for name in names if names.count(name) > 1)
+    assert f"several tasks match {repeated!r}: use one of the ids " in rayhistory.bad("logs", "--task", repeated)
+
+
+def test_file_glob_shows_every_matching_file_with_its_name(rayhistory: Command) -> None:
+    shown = rayhistory.good("logs", "--file", "*.out")
+    assert shown == f"==> raylet.out <==\nraylet\n\n==> {WORKER}.out <==\ntask output\n"
+    assert rayhistory.good("logs", "--file", "ray*") == "raylet\n"
+
+
+@pytest.mark.parametrize(
+    "when", ["2026-11-15T19:19:00Z", "2026-11-15T19:19:00", "2026-11-15T20:19:00+01:00", "1794770340000"]
+)
+def test_times_in_conditions_are_iso_or_milliseconds(rayhistory: Command, when: str) -> None:
+    before = json.loads(rayhistory.good("tasks", "--json", "--where", f"start_time_ms<{when}"))
+    after = json.loads(rayhistory.good("tasks", "--json", "--where", f"start_time_ms>={when}"))
+    assert before
+    assert after
+    assert max(row["start_time_ms"] for row in before) < 1794770340000 <= min(row["start_time_ms"] for row in after)
+
+
+def test_invalid_time_is_an_error_with_an_example(rayhistory: Command) -> None:
+    error = rayhistory.bad("tasks", "--where", "start_time_ms>yesterday")
+    assert "start_time_ms is a number, not 'yesterday': use milliseconds since 1970, or a time such as" in error
+
+
+def test_tasks_have_the_last_line_of_the_exception(rayhistory: Command) -> None:
+    failed = json.loads(rayhistory.good("tasks", "--json", "--where", "error_message~ValueError"))
+    text = rayhistory.good("tasks", "--where", "error_message~ValueError")
+    assert text.splitlines()[0].endswith("ERROR_MESSAGE")
+    for row, line in zip(failed, text.splitlines()[1:], strict=True):
+        assert line.endswith(strip_ansi(row["error_message"]).rstrip().splitlines()[-1][:59])
+    assert any("\x1b[31m" in row["error_message"] for row in failed)
+    assert "[31m" not in text
+
+
+def test_tasks_hide_drivers_and_inferred_ends_unless_asked_for(rayhistory: Command) -> None:
+    shown = json.loads(rayhistory.good("tasks", "--json"))
+    everything = json.loads(rayhistory.good("tasks", "--json", "--all"))
+    hidden = [row for row in everything if row not in shown]
+    assert shown
+    assert hidden
+    assert all(row["type"] == "DRIVER_TASK" or row["closed_by_history"] for row in hidden)
+    assert not any(row["type"] == "DRIVER_TASK" or row["closed_by_history"] for row in shown)
+    drivers = json.loads(rayhistory.good("tasks", "--json", "--where", "type=DRIVER_TASK", "--all"))
+    assert drivers == [row for row in everything if row["type"] == "DRIVER_TASK"]
+
+
+def test_sessions_are_filtered_and_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store_indexed_sample(settings_for(tmp_path))
+    other = REF.__class__.checked("team-a", "other", REF.session)
+    store_sample(settings_for(tmp_path), ref=other)
+    rayhistory = Command(tmp_path, monkeypatch, capfd)
+
+    def clusters(*argv: str) -> list[str]:
+        return sorted(row["cluster"] for row in json.loads(rayhistory.good("sessions", "--json", *argv)))
+
+    assert clusters() == ["other", "sample"]
+    assert clusters("--namespace", "team-a") == clusters("oth") == clusters("--cluster", "other") == ["other"]
+    assert clusters("--failed") == clusters("sub-ok") == ["sample"]
+    assert clusters("--state", "running") == clusters("--since", "1h") == []
+    limited = rayhistory("sessions", "--limit", "1")
+    assert limited.err == "1 more sessions not shown\n"
+    assert len(limited.out.splitlines()) == 2
+    assert rayhistory.good("sessions", "--state", "running") == "No session matches.\n"
+    assert "invalid since" in rayhistory.bad("sessions", "--since", "soon")
+    assert "use a number above 0" in rayhistory.bad("sessions", "--limit", "0")
