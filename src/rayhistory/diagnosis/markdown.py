@@ -1,12 +1,13 @@
 """A diagnosis as Markdown, to be pasted into a ticket. All text from the cluster is escaped or fenced."""
 
+import html
 import re
 from collections.abc import Iterator
 
 from rayhistory.diagnosis.findings import Diagnosis, Finding
 from rayhistory.diagnosis.headlines import duration, one_line, things, utc
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~@&])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()+!|~@])")
 _MAX_EVIDENCE_LINES = 40
 _MAX_LINE = 1_000
 
@@ -64,7 +65,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 def escaped(text: str) -> str:
     """Return the text in one line without any meaning for Markdown or HTML."""
-    return _SPECIAL.sub(r"\\\1", one_line(text, _MAX_LINE))
+    return _SPECIAL.sub(r"\\\1", html.escape(one_line(text, _MAX_LINE), quote=False))
 
 
 def _fenced(text: str) -> Iterator[str]:

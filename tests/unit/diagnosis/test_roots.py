@@ -1,0 +1,54 @@
+"""Root causes and consequences."""
+
+from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.roots import find_chains
+from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
+from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
+from rayhistory.diagnosis.session_facts import ActorFacts, JobFacts, NodeFacts, SessionFacts
+from rayhistory.index.query.failure_groups import FailureGroups
+
+NODE = NodeFacts(
+    node_id="ef" * 28, ip="10.0.0.7", state="DEAD", end_ms=1_800_000_000_500, reason="UNEXPECTED_TERMINATION"
+)
+
+
+def test_workers_of_a_dead_node_follow_from_it() -> None:
+    worker = dead_example_worker(node_id=NODE.node_id)
+    found = diagnose(death_facts(worker, nodes=[NODE]))
+    assert [finding.code for finding in found.findings] == ["node_lost"]
+    assert found.findings[0].counts.workers == 1
+
+
+def test_worker_that_died_long_after_a_node_does_not_follow_from_it() -> None:
+    worker = dead_example_worker(node_id=NODE.node_id, end_ms=(NODE.end_ms or 0) + 60_000)
+    roots = {chain.root.kind for chain in find_chains(SessionFacts(workers=[worker], nodes=[NODE]))}
+    assert roots == {"node", "worker"}
+
+
+def test_calls_of_a_dead_actor_follow_from_its_worker() -> None:
+    worker = dead_example_worker(stderr="Fatal Python error: Segmentation fault")
+    actor = ActorFacts(actor_id="aa" * 16, class_name="Model", job_id="01000000", cause="actor_died_error_context",
+                       reason="WORKER_DIED", text="its worker process has died", worker_id=worker.worker_id,
+                       workers=(worker.worker_id,), end_ms=worker.end_ms)  # fmt: skip
+    calls = failed_task(
+        "The actor is dead", error_type="ACTOR_DIED", actor_id=actor.actor_id, type="ACTOR_TASK", count=9
+    )
+    facts = SessionFacts(jobs=[failed_job("")], workers=[worker], actors=[actor], failures=FailureGroups([calls], 9, 1))
+    crash = next(finding for finding in diagnose(facts).findings if finding.code == "worker_segfault")
+    assert (crash.counts.tasks, crash.counts.actors, crash.counts.workers) == (9, 1, 1)
+
+
+def test_actors_that_were_killed_on_purpose_are_no_failures() -> None:
+    killed = ActorFacts(actor_id="aa" * 16, cause="actor_died_error_context", reason="RAY_KILL", end_ms=1)
+    assert not find_chains(SessionFacts(actors=[killed]))
+
+
+def test_workers_that_die_with_their_job_are_cleaned_up() -> None:
+    worker = dead_example_worker(end_ms=1_800_000_003_000)
+    done = JobFacts(job_id="01000000", status="SUCCEEDED", end_ms=1_800_000_002_000)
+    assert not find_chains(SessionFacts(workers=[worker], jobs=[done]))
+
+
+def test_nodes_that_were_idle_are_no_failures() -> None:
+    idle = NodeFacts(node_id="ef" * 28, state="DEAD", reason="AUTOSCALER_DRAIN_IDLE", end_ms=1)
+    assert not find_chains(SessionFacts(nodes=[idle]))
