@@ -14,8 +14,8 @@ ALL = "$__all"
 MAX_OPTIONS = 1_000
 _MAX_VALUE = 1_024
 _REFERENCE = re.compile(r"\$(\w+)|\$\{(\w+)(?:\.[\w.]+)?(?::(\w+))?\}|\[\[(\w+)(?::(\w+))?\]\]", re.ASCII)
-_LABEL_VALUES = re.compile(r"\s*label_values\(\s*(?:(.*),)?\s*(\w+)\s*\)\s*", re.DOTALL)
-_QUERY_RESULT = re.compile(r"\s*query_result\((.*)\)\s*", re.DOTALL)
+_LABEL_VALUES = re.compile(r"label_values\((?:(.*),)?\s*+(\w++)\s*+\)", re.DOTALL)
+_QUERY_RESULT = re.compile(r"query_result\((.*)\)", re.DOTALL)
 _REGEX_SPECIAL = re.compile(r"[$^*{}\[\]'+?.()|\\/-]")
 
 Labels = tuple[tuple[str, str], ...]
@@ -102,9 +102,9 @@ def _options(
 
 
 def _query_options(query: str, source: SeriesQueries) -> list[str]:
-    if match := _LABEL_VALUES.fullmatch(query):
+    if match := _LABEL_VALUES.fullmatch(query.strip()):
         return source.label_values((match[1] or "").strip(), match[2])
-    if match := _QUERY_RESULT.fullmatch(query):
+    if match := _QUERY_RESULT.fullmatch(query.strip()):
         return [_result_text(labels, value) for labels, value in source.query_result(match[1])]
     return []
 

@@ -14,7 +14,10 @@ from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
 MAX_QUERY_CHARACTERS = 20_000
 MAX_DEPTH = 200
 """Nesting of expressions. Parsers and walkers are recursive, and the parser ends the process when its stack is full."""
-_QUOTED = re.compile(r"""#[^\n]*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`""", re.DOTALL)
+_QUOTED = re.compile(
+    r"""#[^\n]*+|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z)|`[^`]*+(?:`|\Z)""", re.DOTALL
+)
+"""A quotation that does not end is matched to the end: trying again at each character would take quadratic time."""
 _OPERATOR = re.compile(r"[-+*/%^]|[=!><]=|[><]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 _AT_TIME = re.compile(r"@ (-?[0-9.]+)(?: offset \S+)?$")
 

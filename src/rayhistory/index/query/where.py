@@ -15,7 +15,7 @@ _MAX_DEPTH = 16
 
 _COMPARISON = re.compile(r"\s*(\w+)\s*(!=|<=|>=|\^=|=|<|>|~)\s*")
 _OPERATOR_NAMES = {"~": "contains", "^=": "prefix"}
-_KEYWORD = re.compile(r"\s+(and|or)(?=[\s(]|$)", re.IGNORECASE)
+_KEYWORD = re.compile(r"\s(and|or)(?=[\s(]|$)", re.IGNORECASE)  # with \s+, many spaces would take quadratic time
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _USAGE = "use COLUMN OPERATOR VALUE, with one of = != < <= > >= ~ ^=, and combine with and, or and parentheses"
