@@ -66,6 +66,7 @@ CASES = [
     Case("dir-50k-many", DIRECTORY, 50_000, 1_282),
     Case("dir-1m", DIRECTORY, 1_000_000, 80, large=True),
     Case("s3-50k", S3, 50_000, 1_282),
+    Case("s3-1k-delayed", S3_DELAYED, 1_000, 500),
     Case("s3-50k-delayed", S3_DELAYED, 50_000, 1_282),
     Case("s3-extend-delayed", S3_DELAYED, 50_000, 1_282, extend=True),
     Case("s3-10k-objects-delayed", S3_DELAYED, 50_000, 10_000),

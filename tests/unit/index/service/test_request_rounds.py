@@ -60,7 +60,7 @@ def test_listing_the_sources_of_many_nodes_takes_few_requests_in_sequence(store:
     put_objects(tmp_path / "store", 12)
     sources = asyncio.run(list_sources(store, LAYOUT, REF))
     assert len(sources) == 12
-    assert store.rounds <= 4, store.requests
+    assert store.rounds <= 3, store.requests
 
 
 class InProcessEngine:
