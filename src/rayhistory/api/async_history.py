@@ -52,6 +52,14 @@ class AsyncHistory:
         self._http = http
         self._client = HistoryClient(http, on_wait=_ignore)
 
+    @property
+    def url(self) -> str:
+        return str(self._http.base_url)
+
+    async def first_sessions(self) -> list[Row]:
+        """Return the first page of sessions, the newest."""
+        return (await self._client.json("/api/history/sessions", Page)).sessions
+
     async def sessions(self, **filters: str) -> RowList:
         """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
         path, params = "/api/history/sessions", dict(filters)

@@ -5,20 +5,24 @@ from collections.abc import AsyncIterator
 
 import httpx
 from starlette.applications import Starlette
+from starlette.datastructures import Address
 from starlette.types import Message, Receive
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
     """Calls an ASGI application without a socket. Unlike httpx's own transport, it streams responses."""
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Starlette, client: Address | None = None) -> None:
         self._app = app
+        self._client = client
+        """The address that the application sees as the client's."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method,
             "scheme": request.url.scheme, "path": request.url.path, "raw_path": request.url.raw_path.partition(b"?")[0],
-            "query_string": request.url.query, "root_path": "", "client": None, "server": (request.url.host, 80),
+            "query_string": request.url.query, "root_path": "", "client": self._client,
+            "server": (request.url.host, request.url.port or 80),
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
         }  # fmt: skip
         messages: asyncio.Queue[Message] = asyncio.Queue(1)

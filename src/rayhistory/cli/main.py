@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple, Protocol
 
 from rayhistory import __version__
-from rayhistory.cli import completion, dashboards, demo, doctor, env, index, serve
+from rayhistory.cli import completion, dashboards, demo, doctor, env, index, mcp, serve, skill
 from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot, store_commands
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
 from rayhistory.cli.inspect import (
@@ -84,6 +84,10 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("store", store_commands, "check and repair the indexes in the store"),
         Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
         Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
+    ),
+    "Serve agents": (
+        Command("mcp", mcp, "serve sessions to a coding agent over standard input and output (MCP)", INDEX_SETTINGS),
+        Command("skill", skill, "print a guide for coding agents"),
     ),
     "Set up": (
         Command("doctor", doctor, "check the settings, the store, Ray and the ports", SERVER_SETTINGS),

@@ -27,7 +27,7 @@ from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
 from rayhistory.search import Scanner
 from rayhistory.search.search_index import SegmentCache
-from rayhistory.server import kuberay
+from rayhistory.server import kuberay, mcp_endpoint
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.history_api import all_sessions_search, cluster_list, openapi, session_list
 from rayhistory.server.history_api.session_listing import SessionListing
@@ -116,6 +116,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             *cluster_list.ROUTES,
             *openapi.ROUTES,
             *kuberay.ROUTES,
+            *mcp_endpoint.ROUTES,
             Mount("/assets", StaticFiles(directory=web.STATIC_DIR)),
             Mount("/s", SessionPathRouter(session)),
             Mount("/", SessionCookieRouter(session)),

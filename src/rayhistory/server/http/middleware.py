@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError
 from rayhistory.server.http.error_responses import code_of_status, plain_error_response
-from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, SQL_API, is_prometheus_form
+from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, MCP, SQL_API, is_prometheus_form
 
 
 class ReadOnlyMiddleware:
-    """Refuse every method but GET and HEAD before a route sees it, except sign-in and sign-out, PromQL and SQL."""
+    """Refuse every method but GET and HEAD before a route sees it, except sign-in, PromQL, SQL and MCP."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,7 +32,7 @@ def _takes_post(scope: Scope) -> bool:
     path: str = scope["path"]
     if scope["method"] != "POST":
         return False
-    if path.endswith(SQL_API):
+    if path == MCP or path.endswith(SQL_API):
         return _content_type(scope) == "application/json"  # a form of another site cannot send it
     if is_prometheus_form(path):
         return _content_type(scope) == "application/x-www-form-urlencoded"

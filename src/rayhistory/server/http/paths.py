@@ -8,6 +8,8 @@ PROMETHEUS_FORMS = ("query", "query_range", "labels", "series")
 """Endpoints of Prometheus' API that also take their parameters as a form, because queries can be long."""
 SQL_API = "/api/history/sql"
 """SQL below each session, which takes JSON by POST."""
+MCP = "/mcp"
+"""The Model Context Protocol, which takes JSON by POST."""
 LOGIN, LOGOUT = "/login", "/logout"
 AUTHENTICATION_MODE, AUTHENTICATE = "/api/authentication_mode", "/api/authenticate"
 """Ray's sign-in protocol, at the root and below each session."""
