@@ -4,7 +4,6 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from rayhistory.archive.retention import format_size
 from rayhistory.archive.session_objects import for_each
 from rayhistory.archive.store_check import TABLES, StoreCheck, StoreFinding
 from rayhistory.archive.store_time import read_store_time
@@ -18,6 +17,7 @@ from rayhistory.index.service.overlay import index_store
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import CLI, Parser, Settings, add_flags
+from rayhistory.sizes import format_size
 from rayhistory.storage.bulk_delete import delete_many
 
 _CONCURRENT_SESSIONS = 8
