@@ -13,6 +13,8 @@ import pytest
 from failures.cases import CASES
 from failures.fixtures import FIXTURES, unpack
 from rayhistory.api.in_process import InProcessTransport
+from rayhistory.cli.local_ray import run
+from rayhistory.cli.local_ray.recording import RecordedSession
 from rayhistory.server.app import create_app
 from support.cli_call import Command
 from support.index_builder import settings_for
@@ -79,7 +81,8 @@ def test_page_markdown_and_command_show_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ref = unpack("exceptions-task_raises", tmp_path)
-    page, markdown, home = get(tmp_path, f"{ref.url}diagnosis", f"{ref.url}diagnosis.md", "/home")
+    # Markdown waits for the index and the diagnosis; a page shows the progress after some seconds.
+    markdown, page, home = get(tmp_path, f"{ref.url}diagnosis.md", f"{ref.url}diagnosis", "/home")
     assert "ValueError: cannot parse record 3" in page.text
     assert markdown.headers["content-type"].startswith("text/markdown")
     assert "ValueError: cannot parse record 3" in markdown.text
@@ -88,3 +91,21 @@ def test_page_markdown_and_command_show_the_verdict(
     done = Command(tmp_path, monkeypatch, capfd)("diagnose", *flags)
     assert done.code == 3
     assert "user_exception" in done.out
+
+
+def test_failed_run_ends_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ref = unpack("crashes-segfault", tmp_path)
+    run.explain(RecordedSession(ref, 1), settings_for(tmp_path / "store"))
+    printed = capsys.readouterr().err
+    assert "Why it failed: Worker 7850 on 127.0.0.1 (task crash) crashed with a segmentation fault" in printed
+    assert f"rayhistory diagnose {ref.path}" in printed
+
+
+def test_diagnosis_as_of_a_point_in_time_is_provisional(tmp_path: Path) -> None:
+    ref = unpack("exceptions-task_raises", tmp_path)
+    overview, whole = get(tmp_path, f"{ref.url}api/history/overview", f"{ref.url}api/history/diagnosis")
+    assert not whole.json()["provisional"]
+    early = overview.json()["started_ms"] + 500
+    before = get(tmp_path, f"{ref.url.rstrip('/')}@{early}/api/history/diagnosis")[0].json()
+    assert before["provisional"]
+    assert before["verdict"] is None

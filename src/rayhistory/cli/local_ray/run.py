@@ -40,11 +40,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
     sys.stderr.write(asyncio.run(_where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
-        _explain(recorded, settings)
+        explain(recorded, settings)
     return recorded.exit_code
 
 
-def _explain(recorded: RecordedSession, settings: Settings) -> None:
+def explain(recorded: RecordedSession, settings: Settings) -> None:
     """Print why the job failed. That is a service: a problem with it must not hide the job's own exit code."""
     try:
         arguments = argparse.Namespace(server=None, session=recorded.ref.path, setting_store=None)
