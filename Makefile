@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-sql bench-store bench-freshness bench-open docs browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-sql bench-store bench-freshness bench-open docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -133,6 +133,9 @@ bench-collector: $(READY) # the collector under load
 
 bench-logs: $(READY) # log shipping
 	@$(BIN)/python benchmarks/logs.py
+
+bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABYTES=10000 for more, IDS=--ids for the worst case)
+	@$(BIN)/python benchmarks/search.py --megabytes $(or $(MEGABYTES),1000) $(IDS)
 
 bench-sql: $(READY) # SQL over many sessions
 	@$(BIN)/python benchmarks/sql.py

@@ -6,7 +6,7 @@ hexadecimal numbers, such as ids of tasks, have keys for some of their parts ins
 parts of 8 digits the one with the lowest hash, so that any 16 digits contain one), and very long tokens are only noted.
 """
 
-import re
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -21,17 +21,17 @@ HAS_ID, HAS_LONG_TOKEN, HAS_ODD_CASE = 1, 2, 3
 ODD_CASES = ("\u212a".encode(), "\u017f".encode())
 """Letters above ASCII that match k and s if the case is ignored."""
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 128 << 10  # arrays of one chunk stay in the processor's cache
 _FIRST_KEY = 16
 _BASE = np.uint64(0x9E3779B97F4A7C15)
-_IS_WORD = np.zeros(256, np.bool_)
-_IS_WORD[[*range(ord("0"), ord("9") + 1), *range(ord("a"), ord("z") + 1), ord("_"), *range(128, 256)]] = True
-_IS_HEX = np.zeros(256, np.uint32)
-_IS_HEX[[*range(ord("0"), ord("9") + 1), *range(ord("a"), ord("f") + 1)]] = 1
-_ID = re.compile(rb"[0-9a-f]{%d,}" % MIN_ID_DIGITS)
+_HEX_DIGITS = b"0123456789abcdef"
+_WORD_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyz_" + bytes(range(128, 256))
+_WORD_TABLE = bytes(byte in _WORD_BYTES for byte in range(256))
+_NO_HEX_TABLE = bytes(byte not in _HEX_DIGITS for byte in range(256))
 
 Keys = npt.NDArray[np.uint32]
 _Hashes = npt.NDArray[np.uint64]
+_T = TypeVar("_T", np.uint32, np.uint64)
 
 
 def _powers(count: int) -> tuple[_Hashes, _Hashes]:
@@ -60,65 +60,62 @@ class TokenReader:
 
     def read(self, text: bytes) -> TextTokens:
         lower = text.lower()
-        hashes: list[_Hashes] = []
         special: set[int] = {HAS_ODD_CASE} if any(letter in lower for letter in ODD_CASES) else set()
         new_tokens: set[bytes] = set()
+        hashes = [np.empty(0, np.uint64)]
         for chunk, is_cut in _chunks(lower):
-            found = self._read_chunk(chunk, new_tokens, special)
-            hashes.append(found)
+            hashes.append(self._read_chunk(chunk, new_tokens, special))
             if is_cut:
                 special.add(HAS_LONG_TOKEN)
-        own = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, np.uint64)
-        keys = np.concatenate([np.array(sorted(special), np.uint32), _to_keys(own)])
-        return TextTokens(np.unique(keys), new_tokens)
+        keys = [np.array(sorted(special), np.uint32), _to_keys(_distinct(np.concatenate(hashes)))]
+        return TextTokens(_distinct(np.concatenate(keys)), new_tokens)
 
     def _read_chunk(self, chunk: bytes, new_tokens: set[bytes], special: set[int]) -> _Hashes:
         data = np.frombuffer(chunk, np.uint8)
-        starts, ends = _bounds(data)
+        starts, ends = _bounds(chunk)
         if not len(starts):
             return np.empty(0, np.uint64)
-        lengths = ends - starts
-        is_long = lengths > MAX_TOKEN_BYTES
-        is_id = _are_hex(data, starts, ends) & (lengths >= MIN_ID_DIGITS)
-        if is_long.any():
-            special.add(HAS_LONG_TOKEN)
-        sums = _prefix_sums(data)
+        lengths, sums = ends - starts, _prefix_sums(data)
         hashes = _hash(sums, starts, ends)
-        parts = _id_parts(sums, starts[is_id], ends[is_id])
-        if is_id.any():
+        is_plain = lengths <= MAX_TOKEN_BYTES
+        if not is_plain.all():
+            special.add(HAS_LONG_TOKEN)
+        found = [_distinct(hashes)]
+        candidates = np.flatnonzero(lengths >= MIN_ID_DIGITS)
+        ids = candidates[_are_hex(chunk, starts[candidates], ends[candidates])]
+        if len(ids):
             special.add(HAS_ID)
-        plain = ~is_id & ~is_long
-        self._add_new(chunk, starts[plain], ends[plain], hashes[plain], new_tokens)
-        return np.unique(np.concatenate([hashes, parts]))
-
-    def _add_new(
-        self, chunk: bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], hashes: _Hashes, new: set[bytes]
-    ) -> None:
-        distinct, first = np.unique(hashes, return_index=True)
-        places = np.searchsorted(self._known, distinct)
-        is_known = np.zeros(len(distinct), np.bool_)
-        inside = places < len(self._known)
-        is_known[inside] = self._known[places[inside]] == distinct[inside]
-        fresh = first[~is_known]
-        if len(fresh):
-            new.update(
+            is_plain[ids] = False
+            found.append(_id_parts(sums, starts[ids], ends[ids]))
+        unknown = self._unknown(found[0])
+        if len(unknown):
+            fresh = np.flatnonzero(is_plain & _among(hashes, unknown))
+            new_tokens.update(
                 chunk[start:end] for start, end in zip(starts[fresh].tolist(), ends[fresh].tolist(), strict=True)
             )
-            self._known = np.union1d(self._known, distinct[~is_known])
+            self._known = _distinct(np.concatenate([self._known, unknown]))
+        return np.concatenate(found)
+
+    def _unknown(self, distinct: _Hashes) -> _Hashes:
+        """Return the hashes of tokens that were not read before."""
+        if not len(self._known):
+            return distinct
+        places = np.minimum(np.searchsorted(self._known, distinct), len(self._known) - 1)
+        unknown: _Hashes = distinct[self._known[places] != distinct]
+        return unknown
 
 
 def _id_parts(sums: _Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> _Hashes:
     """Return the hashes of the chosen parts of ids."""
-    _, first = np.unique(_hash(sums, starts, ends), return_index=True)
+    order = np.argsort(hashes := _hash(sums, starts, ends), kind="stable")
+    first = order[np.concatenate([np.ones(1, np.bool_), hashes[order][1:] != hashes[order][:-1]])]
     starts, counts = starts[first], (ends - starts)[first] - (PART_DIGITS - 1)
     owners = np.repeat(np.arange(len(starts)), counts)
-    if not len(owners):
-        return np.empty(0, np.uint64)
     positions = np.arange(len(owners)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
     hashes = _hash(sums, positions, positions + PART_DIGITS)
     lowest = np.lib.stride_tricks.sliding_window_view(hashes, _WINDOW_PARTS).min(axis=1)
     within_one_id = owners[: 1 - _WINDOW_PARTS] == owners[_WINDOW_PARTS - 1 :]
-    return np.unique(lowest[within_one_id])
+    return _distinct(lowest[within_one_id])
 
 
 def token_key(token: bytes) -> int:
@@ -137,8 +134,25 @@ def id_part_keys(digits: bytes) -> list[int]:
     return sorted(set(_to_keys(windows.min(axis=1)).tolist()))
 
 
+def _distinct(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """Return the distinct values, sorted. Sorting is ten times as fast as numpy's unique."""
+    values = np.sort(values)
+    distinct: npt.NDArray[_T] = values[
+        np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
+    ]
+    return distinct
+
+
+def _among(hashes: _Hashes, few: _Hashes) -> npt.NDArray[np.bool_]:
+    """Return which hashes may be among a few others: by 16 of their bits, so that some are by chance."""
+    table = np.zeros(1 << 16, np.bool_)
+    table[(few >> np.uint64(48)).astype(np.int64)] = True
+    result: npt.NDArray[np.bool_] = table[(hashes >> np.uint64(48)).astype(np.int64)]
+    return result
+
+
 def _chunks(text: bytes) -> list[tuple[bytes, bool]]:
-    """Split a text between tokens, into chunks of a megabyte; True marks a cut that may be inside a token."""
+    """Split a text between tokens, into chunks of bounded size; True marks a cut that may be inside a token."""
     chunks, start = [], 0
     while start < len(text):
         end = min(start + _CHUNK_BYTES, len(text))
@@ -152,23 +166,27 @@ def _chunks(text: bytes) -> list[tuple[bytes, bool]]:
     return chunks
 
 
-def _bounds(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    edges = np.flatnonzero(np.diff(_IS_WORD[data].view(np.int8), prepend=np.int8(0), append=np.int8(0)))
+def _bounds(chunk: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where tokens begin and end."""
+    is_word = np.frombuffer(b"\0" + chunk.translate(_WORD_TABLE) + b"\0", np.int8)
+    edges = np.flatnonzero(is_word[1:] != is_word[:-1])
     return edges[::2], edges[1::2]
 
 
-def _are_hex(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    counts = np.concatenate([np.zeros(1, np.uint32), np.cumsum(_IS_HEX[data], dtype=np.uint32)])
-    result: npt.NDArray[np.bool_] = counts[ends] - counts[starts] == (ends - starts)
+def _are_hex(chunk: bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which of the tokens have hexadecimal digits alone."""
+    if not len(starts):
+        return np.zeros(0, np.bool_)
+    is_other = np.frombuffer(chunk.translate(_NO_HEX_TABLE) + b"\0", np.uint8)
+    others = np.maximum.reduceat(is_other, np.stack([starts, ends], axis=1).reshape(-1))[::2]
+    result: npt.NDArray[np.bool_] = others == 0
     return result
 
 
 def _prefix_sums(data: npt.NDArray[np.uint8]) -> _Hashes:
-    with np.errstate(over="ignore"):
-        weighted = (data.astype(np.uint64) + np.uint64(1)) * _POWERS[: len(data)]
-        return np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighted, dtype=np.uint64)])
+    weighted = data.astype(np.uint64)
+    weighted *= _POWERS[: len(data)]
+    return np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighted)])
 
 
 def _hash(sums: _Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> _Hashes:
@@ -191,4 +209,4 @@ def _to_keys(hashes: _Hashes) -> Keys:
 
 
 def is_hex(token: bytes) -> bool:
-    return all(_IS_HEX[byte] for byte in token)
+    return not token.strip(_HEX_DIGITS)

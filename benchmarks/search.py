@@ -1,0 +1,214 @@
+"""Search in generated logs: with and without the index, against ripgrep on the unpacked files, in the same run.
+
+    python benchmarks/search.py [--megabytes 1000] [--ids]
+
+Logs are those of workers, raylets and drivers. With --ids, each line has a random id: the worst case for an index. A block
+of 8 MB is repeated in another order, so the size of the index is that of logs that repeat themselves.
+"""
+
+import argparse
+import asyncio
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from rayhistory.logs.source import PackLogs
+from rayhistory.packs.pack_directory import PackDirectory
+from rayhistory.packs.pack_reader import PackCache
+from rayhistory.search.index_builder import build_segments, new_units
+from rayhistory.search.scanner import Scan, Scanner
+from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
+from rayhistory.search.search_query import SearchQuery
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.storage.local import LocalStore
+
+REF = SessionRef("default", "bench", "session_2026-11-15_19-18-08_055078_15551")
+NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
+NEEDLE = "quokka_7431"
+QUERIES = {
+    "rare word": SearchQuery(NEEDLE),
+    "part of a rare word": SearchQuery("uokka_74"),
+    "nowhere": SearchQuery("wombat"),
+    "common word, first page": SearchQuery("worker"),
+    "regex with a literal": SearchQuery(r"quokka_[0-9]+ found", regex=True),
+}
+SCANS = {
+    "regex without a literal": SearchQuery(r"[a-z]{3}[0-9]{7}[x-z]", regex=True, case=True),
+    "word, case ignored": SearchQuery("wombat"),
+}
+_VERBS = ("load", "merge", "train", "fetch", "store", "spill", "plan", "step")
+_ENDINGS = ("ing", "ed", "er", "_batch", "_shard", "_model", "_epoch", "_queue", "_object", "_actor")
+WORDS = [f"{verb}{ending}" for verb in _VERBS for ending in _ENDINGS]
+
+
+def lines(seed: int, *, ids: bool) -> Iterator[bytes]:
+    choose = random.Random(seed)
+    workers = [choose.randbytes(28).hex() for _ in range(50)]
+    moment = 1_794_770_288.0
+    while True:
+        moment += choose.random() / 50
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment)) + f",{int(moment * 1000) % 1000:03d}"
+        kind = choose.random()
+        words = " ".join(choose.choices(WORDS, k=choose.randint(3, 12)))
+        tail = f" id={choose.randbytes(16).hex()}" if ids else ""
+        if kind < 0.5:
+            place, duration = f"{words.split()[0]}.py:{choose.randint(1, 900)}", choose.random() * 900
+            text = f"{stamp}\tINFO {place} -- {words} took {duration:.2f} ms{tail}"
+        elif kind < 0.9:
+            worker = choose.choice(workers) if choose.random() < 0.3 else str(choose.randint(1, 99999))
+            place = f"node_manager.cc:{choose.randint(1, 3000)}"
+            text = f"[{stamp} I {choose.randint(100, 40000)} 101] (raylet) {place}: {words} worker {worker}{tail}"
+        else:
+            text = (
+                f'  File "/home/ray/{words.split()[0]}.py", line {choose.randint(1, 900)}, in {words.split()[-1]}{tail}'
+            )
+        yield text.encode() + b"\n"
+
+
+def write_logs(directory: Path, megabytes: int, *, ids: bool) -> int:
+    """Write ten files, with one needle in the middle of one of them; return their size."""
+    source, block = lines(1, ids=ids), []
+    size = 0
+    while size < 8 << 20:  # repeated with other numbers, because generating is slower than all that is measured
+        block.append(next(source))
+        size += len(block[-1])
+    per_file, total = megabytes * 1_000_000 // 10, 0
+    for number in range(10):
+        path = directory / f"worker-{number:02d}.out"
+        with path.open("wb") as file:
+            written = round_number = 0
+            while written < per_file:
+                random.Random(1000 * number + round_number).shuffle(block)
+                marker = b"%d" % (number * 1000 + round_number)
+                data = b"".join(block).replace(b"took 1", b"took " + marker)
+                if number == 5 and round_number == 0:
+                    data += f"2026-11-15 19:30:00,000 {NEEDLE} found\n".encode()
+                file.write(data)
+                written, round_number = written + len(data), round_number + 1
+        total += path.stat().st_size
+    return total
+
+
+async def pack(directory: Path, store: LocalStore, layout: Layout) -> None:
+    from rayhistory.collector.logs.pack_series import PackSeries  # noqa: PLC0415
+
+    series = PackSeries(directory, PackDirectory())
+    while built := series.build(final=True):
+        await store.put(f"{layout.node_packs_prefix(REF, NODE)}/{built.name}", built.data)
+
+
+def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def ripgrep_seconds(directory: Path, query: SearchQuery) -> tuple[float, float]:
+    """Return how long ripgrep takes, by the clock and on the processor."""
+    rg = Path(sys.executable).with_name("rg")
+    flags = ["--text", "--count", "--no-ignore", *([] if query.case else ["-i"]), *([] if query.regex else ["-F"])]
+    started, cpu = time.perf_counter(), cpu_seconds(resource.RUSAGE_CHILDREN)
+    subprocess.run([rg, *flags, query.q, directory], stdout=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - started, cpu_seconds(resource.RUSAGE_CHILDREN) - cpu
+
+
+def zstd_seconds(directory: Path) -> float:
+    """Return how long decompressing the same data takes, on the processor."""
+    spent = 0.0
+    for path in sorted(directory.iterdir()):
+        with path.open("rb") as file:
+            while data := file.read(512 << 10):
+                packed = zstandard.ZstdCompressor(level=1).compress(data)
+                started = time.process_time()
+                zstandard.ZstdDecompressor().decompress(packed)
+                spent += time.process_time() - started
+    return spent
+
+
+class Bench:
+    def __init__(self, store: LocalStore, layout: Layout, files: dict[str, Path]) -> None:
+        self._store, self._layout, self._files = store, layout, files
+        self._segments = SegmentCache()
+        self._packs = PackCache()
+
+    def empty_caches(self) -> None:
+        self._segments, self._packs = SegmentCache(), PackCache()
+
+    async def search(self, query: SearchQuery, *, indexed: bool, everything: bool = False) -> tuple[float, int, Scan]:
+        async def read(name: str, start: int, end: int) -> bytes:
+            with self._files[name].open("rb") as file:
+                file.seek(start)
+                return file.read(end - start)
+
+        segments = [SegmentFile(name, path.stat().st_size, name) for name, path in self._files.items()]
+        index = SearchIndex(segments, read, self._segments) if indexed else None
+        scanner, logs = Scanner(), PackLogs(self._store, self._layout, REF, self._packs)
+        query = msgspec.structs.replace(query, order="oldest", limit=1000 if everything else 100)
+        started, hits = time.perf_counter(), 0
+        scan = Scan(scanner, logs, query, unit_index=index)
+        async for found in scan.lines():
+            hits += len(found)
+        seconds = time.perf_counter() - started
+        scanner.close()
+        return seconds, hits, scan
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--ids", action="store_true")
+    parser.add_argument("--directory", default=None, help="where to put the generated logs")
+    arguments = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="bench-search-", dir=arguments.directory))
+    try:
+        await run(home, arguments.megabytes, ids=arguments.ids)
+    finally:
+        shutil.rmtree(home)
+
+
+async def run(home: Path, megabytes: int, *, ids: bool) -> None:
+    raw, store, layout = home / "logs", LocalStore(home / "store"), Layout("")
+    raw.mkdir()
+    (home / "store").mkdir()
+    (home / "index").mkdir()
+    size = write_logs(raw, megabytes, ids=ids)
+    await pack(raw, store, layout)
+    logs = PackLogs(store, layout, REF)
+    started = cpu_seconds()
+    files = await build_segments(logs, await new_units(logs, []), home / "index", prefix="1")
+    seconds, zstd = cpu_seconds() - started, zstd_seconds(raw)
+    index_size = sum(path.stat().st_size for path in files.values())
+    print(f"logs {size / 1e6:,.0f} MB, index {index_size / 1e6:,.1f} MB = {100 * index_size / size:.2f} %")
+    print(f"build {size / seconds / 1e6:,.0f} MB per second of one core, {zstd / seconds:.2f} of zstd -d")
+    bench = Bench(store, layout, files)
+    for name, query in QUERIES.items():
+        bench.empty_caches()
+        cold, hits, scan = await bench.search(query, indexed=True)
+        warm, _, _ = await bench.search(query, indexed=True)
+        print(
+            f"{name}: cold {cold * 1000:,.0f} ms, warm {warm * 1000:,.0f} ms, "
+            f"{hits} hits, {scan.scanned_bytes / 1e6:,.0f} MB read"
+        )
+    for name, query in SCANS.items():
+        ripgrep, ripgrep_cpu = ripgrep_seconds(raw, query)
+        cpu = cpu_seconds()
+        seconds, hits, _ = await bench.search(query, indexed=False, everything=True)
+        cpu = cpu_seconds() - cpu
+        print(
+            f"scan, {name}: {size / seconds / 1e6:,.0f} MB/s = {ripgrep / seconds:.2f} of ripgrep's "
+            f"{size / ripgrep / 1e6:,.0f} MB/s; per second of one core {size / cpu / 1e6:,.0f} MB = "
+            f"{ripgrep_cpu / cpu:.2f} of ripgrep's; {hits} hits"
+        )
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
