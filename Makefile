@@ -143,6 +143,9 @@ bench-sql: $(READY) # SQL over many sessions
 bench-diagnosis: $(READY) # a diagnosis of a million tasks with 40,000 failures
 	@$(BIN)/python benchmarks/diagnosis.py
 
+bench-metrics: $(READY) # the default dashboard over stored metrics
+	@$(BIN)/python benchmarks/metrics.py
+
 bench-store: $(READY) # object stores, against a real S3 server
 	@$(BIN)/python benchmarks/store.py
 

@@ -112,8 +112,7 @@ class MetricsReader:
         )
 
     async def read(self, ref: SessionRef, query: MetricQuery) -> StoredMetrics:
-        objects = [each for each in await self._objects(ref) if query.node in (None, each.node)]
-        between = [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
+        between = await self._between(ref, query)
         chosen = [each for each, _ in between]
         if sum(each.size for each in chosen) > _MAX_QUERY_BYTES:
             raise UsageError(
@@ -127,6 +126,15 @@ class MetricsReader:
             if not result
         ]
         return StoredMetrics(samples, gaps)
+
+    async def version(self, ref: SessionRef, query: MetricQuery) -> int:
+        """Return a number that changes when the stored objects of a query change."""
+        return hash(tuple(each for each, _ in await self._between(ref, query)))
+
+    async def _between(self, ref: SessionRef, query: MetricQuery) -> list[tuple[_MetricsObject, int]]:
+        """Return the objects of a query, each with the start of the next one of its node."""
+        objects = [each for each in await self._objects(ref) if query.node in (None, each.node)]
+        return [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
 
     async def times(self, ref: SessionRef) -> SessionTimes | None:
         """Return the times of the first and last samples; None if there are none."""

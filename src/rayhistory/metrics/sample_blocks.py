@@ -12,6 +12,8 @@ from rayhistory.promql.values import METRIC_NAME, Floats, Labels, SeriesBlock, T
 from rayhistory.sessions import SessionRef
 
 _JOB = "ray"
+_COMMON_LABELS = frozenset(("job", "SessionName", "ray_io_cluster", "instance"))
+"""Labels that a scraping Prometheus adds; matchers of them are tested once per object, not once per series."""
 
 
 class _NodeObject(msgspec.Struct):
@@ -19,6 +21,8 @@ class _NodeObject(msgspec.Struct):
 
     node: str
     stored: IndexedSamples
+    common: dict[str, str]
+    """Labels that all its series have."""
     rows_by_name: RowsByName
 
 
@@ -35,20 +39,28 @@ class SampleBlocks:
         for node, each in stored:
             addresses[node] = addresses.get(node) or each.address
         self._objects = [
-            _NodeObject(node, each, each.rows_by_name({**common, "instance": addresses[node] or node}))
+            _NodeObject(node, each, labels, each.rows_by_name(labels))
             for node, each in stored
+            for labels in [{**common, "instance": addresses[node] or node}]
         ]
 
     def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
-        matches = LabelFilter(matchers)
-        name = next((each.value for each in matchers if each.name == METRIC_NAME and each.operator == "="), None)
+        names = {each.value for each in matchers if each.name == METRIC_NAME and each.operator == "="}
+        if len(names) > 1:
+            return []
+        name = next(iter(names), None)
+        is_common = LabelFilter(tuple(each for each in matchers if each.name in _COMMON_LABELS))
+        others = (each for each in matchers if each.name not in _COMMON_LABELS)
+        matches = LabelFilter(tuple(each for each in others if (each.name, each.operator) != (METRIC_NAME, "=")))
         end_ms = min(end_ms, self._until_ms)
         blocks = []
         for _, group in groupby(self._objects, lambda each: each.node):
             parts = [
                 (each.stored, rows)
                 for each in group
-                if _overlaps(each.stored, start_ms, end_ms) and (rows := dict(_matching_rows(each, name, matches)))
+                if is_common(tuple(each.common.items()))
+                and _overlaps(each.stored, start_ms, end_ms)
+                and (rows := dict(_matching_rows(each, name, matches)))
             ]
             if parts:
                 blocks.append(_between(_join(parts), start_ms, end_ms))

@@ -65,6 +65,10 @@ def matchers_of(selector: Any) -> tuple[Matcher, ...]:
     return tuple(found)
 
 
+def _value(labels: Labels, name: str) -> str:
+    return next((value for label, value in labels if label == name), "")
+
+
 class LabelFilter:
     """Tells whether labels fulfil all matchers. Decisions are remembered per label value."""
 
@@ -73,6 +77,8 @@ class LabelFilter:
         self._known: dict[tuple[int, str], bool] = {}
 
     def __call__(self, labels: Labels) -> bool:
+        if len(self._predicates) == 1:
+            return self._matches(0, _value(labels, self._predicates[0][0]))
         values = dict(labels)
         return all(self._matches(number, values.get(name, "")) for number, (name, _) in enumerate(self._predicates))
 

@@ -159,6 +159,10 @@ class SessionResolver:
         """Return the logs of a session for a search, with caches of their own."""
         return self._cached_logs(ref, self._search_logs, self._search_cache)
 
+    async def metrics_version(self, selection: Selection, query: MetricQuery) -> int:
+        """Return a number that changes when the stored samples of a query change."""
+        return await self._metrics.version((await self.entry(selection)).ref, query)
+
     async def metrics_times(self, selection: Selection) -> SessionTimes | None:
         """Return the times of the first and last samples, the last one up to the chosen point in time."""
         times = await self._metrics.times((await self.entry(selection)).ref)

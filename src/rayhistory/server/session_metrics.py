@@ -2,15 +2,18 @@
 
 import asyncio
 
+import msgspec
 from starlette.requests import Request
 
-from rayhistory.metrics.metrics_reader import MetricQuery, StoredMetrics
+from rayhistory.lru import LruCache
+from rayhistory.metrics.metrics_reader import MetricQuery, MetricsGap, StoredMetrics
 from rayhistory.metrics.sample_blocks import SampleBlocks
 from rayhistory.promql.engine import QueryResult, evaluate, required_samples
-from rayhistory.promql.values import Times
+from rayhistory.promql.values import Times, Vector
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 
 _EVALUATION_SLOTS = 2
+_CACHE_BYTES = 32 << 20
 
 
 async def now_ms(request: Request) -> int:
@@ -22,14 +25,50 @@ async def now_ms(request: Request) -> int:
     return times.last_ms if times else 0
 
 
-async def evaluate_query(request: Request, text: str, times: Times) -> tuple[QueryResult, StoredMetrics]:
-    """Evaluate a query with the samples that it needs; also return those, for what is missing from them."""
-    needed = required_samples(text, int(times[0]), int(times[-1]))
-    start = min((each.start_ms for each in needed), default=0)
-    end = max((each.end_ms for each in needed), default=-1)
-    source, stored = await read_blocks(request, MetricQuery(None, max(0, start), end))
-    async with _evaluation_slots(request):
-        return await asyncio.to_thread(evaluate, text, times, source), stored
+class Evaluated(msgspec.Struct, frozen=True):
+    """The result of a query, and what is missing from the samples that it read."""
+
+    result: QueryResult
+    gaps: list[MetricsGap]
+    series_dropped: int
+
+    def memory_bytes(self) -> int:
+        value = self.result.value
+        return (9 * value.values.size + 500 * len(value.labels) if isinstance(value, Vector) else 0) + 2_000
+
+
+class QueryCache:
+    """Results of queries by the samples that they read: visitors look at the same charts of a dead session."""
+
+    def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
+        self._results: LruCache[tuple[str, int, tuple[int, ...]], Evaluated] = LruCache(
+            max_bytes, cost=Evaluated.memory_bytes
+        )
+
+    async def evaluate(self, request: Request, text: str, times: Times) -> Evaluated:
+        needed = required_samples(text, int(times[0]), int(times[-1]))
+        start = min((each.start_ms for each in needed), default=0)
+        end = max((each.end_ms for each in needed), default=-1)
+        chosen = _until_as_of(request, MetricQuery(None, max(0, start), end))
+        version = await resolver_of(request).metrics_version(selection_of(request), chosen)
+        key = text, version, (int(times[0]), int(times[-1]), times.size, chosen.end)
+        found = self._results.get(key)
+        if found is None:
+            source, stored = await read_blocks(request, chosen)
+            async with _evaluation_slots(request):
+                result = await asyncio.to_thread(evaluate, text, times, source)
+            found = Evaluated(result, stored.gaps, stored.series_dropped)
+            self._results.put(key, found)
+        return found
+
+
+async def evaluate_query(request: Request, text: str, times: Times) -> Evaluated:
+    """Evaluate a query with the samples that it needs."""
+    state = request.app.state
+    if not hasattr(state, "query_cache"):
+        state.query_cache = QueryCache()
+    cache: QueryCache = state.query_cache
+    return await cache.evaluate(request, text, times)
 
 
 def _evaluation_slots(request: Request) -> asyncio.Semaphore:
@@ -43,9 +82,12 @@ def _evaluation_slots(request: Request) -> asyncio.Semaphore:
 
 async def read_blocks(request: Request, chosen: MetricQuery) -> tuple[SampleBlocks, StoredMetrics]:
     """Read samples. None is later than the chosen point in time."""
-    as_of_ms = selection_of(request).as_of_ms
-    if as_of_ms is not None:
-        chosen = MetricQuery(chosen.node, chosen.start, min(chosen.end, as_of_ms))
+    chosen = _until_as_of(request, chosen)
     ref = (await resolver_of(request).entry(selection_of(request))).ref
     stored = await resolver_of(request).metrics(selection_of(request), chosen)
     return await asyncio.to_thread(SampleBlocks, ref, stored.indexed, chosen.end), stored
+
+
+def _until_as_of(request: Request, chosen: MetricQuery) -> MetricQuery:
+    as_of_ms = selection_of(request).as_of_ms
+    return chosen if as_of_ms is None else MetricQuery(chosen.node, chosen.start, min(chosen.end, as_of_ms))

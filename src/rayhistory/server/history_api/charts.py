@@ -139,13 +139,13 @@ async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chose
     dropped = 0
     for query in queries if panel.kind else []:
         try:
-            result, stored = await evaluate_query(request, query.text, query.times)
+            evaluated = await evaluate_query(request, query.text, query.times)
         except PromqlError as error:
             results.append(error)
             continue
-        results.append(result.value)
-        gaps |= dict.fromkeys(stored.gaps)
-        dropped = max(dropped, stored.series_dropped)
+        results.append(evaluated.result.value)
+        gaps |= dict.fromkeys(evaluated.gaps)
+        dropped = max(dropped, evaluated.series_dropped)
     data = await asyncio.to_thread(panel_data, panel, queries if panel.kind else [], results, chosen)
     data.series_dropped = dropped
     data.gaps = [

@@ -102,7 +102,7 @@ async def _in_thread(make: Callable[[], Response]) -> Response:
 
 
 async def _evaluate(request: Request, text: str, times: Times) -> QueryResult:
-    return (await evaluate_query(request, text, times))[0]
+    return (await evaluate_query(request, text, times)).result
 
 
 async def _everything(request: Request) -> MetricQuery:
