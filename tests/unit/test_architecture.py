@@ -56,6 +56,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "diagnosis",
         "events",
         "index",
+        "logs",
         "mcp",
         "search",
         "server",

@@ -81,7 +81,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("import-dir", import_dir, "import a session directory of Ray from disk", CATALOG_SETTINGS),
         Command("snapshot", snapshot, "store a running cluster's state and logs from its dashboard", CATALOG_SETTINGS),
         Command("retention", retention, "list sessions that exceed limits; --yes removes them", CATALOG_SETTINGS),
-        Command("store", store_commands, "check and repair the indexes in the store"),
+        Command("store", store_commands, "check and repair the indexes in the store, and compact its logs"),
         Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
         Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
     ),

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from rayhistory.errors import ObjectNotFound
+from rayhistory.packs.compacted_packs import PackObjects
 from rayhistory.packs.pack_format import parse_pack_name
 from rayhistory.storage import Store
 
@@ -20,6 +21,8 @@ class PackTimes:
         self._prefix = prefix
         self._known: dict[int, int] = {}
         """By the packs' numbers."""
+        self._has_moved = False
+        """Some packs have no object of their own any more."""
 
     async def of(self, packs: Iterable[str]) -> dict[str, int]:
         """Return the times of these packs. Among thousands, times between samples are interpolated."""
@@ -29,6 +32,9 @@ class PackTimes:
             await self._list(set(numbers.values()))
         elif missing:
             await self._sample(missing)
+        if self._has_moved:
+            self._has_moved = False
+            self._known |= await PackObjects(self._store, self._prefix).times()
         known = sorted(self._known.items())
         return {name: _interpolate(known, number) for name, number in numbers.items()}
 
@@ -37,6 +43,7 @@ class PackTimes:
             pack = parse_pack_name(info.key)
             if pack and pack.number in numbers:
                 self._known[pack.number] = int(info.modified * 1000)
+        self._has_moved = not numbers <= self._known.keys()
 
     async def _sample(self, missing: dict[int, str]) -> None:
         ordered = sorted(missing)
@@ -48,7 +55,7 @@ class PackTimes:
         try:
             self._known[number] = int((await self._store.head(f"{self._prefix}/{name}")).modified * 1000)
         except ObjectNotFound:
-            return
+            self._has_moved = True
 
 
 def _interpolate(known: list[tuple[int, int]], number: int) -> int:

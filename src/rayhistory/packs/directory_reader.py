@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from rayhistory.concurrency import concurrently
 from rayhistory.errors import ObjectNotFound
 from rayhistory.lru import LruCache
+from rayhistory.packs.compacted_packs import PackObjects
 from rayhistory.packs.pack_directory import PackDirectory, RangeSlice, cover
 from rayhistory.packs.pack_format import (
     MAX_DIRECTORY_BYTES,
@@ -54,6 +55,9 @@ class ListedFolder(Protocol):
     @property
     def folders(self) -> Sequence[str]: ...
 
+    @property
+    def objects(self) -> Sequence[ListedObject]: ...
+
 
 class PackStore(Protocol):
     """The three store operations that reading packs needs; this package does not depend on `rayhistory.storage`."""
@@ -68,7 +72,14 @@ class PackStore(Protocol):
 class DirectoryReader:
     """The pack directory of the node whose packs are below `prefix`."""
 
-    def __init__(self, store: PackStore, prefix: str, leaves: LeafCache, groups: GroupCache) -> None:
+    def __init__(
+        self,
+        store: PackStore,
+        prefix: str,
+        leaves: LeafCache,
+        groups: GroupCache,
+        objects: PackObjects | None = None,
+    ) -> None:
         self.current = PackDirectory()
         self.newest_number = -1
         """The highest number of any pack, readable or not."""
@@ -76,6 +87,7 @@ class DirectoryReader:
         """When the newest pack was written, by the store's clock."""
         self._store = store
         self._prefix = prefix
+        self._objects = objects or PackObjects(store, prefix)
         self._leaves = leaves
         self._groups = groups
         self._damage: set[object] = set()
@@ -187,7 +199,7 @@ class DirectoryReader:
     async def _read_tail(self, name: str) -> DirectoryTail | None:
         try:
             pack = checked_pack_name(name)
-            data = await self._store.get_range(f"{self._prefix}/{name}", pack.size - pack.end_size, pack.size)
+            data = await self._objects.get_range(name, pack.size - pack.end_size, pack.size)
             return decode_pack_end(data)
         except (PackDamaged, ObjectNotFound):
             self.record_damage(name)
@@ -267,8 +279,7 @@ class DirectoryReader:
         """Return the bytes of a part, and of what is before it, and the offset at which they begin."""
         check_bounds(location, MAX_DIRECTORY_BYTES)
         begin = max(0, location.offset - bytes_before)
-        key = f"{self._prefix}/{location.pack}"
-        return begin, await self._store.get_range(key, begin, location.offset + location.size)
+        return begin, await self._objects.get_range(location.pack, begin, location.offset + location.size)
 
 
 def _by_stream(ranges: list[Range]) -> RangesByStream:

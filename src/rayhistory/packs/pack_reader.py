@@ -6,6 +6,7 @@ import time
 
 from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.lru import LruCache
+from rayhistory.packs.compacted_packs import PackObjects
 from rayhistory.packs.directory_reader import (
     DirectoryReader,
     GroupCache,
@@ -54,10 +55,10 @@ class PackReader:
         self.files: dict[str, Stream] = {}
         """Log files by name."""
         self.refreshed_at = float("-inf")
-        self._store = store
         self._prefix = prefix
         self._cache = cache or PackCache()
-        self._directories = DirectoryReader(store, prefix, self._cache.leaves, self._cache.groups)
+        self._objects = PackObjects(store, prefix)
+        self._directories = DirectoryReader(store, prefix, self._cache.leaves, self._cache.groups, self._objects)
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._lock = asyncio.Lock()
 
@@ -87,7 +88,7 @@ class PackReader:
 
     def memory_bytes(self) -> int:
         directory = self.directory
-        records = len(directory.streams) + len(directory.ranges)
+        records = len(directory.streams) + len(directory.ranges) + self._objects.moved_packs
         return 1000 + 400 * records + _coverage_bytes(directory.leaves) + _coverage_bytes(directory.groups)
 
     @property
@@ -172,7 +173,7 @@ class PackReader:
         begin, end = batch[0].offset, batch[-1].offset + batch[-1].size
         async with self._read_slots:
             try:
-                data = await self._store.get_range(f"{self._prefix}/{batch[0].pack}", begin, end)
+                data = await self._objects.get_range(batch[0].pack, begin, end)
             except ObjectNotFound:
                 data = b""
         is_small = sum(frame.raw_size for frame in batch) < _MIN_THREAD_BYTES

@@ -16,6 +16,7 @@ KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own t
                                                                          dashboard responses with their times
     ray-history/logs/<ns>/<cluster>/<session>/<node>/<folder>/<number>-….pack
                                                                          appended bytes of log files, see `packs`
+    ray-history/logs/<ns>/<cluster>/<session>/<node>/compacted/          old packs in larger objects, and their records
     ray-history/metrics/<ns>/<cluster>/<session>/<node>/<ms>.msgpack.zst
                                                                          metric samples of one node, see `metrics`
     ray-history/metrics/<ns>/<cluster>/<session>/dashboards.json.zst     Grafana dashboards that the head wrote

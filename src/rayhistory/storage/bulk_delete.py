@@ -1,7 +1,7 @@
 """Delete many objects: in bulk where the backend can, in bounded memory for any number of keys."""
 
 import asyncio
-from collections.abc import AsyncIterable, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from rayhistory.storage.store import Store
@@ -35,6 +35,16 @@ async def delete_many(store: Store, keys: AsyncIterable[str]) -> int:
     finally:
         await _cancel(running)
     return deleted
+
+
+async def delete_keys(store: Store, keys: Sequence[str]) -> None:
+    """Delete objects whose keys are known."""
+
+    async def each() -> AsyncIterator[str]:
+        for key in keys:
+            yield key
+
+    await delete_many(store, each())
 
 
 async def _delete_chunk(store: Store, keys: list[str]) -> None:

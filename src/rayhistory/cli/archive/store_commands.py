@@ -1,26 +1,29 @@
-"""`rayhistory store`: check and repair what the store holds beside events and logs."""
+"""`rayhistory store`: check and repair indexes, and compact logs."""
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from rayhistory.archive.session_objects import for_each
 from rayhistory.archive.store_check import TABLES, StoreCheck, StoreFinding
 from rayhistory.archive.store_time import read_store_time
-from rayhistory.cli.arguments import INDEX_SETTINGS
+from rayhistory.cli.arguments import INDEX_SETTINGS, value_type
 from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S
 from rayhistory.cli.session_args import add_session_names_argument, select_sessions
 from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import RayHistoryError
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.index.service.overlay import index_store
+from rayhistory.logs.session_compaction import compact_session
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
-from rayhistory.settings import CLI, Parser, Settings, add_flags
+from rayhistory.settings import CLI, Parser, Settings, add_flags, parse_positive
 from rayhistory.sizes import format_size
-from rayhistory.storage.bulk_delete import delete_many
+from rayhistory.storage.bulk_delete import delete_keys
 
 _CONCURRENT_SESSIONS = 8
+_CONCURRENT_COMPACTIONS = 2
+_MIN_PACKS = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_names_argument(check, required=False)
     check.add_argument("--checksums", action="store_true", help="also read all files that have a checksum")
     check.add_argument("--repair", action="store_true", help="rebuild what is damaged, and delete what nobody reads")
+
+    compact = _add_action(actions, "compact", _compact, "move old packs of logs into few large objects")
+    add_session_names_argument(compact, required=False)
+    compact.add_argument(
+        "--min-packs", type=value_type(parse_positive), default=_MIN_PACKS, metavar="N",
+        help=f"leave nodes with fewer old packs alone (default: {_MIN_PACKS})",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -78,6 +88,32 @@ async def _check_store(arguments: argparse.Namespace, settings: Settings) -> int
     return 1 if tally.damaged else 0
 
 
+def _compact(arguments: argparse.Namespace, settings: Settings) -> int:
+    return asyncio.run(_compact_store(arguments, settings))
+
+
+async def _compact_store(arguments: argparse.Namespace, settings: Settings) -> int:
+    failed = 0
+    async with open_session_store(settings) as (store, layout, catalog):
+
+        async def compact(entry: CatalogEntry) -> None:
+            nonlocal failed
+            try:
+                done = await compact_session(store, layout, entry.ref, min_packs=arguments.min_packs)
+            except RayHistoryError as error:
+                print(f"{entry.ref.path}  not compacted: {error}", flush=True)
+                failed += 1
+                return
+            if done.packs:
+                moved = f"{done.packs:,} packs moved into {done.objects:,} objects"
+                print(f"{entry.ref.path}  {moved}, {format_size(done.copied_bytes)}", flush=True)
+
+        chosen = select_sessions(await catalog.entries(), arguments.sessions)
+        await for_each(chosen, compact, _CONCURRENT_COMPACTIONS)
+    print(f"{len(chosen)} sessions compacted", flush=True)
+    return 1 if failed else 0
+
+
 class _Tally:
     """Prints findings, and counts what is left of them."""
 
@@ -122,7 +158,7 @@ class _Repair:
 
     async def delete(self, finding: StoreFinding) -> bool:
         """Delete the objects of a finding: of a damaged product only its manifest."""
-        await delete_many(self._store, _each(finding.keys))
+        await delete_keys(self._store, finding.keys)
         return True
 
     async def close(self) -> None:
@@ -132,8 +168,3 @@ class _Repair:
         closing = await self._opened.catalog.closing(entry)
         index = await self._builder.open(entry.ref, closing, INDEX_TIMEOUT_S, rebuild=TABLES in damaged)
         await self._builder.products.build(entry.ref, index.manifest)
-
-
-async def _each(keys: Sequence[str]) -> AsyncIterator[str]:
-    for key in keys:
-        yield key

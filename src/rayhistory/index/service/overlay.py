@@ -15,7 +15,7 @@ from rayhistory.sessions.keys import LEASE, MANIFEST_GLOB, PRODUCTS_FOLDER
 from rayhistory.sessions.ref import is_session_name
 from rayhistory.settings import Settings
 from rayhistory.storage import Listing, ObjectInfo, Store
-from rayhistory.storage.bulk_delete import delete_many
+from rayhistory.storage.bulk_delete import delete_keys
 from rayhistory.storage.local import LocalStore
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Overlay:
     async def delete_many(self, keys: Sequence[str]) -> None:
         await self._local.delete_many(keys)
         with contextlib.suppress(StoreDenied):
-            await delete_many(self._store, _each(keys))
+            await delete_keys(self._store, keys)
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         found = {info.key: info async for info in self._local.list_all(prefix, start_after)}
@@ -114,11 +114,6 @@ class Overlay:
                     manifest.unlink(missing_ok=True)  # without a manifest, readers see no index
                 shutil.rmtree(index, ignore_errors=True)
                 free += size
-
-
-async def _each(keys: Sequence[str]) -> AsyncIterator[str]:
-    for key in keys:
-        yield key
 
 
 def _session_folder(path: Path) -> Path:

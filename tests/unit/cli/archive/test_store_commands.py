@@ -1,6 +1,7 @@
 """`rayhistory store check` reports damage with exit code 1; `--repair` leaves a sound store."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rayhistory.cli.archive import store_commands
 from rayhistory.sessions import Layout
 from support.cli_call import Command
 from support.counted_names import PATH
+from support.packed_node import PREFIX, PackedNode
 from support.paths import ROOT
 from support.recorded_sample import REF, settings_for, store_sample
 
@@ -62,3 +64,22 @@ def test_repair_rebuilds_damaged_files_and_deletes_unused_ones(command: Command,
 
 def test_unknown_session_is_a_wrong_call(command: Command) -> None:
     assert "nothing" in command.bad("store", "check", "default/nothing")
+
+
+def test_compact_moves_old_packs_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store_sample(settings_for(tmp_path))
+    node = PackedNode(tmp_path / "node")
+    for _ in range(300):
+        node.append("raylet.out", 2)
+        node.flush()
+    packs = tmp_path / "store" / LAYOUT.node_packs_prefix(REF, "ab" * 28)
+    shutil.copytree(node.home / "store" / PREFIX, packs)
+    command = Command(tmp_path, monkeypatch, capfd)
+    logs = ("logs", "--file", "raylet.out", "--node", "ab" * 28)
+    before = command.good(*logs)
+    assert command.good("store", "compact") == "1 sessions compacted\n"  # too few
+    assert "packs moved into 1 objects" in command.good("store", "compact", "--min-packs", "10")
+    assert len(list(packs.rglob("*.pack"))) < 260
+    assert command.good(*logs) == before != ""
