@@ -2,8 +2,8 @@
 
     python benchmarks/search.py [--megabytes 1000] [--ids]
 
-Logs are those of workers, raylets and drivers. With --ids, each line has a random id: the worst case for an index. A block
-of 8 MB is repeated in another order, so the size of the index is that of logs that repeat themselves.
+Logs are those of workers, raylets and drivers. With --ids, each line has a random id: the worst case for an index. A
+block of 8 MB is repeated in another order, so the size of the index is that of logs that repeat themselves.
 """
 
 import argparse
