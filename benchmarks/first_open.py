@@ -73,6 +73,9 @@ CASES = [
 ]
 
 
+STORE_VARIABLES = ("STORAGE_BACKEND", "LOCAL_STORAGE_DIR", "RAYHISTORY_STORE", "S3_ENDPOINT", "S3_BUCKET")
+
+
 class Opened(NamedTuple):
     seconds: float
     """Until the index is open."""
@@ -111,7 +114,11 @@ def running_stores(root: Path, cases: list[Case]) -> Iterator[Stores]:
 
 
 def settings_from(environment: dict[str, str], cache: Path) -> Settings:
-    os.environ.update(environment)
+    """Return the settings of a store, whose credentials clients read from the environment of this process."""
+    if environment:
+        for name in STORE_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ.update(environment)
     return resolve(SERVER, {}, {**os.environ, "RAYHISTORY_CACHE_DIR": str(cache), "RAYHISTORY_INDEX_MEMORY": "1Gi"})[0]
 
 
@@ -163,7 +170,8 @@ def measure(stores: Stores, case: Case, checkout: Path) -> Opened:
     if case.extend:
         asyncio.run(_remove_new_objects(open_store(direct, writable=True), stores.root, case.ref))
     with tempfile.TemporaryDirectory(dir=stores.root, prefix="cache-") as cache:
-        environment = {**os.environ, **stores.environment(case.place), "PYTHONPATH": str(checkout / "src")}
+        inherited = {name: value for name, value in os.environ.items() if name not in STORE_VARIABLES}
+        environment = {**inherited, **stores.environment(case.place), "PYTHONPATH": str(checkout / "src")}
         command = [sys.executable, __file__, "--child", case.name, "--root", str(stores.root), "--cache", cache]
         if stores.relay:
             stores.relay.requests()
@@ -212,16 +220,18 @@ def in_child(arguments: argparse.Namespace) -> None:
     print(json.dumps(asyncio.run(open_once(case, arguments.root, settings))._asdict()))
 
 
-COLUMNS = ["", "store", "tasks", "objects", "seconds", "first page", "CPU s", "requests", "before", "ratio"]
+COLUMNS = [
+    "", "store", "tasks", "objects", "seconds", "first page", "CPU s", "requests", "before", "CPU s before", "ratio"
+]  # fmt: skip
 
 
 def row(case: Case, opened: list[Opened], before: list[Opened]) -> list[str]:
     seconds, page, cpu = (statistics.median(values) for values in list(zip(*opened, strict=True))[:3])
-    previous = statistics.median([each.seconds for each in before]) if before else 0.0
+    earlier = [f"{statistics.median(values):.2f}" for values in list(zip(*before, strict=True))[:3]] or ["", "", ""]
     return [
         case.name, case.place, f"{case.tasks:,}", f"{case.objects:,}" + (f" + {NEW_OBJECTS}" if case.extend else ""),
         f"{seconds:.2f}", f"{page:.3f}", f"{cpu:.2f}", f"{opened[0].requests or ''}",
-        f"{previous:.2f}" if before else "", f"{previous / seconds:.1f}" if before else "",
+        earlier[0], earlier[2], f"{float(earlier[0]) / seconds:.1f}" if before else "",
     ]  # fmt: skip
 
 
