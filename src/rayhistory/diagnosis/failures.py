@@ -87,7 +87,11 @@ def is_internal(function: str) -> bool:
 
 def job_ends(facts: SessionFacts) -> dict[str, int]:
     """Return the end of each job that has ended."""
-    return {job.job_id: job.end_ms for job in facts.jobs if job.end_ms and not job.inferred}
+    return {
+        job.job_id: min(job.end_ms, job.driver_end_ms or job.end_ms)
+        for job in facts.jobs
+        if job.end_ms and not job.inferred
+    }
 
 
 def _node_failed(node: NodeFacts) -> bool:

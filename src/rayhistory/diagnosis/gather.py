@@ -100,6 +100,7 @@ def _job(row: Row, driver: Row | None) -> JobFacts:
         end_ms=row["end_time"],
         inferred=bool(row["closed_by_history"]),
         entrypoint=(row["entrypoint"] or "")[:500],
+        driver_end_ms=driver["end_time_ms"] if driver else None,
         driver_exit=f"{driver['exit_type'] or ''}: {driver['exit_detail'] or ''}" if driver else "",
         node_id=row["at_node"],
     )

@@ -116,7 +116,7 @@ class _Links:
     def _is_clean_up(self, failure: Failure) -> bool:
         if failure.kind == "tasks" and failure.tasks and failure.error_type == "WORKER_DIED":
             worker = failure.tasks.worker_id
-            return _CLEAN_UP_TEXT in failure.text or (worker is not None and self._exited_as_intended(worker))
+            return _CLEAN_UP_TEXT in failure.text or (worker is not None and self._ended_in_order(worker))
         if failure.kind == "actor" and failure.actor and failure.actor.reason == "OWNER_DIED":
             return ("worker", failure.actor.owner_id) not in self._by_key and not self._dead_node_before(failure)
         if failure.kind == "waiting":
@@ -124,9 +124,9 @@ class _Links:
             return job is not None and job.status == "SUCCEEDED"
         return False
 
-    def _exited_as_intended(self, worker_id: str) -> bool:
-        worker = self._facts.worker(worker_id)
-        return worker is not None and worker.exit_type.startswith("INTENDED")
+    def _ended_in_order(self, worker_id: str) -> bool:
+        """Return True for a worker that was asked to exit, or ended with its job: its death is known and no failure."""
+        return self._facts.worker(worker_id) is not None and ("worker", worker_id) not in self._by_key
 
     def _parent(self, failure: Failure) -> Failure | None:
         find = {"worker": self._cause_of_worker, "actor": self._cause_of_actor, "tasks": self._cause_of_tasks,

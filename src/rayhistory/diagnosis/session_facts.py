@@ -23,6 +23,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: str = ""
     output: str = ""
     """The end of the driver's output, from its log file."""
+    driver_end_ms: int | None = None
+    """The end of the driver's process, some time before the end of a submitted job."""
     driver_exit: str = ""
     """The exit detail of the driver's process."""
     node_id: str | None = None

@@ -49,6 +49,19 @@ def test_workers_that_die_with_their_job_are_cleaned_up() -> None:
     assert not find_chains(SessionFacts(workers=[worker], jobs=[done]))
 
 
+def test_workers_that_die_after_their_driver_are_cleaned_up() -> None:
+    """The end of a submitted job is reported some time after that of its driver."""
+    worker = dead_example_worker(exit_detail="Worker exits with an exit code 1. The process receives a SIGTERM.")
+    end = worker.end_ms or 0
+    done = JobFacts(job_id="01000000", status="SUCCEEDED", end_ms=end + 500, driver_end_ms=end - 25)
+    assert not find_chains(SessionFacts(workers=[worker], jobs=[done]))
+
+
+def test_worker_that_got_a_signal_did_not_end_itself() -> None:
+    worker = dead_example_worker(exit_detail="Worker exits with an exit code 1. The process receives a SIGTERM.")
+    assert diagnose(death_facts(worker)).findings[0].code == "worker_killed"
+
+
 def test_nodes_that_were_idle_are_no_failures() -> None:
     idle = NodeFacts(node_id="ef" * 28, state="DEAD", reason="AUTOSCALER_DRAIN_IDLE", end_ms=1)
     assert not find_chains(SessionFacts(nodes=[idle]))

@@ -18,12 +18,15 @@ from rayhistory.diagnosis.session_facts import SessionFacts
 _EXITED = re.compile(r"Worker exits with an exit code (-?\d+)|exit code (-?\d+)|SystemExit(?:\((-?\d+)\)|: (-?\d+))?")
 
 
+_SIGNALLED = "receives a SIGTERM"
+
+
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None:
         return None
     found = _EXITED.search(worker.exit_detail)
-    if found is None:
+    if found is None or _SIGNALLED in worker.exit_detail:
         return None
     code = next((group for group in found.groups() if group), "")
     return Match(

@@ -17,6 +17,7 @@ from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, Sessio
 
 _NEAR_MS = 60_000
 _ENOUGH_FREE = 0.90
+_SIGTERM = "receives a SIGTERM"
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
@@ -24,6 +25,9 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None
+    group = f"{failure.job_id} {function_of(failure, facts)}"
+    if _SIGTERM in worker.exit_detail:
+        return Match(group=group, evidence=(exit_evidence(worker),), cause="it received SIGTERM")
     if not last_words(worker, facts) and worker.stderr is None:
         return None
     sample = _memory_near(worker, facts)
@@ -32,7 +36,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     memory = Evidence(kind="metric", id=worker.node_id or "", at_ms=sample.at_ms,
                       text=f"node memory {size(sample.used)} of {size(sample.total)}")  # fmt: skip
     return Match(
-        group=f"{failure.job_id} {function_of(failure, facts)}",
+        group=group,
         confidence="likely",
         evidence=(exit_evidence(worker), log_evidence(worker, facts), memory),
         cause=f"{sample.share:.0%} of the node's memory was in use",
@@ -47,6 +51,11 @@ def _memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | Non
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
+    if group.match.confidence == "certain":
+        return Words(
+            headline=one_line(f"{process_name(group, facts)} was killed by SIGTERM"),
+            suggestion="Look for what ends processes on that node: an operator, a watchdog, the shutdown of the node.",
+        )
     return Words(
         headline=one_line(f"{process_name(group, facts)} was gone at once without a crash report: it was killed by a "
                           "signal (kill -9), or called os._exit()"),
