@@ -109,9 +109,12 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     given = sum(each.verdict is not None for each in complete)
     yield "# How often a diagnosis is right"
     yield ""
-    yield "*Written by `make test-failures`, which plants failures on a real Ray and diagnoses the recordings.*"
+    yield "*Written by `tests/failures/score.py` (`make test-failures`) from recordings of planted failures on a real Ray.*"
     yield ""
     yield f"{len(failures)} sessions with a planted failure, {len(healthy)} sessions without one, many of them noisy."
+    variants = len({each.name for each in outcomes if each.variant != "complete"})
+    yield f"{len(complete)} of {len(CASES)} cases were recorded, {variants} of them also diagnosed with parts missing."
+    yield "`os._exit()` and `kill -9` leave the same traces in Ray's data: both are reported as `worker_killed`."
     yield ""
     yield f"- precision of verdicts: {right}/{given} ({right / max(given, 1):.0%})"
     yield f"- recall of failures: {right}/{len(failures)} ({right / max(len(failures), 1):.0%})"
