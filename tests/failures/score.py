@@ -109,7 +109,7 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     given = sum(each.verdict is not None for each in complete)
     yield "# How often a diagnosis is right"
     yield ""
-    yield "*Written by `tests/failures/score.py` (`make test-failures`) from recordings of planted failures on a real Ray.*"
+    yield "*Written by `tests/failures/score.py` (`make test-failures`) from failures planted on a real Ray.*"
     yield ""
     yield f"{len(failures)} sessions with a planted failure, {len(healthy)} sessions without one, many of them noisy."
     variants = len({each.name for each in outcomes if each.variant != "complete"})
