@@ -18,7 +18,7 @@ from rayhistory.storage import Store
 _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
-_CACHE_BYTES = 160 << 20
+_CACHE_BYTES = 128 << 20
 _LISTING_TTL_S = 5.0
 _CACHED_LISTINGS = 64
 _NEWEST_OBJECTS = 4
@@ -107,6 +107,8 @@ class MetricsReader:
         self._store = store
         self._layout = layout
         self._cache: LruCache[_MetricsObject, IndexedSamples] = LruCache(cache_bytes, cost=IndexedSamples.memory_bytes)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        self._reading: dict[_MetricsObject, asyncio.Future[IndexedSamples | None]] = {}
         self._listings: LruCache[tuple[str, str, str], list[_MetricsObject]] = LruCache(
             _CACHED_LISTINGS, ttl=_LISTING_TTL_S
         )
@@ -146,8 +148,7 @@ class MetricsReader:
         return SessionTimes(min(each.first_ms for each in objects), max(last))
 
     async def _read_all(self, chosen: list[_MetricsObject]) -> list[IndexedSamples | None]:
-        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
-        return await asyncio.gather(*(self._read(each, slots) for each in chosen))
+        return await asyncio.gather(*map(self._read, chosen))
 
     async def _objects(self, ref: SessionRef) -> list[_MetricsObject]:
         """List the objects. A page asks for dozens of panels at once, so a listing is used for some seconds."""
@@ -162,11 +163,23 @@ class MetricsReader:
             if parsed := self._layout.parse_metrics_key(ref, info.key):
                 yield _MetricsObject(*parsed, info.key, info.size, info.modified)
 
-    async def _read(self, each: _MetricsObject, slots: asyncio.Semaphore) -> IndexedSamples | None:
-        """Return None for an object that is damaged or has been removed."""
+    async def _read(self, each: _MetricsObject) -> IndexedSamples | None:
+        """Return None for an object that is damaged or has been removed. Requests at the same time share one read."""
         if cached := self._cache.get(each):
             return cached
-        async with slots:
+        reading = self._reading.get(each)
+        if reading is None:
+            reading = self._reading[each] = asyncio.ensure_future(self._load(each))
+            reading.add_done_callback(lambda done: self._finished(each, done))
+        return await asyncio.shield(reading)  # another request may wait for it
+
+    def _finished(self, each: _MetricsObject, done: "asyncio.Future[IndexedSamples | None]") -> None:
+        self._reading.pop(each, None)
+        if not done.cancelled():
+            done.exception()  # reported to those who wait, if anybody still does
+
+    async def _load(self, each: _MetricsObject) -> IndexedSamples | None:
+        async with self._slots:
             try:
                 data = await self._store.get_range(each.key, 0, MAX_SAMPLES_BYTES)
                 samples = await asyncio.to_thread(lambda: IndexedSamples(decode(data)))

@@ -1,5 +1,6 @@
 """Stored metrics are served as names and points, selected by label, node and time."""
 
+import asyncio
 import math
 from array import array
 from collections.abc import Iterator
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
 from rayhistory.metrics.samples import SampledSeries, Samples, encode
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
+from rayhistory.storage.local import LocalStore
+from support.stored_metrics import samples, store_object, store_session
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 REF = SessionRef("default", "test", SESSION)
@@ -102,3 +106,15 @@ def test_invalid_time_is_400_and_unknown_session_404(client: TestClient) -> None
     assert client.get(f"{URL}/api/history/metrics?name=cpu&from=yesterday").status_code == 400
     other = URL.replace("15551", "15552")
     assert client.get(f"{other}/api/history/metrics").status_code == 404
+
+
+def test_requests_at_the_same_time_read_an_object_once(tmp_path: Path) -> None:
+    store_session(tmp_path)
+    store_object(tmp_path, NODE, samples({("cpu", ()): [1.0]}))
+
+    async def run() -> None:
+        reader = MetricsReader(LocalStore(tmp_path), Layout())
+        found = await asyncio.gather(*(reader.read(REF, MetricQuery()) for _ in range(5)))
+        assert len({id(each.indexed[0][1]) for each in found}) == 1
+
+    asyncio.run(run())
