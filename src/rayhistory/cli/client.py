@@ -1,29 +1,19 @@
 """Open the HTTP client of a command: to a history server, or to the same application inside this process."""
 
 import argparse
-import dataclasses
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from rayhistory import library
 from rayhistory.api.http_client import HistoryClient, Params, decode_response, error_from, get
-from rayhistory.api.in_process import InProcessTransport
-from rayhistory.cli.server_probe import auth_headers
 from rayhistory.cli.session_args import listing_filters, server_and_session, session_path
-from rayhistory.server.app import create_app
 from rayhistory.server.history_api.api_types import SessionList
 from rayhistory.settings import Settings
 from rayhistory.web import SessionRow
-
-_IN_PROCESS_URL = "http://in-process"
-_IN_PROCESS_SETTINGS: dict[str, Any] = {
-    "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
-}  # fmt: skip
-"""A user who can read the store needs no further permission."""
 
 
 @asynccontextmanager
@@ -43,18 +33,8 @@ async def open_server(arguments: argparse.Namespace, settings: Settings) -> Asyn
         yield HistoryClient(http)
 
 
-@asynccontextmanager
-async def _open_http(server: str | None, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    if server:
-        async with httpx.AsyncClient(base_url=server, headers=auth_headers(settings)) as http:
-            yield http
-        return
-    app = create_app(dataclasses.replace(settings, **_IN_PROCESS_SETTINGS))
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(base_url=_IN_PROCESS_URL, transport=InProcessTransport(app)) as http,
-    ):
-        yield http
+def _open_http(server: str | None, settings: Settings) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    return library.open_server(server, settings.ray_auth_token) if server else library.open_store_application(settings)
 
 
 async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
