@@ -38,7 +38,7 @@ def photograph(page: Page, session: str) -> None:
     page.goto(session)
     page.frame_locator("#dashboard").get_by_text("Overview").first.wait_for()
     page.goto(session.partition("/s/")[0] + "/home")
-    page.screenshot(path=IMAGES / "home.png")
+    page.screenshot(path=IMAGES / "home.png", clip={"x": 0, "y": 0, "width": SIZE["width"], "height": 340})
     page.goto(f"{session}#/jobs")
     dashboard = page.frame_locator("#dashboard")
     dashboard.get_by_role("row").nth(1).get_by_role("link").first.click()

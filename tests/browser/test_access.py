@@ -47,13 +47,13 @@ def sign_in(page: Page, token: str) -> None:
 
 def test_login_page_signs_in_and_redirects(context: BrowserContext, address: str) -> None:
     page = context.new_page()
-    page.goto(f"{address}{REF.url}?bare=1")
+    page.goto(f"{address}{REF.url}?bare=always")
     expect(page).to_have_url(re.compile(r"/login\?next="))
     sign_in(page, UNKNOWN_TOKEN)
     expect(page.get_by_role("alert")).to_have_text("Forbidden: Invalid authentication token")
     save_screenshot(page, "login")
     sign_in(page, ALLOWED_TOKEN)
-    expect(page).to_have_url(re.compile(rf"{REF.url}\?bare=1"))
+    expect(page).to_have_url(re.compile(rf"{REF.url}\?bare=always"))
     expect(page.get_by_text("Overview").first).to_be_visible()
     (cookie,) = (each for each in context.cookies() if each["name"] == "rayhistory-token")
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
@@ -71,7 +71,7 @@ def test_login_page_signs_in_and_redirects(context: BrowserContext, address: str
 
 def test_ray_dialog_reappears_after_sign_out(context: BrowserContext, address: str) -> None:
     page = context.new_page()
-    page.goto(f"{address}/login?next={REF.url}?bare=1")
+    page.goto(f"{address}/login?next={REF.url}?bare=always")
     sign_in(page, ALLOWED_TOKEN)
     expect(page.get_by_text("Overview").first).to_be_visible()
     context.clear_cookies()
@@ -88,7 +88,7 @@ def test_ray_dialog_reappears_after_sign_out(context: BrowserContext, address: s
 def test_content_security_policy_allows_every_page_of_ray(browser: Browser, address: str) -> None:
     monitored = MonitoredBrowser(browser)
     try:
-        page = monitored.open(f"{address}/login?next={REF.url}?bare=1")
+        page = monitored.open(f"{address}/login?next={REF.url}?bare=always")
         sign_in(page, ALLOWED_TOKEN)
         for name in ("Overview", "Jobs", "Serve", "Cluster", "Actors", "Logs"):
             page.get_by_role("link", name=name, exact=True).first.click()

@@ -26,13 +26,13 @@ while "rayhistory.index.fold.process" in sys.orig_argv and not pathlib.Path({gat
 @pytest.fixture
 def ended(recorded: Recording, history: str) -> str:
     """The URL of a session that ended cleanly, without the bar."""
-    return f"{history}{recorded.ref.url}?bare=1"
+    return f"{history}{recorded.ref.url}?bare=always"
 
 
 @pytest.fixture
 def vanished(recorded: Recording, history: str) -> str:
     """The URL of a vanished session."""
-    return f"{history}{recorded.vanished.url}?bare=1"
+    return f"{history}{recorded.vanished.url}?bare=always"
 
 
 def expect_texts(page: Page | FrameLocator, *texts: str) -> None:

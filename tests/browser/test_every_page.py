@@ -80,7 +80,7 @@ def test_every_page_and_tab_shows_the_session(
     """No page logs an error or has a failed request."""
     page = monitored.page()
     for number, (path, texts) in enumerate(PLACES.items()):
-        page.goto(f"{sessions[session]}?bare=1#/{path.format(**names)}")
+        page.goto(f"{sessions[session]}?bare=always#/{path.format(**names)}")
         for text in texts:
             expect(page.get_by_text(text.format(**names)).filter(visible=True).first).to_be_visible()
         open_all(page)
@@ -92,7 +92,7 @@ def test_every_page_and_tab_shows_the_session(
 def test_pages_of_missing_entities_are_not_blank(monitored: MonitoredBrowser, sessions: dict[str, str]) -> None:
     """An actor that was never placed links to the node `ffff…`, and early in a session much does not exist yet."""
     for path, text in UNKNOWN_ID.items():
-        page = monitored.open(f"{sessions['vanished']}?bare=1#/{path}")
+        page = monitored.open(f"{sessions['vanished']}?bare=always#/{path}")
         expect(page.get_by_text(text).first).to_be_visible()
         open_tabs(monitored, page)
         page.close()

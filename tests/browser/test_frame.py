@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
-from browser.monitored_browser import MonitoredBrowser, save_screenshot
+from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from rayhistory.sessions import Layout
 from recorded.recorder import Recording
 from recorded.workloads import FAILING, HOSTILE_ARGUMENT, RUNNING, SAMPLE
@@ -186,10 +186,99 @@ def test_back_and_forward_go_through_pages_and_times(
     expect(job(page, SAMPLE, "RUNNING")).to_be_visible()
 
 
-def test_bare_url_has_no_bar(monitored: MonitoredBrowser, ended: str) -> None:
-    page = monitored.open(f"{ended}?bare=1#/jobs")
+def test_bare_always_has_no_bar(monitored: MonitoredBrowser, ended: str) -> None:
+    page = monitored.open(f"{ended}?bare=always#/jobs")
     expect(page.get_by_role("row").filter(has_text=SAMPLE).first).to_be_visible()
     expect(page.locator("#bar")).to_have_count(0)
+
+
+def test_link_opened_in_a_new_tab_has_the_bar(monitored: MonitoredBrowser, ended: str) -> None:
+    """Ctrl-click inside the frame opens the frame's own URL, with `?bare=1`."""
+    page = monitored.open(f"{ended}#/jobs")
+    expect(job(page, SAMPLE)).to_be_visible()
+    with page.context.expect_page() as opened:
+        job(page, SAMPLE).get_by_role("link").first.click(modifiers=["ControlOrMeta"])
+    tab = opened.value
+    expect(tab.locator("#bar")).to_be_visible()
+    expect(tab).to_have_url(re.compile(rf"{re.escape(ended)}#/jobs/"))
+
+
+def test_tab_over_plain_http_has_the_bar(history: str, recorded: Recording) -> None:
+    """Such a browser does not say whether a document is in a frame: a script decides."""
+    host = history.replace("127.0.0.1", "history.test")
+    with chromium("--host-resolver-rules=MAP history.test 127.0.0.1") as browser:
+        page = browser.new_page()
+        page.goto(f"{host}{recorded.ref.url}?bare=1#/jobs")
+        expect(page.locator("#bar")).to_be_visible()
+        expect(page).to_have_url(f"{host}{recorded.ref.url}#/jobs")
+        expect(job(page, SAMPLE)).to_be_visible()
+        page.goto(f"{host}{recorded.ref.url}?bare=always#/jobs")
+        expect(page.get_by_role("row").filter(has_text=SAMPLE).first).to_be_visible()
+        expect(page.locator("#bar")).to_have_count(0)
+
+
+def test_title_follows_the_page_of_the_dashboard(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:
+    page = monitored.open(f"{ended}#/jobs")
+    expect(page).to_have_title(re.compile(rf"^Jobs · {recorded.ref.cluster} · "))
+    expect(job(page, SAMPLE)).to_be_visible()
+    job(page, SAMPLE).get_by_role("link").first.click()
+    expect(page).to_have_title(re.compile(rf"^Job \S+ · {recorded.ref.cluster} · "))
+
+
+def test_slider_tells_the_time_under_the_pointer(monitored: MonitoredBrowser, ended: str) -> None:
+    """Its ends are labelled with the zone, it stays where it is, and a marker says what failed."""
+    page = monitored.open(f"{ended}#/jobs")
+    slider = page.get_by_label("Show session as of")
+    expect(slider).to_be_visible()
+    expect(page.locator("#range-start")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+    expect(page.locator("#range-end")).to_have_text(re.compile(r"\d\d:\d\d:\d\d \S+"))
+    box: Any = slider.bounding_box()
+    texts = []
+    for share in (0.3, 0.7):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        expect(page.locator("#as-of-label")).to_be_visible()
+        texts.append(page.locator("#as-of-label").inner_text())
+    assert texts[0] < texts[1]
+    marker: Any = page.locator("#markers i").first.bounding_box()
+    page.mouse.move(marker["x"] + 1, marker["y"] + 5)
+    expect(page.locator("#as-of-label")).to_have_text(re.compile(r"failed: \S+|died"))
+    page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
+    expect(page).to_have_url(AS_OF_URL)
+    assert slider.bounding_box() == box
+
+
+def test_slider_zooms_with_wheel_and_keys(monitored: MonitoredBrowser, ended: str) -> None:
+    page = monitored.open(f"{ended}#/jobs")
+    slider = page.get_by_label("Show session as of")
+    expect(slider).to_be_visible()
+    whole = [slider.get_attribute(name) for name in ("min", "max")]
+    slider.hover()
+    page.mouse.wheel(0, -100)
+    expect(page.locator("#timeline")).to_have_class(re.compile("zoomed"))
+    assert int(slider.get_attribute("max") or 0) - int(slider.get_attribute("min") or 0) < int(whole[1] or 0) - int(
+        whole[0] or 0
+    )
+    slider.focus()
+    page.keyboard.press("0")
+    assert [slider.get_attribute(name) for name in ("min", "max")] == whole
+    page.keyboard.press("+")
+    expect(page.locator("#timeline")).to_have_class(re.compile("zoomed"))
+
+
+def test_job_that_had_not_started_leads_to_its_start(
+    monitored: MonitoredBrowser, ended: str, recorded: Recording
+) -> None:
+    (sample,) = (each for each in recorded.live("/api/jobs/") if each["submission_id"] == SAMPLE)
+    page = monitored.open(f"{ended.rstrip('/')}@{int(sample['start_time']) - 1_000}/#/jobs/{SAMPLE}")
+    expect(page.locator("#page-note")).to_contain_text("This job had not started at this time.")
+    page.get_by_role("button", name="Go to its start").click()
+    expect(page.locator("#page-note")).to_be_hidden()
+    assert as_of_ms(page) >= int(sample["start_time"])
+
+
+def test_nodes_of_an_ended_session_are_explained(monitored: MonitoredBrowser, ended: str) -> None:
+    page = monitored.open(f"{ended}#/cluster")
+    expect(page.locator("#page-note")).to_contain_text("This cluster is gone.")
 
 
 def test_hidden_bar_stays_hidden_after_reload(monitored: MonitoredBrowser, ended: str) -> None:

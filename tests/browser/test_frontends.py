@@ -82,7 +82,7 @@ def test_every_page_of_a_version_shows_the_session(
     monitored: MonitoredBrowser, server: str, recorded: Recording, version: str
 ) -> None:
     """Overview, jobs, a job with its tasks, actors, nodes and logs have content and no errors."""
-    page = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={version}#/overview")
+    page = monitored.open(f"{server}{recorded.ref.url}?bare=always&dashboard={version}#/overview")
     is_of(page, version)
     expect_texts(page, "Recent jobs", SAMPLE, FAILING, RUNNING)
     save_screenshot(page, f"frontend-{version}-overview")
@@ -115,8 +115,8 @@ def test_every_page_of_a_version_shows_the_session(
 def test_two_tabs_can_show_two_versions(monitored: MonitoredBrowser, server: str, recorded: Recording) -> None:
     """Each tab keeps its version, also after the other has loaded more files."""
     newer, older = VERSIONS[0], VERSIONS[-1]
-    one = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={newer}#/overview")
-    other = monitored.open(f"{server}{recorded.ref.url}?bare=1&dashboard={older}#/overview")
+    one = monitored.open(f"{server}{recorded.ref.url}?bare=always&dashboard={newer}#/overview")
+    other = monitored.open(f"{server}{recorded.ref.url}?bare=always&dashboard={older}#/overview")
     for page, version in ((one, newer), (other, older)):
         is_of(page, version)
         expect_texts(page, "Recent jobs", SAMPLE)
@@ -175,7 +175,7 @@ def test_metrics_page_shows_grafana_in_the_time_range_of_the_session(
     with grafana() as (address, requested):
         reported = f"import os\nos.environ['RAYHISTORY_GRAFANA_URL'] = {address!r}\n"
         with running_server(recorded.store, tmp_path, at_start=reported) as server:
-            page = monitored.open(f"{server}{recorded.ref.url}?bare=1#/metrics")
+            page = monitored.open(f"{server}{recorded.ref.url}?bare=always#/metrics")
             expect_texts(page.frame_locator("iframe"), "charts")
             link = page.get_by_role("link", name="View tab in Grafana").get_attribute("href")
             assert link

@@ -226,7 +226,7 @@ _WITHOUT_NAMES = {"serve"}
 @pytest.mark.parametrize("page", _pages())
 def test_dashboard_escapes_scripts(victim: Victim, place: tuple[str, Path], page: str) -> None:
     place[1].touch()
-    victim.looks_at(f"{place[0]}{REF.url}?bare=1#/{page}", marked=page not in _WITHOUT_NAMES)
+    victim.looks_at(f"{place[0]}{REF.url}?bare=always#/{page}", marked=page not in _WITHOUT_NAMES)
 
 
 def test_bar_escapes_scripts(victim: Victim, place: tuple[str, Path]) -> None:

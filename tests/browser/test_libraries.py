@@ -25,7 +25,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Workloa
             directory = tmp_path_factory.mktemp(workload.__name__)
             recorded = record_once(directory / "recorded", LIBRARIES[0], on_one_node(workload))
             server = servers.enter_context(running_server(recorded.store, directory / "work"))
-            found[workload] = f"{server}{recorded.ref.url}?bare=1"
+            found[workload] = f"{server}{recorded.ref.url}?bare=always"
         yield found
 
 

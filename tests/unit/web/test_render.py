@@ -571,3 +571,28 @@ def test_progress_page_refreshes_and_shows_the_percentage(percent: int | None, v
     assert page.all("progress")[0].get("value") == value
     assert "3 of 9 files" in page.text
     assert "session_x" in page.text
+
+
+def test_counts_lead_to_their_pages() -> None:
+    row = make_session(index_bytes=3 * 1024**2)
+    links = {element.get("href") for element in home(row).all("a")}
+    assert {f"{row.url}#/jobs", f"{row.url}#/actors", f"{row.url}#/cluster"} <= links
+
+
+def test_stored_size_and_index_size_are_both_named() -> None:
+    text = home(make_session(size_bytes=5 * 1024**2, index_bytes=3 * 1024**2)).text
+    assert "5.0 MiB" in text
+    assert "index 3.0 MiB" in text
+
+
+def test_failed_filter_is_a_link_that_keeps_the_other_filters() -> None:
+    filters = SessionFilters(q="train", cluster="trainer")
+    links = {element.get("href") for element in home(make_session(), filters=filters).all("a")}
+    assert "/home?q=train&cluster=trainer&failed=1" in links
+    chosen = msgspec.structs.replace(filters, failed=True)
+    links = {element.get("href") for element in home(make_session(), filters=chosen).all("a")}
+    assert "/home?q=train&cluster=trainer" in links
+
+
+def test_sessions_that_were_not_searched_are_counted() -> None:
+    assert "jobs of the 3 oldest sessions were not searched" in home(make_session(), unsearched=3).text

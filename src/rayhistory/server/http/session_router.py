@@ -1,19 +1,22 @@
 """Find the session that a request means, by its path or by KubeRay's cookies, and admit the visitor to it."""
 
-from urllib.parse import quote
+import re
+from urllib.parse import quote, urlencode
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayhistory.errors import AccessError, NoSessionSelected, NotFound, RayHistoryError
 from rayhistory.server import kuberay
+from rayhistory.server.history_api.visible_sessions import load_session_page
 from rayhistory.server.http.admission import admit
 from rayhistory.server.http.auth_middleware import access_error_response
 from rayhistory.server.http.error_responses import (
     api_error_response,
     error_headers,
     error_response,
+    ray_error_response,
     text_error_response,
 )
 from rayhistory.server.http.paths import is_frontend_file, is_history_api
@@ -23,6 +26,13 @@ from rayhistory.server.http.revocation import serve_while_admitted
 from rayhistory.server.pages.home_page import home_page
 from rayhistory.server.pages.message_page import error_page
 from rayhistory.server.resolve import Selection, parse_session_path, selection_from_cookies
+from rayhistory.web import STATIC_DIR
+
+_STATE_API = "/api/v0/"
+_CLUSTER_PATH = re.compile(r"/s/(?P<namespace>[a-z0-9.-]+)/(?P<cluster>[a-z0-9.-]+)/?")
+"""A cluster without a session: the list of its sessions."""
+_MAX_LISTED_SESSIONS = 5
+_MAX_SHOWN_PATH = 200
 
 
 class SessionPathRouter:
@@ -33,6 +43,9 @@ class SessionPathRouter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         full_path = scope["path"]
+        if scope["type"] == "http" and (cluster := _CLUSTER_PATH.fullmatch(full_path)):
+            await RedirectResponse(f"/home?{urlencode(cluster.groupdict())}", 307)(scope, receive, send)
+            return
         try:
             selection, rest = parse_session_path(full_path.removeprefix("/s/"))
             await admit(scope, selection)
@@ -40,8 +53,8 @@ class SessionPathRouter:
             await access_error_response(HTTPConnection(scope), error)(scope, receive, send)
             return
         except RayHistoryError as error:
-            accepts_html = scope["type"] == "http" and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
-            response = error_page(error) if accepts_html else error_response(full_path, error)
+            is_page = scope["type"] == "http" and accepts_html(scope)
+            response = error_page(error) if is_page else error_response(full_path, error)
             await response(scope, receive, send)
             return
         if rest is None:
@@ -76,9 +89,7 @@ class SessionCookieRouter:
             await error_response(path, error)(scope, receive, send)
             return
         if selection is None:
-            is_home = path == "/" and scope["type"] == "http"
-            response = await home_page(Request(scope)) if is_home else _no_session_response(path)
-            await response(scope, receive, send)
+            await (await _no_session_response(scope))(scope, receive, send)
             return
         renewed = kuberay.cookie_headers(cookies)
 
@@ -98,14 +109,43 @@ def query_suffix(scope: Scope) -> str:
     return f"?{query}" if query else ""
 
 
-def _no_session_response(path: str) -> Response:
+async def _no_session_response(scope: Scope) -> Response:
+    """Respond to a path that needs a session, but names none."""
+    path, is_http = scope["path"], scope["type"] == "http"
+    if path == "/" and is_http:
+        return await home_page(Request(scope))
+    if path == "/favicon.ico" and not came_through_ray(HTTPConnection(scope)):
+        return FileResponse(STATIC_DIR / "history.svg", media_type="image/svg+xml")
     if is_frontend_file(path):
         return text_error_response(NotFound("404: Not Found"))
     hint = "choose a session with /enter_cluster/{namespace}/{kind}/{name}, or use its address /s/…"
     error = NoSessionSelected(f"no session is selected: {hint}")
     if is_history_api(path):
         return api_error_response(error)
+    if is_http and path.startswith(_STATE_API):
+        return await _state_api_error(Request(scope))
+    if is_http and accepts_html(scope) and not path.startswith("/api/"):
+        return error_page(NotFound(f"this server has no page {path[:_MAX_SHOWN_PATH]}"))
     return json_response(f"Cluster Cookie not found: {hint}", error.http_status, error_headers(error))
+
+
+async def _state_api_error(request: Request) -> Response:
+    """Tell the user of `ray list tasks --address http://server:port` which addresses there are, in Ray's shape."""
+    try:
+        page = await load_session_page(Request({**request.scope, "query_string": b""}))
+    except RayHistoryError as error:
+        return ray_error_response(error)
+    server = f"{request.url.scheme}://{request.url.netloc}"
+    urls = [f"{server}{row.url.rstrip('/')}" for row in page.sessions[:_MAX_LISTED_SESSIONS]]
+    more = f" and {page.total - len(urls):,} more (see {server}/home)" if page.total > len(urls) else ""
+    listed = f"{', '.join(urls)}{more}" if urls else "the server has none yet"
+    return ray_error_response(
+        NoSessionSelected(f"{server} has many sessions: use the address of one of them: {listed}")
+    )
+
+
+def accepts_html(scope: Scope) -> bool:
+    return b"text/html" in dict(scope["headers"]).get(b"accept", b"")
 
 
 def _session_scope(scope: Scope, selection: Selection, full_path: str, rest: str) -> Scope:
@@ -124,6 +164,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"]
     if is_history_api(path):
         response = api_error_response(NotFound(f"no such path: {path}"))
+    elif scope["type"] == "http" and accepts_html(scope) and not path.startswith(("/api/", "/static/")):
+        response = error_page(NotFound(f"there is no page {path[:_MAX_SHOWN_PATH]}"))
     else:
         response = text_error_response(NotFound("404: Not Found"))
     await response(scope, receive, send)

@@ -17,22 +17,33 @@ from rayhistory.sessions.catalog import CatalogEntry
 PAGE_TIMEOUT_S = 3.0
 """How long a page waits for the index before it shows the progress instead."""
 VARY_HEADERS = {"Vary": "Accept, Content-Type, Sec-Fetch-Dest"}
-_BARE = "bare"
+_BARE, _ALWAYS = "bare", "always"
+TOP_LEVEL_SCRIPT = "/assets/top-level.js"
 
 
 def wants_frame(request: Request) -> bool:
     """Return True if a person opened this URL in a browser tab; False for programs and for frames.
 
-    Browsers send Sec-Fetch-Dest only over HTTPS and to localhost. Without it, the Accept header decides.
+    `?bare=1` counts only inside a frame: a link that is opened in a new tab has it too, and the tab must not look like
+    a live dashboard. `?bare=always` counts everywhere. Browsers send Sec-Fetch-Dest only over HTTPS and to localhost.
+    Without it, the Accept header decides, and `TOP_LEVEL_SCRIPT` removes `?bare=1` from a tab.
     """
-    if (
-        selection_of(request).from_cookies
-        or is_ray_proxy_request(request)
-        or request.query_params.get(_BARE, "0") not in ("", "0")
-    ):
+    bare = request.query_params.get(_BARE, "0")
+    if selection_of(request).from_cookies or is_ray_proxy_request(request) or bare == _ALWAYS:
         return False
-    destination = request.headers.get("sec-fetch-dest")
-    return destination == "document" if destination else "text/html" in request.headers.get("accept", "")
+    if destination := request.headers.get("sec-fetch-dest"):
+        return destination == "document"
+    return _accepts_html(request) and bare in ("", "0")
+
+
+def needs_top_level_script(request: Request) -> bool:
+    """Return True if only a script can tell whether this document is in a frame."""
+    is_bare = request.query_params.get(_BARE, "0") not in ("", "0", _ALWAYS)
+    return is_bare and _accepts_html(request) and "sec-fetch-dest" not in request.headers
+
+
+def _accepts_html(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
 
 
 async def frame_page(request: Request, entry: CatalogEntry, view: SessionView) -> Response:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from rayhistory.errors import UsageError
 from rayhistory.server.http.responses import text_response
@@ -96,8 +96,14 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def index_page(frontend: Frontend, headers: dict[str, str]) -> Response:
-    return FileResponse(frontend.path / "index.html", headers={"Cache-Control": "no-store", **headers})
+def index_page(frontend: Frontend, headers: dict[str, str], script: str = "") -> Response:
+    """Serve the document of a frontend, unmodified or with a script of ours in front of its own."""
+    headers = {"Cache-Control": "no-store", **headers}
+    path = frontend.path / "index.html"
+    if not script:
+        return FileResponse(path, headers=headers)
+    before, head, after = path.read_text(encoding="utf-8").partition("<head>")
+    return HTMLResponse(f'{before}{head}<script src="{script}"></script>{after}', headers=headers)
 
 
 def _frontends_in(directory: Path) -> Iterator[Frontend]:

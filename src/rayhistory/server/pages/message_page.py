@@ -26,8 +26,10 @@ def page_response(text: str, status: int = 200, headers: dict[str, str] | None =
     return Response(text, status, _SECURITY_HEADERS | (headers or {}), "text/html")
 
 
-def message_page(error: RayHistoryError, title: str, hint: str | None) -> Response:
-    text = web.render_message(status=error.http_status, title=title, message=str(error), hint=hint, version=__version__)
+def message_page(error: RayHistoryError, title: str, hint: str | None, link: web.Link | None = None) -> Response:
+    text = web.render_message(
+        status=error.http_status, title=title, message=str(error), hint=hint, link=link, version=__version__
+    )
     return page_response(text, error.http_status, error_headers(error))
 
 

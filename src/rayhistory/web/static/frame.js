@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { loadPreference, savePreference, formatTime } = window.rayHistory;
+  const { loadPreference, savePreference, formatTime, zoneName } = window.rayHistory;
   const root = document.documentElement;
   const BAR_KEY = "rayhistory-bar";
   const COLLAPSED = "collapsed";
@@ -11,10 +11,19 @@
   const AGE_REFRESH_MS = 5_000;
   const SLIDER_DELAY_MS = 250;
   const POLL_MS = 300;
+  const THUMB_RADIUS = 7;
+  const MIN_ZOOM_MS = 200;
   const DATA_AGE_LABELS = { running: "Data as of", ended: "Ended", vanished: "Last data" };
   const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000]];
 
   if (loadPreference(BAR_KEY) === COLLAPSED) root.classList.add("bar-collapsed");
+
+  // A link that left the frame has ?bare=1; the page's own URL never does.
+  const withoutBare = new URL(location.href);
+  if (withoutBare.searchParams.has("bare")) {
+    withoutBare.searchParams.delete("bare");
+    history.replaceState(null, "", withoutBare);
+  }
 
   const start = () => {
     const element = (id) => document.getElementById(id);
@@ -32,6 +41,9 @@
     let loading = false;
     let currentUrl = location.href;
     let sliderTimer = 0;
+    let zoom = null; // { from, to }: the part of the session that the slider covers; null is all of it
+    let jobStarts = null;
+    const siteTitle = document.title;
 
     // URLs
 
@@ -126,18 +138,25 @@
 
     const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-    const describeFailures = ({ tasks, actors, jobs }) =>
-      [
+    const describeFailures = ({ tasks, actors, jobs, names = [] }) => {
+      const counts = [
         tasks && `${plural(tasks, "task")} failed`,
         actors && `${plural(actors, "actor")} died`,
         jobs && `${plural(jobs, "job")} failed`,
-      ]
-        .filter(Boolean)
-        .join(", ");
+      ];
+      const more = tasks + jobs > names.length && names.length ? ", …" : "";
+      return `${counts.filter(Boolean).join(", ")}${names.length ? `: ${names.join(", ")}${more}` : ""}`;
+    };
 
     const formatSeconds = (ms) => formatTime(new Date(ms), { second: "2-digit" });
 
-    const duration = () => Math.max(overview.last_ms - overview.started_ms, 1);
+    const shownRange = () => zoom ?? { from: overview.started_ms, to: overview.last_ms };
+
+    const duration = () => Math.max(shownRange().to - shownRange().from, 1);
+
+    const positionOf = (ms) => (ms - shownRange().from) / duration();
+
+    const formatEnd = (ms) => (duration() > 86_400_000 ? formatTime(new Date(ms)) : formatSeconds(ms).slice(11));
 
     const markerNear = (ms) =>
       overview.failures
@@ -183,8 +202,16 @@
       const time = ms < overview.last_ms ? formatSeconds(ms) : isRunning() ? "Now" : "End of session";
       const label = element("as-of-label");
       setText("as-of-label", [time, marker && describeFailures(marker), marker && findingAt(marker.at_ms)?.headline].filter(Boolean).join(" · "));
-      label.style.setProperty("--position", (ms - overview.started_ms) / duration());
-      slider.setAttribute("aria-valuetext", label.textContent);
+      label.style.setProperty("--position", positionOf(ms));
+      return label.textContent;
+    };
+
+    const renderValue = (ms) => slider.setAttribute("aria-valuetext", renderSlider(ms));
+
+    const timeAt = (event) => {
+      const { left, width } = slider.getBoundingClientRect();
+      const share = (event.clientX - left - THUMB_RADIUS) / Math.max(width - 2 * THUMB_RADIUS, 1);
+      return Math.round(shownRange().from + Math.min(Math.max(share, 0), 1) * duration());
     };
 
     const render = () => {
@@ -202,19 +229,64 @@
       element("next-failure").disabled = !overview.failures.some((marker) => marker.at_ms > from);
       if (!sliderTimer) {
         slider.value = asOf ?? overview.last_ms;
-        renderSlider(Number(slider.value));
+        renderValue(Number(slider.value));
       }
+      document.title = `${pageTitle(location.hash)} · ${siteTitle}`;
+      renderNote(asOf);
+    };
+
+    // The page inside the frame: its title, and what its reader should know
+
+    const decoded = (text) => {
+      try {
+        return decodeURIComponent(text);
+      } catch {
+        return text;
+      }
+    };
+
+    const pageTitle = (hash) => {
+      const [page, id] = hash.replace(/^#\/?/, "").split(/[/?]/).map(decoded);
+      const name = page ? page[0].toUpperCase() + page.slice(1) : "Overview";
+      return id && page.endsWith("s") ? `${name.slice(0, -1)} ${id}` : name;
+    };
+
+    const loadJobStarts = async () => {
+      jobStarts = {};
+      const response = await fetch(`${sessionPath}/api/history/rows/jobs?columns=job_id,submission_id,start_time&limit=10000`).catch(() => null);
+      if (!response?.ok) return;
+      for (const job of (await response.json()).rows) {
+        for (const id of [job.job_id, job.submission_id]) if (id) jobStarts[id] = job.start_time;
+      }
+      render();
+    };
+
+    const renderNote = (asOf) => {
+      const job = /^#\/jobs\/([^/?]+)/.exec(location.hash)?.[1];
+      if (asOf !== null && job && !jobStarts) loadJobStarts();
+      const start = asOf !== null && job && jobStarts?.[decoded(job)];
+      let text = "";
+      if (start > asOf) text = "This job had not started at this time.";
+      else if (!isRunning() && /^#\/cluster/.test(location.hash)) {
+        text = "This cluster is gone. Nodes and workers are shown as they were at the selected time, by default at its end.";
+      }
+      element("page-note").hidden = !text;
+      setText("page-note-text", text);
+      element("page-note-start").hidden = !(start > asOf);
+      element("page-note-start").dataset.startMs = start || "";
     };
 
     const renderOverview = () => {
       element("timeline").hidden = !(overview.started_ms > 0 && overview.last_ms > overview.started_ms);
-      slider.min = overview.started_ms;
-      slider.max = overview.last_ms;
+      slider.min = shownRange().from;
+      slider.max = shownRange().to;
+      setText("range-start", formatEnd(shownRange().from));
+      setText("range-end", `${formatEnd(shownRange().to)} ${zoneName()}`);
+      element("timeline").classList.toggle("zoomed", zoom !== null);
       markers.replaceChildren(
-        ...overview.failures.map((marker) => {
+        ...overview.failures.filter(({ at_ms }) => positionOf(at_ms) >= 0 && positionOf(at_ms) <= 1).map((marker) => {
           const line = document.createElement("i");
-          const position = (marker.at_ms - overview.started_ms) / duration();
-          line.style.setProperty("--position", Math.min(Math.max(position, 0), 1));
+          line.style.setProperty("--position", positionOf(marker.at_ms));
           if (marker.jobs) line.className = "job";
           return line;
         }),
@@ -252,7 +324,7 @@
     const scheduleSlider = () => {
       clearTimeout(sliderTimer);
       sliderTimer = setTimeout(applySlider, SLIDER_DELAY_MS);
-      renderSlider(Number(slider.value));
+      renderValue(Number(slider.value));
     };
 
     const goToFailure = (direction) => {
@@ -263,7 +335,38 @@
 
     const STEPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 };
 
+    const zoomTo = (factor, center) => {
+      const whole = { from: overview.started_ms, to: overview.last_ms };
+      const size = Math.max(duration() * factor, MIN_ZOOM_MS);
+      if (size >= whole.to - whole.from) {
+        zoom = null;
+      } else {
+        const share = Math.min(Math.max(positionOf(center), 0), 1);
+        const from = Math.round(Math.min(Math.max(center - share * size, whole.from), whole.to - size));
+        zoom = { from, to: Math.round(from + size) };
+      }
+      renderOverview();
+    };
+
+    const ZOOMS = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity };
+
+    slider.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      zoomTo(event.deltaY < 0 ? 0.8 : 1.25, timeAt(event));
+      renderSlider(timeAt(event));
+    }, { passive: false });
+    slider.addEventListener("dblclick", () => zoomTo(Infinity, overview.started_ms));
+    slider.addEventListener("pointermove", (event) => {
+      const ms = timeAt(event);
+      renderSlider(markerNear(ms)?.at_ms ?? ms);
+    });
+
     slider.addEventListener("keydown", (event) => {
+      if (event.key in ZOOMS && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        zoomTo(ZOOMS[event.key], Number(slider.value));
+        return;
+      }
       if (!(event.key in STEPS) || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       slider.value = Number(slider.value) + Math.max(1, Math.round(duration() / 100)) * STEPS[event.key];
@@ -272,17 +375,19 @@
     slider.addEventListener("input", () => {
       clearTimeout(sliderTimer);
       sliderTimer = -1;
-      renderSlider(markerNear(Number(slider.value))?.at_ms ?? Number(slider.value));
+      renderValue(markerNear(Number(slider.value))?.at_ms ?? Number(slider.value));
     });
     slider.addEventListener("change", scheduleSlider);
     for (const [event, hidden] of [["pointerenter", false], ["focus", false], ["pointerleave", true], ["blur", true]]) {
       slider.addEventListener(event, () => {
         element("as-of-label").hidden = hidden && document.activeElement !== slider;
+        if (hidden) renderSlider(Number(slider.value));
       });
     }
     element("previous-failure").addEventListener("click", () => goToFailure(-1));
     element("next-failure").addEventListener("click", () => goToFailure(1));
     element("latest").addEventListener("click", () => goTo(null));
+    element("page-note-start").addEventListener("click", ({ target }) => goTo(Number(target.dataset.startMs) + 1));
 
     // A click on a marker of a chart moves the slider there.
     addEventListener("message", ({ origin, data }) => {

@@ -70,11 +70,13 @@
     return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}${seconds}`;
   };
 
+  const zoneName = () =>
+    timeFormat({ timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName")?.value ?? "";
+
   const showLocalTimes = () => {
     for (const time of document.querySelectorAll("time[datetime]")) time.textContent = formatTime(new Date(time.dateTime));
     const header = document.getElementById("time-zone");
-    const zone = timeFormat({ timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName");
-    if (header && zone) header.textContent = zone.value;
+    if (header) header.textContent = zoneName();
   };
 
   const openLinks = () => [...document.querySelectorAll(".session .open a")];
@@ -149,7 +151,7 @@
   };
 
   // Used by frame.js.
-  window.rayHistory = { loadPreference, savePreference, formatTime };
+  window.rayHistory = { loadPreference, savePreference, formatTime, zoneName };
 
   if (window !== window.parent) root.classList.add("in-frame");
   applySavedTheme();

@@ -1,5 +1,6 @@
 """The frame page: which requests get the bar, and which get Ray's frontend."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,21 +38,53 @@ def test_browser_navigation_gets_the_bar(client: TestClient, headers: dict[str, 
         ("", {"Accept": "application/json"}),
         ("", {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}),
         ("", {**NAVIGATION, "Sec-Fetch-Dest": "empty"}),
-        ("?bare=1", NAVIGATION),
+        ("?bare=1", {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}),
         ("?bare=1", PLAIN_HTTP),
-        ("?bare=true", NAVIGATION),
+        ("?bare=always", NAVIGATION),
+        ("?bare=always", PLAIN_HTTP),
     ],
 )
 def test_other_requests_get_the_frontend(client: TestClient, path: str, headers: dict[str, str]) -> None:
-    """Programs, frames of other pages, and ?bare=1."""
+    """Programs, frames, and ?bare=always."""
     response = client.get(path, headers=headers)
     assert response.status_code == 200
     assert FRONTEND in response.text
     assert BAR not in response.text
 
 
-def test_bare_0_shows_the_bar(client: TestClient) -> None:
-    assert BAR in client.get("?bare=0", headers=NAVIGATION).text
+@pytest.mark.parametrize("bare", ["0", "", "1", "true"])
+def test_tab_has_the_bar_whatever_bare_says(client: TestClient, bare: str) -> None:
+    """A link inside the frame has `?bare=1`. Opened in a new tab, it must not look like a live dashboard."""
+    response = client.get(f"?bare={bare}", headers=NAVIGATION)
+    assert BAR in response.text
+    assert FRONTEND not in response.text
+
+
+def test_script_decides_where_the_browser_does_not_say(client: TestClient) -> None:
+    """Over plain HTTP, frame and tab send the same request."""
+    script = '<script src="/assets/top-level.js">'
+    assert script in client.get("?bare=1", headers=PLAIN_HTTP).text
+    for path, headers in (
+        ("?bare=always", PLAIN_HTTP),
+        ("?bare=1", {"Accept": "*/*"}),
+        ("?bare=1", {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}),
+    ):
+        assert script not in client.get(path, headers=headers).text
+    assert client.get("http://testserver/assets/top-level.js").status_code == 200
+
+
+def test_time_before_the_start_is_refused_with_a_link_to_the_start(client: TestClient) -> None:
+    response = client.get(f"http://testserver{REF.url[:-1]}@1960-01-01T00:00:00Z/", headers=NAVIGATION)
+    assert response.status_code == 404
+    assert "This time is before the session&#39;s start" in response.text
+    assert re.search(rf'href="{REF.url[:-1]}@\d+/"', response.text)
+
+
+def test_unknown_page_of_a_session_gets_a_page(client: TestClient) -> None:
+    response = client.get("nothing", headers=NAVIGATION)
+    assert (response.status_code, response.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "Page not found" in response.text
+    assert client.get("nothing").text == "404: Not Found"
 
 
 def test_requests_through_the_ray_proxy_get_no_bar(client: TestClient) -> None:
@@ -73,9 +106,7 @@ def test_vary_header_names_what_decides(client: TestClient) -> None:
         assert response.headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize(
-    "path", ["api/version", "api/jobs/", "nodes?view=summary", "timezone", "favicon.ico", "nothing"]
-)
+@pytest.mark.parametrize("path", ["api/version", "api/jobs/", "nodes?view=summary", "timezone", "favicon.ico"])
 def test_navigation_to_other_paths_gets_no_bar(client: TestClient, path: str) -> None:
     plain, navigated = client.get(path), client.get(path, headers=NAVIGATION)
     assert navigated.status_code == plain.status_code

@@ -119,11 +119,6 @@ def test_selected_version_survives_a_redirect(client: TestClient) -> None:
         assert (response.url.path, title(response.text)) == (REF.url, "2.55.0")
 
 
-def test_time_before_the_first_data_has_a_url(client: TestClient) -> None:
-    response = client.get(f"{REF.url[:-1]}@1960-01-01T00:00:00Z/?bare=1")
-    assert (response.status_code, response.url.path) == (200, f"{REF.url[:-1]}@0/")
-
-
 def test_missing_version_gets_an_error_page(client: TestClient) -> None:
     """The page lists the installed versions and how to add one. The requested version is escaped."""
     response = client.get(f"{REF.url}?dashboard=<script>alert(1)</script>", headers={"Accept": "text/html"})
