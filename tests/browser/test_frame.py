@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
-from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
+from browser.monitored_browser import MonitoredBrowser, save_screenshot
 from rayhistory.sessions import Layout
 from recorded.recorder import Recording
 from recorded.workloads import FAILING, HOSTILE_ARGUMENT, RUNNING, SAMPLE
@@ -201,20 +201,6 @@ def test_link_opened_in_a_new_tab_has_the_bar(monitored: MonitoredBrowser, ended
     tab = opened.value
     expect(tab.locator("#bar")).to_be_visible()
     expect(tab).to_have_url(re.compile(rf"{re.escape(ended)}#/jobs/"))
-
-
-def test_tab_over_plain_http_has_the_bar(history: str, recorded: Recording) -> None:
-    """Such a browser does not say whether a document is in a frame: a script decides."""
-    host = history.replace("127.0.0.1", "history.test")
-    with chromium("--host-resolver-rules=MAP history.test 127.0.0.1") as browser:
-        page = browser.new_page()
-        page.goto(f"{host}{recorded.ref.url}?bare=1#/jobs")
-        expect(page.locator("#bar")).to_be_visible()
-        expect(page).to_have_url(f"{host}{recorded.ref.url}#/jobs")
-        expect(job(page, SAMPLE)).to_be_visible()
-        page.goto(f"{host}{recorded.ref.url}?bare=always#/jobs")
-        expect(page.get_by_role("row").filter(has_text=SAMPLE).first).to_be_visible()
-        expect(page.locator("#bar")).to_have_count(0)
 
 
 def test_title_follows_the_page_of_the_dashboard(monitored: MonitoredBrowser, ended: str, recorded: Recording) -> None:

@@ -28,15 +28,23 @@ def test_make_targets_in_the_readme_exist() -> None:
 
 def test_programs_and_flags_in_the_readme_exist() -> None:
     for command in commands():
-        words = command.split()
-        if words[0].startswith(".venv/bin/"):
-            program, rest = words[0].removeprefix(".venv/bin/"), [word for word in words[1:] if word != "Head"]
+        words = command.partition(" -- ")[0].split()
+        if words[0] in ("rayhistory", "collector", "historyserver"):
+            program, rest = words[0], words[1:]
             command_line = (
                 [BIN / program, *rest[:1], "--help"] if program == "rayhistory" else [BIN / program, "--help"]
             )
             done = subprocess.run(command_line, capture_output=True, text=True, check=True)
             for flag in (word for word in rest if word.startswith("--") and len(word) > 2):
                 assert flag in done.stdout
+
+
+def test_readme_is_short_and_its_files_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len([link for link in links if link.endswith(".png")]) == 2
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_second_make_run_serves_the_stored_session(recorded: Recording) -> None:
