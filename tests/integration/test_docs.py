@@ -16,8 +16,9 @@ import pytest
 from rayhistory.cli.inspect import tables_reference
 from rayhistory.diagnosis import findings_reference
 from support.cli_call import Command
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import NODE, REF, settings_for, store_sample
 from support.server_process import running_server
+from support.stored_metrics import samples, store_object
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = {
@@ -25,6 +26,9 @@ FILES = {
     "job-driver-sub-ok.log": b"output\n",
     "worker-1e88e9b1f2a340e650ab6346b26e9710901cf3358eebda264c8f8191-01000000-16526.err": b"error\n",
 }
+
+SAMPLED_MS = 1_794_770_300_000
+"""A time while the sample session ran."""
 
 
 def commands(document: str, program: str) -> list[str]:
@@ -47,6 +51,8 @@ def test_findings_reference_is_up_to_date() -> None:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
     store_sample(settings_for(directory), FILES)
+    tasks = samples({("ray_tasks", (("State", "FINISHED"),)): [float(n) for n in range(8)]}, SAMPLED_MS)
+    store_object(Path(settings_for(directory).local_storage_dir), NODE, tasks, SAMPLED_MS, REF)
     return directory
 
 
@@ -99,7 +105,7 @@ def test_every_command_is_documented() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("rayhistory"), "--help"], capture_output=True, text=True, check=True
     )
-    listed = re.findall(r"^    ([a-z-]+) ", done.stdout, re.MULTILINE)
+    listed = re.findall(r"^  ([a-z][a-z-]*) ", done.stdout, re.MULTILINE)
     assert {"tasks", "logs", "sql"} <= set(listed)
     text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "archive.md", DOCS.parent / "README.md"))
     assert [name for name in listed if f"{name}`" not in text and f"rayhistory {name}" not in text] == []

@@ -28,8 +28,10 @@ def store_session(directory: Path) -> None:
     metadata.touch()
 
 
-def store_object(directory: Path, node: str, stored: Samples | bytes, first_ms: int = START_MS) -> None:
-    path = directory / Layout().metrics_key(REF, node, first_ms)
+def store_object(
+    directory: Path, node: str, stored: Samples | bytes, first_ms: int = START_MS, ref: SessionRef = REF
+) -> None:
+    path = directory / Layout().metrics_key(ref, node, first_ms)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(stored if isinstance(stored, bytes) else encode(stored))
 
