@@ -7,6 +7,7 @@ the driver's output and a few metrics. Paths of the machine that recorded it are
 import argparse
 import gzip
 import io
+import sys
 import tarfile
 from pathlib import Path
 
