@@ -11,6 +11,8 @@ from rayhistory.index.query.query import Row
 
 _FIRST_FETCH_ROWS = 64
 _FETCH_ROWS = 1_000
+_MIN_MEMORY_BYTES = 128 << 20
+"""Below this, DuckDB cannot even open a table."""
 
 _local = threading.local()
 _root: duckdb.DuckDBPyConnection | None = None
@@ -34,7 +36,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 def set_limits(memory_bytes: int, threads: int) -> None:
     """Change the limits of a process that serves no requests, such as the build of a product."""
-    connection().execute(f"SET memory_limit = '{memory_bytes // (1 << 20)}MiB'")
+    connection().execute(f"SET memory_limit = '{max(memory_bytes, _MIN_MEMORY_BYTES) >> 20}MiB'")
     connection().execute(f"SET threads = {int(threads)}")
 
 

@@ -4,9 +4,11 @@ import re
 from html import escape
 from urllib.parse import urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
+from starlette.staticfiles import StaticFiles
 
 from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError
@@ -22,6 +24,7 @@ from rayhistory.sessions.catalog import RUNNING
 # A relative URL: pages open Grafana below the path of the session.
 _GRAFANA_HOST = "grafana"
 _GRAFANA_PAGE = re.compile(r"(?P<kind>d|d-solo)/(?P<uid>[\w-]{1,64})(/[\w-]*)?", re.ASCII)
+_STATIC_FILES = StaticFiles(directory=web.STATIC_DIR)
 _DEFAULTS = {
     "grafanaOrgId": "1",
     "dashboardUids": {
@@ -103,7 +106,16 @@ def to_grafana(request: Request, page: str, view: SessionView) -> Response:
     return RedirectResponse(url, 302)
 
 
+async def asset(request: Request) -> Response:
+    """Serve a static file of our pages below the session too: Ray's proxy knows no other path of this server."""
+    try:
+        return await _STATIC_FILES.get_response(request.path_params["name"], request.scope)
+    except HTTPException:
+        return text_response("404: Not Found", 404)
+
+
 ROUTES: list[BaseRoute] = [
+    plain_route("/assets/{name}", asset),
     plain_route("/grafana/{page:path}", dashboard_page),
     plain_route("/api/grafana_health", grafana_health),
     plain_route("/api/prometheus_health", prometheus_health),
