@@ -76,9 +76,10 @@ def drive(ray: RunningRay) -> None:
 
 
 def has_failed_tasks(collector: CollectorProcess) -> bool:
-    """Return True once the dashboard's list of failed tasks is on disk, while the cluster runs."""
+    """Return True once the dashboard's list of failed tasks and the end of the last task are on disk."""
     with contextlib.suppress(OSError, EOFError, zlib.error):
-        return FAILED_TASKS_URI.encode() in collector.spooled()
+        spooled = collector.spooled()
+        return FAILED_TASKS_URI.encode() in spooled and b'"FINISHED"' in spooled
     return False
 
 

@@ -8,7 +8,7 @@ from rayhistory.errors import UsageError
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _RELATIVE = re.compile(r"now(?:-(\d{1,6})([smhdw]))?(?:/[smhdwMy])?")
-_ABSOLUTE = re.compile(r"\d{10,15}")
+_ABSOLUTE = re.compile(r"([0-9]{10,15})(\.[0-9]{1,15})?")  # Ray's frontends divide, and send fractions
 _STEPS_MS = tuple(
     seconds * 1000
     for seconds in (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
@@ -52,8 +52,8 @@ def parse_range(start: str, end: str, times: SessionTimes, points: int) -> TimeR
 
 def parse_time(text: str, now_ms: int) -> int:
     """Parse milliseconds since 1970, or a time relative to now such as `now-5m`."""
-    if _ABSOLUTE.fullmatch(text):
-        return int(text)
+    if absolute := _ABSOLUTE.fullmatch(text):
+        return int(absolute[1])
     found = _RELATIVE.fullmatch(text)
     if found is None:
         raise UsageError(f"invalid time {text[:40]!r}: use milliseconds since 1970, or now-5m")

@@ -53,3 +53,10 @@ def test_steps_are_round_and_bounded(range_ms: int, points: int, step: int) -> N
 
 def test_durations_are_exact_in_queries() -> None:
     assert [format_duration(ms) for ms in (15_000, 1_500)] == ["15s", "1500ms"]
+
+
+def test_fractions_of_milliseconds_are_accepted() -> None:
+    """Ray's job page divides times and sends the result."""
+    assert parse_range("1794770000000.5", "1794770060000.25", TIMES, 300) == parse_range(
+        "1794770000000", "1794770060000", TIMES, 300
+    )
