@@ -30,7 +30,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "cluster/nodes/{node}": ("Node Detail", "{node}"),
     "serve": ("Serve not started",),
     "serve/system": ("Serve",),
-    "metrics": ("Time-series charts are hidden",),
+    "metrics": ("View tab in Grafana",),
     "logs/": ("{node}",),
     "logs/?nodeId={node}": ("raylet.out", "gcs_server.out"),
     "logs/viewer?nodeId={node}&fileName=job-driver-sample-job.log": ("loading 8 shards",),
