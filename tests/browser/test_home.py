@@ -111,7 +111,7 @@ def test_list_works_with_the_keyboard(monitored: MonitoredBrowser, home: str, re
     """Slash searches, arrows select, Enter opens."""
     page = monitored.open(home)
     page.keyboard.press("/")
-    page.keyboard.type(f"{recorded.ref.cluster}\n")
+    page.keyboard.type(f"{recorded.vanished.cluster}\n")
     expect(rows(page)).to_have_count(1)
     page.keyboard.press("ArrowDown")
     expect(rows(page).first.get_by_role("link", name="Open")).to_be_focused()

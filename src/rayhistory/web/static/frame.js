@@ -246,7 +246,7 @@
     };
 
     const pageTitle = (hash) => {
-      const [page, id] = hash.replace(/^#\/?/, "").split(/[/?]/).map(decoded);
+      const [page, id] = hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decoded);
       const name = page ? page[0].toUpperCase() + page.slice(1) : "Overview";
       return id && page.endsWith("s") ? `${name.slice(0, -1)} ${id}` : name;
     };
