@@ -21,8 +21,9 @@ class StopSignals:
         self._number = 0
         self._deferred: asyncio.Event | None = None
         self._task: asyncio.Task[object] | None = None
-        # Under nohup, the end of the terminal is ignored.
-        self._handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        # Under nohup, the end of the terminal stays ignored. Shells ignore SIGINT too, but for every background job.
+        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._handled = [number for number in _SIGNALS if not (number is signal.SIGHUP and is_nohup)]
 
     @property
     def exit_code(self) -> int:
