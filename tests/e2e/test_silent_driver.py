@@ -24,7 +24,7 @@ from support.ray_without_collector import RunningRay, ray_without_collector
 SILENT_DRIVER = "driver does not export events"
 REMEDY = "--system-config"
 DRIVER = """
-import os, sys, ray
+import os, sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
 
 @ray.remote(max_retries=0)
@@ -44,6 +44,7 @@ for task in (load_rows, crash, succeed):
         ray.get(task.remote())
     except ray.exceptions.RayError:
         pass
+time.sleep(3)  # workers send their events every second, and end with the driver
 """
 
 
