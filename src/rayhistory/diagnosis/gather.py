@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import msgspec
-
+from rayhistory.diagnosis.lenient_json import members, numbers, texts
 from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_stderr_tails
 from rayhistory.diagnosis.session_facts import (
     ENDED,
@@ -116,8 +115,8 @@ async def _nodes(index: OpenIndex) -> list[NodeFacts]:
             state=row["state"],
             message=(row["state_message"] or "")[:_MAX_TEXT],
             reason=_reason_of(row["state_message"] or ""),
-            resources=_numbers(row["resources"]),
-            labels=_texts(row["labels"]),
+            resources=numbers(row["resources"]),
+            labels=texts(row["labels"]),
             start_ms=row["start_time_ms"],
             end_ms=row["end_time_ms"],
             inferred=bool(row["closed_by_history"]),
@@ -203,11 +202,8 @@ def _actor(row: Row, changes: list[Row]) -> ActorFacts:
 
 
 def _death_cause(text: str | None) -> tuple[str, dict[str, Any]]:
-    try:
-        cause = msgspec.json.decode(text or "{}")
-    except msgspec.MsgspecError:
-        return "", {}
-    if not isinstance(cause, dict) or not cause:
+    cause = members(text)
+    if not cause:
         return "", {}
     name, context = next(iter(cause.items()))
     return str(name), context if isinstance(context, dict) else {}
@@ -219,12 +215,9 @@ async def _platform_events(index: OpenIndex) -> list[PlatformEvent]:
 
 
 def _platform_event(row: Row) -> PlatformEvent | None:
-    try:
-        body = msgspec.json.decode(row["body"] or "{}")
-    except msgspec.MsgspecError:
-        return None
-    event = body.get("platformEvent", body) if isinstance(body, dict) else {}
-    if not isinstance(event, dict):
+    body = members(row["body"])
+    event = body.get("platformEvent", body)
+    if not event or not isinstance(event, dict):
         return None
     return PlatformEvent(
         at_ms=(row["ns"] or 0) // 1_000_000,
@@ -232,17 +225,3 @@ def _platform_event(row: Row) -> PlatformEvent | None:
         object_name=str(event.get("objectName") or event.get("object_name") or "")[:200],
         message=str(event.get("message") or "")[:1000],
     )
-
-
-def _numbers(text: str | None) -> dict[str, float]:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, float])
-    except msgspec.MsgspecError:
-        return {}
-
-
-def _texts(text: str | None) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, str])
-    except msgspec.MsgspecError:
-        return {}

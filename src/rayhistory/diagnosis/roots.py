@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from rayhistory.diagnosis.failures import CLOCK_TOLERANCE_MS, Failure, find_failures, job_ends
+from rayhistory.diagnosis.lenient_json import numbers
 from rayhistory.diagnosis.session_facts import SessionFacts
 from rayhistory.diagnosis.tracebacks import last_traceback, own_output, parse_exception, plain_text
 
@@ -291,17 +292,10 @@ def is_infeasible(failure: Failure, facts: SessionFacts) -> bool:
     group = failure.waiting
     if group is None or group.state != "PENDING_NODE_ASSIGNMENT" or not facts.nodes:
         return False
-    wanted = _resources(group.required_resources)
+    wanted = numbers(group.required_resources)
     return bool(wanted) and not any(
         all(node.resources.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in facts.nodes
     )
-
-
-def _resources(text: str | None) -> dict[str, float]:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, float])
-    except msgspec.MsgspecError:
-        return {}
 
 
 def _passed_on(failure: Failure) -> bool:

@@ -1,10 +1,9 @@
 """Requests that no node of the cluster could ever serve."""
 
-import msgspec
-
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line, plural
+from rayhistory.diagnosis.lenient_json import numbers
 from rayhistory.diagnosis.roots import is_infeasible
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
@@ -29,7 +28,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 def _missing(group: WaitingGroup, facts: SessionFacts) -> tuple[str, str]:
     """Return what is wanted, and the most that a node has of it."""
-    required = msgspec.json.decode(group.required_resources or "{}", type=dict[str, float])
+    required = numbers(group.required_resources)
     most = {name: max((node.resources.get(name, 0.0) for node in facts.nodes), default=0.0) for name in required}
     short = [name for name, amount in required.items() if most[name] < amount] or list(required)
     wanted = ", ".join(f"{required[name]:g} {name}" for name in short)
