@@ -242,7 +242,7 @@ def test_for_each_stops_at_the_first_failure() -> None:
     ("argv", "error"),
     [
         (["retention"], "set a limit"),
-        (["retention", "--max-age", "soon"], "'soon': use an age such as 30d"),
+        (["retention", "--max-age", "soon"], "'soon': use hours, days or weeks"),
         (["retention", "--max-sessions", "0"], "use a whole number above 0"),
         (["retention", "--max-bytes", "much"], "use a size such as"),
         (["retention", "--namespace", "A_b", "--max-age", "1d"], "use lower-case"),

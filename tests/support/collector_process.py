@@ -96,7 +96,7 @@ class CollectorProcess:
 
     def post(self, body: Any) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(f"{self.url}/v1/events", content=content, trust_env=False)
+        return httpx.post(f"{self.url}/v1/events", content=content, trust_env=False, timeout=60)
 
     def kill(self) -> None:
         assert self.process
