@@ -25,7 +25,6 @@ MAX_COMPACTED_BYTES = 64 << 20
 MAX_COMPACTED_PACKS = 20_000
 _MAX_RECORD_BYTES = 4 << 20
 _MAX_RECORDS = 10_000
-_MAX_LISTING_AGE_S = 2.0
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})-([0-9]{1,12})-([0-9a-f]{8})\Z")
 
 
@@ -118,18 +117,20 @@ class PackObjects:
     async def get_range(self, pack: str, start: int, end: int) -> bytes:
         """Return bytes of a pack; raise ObjectNotFound if it is nowhere."""
         if not self._known(pack):
+            began = time.monotonic()
             try:
                 return await self._store.get_range(f"{self._prefix}/{pack}", start, end)
             except ObjectNotFound:
-                await self._find(pack)
+                await self._find(pack, began)
         while known := self._known(pack):
             name, moved = known[0]
+            began = time.monotonic()
             try:
                 key = f"{self._prefix}/{name}{OBJECT_SUFFIX}"
                 return await self._store.get_range(key, moved.offset + start, moved.offset + end)
             except ObjectNotFound:  # moved again, into a larger object, or lost
                 self._lost.add(name)
-                await self._find(pack, relist=True)
+                await self._find(pack, began)
         raise ObjectNotFound(f"object {self._prefix}/{pack} not found")
 
     async def times(self) -> dict[int, int]:
@@ -144,23 +145,24 @@ class PackObjects:
     def _known(self, pack: str) -> list[tuple[CompactedName, MovedPack]]:
         return [(name, packs[pack]) for name, packs in self._records.items() if pack in packs]
 
-    async def _find(self, pack: str, *, relist: bool = False) -> None:
-        """Read the records that may have the pack."""
+    async def _find(self, pack: str, since: float) -> None:
+        """Read the records that may have the pack. Their listing must be newer than the read that did not find it."""
         parsed = parse_pack_name(pack)
         if parsed is None:
             return
         async with self._lock:
-            if relist or time.monotonic() - self._listed_at > _MAX_LISTING_AGE_S:
+            if self._listed_at < since:
                 await self._list()
         for name in [each for each in self._records if each.first <= parsed.number <= each.last]:
             await self._read(name)
 
     async def _list(self) -> None:
+        began = time.monotonic()
         listing = await self._store.list_folder(f"{self._prefix}/{COMPACTED_FOLDER}")
         names = (parse_compacted_name(info.key, RECORD_SUFFIX) for info in listing.objects)
         found = [name for name in names if name is not None and name not in self._lost][:_MAX_RECORDS]
         self._records = {name: self._records.get(name, {}) for name in found}
-        self._listed_at = time.monotonic()
+        self._listed_at = began
 
     async def _read(self, name: CompactedName) -> None:
         if self._records.get(name):
