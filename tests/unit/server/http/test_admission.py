@@ -35,6 +35,9 @@ ENTER_PATHS = (
     f"/enter_cluster/{HIDDEN.namespace}/raycluster/{HIDDEN.cluster}/{HIDDEN.session}",
 )  # fmt: skip
 
+STATIC_FILES = "/assets/"
+"""At the root, the static files of our own pages are public."""
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
@@ -61,7 +64,8 @@ def test_session_routes_need_a_token(client: TestClient) -> None:
             (REF.url[:-1] + fill_path(route.path), {}),
             (fill_path(route.path), cookie_header_for(kuberay_cookies())),
         ):
-            assert request_status(client, route, path, headers) == (404 if is_frontend_file(path) else 401), path
+            is_public = is_frontend_file(path) or path.startswith(STATIC_FILES)
+            assert request_status(client, route, path, headers) == (404 if is_public else 401), path
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -77,7 +81,8 @@ def test_forged_kuberay_cookies_are_denied(client: TestClient) -> None:
         path = fill_path(route.path)
         if path in of_all_sessions:
             continue
-        assert request_status(client, route, path, forged) == (404 if is_frontend_file(path) else 403), path
+        is_public = is_frontend_file(path) or path.startswith(STATIC_FILES)
+        assert request_status(client, route, path, forged) == (404 if is_public else 403), path
 
 
 @pytest.mark.parametrize("path", ENTER_PATHS)
