@@ -1,4 +1,4 @@
-"""What rules see of a session: values only, each bounded. `gather.py` fills them."""
+"""The facts of a session that rules see: values only, each bounded. `gather.py` fills them."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What a rule is: a code, what it means, what it needs, how it matches, and an example that is its test."""
+"""The parts of a rule: a code, what it means, what it needs, how it matches, and an example that is its test."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finding says."""
+    """The texts of a finding."""
 
     headline: str
     detail: str = ""

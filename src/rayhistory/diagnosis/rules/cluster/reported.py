@@ -1,4 +1,4 @@
-"""What rules for errors that Ray reports by name share: an error type of tasks, or a text in an error or an output."""
+"""Shared parts of rules for errors that Ray reports by name: in the error type of a task, or in a text."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What all rules for exceptions share: they look at the innermost exception of a task, an actor or a driver."""
+"""Shared parts of rules for exceptions, which look at the innermost exception of a task, an actor or a driver."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the rules for crashes share: signs in the last words of a process, and the stack that it printed."""
+"""Shared parts of rules for crashes: signs in the last words of a process, and the stack that it printed."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What all rules for dead processes share: which process it was, what it said last, and what ran in it."""
+"""Shared parts of rules for dead processes: which process it was, what it said last, and what ran in it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What rules for slowness share: the time that tasks took together, and findings about functions."""
+"""Shared parts of rules for slowness: the time that tasks took together, and findings about functions."""
 
 from rayhistory.diagnosis.findings import Counts, Evidence, Finding, Severity
 from rayhistory.diagnosis.headlines import one_line
