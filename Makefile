@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-sql bench-store bench-freshness bench-open docs browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-sql bench-store bench-freshness bench-open docs docs-site browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,7 +76,7 @@ $(LIBRARIES): EXTRAS := default,data,serve
 test-kubernetes: $(READY) ## manifests, chart, guides, images and access on a real API server, built from source once
 	@RAYHISTORY_TEST_KUBERNETES=1 $(BIN)/python -m pytest tests/kubernetes
 
-check: $(READY) ## format, lint and types
+check: $(READY) docs-site ## format, lint, types, and links of the docs
 	@$(BIN)/ruff format --check src tests benchmarks tools
 	@$(BIN)/ruff check src tests benchmarks tools
 	@$(BIN)/mypy
@@ -110,7 +110,7 @@ bench: bench-fold bench-query ## measure time and memory on generated sessions
 bench-fold: $(READY) # fold sessions of growing size
 	@$(BIN)/python benchmarks/fold.py
 
-bench-performance: $(READY) # all figures of docs/performance.md (about half an hour, on a quiet machine)
+bench-performance: $(READY) # all figures of docs/reference/performance.md (about half an hour, on a quiet machine)
 	@$(BIN)/python benchmarks/performance.py
 
 bench-query: $(READY) # requests on a large session
@@ -156,10 +156,13 @@ bench-open: $(READY) # first opens from a directory, from S3, and from S3 with l
 	@$(BIN)/python benchmarks/first_open.py $(if $(AGAINST),--against $(AGAINST))
 
 docs: $(READY) ## generate the parts of docs/ that come from code
-	@$(BIN)/python -m rayhistory.settings.reference > docs/configuration.md
-	@$(BIN)/python -m rayhistory.sessions.layout_reference > docs/storage-layout.md
-	@$(BIN)/python -m rayhistory.cli.inspect.tables_reference > docs/tables.md
+	@$(BIN)/python -m rayhistory.settings.reference > docs/reference/configuration.md
+	@$(BIN)/python -m rayhistory.sessions.layout_reference > docs/reference/storage-layout.md
+	@$(BIN)/python -m rayhistory.cli.inspect.tables_reference > docs/reference/tables.md
 	@$(BIN)/python -m rayhistory.diagnosis.findings_reference > docs/reference/findings.md
+
+docs-site: $(READY) ## build the documentation site into build/site, and fail on broken links
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 pictures: $(READY) browser ## make the pictures of the README
 	@$(BIN)/python tools/pictures.py

@@ -1,4 +1,4 @@
-"""Measure all figures of docs/performance.md on this machine, and write them there.
+"""Measure all figures of docs/reference/performance.md on this machine, and write them there.
 
 python benchmarks/performance.py [--largest 1000000] [--sessions 50] [--store DIRECTORY]
 """
@@ -27,7 +27,7 @@ from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
 from support.store_servers.seaweed import KEY, SECRET, seaweedfs
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs/reference"
 HERE = Path(__file__).parent
 SIZES = (1_000, 10_000, 50_000, 100_000, 1_000_000)
 DEFAULT_VARIANT = "gzip, 1 GiB"
@@ -35,7 +35,7 @@ FIRST_PAGE = "api/v0/tasks?limit=100"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/performance.md.")
+    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/reference/performance.md.")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="tasks of the largest session")
     parser.add_argument("--sessions", type=int, default=50, help="number of sessions that are visited in turn")
     parser.add_argument("--store", type=Path, help="directory for generated sessions, reused by later runs")

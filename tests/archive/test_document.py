@@ -1,4 +1,4 @@
-"""The commands of docs/archive.md work, with stores and URLs of the test."""
+"""The commands of docs/how-to/archive.md work, with stores and URLs of the test."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from support.archived_sessions import OLD, StoreLocation, rayhistory, session_ob
 from support.dashboard_of_running_cluster import RunningClusterDashboard
 from support.session_without_collector import UncollectedSession
 
-DOCUMENT = Path(__file__).parents[2] / "docs/archive.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/how-to/archive.md"
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from deploy.files import ROOT
 
 DOCS = ROOT / "docs"
-GUIDES = [*sorted((DOCS / "kubernetes").glob("*.md")), DOCS / "troubleshooting.md"]
+OVERVIEW = DOCS / "how-to/kubernetes/README.md"
+GUIDES = [*sorted(OVERVIEW.parent.glob("*.md")), DOCS / "tutorial/kind-minio.md", DOCS / "how-to/troubleshooting.md"]
 
 
 def commands(guide: Path) -> list[str]:

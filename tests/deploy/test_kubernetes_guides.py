@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from _pytest.mark.structures import ParameterSet
 
 from deploy.files import MANIFESTS, ROOT, clean_environment, documents
-from deploy.guides import DOCS, GUIDES, commands, commands_of, exports
+from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
 from support.recorded_sample import REF, settings_for, store_sample
 from support.server_process import running_server
 
@@ -26,7 +27,7 @@ def test_links_have_targets(guide: Path) -> None:
 
 
 def test_every_manifest_is_in_the_overview() -> None:
-    text = (DOCS / "kubernetes/README.md").read_text()
+    text = OVERVIEW.read_text()
     assert [name for name in MANIFESTS if f"`{name}`" not in text and "samples/aliyuncs/" not in name] == []
 
 
@@ -52,22 +53,21 @@ def test_forwarded_services_have_the_port() -> None:
     assert all(port in services[name] for name, port in found)
 
 
-def helm_commands() -> list[tuple[str, str]]:
+def helm_commands() -> list[ParameterSet]:
     return [
-        (guide.name, line)
+        pytest.param(guide, line, id=f"{guide.name}-{number}")
         for guide in GUIDES
-        for line in commands(guide)
+        for number, line in enumerate(commands(guide))
         if line.startswith("helm ") and "deploy/helm" in line
     ]
 
 
 @pytest.mark.parametrize(("guide", "command"), helm_commands())
-def test_chart_renders_with_the_values_of_the_guides(guide: str, command: str) -> None:
-    path = DOCS / "kubernetes" / guide
+def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) -> None:
     rendering = command.replace("helm install", "helm template").replace("helm upgrade", "helm template")
     if "--reuse-values" in rendering:
         rendering = rendering.replace("--reuse-values", "--set store.backend=s3 --set store.s3.bucket=my-bucket")
-    environment = clean_environment() | exports(path) | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    environment = clean_environment() | exports(guide) | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-ec", rendering], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Run many scenarios, print one line for each, and write their figures into docs/reliability.md.
+"""Run many scenarios, print one line for each, and write their figures into docs/explanation/reliability.md.
 
 python tests/faults/campaign.py [--scenarios N] [--parallel N] [--figures] [SEED …]
 """
@@ -22,7 +22,7 @@ from faults.fault_schedule import Outcome
 from faults.scenario import run_scenario
 from faults.scenario_stores import Stores, s3_server, stores
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/explanation/reliability.md"
 BEGIN, END = "<!-- figures of the last campaign: written by make test-faults -->", "<!-- end of figures -->"
 
 
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--scenarios", type=int, default=200, help="run seeds 1 to N if none is given (default: 200)")
     parser.add_argument("--parallel", type=int, default=2, help="scenarios at the same time (default: 2)")
     parser.add_argument("--minutes", type=float, default=60, help="start no scenario after this time (default: 60)")
-    parser.add_argument("--figures", action="store_true", help="write the figures into docs/reliability.md")
+    parser.add_argument("--figures", action="store_true", help="write the figures into docs/explanation/reliability.md")
     parser.add_argument("--keep", type=Path, help="directory for the files of failed scenarios")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM received"))  # running scenarios are finished first

@@ -1,4 +1,4 @@
-"""One test for each defect that fault schedules and reviews found. See "Found and fixed" in docs/reliability.md."""
+"""One test for each defect that fault schedules and reviews found. CHANGELOG.md lists them."""
 
 import asyncio
 import dataclasses

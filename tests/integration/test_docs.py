@@ -38,8 +38,8 @@ def commands(document: str, program: str) -> list[str]:
 
 
 def test_table_reference_is_up_to_date() -> None:
-    """`make docs` generates docs/tables.md."""
-    assert (DOCS / "tables.md").read_text() == tables_reference.document()
+    """`make docs` generates docs/reference/tables.md."""
+    assert (DOCS / "reference/tables.md").read_text() == tables_reference.document()
 
 
 def test_findings_reference_is_up_to_date() -> None:
@@ -62,7 +62,7 @@ def server(directory: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("command", commands("api.md", "curl"))
+@pytest.mark.parametrize("command", commands("reference/api.md", "curl"))
 def test_documented_requests_succeed(server: str, command: str) -> None:
     here = command.replace("http://localhost:8080", server).replace("/demo/", f"/{REF.cluster}/")
     assert here != command
@@ -90,7 +90,7 @@ def test_grafana_panel_columns_exist_in_the_response(server: str, panel: dict[st
     assert rows or panel["title"] == "Gaps"
 
 
-@pytest.mark.parametrize("command", commands("cli.md", "rayhistory"))
+@pytest.mark.parametrize("command", commands("reference/cli.md", "rayhistory"))
 def test_documented_commands_succeed(
     command: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +107,9 @@ def test_every_command_is_documented() -> None:
     )
     listed = re.findall(r"^  ([a-z][a-z-]*) ", done.stdout, re.MULTILINE)
     assert {"tasks", "logs", "sql"} <= set(listed)
-    text = "".join(path.read_text() for path in (DOCS / "cli.md", DOCS / "archive.md", DOCS.parent / "README.md"))
+    text = "".join(
+        path.read_text() for path in (DOCS / "reference/cli.md", DOCS / "how-to/archive.md", DOCS.parent / "README.md")
+    )
     assert [name for name in listed if f"{name}`" not in text and f"rayhistory {name}" not in text] == []
 
 

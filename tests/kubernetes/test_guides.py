@@ -3,20 +3,20 @@
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from deploy.files import ROOT, clean_environment
-from deploy.guides import DOCS, commands, exports
+from deploy.guides import GUIDES, commands, exports
 from support.kubernetes_real import ControlPlane
 
 NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe) ")
-GUIDES = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
+FOLLOWED = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, name: str) -> None:
-    guide = DOCS / "kubernetes" / name
+@pytest.mark.parametrize("guide", [path for path in GUIDES if path.name in FOLLOWED], ids=lambda path: path.name)
+def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) -> None:
     lines = [line for line in commands(guide) if "kubectl" in line and not NEED_PODS.search(line)]
     assert lines
     environment = clean_environment() | exports(guide) | {

@@ -103,7 +103,7 @@ class Session:
     def rows(
         self, table: str, where: str = "", *, columns: str = "", sort: str = "", limit: int | None = None
     ) -> "TableQuery":
-        """Select rows of any table; docs/tables.md lists them. `where`: state = FAILED and name ~ train."""
+        """Select rows of any table; docs/reference/tables.md lists them. `where`: state = FAILED and name ~ train."""
         return TableQuery(self._loop, self.asynchronous, RowSelection(table, where, columns, sort, limit))
 
     def tasks(self, where: str = "", **options: Any) -> "TableQuery":

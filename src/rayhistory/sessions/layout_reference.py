@@ -1,4 +1,4 @@
-"""Generates `docs/storage-layout.md` from the keys: `python -m rayhistory.sessions.layout_reference`."""
+"""Generates `docs/reference/storage-layout.md` from the keys: `python -m rayhistory.sessions.layout_reference`."""
 
 import re
 import sys

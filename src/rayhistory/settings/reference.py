@@ -1,4 +1,4 @@
-"""Generator of `docs/configuration.md`: `python -m rayhistory.settings.reference`."""
+"""Generator of `docs/reference/configuration.md`: `python -m rayhistory.settings.reference`."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """All settings of the three programs, declared once.
 
-The fields of `Settings` are the table: flags, environment variables, `--help` and `docs/configuration.md` are made from
-it. `collector` and `historyserver` accept KubeRay's names of both generations. Every setting can also be given as
-`RAYHISTORY_<NAME>`.
+The fields of `Settings` are the table: flags, environment variables, `--help` and `docs/reference/configuration.md`
+are made from it. `collector` and `historyserver` accept KubeRay's names of both generations. Every setting can also be
+given as `RAYHISTORY_<NAME>`.
 """
 
 import dataclasses
@@ -366,7 +366,8 @@ class Settings:
         _SERVER_AND_CLI, parse=one_of("none", "token", "kubernetes", "proxy"), metavar="MODE",
     )  # fmt: skip
     access_file: str = _setting(
-        "", "rules file: which visitors may see which namespaces, for --auth=token and --auth=proxy (docs/access.md)",
+        "",
+        "rules file: which visitors may see which namespaces, for --auth=token and --auth=proxy (docs/how-to/access.md)",
         _SERVER_AND_CLI, metavar="FILE",
     )  # fmt: skip
     auth_audiences: tuple[str, ...] = _setting(

@@ -70,8 +70,8 @@ def test_namespace_that_is_not_dns_1123_is_rejected(name: str) -> None:
 
 
 def test_layout_document_is_generated_from_the_keys() -> None:
-    """`make docs` writes docs/storage-layout.md, which has every key of the layout."""
-    text = (DOCS / "storage-layout.md").read_text()
+    """`make docs` writes docs/reference/storage-layout.md, which has every key of the layout."""
+    text = (DOCS / "reference/storage-layout.md").read_text()
     assert text == document(), "run: make docs"
     keys = {name for name in vars(Layout) if name.endswith("_key") and not name.startswith("parse")}
     assert keys <= {row.method for rows in SECTIONS.values() for row in rows}

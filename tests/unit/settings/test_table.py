@@ -79,7 +79,7 @@ def test_go_durations_and_kubernetes_sizes_are_parsed() -> None:
 
 
 def test_configuration_reference_is_up_to_date() -> None:
-    """`make docs` generates docs/configuration.md."""
-    text = (ROOT / "docs/configuration.md").read_text()
+    """`make docs` generates docs/reference/configuration.md."""
+    text = (ROOT / "docs/reference/configuration.md").read_text()
     assert text == document()
     assert all(spec.own_variable in text for spec in setting_specs())

@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="columns to sort by, such as --sort=-start_time_ms,name; - is descending",
     )  # fmt: skip
     parser.add_argument(
-        "--columns", default="", metavar="COLUMNS", help="columns to show, in this order; docs/tables.md lists all"
+        "--columns",
+        default="",
+        metavar="COLUMNS",
+        help="columns to show, in this order; docs/reference/tables.md lists all",
     )
     parser.add_argument(
         "--limit", type=int, metavar="N",

@@ -1,4 +1,4 @@
-"""Generator of `docs/tables.md`: `python -m rayhistory.cli.inspect.tables_reference`."""
+"""Generator of `docs/reference/tables.md`: `python -m rayhistory.cli.inspect.tables_reference`."""
 
 import sys
 

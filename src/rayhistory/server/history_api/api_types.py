@@ -21,7 +21,7 @@ class SessionList(Struct):
 
 
 class TableRows(Struct):
-    """One page of rows of a table. docs/tables.md lists the columns."""
+    """One page of rows of a table. docs/reference/tables.md lists the columns."""
 
     rows: list[dict[str, str | int | float | bool | None]]
     next: Annotated[str | None, Meta(description="cursor of the next page; null on the last page")]
