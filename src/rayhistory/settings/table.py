@@ -367,7 +367,7 @@ class Settings:
     )  # fmt: skip
     access_file: str = _setting(
         "",
-        "rules file: which visitors may see which namespaces, for --auth=token and --auth=proxy (docs/how-to/access.md)",
+        "rules file: which visitors see which namespaces, for --auth=token and --auth=proxy (docs/how-to/access.md)",
         _SERVER_AND_CLI, metavar="FILE",
     )  # fmt: skip
     auth_audiences: tuple[str, ...] = _setting(
