@@ -43,6 +43,7 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 1.0
+_FIRST_WATCH_TIMEOUT_S = 5.0  # Ray's directory may be on a disk that hangs
 _RAY_EXIT_POLL_INTERVAL_S = 0.25
 _FLUSH_RESERVE_S = 10.0
 """Part of the grace period that is reserved for the last uploads."""
@@ -113,7 +114,7 @@ class Collector:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
         self._watched = asyncio.Event()
-        """Set when the session that runs at the start of this process has been found, or none was."""
+        """Set after the first look for a session."""
         self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
         telemetry.add_gauge("log_lag_seconds", "Age of the oldest log bytes that are not uploaded", self._log_lag)
@@ -157,15 +158,19 @@ class Collector:
             log.error("cannot open spool, retrying", extra={"reason": str(error)})  # noqa: TRY400
         self._run_in_background("upload", self._context.uploader.run)
         self._run_in_background("watch", self._watch)
+        # Events of a session that runs now must be admitted, even if Ray starts another one at once.
+        await wait_for_event(self._watched, _FIRST_WATCH_TIMEOUT_S)
         self._run_in_background("seal", self._seal_periodically)
         if self._settings.enable_log_collector:
             self._run_in_background("orphaned_sessions", self._orphans.run)
 
     async def _watch(self) -> None:
         while True:
-            await self._update_session(await asyncio.to_thread(self._find_session))
+            try:
+                await self._update_session(await asyncio.to_thread(self._find_session))
+            finally:
+                self._watched.set()
             await self._end_if_ray_is_gone()
-            self._watched.set()
             # Open segments of collected sessions are in packs; those of all others must be uploaded soon.
             await self._context.spool.rotate_due(self._settings.log_interval, exclude=self._active_sessions())
             await self._assign_nodes()
@@ -235,13 +240,15 @@ class Collector:
         return state is RayletState.GONE or (state is RayletState.ACTIVE and next_state is not RayletState.GONE)
 
     async def _admits(self, session: str) -> bool:
-        """Return whether this node may have events of a session; others are quarantined.
+        """Return whether this node may have events of a session; others are quarantined. May raise SpoolError.
 
         Whoever can post could otherwise add events to any session of the cluster. While the current raylet is alive,
         only its session and those that were collected here before count.
         """
-        await wait_for_event(self._watched, _NO_DIRECTORY_AFTER_S)
-        if session in self._active_sessions() or self._context.spool.has_seen(session):
+        if session in self._active_sessions():
+            return True
+        await self._context.spool.require_open()  # only the spool tells what was collected before
+        if self._context.spool.has_seen(session):
             return True
         if not await self._may_leave(self._current, RayletState.ALIVE):
             return False

@@ -14,6 +14,8 @@ import pytest
 
 from rayhistory.collector.service import Collector
 from rayhistory.collector.session.ray_discovery import find_latest_session
+from rayhistory.collector.spool.block import Block
+from rayhistory.collector.spool.spool import SpoolError
 from rayhistory.settings import COLLECTOR, Settings, resolve
 from rayhistory.storage.local import LocalStore
 from support.collector_process import NODE, SESSION, FakeRay
@@ -38,6 +40,10 @@ def settings_for(home: Path) -> Settings:
     )
 
 
+async def do_nothing() -> None:
+    pass
+
+
 class StallingStore(LocalStore):
     """A real store whose uploads of whole log files never finish."""
 
@@ -57,9 +63,6 @@ def test_log_files_not_copied_in_time_are_in_the_seal_and_copied_by_the_next_pro
     ray = FakeRay(home)
     log = ray.start() / "logs" / "raylet.out"
     os.utime(log, (time.time() - 3600, time.time() - 3600))
-
-    async def do_nothing() -> None:
-        pass
 
     async def scenario() -> None:
         store = StallingStore(home / "store")
@@ -97,11 +100,58 @@ def test_session_found_by_two_tasks_at_once_is_collected_once(home: Path) -> Non
         assert collector._current.ref.session == SESSION
         assert not collector._closing
         ray.stop()
-
-        async def do_nothing() -> None:
-            pass
-
         await collector.shut_down(do_nothing)
 
     asyncio.run(scenario())
     assert list((home / "store").rglob(f"{SESSION}/end.json"))
+
+
+LATER_SESSION = "session_2026-11-15_19-18-09_055078_15552"
+
+
+def test_events_of_a_session_that_ends_right_after_the_start_are_not_quarantined(home: Path) -> None:
+    """The port was open before the first look at Ray: a session that ended in between was never known."""
+    ray = FakeRay(home)
+    ray.start()
+
+    async def scenario() -> None:
+        collector = Collector(settings_for(home), "test", LocalStore(home / "store"))
+        await collector.start()
+        ray.stop()
+        ray.start(LATER_SESSION)
+        while not collector._current or collector._current.ref.session != LATER_SESSION:
+            await collector._update_session(await asyncio.to_thread(find_latest_session, home))
+        assert await collector._admits(SESSION)
+        ray.stop()
+        await collector.shut_down(do_nothing)
+
+    asyncio.run(scenario())
+
+
+def test_events_are_refused_and_not_quarantined_while_the_spool_cannot_be_opened(home: Path) -> None:
+    """Only the spool tells which sessions were collected here. Ray resends what is refused."""
+    ray = FakeRay(home)
+    ray.start(LATER_SESSION)
+    settings = dataclasses.replace(settings_for(home), event_data_dir=str(home / "disk" / "spool"))
+
+    async def first() -> None:
+        collector = Collector(settings, "test", LocalStore(home / "store"))
+        await collector._context.spool.open()
+        await collector._context.spool.append({SESSION: [Block("node_events", 1, b"{}\n")]})
+        await collector._context.spool.close()
+
+    async def second() -> None:
+        (home / "disk").rename(home / "unplugged")
+        (home / "disk").touch()
+        collector = Collector(settings, "test", LocalStore(home / "store"))
+        await collector.start()
+        with pytest.raises(SpoolError):
+            await collector._admits(SESSION)
+        (home / "disk").unlink()
+        (home / "unplugged").rename(home / "disk")
+        assert await collector._admits(SESSION)
+        ray.stop()
+        await collector.shut_down(do_nothing)
+
+    asyncio.run(first())
+    asyncio.run(second())

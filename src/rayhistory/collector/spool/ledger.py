@@ -49,20 +49,30 @@ class Ledger:
         self._directory = directory
         self._file = _LedgerFile()
         self._lock = threading.Lock()
-        self._has_unsaved_session = False
+        self._has_unsaved_changes = False
         self._quarantined_now = self._lost_now = 0
         self._quarantined_earlier = self._lost_earlier = 0
 
     def load(self) -> None:
-        """Read the counts of earlier processes. A damaged file loses them and nothing else."""
+        """Read the counts of earlier processes. A damaged file loses them and nothing else.
+
+        Sessions that this process has begun before, while the disk could not be read, stay known.
+        """
         try:
-            self._file = msgspec.json.decode(self._directory.read(_FILE), type=_LedgerFile)
+            file = msgspec.json.decode(self._directory.read(_FILE), type=_LedgerFile)
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             extra = {"path": str(self._directory.path / _FILE), "reason": str(error)}
             log.warning("cannot read ledger, counting from zero", extra=extra)
-        self._quarantined_earlier, self._lost_earlier = self._file.quarantined, self._file.lost
+            return
+        with self._lock:
+            begun, self._file = self._file.sessions, file
+            for session, now in begun.items():
+                entry = self._entry(session)
+                entry.ended = entry.ended or entry.sealed or now.ended
+                entry.sealed = now.sealed
+            self._quarantined_earlier, self._lost_earlier = file.quarantined, file.lost
 
     @property
     def last_created(self) -> int:
@@ -88,7 +98,7 @@ class Ledger:
         changed = (quarantined, lost) != (self._quarantined_now, self._lost_now)
         self._quarantined_now, self._lost_now = quarantined, lost
         file.quarantined, file.lost = self._quarantined_earlier + quarantined, self._lost_earlier + lost
-        return changed or self._has_unsaved_session
+        return changed or self._has_unsaved_changes
 
     def record_upload(self, session: str, created_ns: int, *, received: int, stored: int, complete: bool) -> None:
         """Count the events of an uploaded segment.
@@ -125,7 +135,7 @@ class Ledger:
             entry = self._entry(session)
             entry.ended = entry.ended or entry.sealed  # the first release recorded only the seal
             entry.sealed = False
-            self._has_unsaved_session = True
+            self._has_unsaved_changes = True
 
     def set_ended(self, session: str, *, ended: bool) -> None:
         with self._lock:
@@ -169,8 +179,12 @@ class Ledger:
         )
 
     def save(self) -> None:
-        """Write the file atomically and sync it."""
+        """Write the file atomically and sync it. After a failure, `record_totals` asks for another attempt."""
         with self._lock:
             data = msgspec.json.encode(self._file)
-            self._has_unsaved_session = False
-        self._directory.write(_FILE, data, sync=True)
+            self._has_unsaved_changes = False
+        try:
+            self._directory.write(_FILE, data, sync=True)
+        except OSError:
+            self._has_unsaved_changes = True
+            raise

@@ -113,6 +113,13 @@ class Spool:
         if self._lock_descriptor is None:
             await self._on_writer(self._open)
 
+    async def require_open(self) -> None:
+        """Open the spool if earlier attempts failed; raise SpoolError if it still cannot be opened."""
+        try:
+            await self.open()
+        except (OSError, UsageError) as error:
+            raise SpoolError(f"cannot open the spool: {error}") from None
+
     def _open(self) -> None:
         self.directory.make()
         if self._lock_descriptor is None:

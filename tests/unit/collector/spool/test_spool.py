@@ -423,6 +423,51 @@ def test_failing_ledger_write_stops_nothing(tmp_path: Path, monkeypatch: pytest.
     with_spool(tmp_path, second)
 
 
+def test_session_stays_known_if_the_ledger_could_not_be_written_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure was forgotten, and a restart quarantined the session's next events as those of an unknown one."""
+
+    def fails(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def first(spool: Spool) -> None:
+        spool.reopen(SESSION)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            await spool.record_totals(quarantined=0, lost=0)
+        await spool.record_totals(quarantined=0, lost=0)
+
+    async def second(spool: Spool) -> None:
+        assert spool.has_seen(SESSION)
+
+    with_spool(tmp_path, first)
+    with_spool(tmp_path, second)
+
+
+def test_session_found_before_the_spool_could_be_opened_stays_known(tmp_path: Path) -> None:
+    """Opening read the ledger of earlier processes in place of what was known meanwhile."""
+
+    async def first(spool: Spool) -> None:
+        await spool.append({OTHER: [BLOCK]})
+        await spool.rotate()
+        await spool.discard(spool.segments()[0], 1)
+        await spool.mark_sealed(OTHER)
+
+    async def second() -> None:
+        spool = Spool(PrivateDirectory(tmp_path), budget=10**6, segment_size=10**5, segment_age=300.0)
+        spool.reopen(SESSION)
+        spool.reopen(OTHER)
+        await spool.open()
+        assert spool.has_seen(SESSION)
+        assert set(spool.open_sessions()) == {SESSION, OTHER}
+        assert spool.counts(OTHER) == (1, 1, 0, 0, 0)
+        await spool.close()
+
+    with_spool(tmp_path, first)
+    asyncio.run(second())
+
+
 def test_segment_whose_close_fails_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledged events are synced already, and the segment is uploaded as usual."""
     close = os.close
