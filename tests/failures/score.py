@@ -24,8 +24,8 @@ from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.node_samples import node_samples
 from rayhistory.diagnosis.product import diagnose_index
 from rayhistory.metrics.metrics_reader import MetricQuery
-from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef
+from rayhistory.sessions.selection import Selection
 from rayhistory.settings import CLI, resolve
 from support.paths import ROOT
 

@@ -13,7 +13,7 @@ from rayhistory.server.http.byte_range import RangeNotSatisfiable, parse_range
 from rayhistory.server.kuberay import cookie_headers
 from rayhistory.server.logs.listing import group_logs
 from rayhistory.server.logs.locate import relative_log_path
-from rayhistory.server.resolve import parse_session_path, selection_from_cookies
+from rayhistory.sessions.selection import parse_session_path, selection_from_cookies
 from rayhistory.storage.object_keys import checked_key
 
 

@@ -1,29 +1,15 @@
 """The `rayhistory` program: one table of commands, each in a module of its own."""
 
 import argparse
+import importlib
 import os
 import sys
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Container
+from typing import Any, NamedTuple, Protocol, cast
 
 from rayhistory import __version__
-from rayhistory.cli import completion, dashboards, demo, doctor, env, index, mcp, serve, skill
-from rayhistory.cli.archive import copy, import_dir, pin, retention, snapshot, store_commands
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
-from rayhistory.cli.inspect import (
-    diagnose,
-    export,
-    gaps,
-    grep,
-    logs,
-    metrics,
-    open,  # noqa: A004
-    sessions,
-    sql,
-    summary,
-    table_commands,
-    timeline,
-)
-from rayhistory.cli.local_ray import run
+from rayhistory.cli.inspect.default_columns import DEFAULT_COLUMNS
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.settings import CLI, Parser, Settings, add_flags, resolve
 
@@ -38,61 +24,71 @@ class CommandModule(Protocol):
 
 class Command(NamedTuple):
     name: str
-    module: CommandModule
+    module: str
+    """Below `rayhistory.cli`; imported when the command is used, because most commands need few of our libraries."""
     help: str
     settings: frozenset[str] = frozenset()
     defaults: dict[str, Any] = {}  # noqa: RUF012
     """Argument values that distinguish commands of the same module."""
 
+    def load(self) -> CommandModule:
+        return cast(CommandModule, importlib.import_module(f"rayhistory.cli.{self.module}"))
+
 
 def _table_command(table: str) -> Command:
     name = table.replace("_", "-")
     return Command(
-        name, table_commands, f"list the {table.replace('_', ' ')} of a session", INDEX_SETTINGS, {"table": table}
+        name,
+        "inspect.table_commands",
+        f"list the {table.replace('_', ' ')} of a session",
+        INDEX_SETTINGS,
+        {"table": table},
     )
 
 
+_STORE, _CATALOG, _INDEX, _SERVER = STORE_SETTINGS, CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS
+
 COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
     "Record": (
-        Command("run", run, "run a command as a Ray job on this machine, and record its session", STORE_SETTINGS),
-        Command("demo", demo, "record a sample session if the store is empty, then serve", SERVER_SETTINGS),
-        Command("env", env, "print the environment variables that make a Ray cluster export events"),
+        Command("run", "local_ray.run", "run a command as a Ray job on this machine, and record its session", _STORE),
+        Command("demo", "demo", "record a sample session if the store is empty, then serve", _SERVER),
+        Command("env", "env", "print the environment variables that make a Ray cluster export events"),
     ),
     "Look": (
-        Command("serve", serve, "serve the sessions in the store", SERVER_SETTINGS),
-        Command("open", open, "open a session in a browser", SERVER_SETTINGS),
-        Command("sessions", sessions, "list the sessions in the store", INDEX_SETTINGS),
+        Command("serve", "serve", "serve the sessions in the store", _SERVER),
+        Command("open", "inspect.open", "open a session in a browser", _SERVER),
+        Command("sessions", "inspect.sessions", "list the sessions in the store", _INDEX),
     ),
     "Inspect a session": (
-        *map(_table_command, table_commands.DEFAULT_COLUMNS),
-        Command("summary", summary, "count the tasks or actors of a session by name and state", INDEX_SETTINGS),
-        Command("logs", logs, "list or show the log files of a session", INDEX_SETTINGS),
-        Command("grep", grep, "search the log files of one or all sessions", INDEX_SETTINGS),
-        Command("diagnose", diagnose, "explain why a session failed (exit code 3) or was slow", INDEX_SETTINGS),
-        Command("metrics", metrics, "query the stored metrics of a session in PromQL, and plot them", INDEX_SETTINGS),
-        Command("timeline", timeline, "write a trace of a session's tasks, for Perfetto", INDEX_SETTINGS),
-        Command("gaps", gaps, "list what is missing from a session, and why", INDEX_SETTINGS),
-        Command("sql", sql, "query the tables of one or all sessions in SQL", INDEX_SETTINGS),
-        Command("export", export, "write the tables of a session as Parquet files", INDEX_SETTINGS),
+        *map(_table_command, DEFAULT_COLUMNS),
+        Command("summary", "inspect.summary", "count the tasks or actors of a session by name and state", _INDEX),
+        Command("logs", "inspect.logs", "list or show the log files of a session", _INDEX),
+        Command("grep", "inspect.grep", "search the log files of one or all sessions", _INDEX),
+        Command("diagnose", "inspect.diagnose", "explain why a session failed (exit code 3) or was slow", _INDEX),
+        Command("metrics", "inspect.metrics", "query the stored metrics of a session in PromQL, and plot them", _INDEX),
+        Command("timeline", "inspect.timeline", "write a trace of a session's tasks, for Perfetto", _INDEX),
+        Command("gaps", "inspect.gaps", "list what is missing from a session, and why", _INDEX),
+        Command("sql", "inspect.sql", "query the tables of one or all sessions in SQL", _INDEX),
+        Command("export", "inspect.export", "write the tables of a session as Parquet files", _INDEX),
     ),
     "Manage the store": (
-        Command("index", index, "index sessions now, so that they open at once later", INDEX_SETTINGS),
-        Command("copy", copy, "copy sessions to another store", CATALOG_SETTINGS),
-        Command("import-dir", import_dir, "import a session directory of Ray from disk", CATALOG_SETTINGS),
-        Command("snapshot", snapshot, "store a running cluster's state and logs from its dashboard", CATALOG_SETTINGS),
-        Command("retention", retention, "list sessions that exceed limits; --yes removes them", CATALOG_SETTINGS),
-        Command("store", store_commands, "check and repair the indexes in the store, and compact its logs"),
-        Command("pin", pin, "exclude sessions from retention", CATALOG_SETTINGS, {"pinned": True}),
-        Command("unpin", pin, "include pinned sessions in retention again", CATALOG_SETTINGS, {"pinned": False}),
+        Command("index", "index", "index sessions now, so that they open at once later", _INDEX),
+        Command("copy", "archive.copy", "copy sessions to another store", _CATALOG),
+        Command("import-dir", "archive.import_dir", "import a session directory of Ray from disk", _CATALOG),
+        Command("snapshot", "archive.snapshot", "store a running cluster's state and logs via its dashboard", _CATALOG),
+        Command("retention", "archive.retention", "list sessions that exceed limits; --yes removes them", _CATALOG),
+        Command("store", "archive.store_commands", "check and repair the indexes in the store, and compact its logs"),
+        Command("pin", "archive.pin", "exclude sessions from retention", _CATALOG, {"pinned": True}),
+        Command("unpin", "archive.pin", "include pinned sessions in retention again", _CATALOG, {"pinned": False}),
     ),
     "Serve agents": (
-        Command("mcp", mcp, "serve sessions to a coding agent over standard input and output (MCP)", INDEX_SETTINGS),
-        Command("skill", skill, "print a guide for coding agents"),
+        Command("mcp", "mcp", "serve sessions to a coding agent over standard input and output (MCP)", _INDEX),
+        Command("skill", "skill", "print a guide for coding agents"),
     ),
     "Set up": (
-        Command("doctor", doctor, "check the settings, the store, Ray and the ports", SERVER_SETTINGS),
-        Command("dashboards", dashboards, "list, add and remove Ray Dashboard frontends"),
-        Command("completion", completion, "print a script that completes commands and flags in your shell"),
+        Command("doctor", "doctor", "check the settings, the store, Ray and the ports", _SERVER),
+        Command("dashboards", "dashboards", "list, add and remove Ray Dashboard frontends"),
+        Command("completion", "completion", "print a script that completes commands and flags in your shell"),
     ),
 }  # fmt: skip
 """All commands by purpose, as `rayhistory --help` lists them."""
@@ -101,7 +97,7 @@ COMMANDS = tuple(command for group in COMMAND_GROUPS.values() for command in gro
 
 
 def main() -> None:
-    parser = build_parser()
+    parser = build_parser(sys.argv[1:])
     arguments, unknown = parser.parse_known_args()
     if unknown:
         getattr(arguments, "command_parser", parser).reject(unknown)
@@ -128,7 +124,11 @@ def main() -> None:
         raise SystemExit(_BROKEN_PIPE) from None
 
 
-def build_parser() -> Parser:
+COMMAND_NAMES = frozenset(command.name for command in COMMANDS)
+
+
+def build_parser(used: Container[str] = COMMAND_NAMES) -> Parser:
+    """Return the parser of all commands, in which only the used ones have arguments."""
     parser = Parser(
         prog="rayhistory",
         usage="rayhistory COMMAND [options]",
@@ -144,12 +144,18 @@ def build_parser() -> Parser:
     for command in COMMANDS:
         description = f"{command.help[0].upper()}{command.help[1:]}."
         subparser = subparsers.add_parser(command.name, description=description)
-        command.module.add_arguments(subparser)
-        subparser.shorten_usage()
-        if command.settings:
-            add_flags(subparser.add_argument_group("settings"), CLI, command.settings)
-        subparser.set_defaults(command_module=command.module, command_parser=subparser, **command.defaults)
+        if command.name in used:
+            _add_arguments(subparser, command)
     return parser
+
+
+def _add_arguments(parser: Parser, command: Command) -> None:
+    module = command.load()
+    module.add_arguments(parser)
+    parser.shorten_usage()
+    if command.settings:
+        add_flags(parser.add_argument_group("settings"), CLI, command.settings)
+    parser.set_defaults(command_module=module, command_parser=parser, **command.defaults)
 
 
 def _command_list() -> str:

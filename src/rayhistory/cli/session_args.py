@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from rayhistory.errors import UsageError
 from rayhistory.ray_address import SERVER_VARIABLE
-from rayhistory.server.resolve import Selection, parse_session_path
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog
 from rayhistory.sessions.ref import is_session_name
+from rayhistory.sessions.selection import Selection, parse_session_path
 
 SESSION_NAMES = "session name, namespace/cluster or namespace/~rayjob/name"
 

@@ -18,10 +18,10 @@ from rayhistory.server.http.error_responses import text_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of
-from rayhistory.server.resolve import COOKIES, OWNER_KINDS, Selection, validated_selection
 from rayhistory.sessions import SessionRef
-from rayhistory.sessions.catalog import LATEST, LIVE, RUNNING, CatalogEntry
+from rayhistory.sessions.catalog import RUNNING, CatalogEntry
 from rayhistory.sessions.ref import is_safe_component
+from rayhistory.sessions.selection import COOKIES, LATEST, LIVE, OWNER_KINDS, Selection, validated_selection
 
 _COOKIE_MAX_AGE_S = 600
 

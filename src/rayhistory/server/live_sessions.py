@@ -28,9 +28,9 @@ from rayhistory.networks import Networks
 from rayhistory.server.history_api.api_types import ClusterSummary
 from rayhistory.server.http.admission import admission_of, visitor_of
 from rayhistory.server.http.paths import AUTHENTICATE
-from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef
-from rayhistory.sessions.catalog import LIVE, RUNNING, CatalogEntry, SessionCatalog
+from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
+from rayhistory.sessions.selection import LIVE, Selection
 
 log = logging.getLogger(__name__)
 

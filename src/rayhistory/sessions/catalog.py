@@ -22,11 +22,11 @@ from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VAN
 from rayhistory.sessions.legacy_layout import LegacySessionScanner
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import session_start_time
+from rayhistory.sessions.selection import LATEST, LIVE
 from rayhistory.settings import Settings
 from rayhistory.storage import ObjectInfo, Store
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 
-LATEST, LIVE = "latest", "live"
 T = TypeVar("T", bound=msgspec.Struct)
 P = TypeVar("P")
 

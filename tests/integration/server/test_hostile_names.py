@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import BaseRoute
 
 from rayhistory.server.app import create_app
-from rayhistory.server.resolve import COOKIES
 from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.selection import COOKIES
 from rayhistory.storage.local import LocalStore
 from support import hostile_inputs
 from support.hostile_inputs import CANARY, NAMES, RawClient, RawResponse

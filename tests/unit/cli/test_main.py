@@ -13,7 +13,7 @@ from rayhistory.settings import setting_specs
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_has_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        build_parser().parse_args([command.name, "--help"])
+        build_parser([command.name]).parse_args([command.name, "--help"])
     assert end.value.code == 0
     assert f"usage: rayhistory {command.name} " in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def test_help_lists_every_command_by_purpose(
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_of_a_command_starts_with_its_own_options(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args([command.name, "--help"])
+        build_parser([command.name]).parse_args([command.name, "--help"])
     text = capsys.readouterr().out
     usage, _, rest = text.partition("\n\n")
     assert len(usage.splitlines()) == 1

@@ -22,9 +22,9 @@ from rayhistory.live.kubernetes_resources import parse_cluster, parse_owner
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
 from rayhistory.server.live_sessions import LiveSessions
-from rayhistory.server.resolve import Selection
 from rayhistory.sessions import Layout
-from rayhistory.sessions.catalog import LIVE, SessionCatalog
+from rayhistory.sessions.catalog import SessionCatalog
+from rayhistory.sessions.selection import LIVE, Selection
 from rayhistory.settings import Settings
 from rayhistory.storage.local import LocalStore
 from support.kubernetes_double import KubernetesDouble, kubeconfig, run_app

@@ -9,22 +9,13 @@ from collections.abc import AsyncIterator
 from rayhistory.api.http_client import HistoryClient, Params
 from rayhistory.cli import output
 from rayhistory.cli.client import open_client
+from rayhistory.cli.inspect.default_columns import DEFAULT_COLUMNS
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.cli.table_schema import schema
 from rayhistory.errors import UsageError
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
 from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
-
-DEFAULT_COLUMNS = {
-    "tasks": "task_id,attempt_number,name,state,start_time_ms,end_time_ms,error_message",
-    "actors": "actor_id,class_name,name,state,job_id,pid,num_restarts",
-    "jobs": "submission_id,job_id,status,start_time,end_time,entrypoint",
-    "nodes": "node_id,node_ip,is_head,state,start_time_ms,end_time_ms",
-    "workers": "worker_id,worker_type,pid,is_alive,exit_type,start_time_ms,end_time_ms",
-    "placement_groups": "placement_group_id,name,state,is_detached,creator_job_id",
-}
-"""The tables that have a command, and the columns of their text output."""
 
 _DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
 """Hide drivers, which have no name, and ends that nobody saw, unless --all or --where says otherwise."""

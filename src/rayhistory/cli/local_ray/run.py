@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_argument, setting_flags
-from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
 from rayhistory.cli.server_probe import responds
 from rayhistory.errors import RayHistoryError, UsageError
@@ -46,6 +45,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def explain(recorded: RecordedSession, settings: Settings) -> None:
     """Print why the job failed. That is a service: a problem with it must not hide the job's own exit code."""
+    from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph  # noqa: PLC0415 - slow to import
+
     try:
         arguments = argparse.Namespace(server=None, session=recorded.ref.path, setting_store=None)
         text = verdict_paragraph(asyncio.run(read_diagnosis(arguments, settings)))

@@ -21,8 +21,8 @@ from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.access.visitor import COOKIE, MISSING
 from rayhistory.errors import AccessDenied, InvalidToken, NotSignedIn
 from rayhistory.lru import LruCache
-from rayhistory.server.resolve import Selection
 from rayhistory.sessions import SessionRef
+from rayhistory.sessions.selection import Selection
 
 TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"

@@ -25,7 +25,7 @@ from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.revocation import serve_while_admitted
 from rayhistory.server.pages.home_page import home_page
 from rayhistory.server.pages.message_page import error_page
-from rayhistory.server.resolve import Selection, parse_session_path, selection_from_cookies
+from rayhistory.sessions.selection import Selection, parse_session_path, selection_from_cookies
 from rayhistory.web import STATIC_DIR
 
 _STATE_API = "/api/v0/"

@@ -25,8 +25,9 @@ from rayhistory.server.http.response_cache import (
     response_cache_of,
     unfinished_response,
 )
-from rayhistory.server.resolve import Selection, SessionResolver
+from rayhistory.server.resolve import SessionResolver
 from rayhistory.server.view import SessionView
+from rayhistory.sessions.selection import Selection
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from rayhistory.search.unit_search import FoundLine
 from rayhistory.server.history_api.api_types import LogHit, SearchEnd, SearchProgress
 from rayhistory.server.logs.line_owners import NOBODY, LineOwner, find_owners
 from rayhistory.server.logs.session_search import log_hit, place_of
-from rayhistory.server.resolve import Selection, SessionResolver
+from rayhistory.server.resolve import SessionResolver
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import CatalogEntry
+from rayhistory.sessions.selection import Selection
 
 _OPEN_TIMEOUT_S = 3.0
 """How long hits wait for the tables of their session. Without them, task and actor are unknown."""

@@ -29,9 +29,9 @@ from rayhistory.server.logs.follow import follow, session_has_ended
 from rayhistory.server.logs.locate import LogQuery, find_log
 from rayhistory.server.logs.stream import decode_text, empty_body, prefetch_first, read_range
 from rayhistory.server.ray_api.job_details import JOBS_ORDER, find_job, job_details
-from rayhistory.server.resolve import Selection
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import SessionRef
+from rayhistory.sessions.selection import Selection
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from rayhistory.access import Visitor
 from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.server.http import revocation
 from rayhistory.server.http.admission import Admission
-from rayhistory.server.resolve import Selection
+from rayhistory.sessions.selection import Selection
 
 
 class OneVisitor:

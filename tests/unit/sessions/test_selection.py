@@ -3,7 +3,7 @@
 import pytest
 
 from rayhistory.errors import SessionNotFound, UsageError
-from rayhistory.server.resolve import Selection, parse_session_path, selection_from_cookies
+from rayhistory.sessions.selection import Selection, parse_session_path, selection_from_cookies
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 AS_OF_MS = 1794770288000
