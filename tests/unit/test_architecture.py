@@ -29,6 +29,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "live": set(),
     "web": set(),
     "diagnosis": {"index", "logs", "metrics"},
+    "runs": {"diagnosis", "index", "sessions", "settings", "storage"},
     "server": {
         "access",
         "api",
@@ -41,6 +42,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "metrics",
         "packs",
         "promql",
+        "runs",
         "search",
         "sessions",
         "settings",

@@ -32,7 +32,7 @@ class DiagnosisProduct:
 
     def build(self, context: ProductContext) -> BuiltProduct:
         set_limits(int(context.settings.index_memory * _DATABASE_SHARE), threads=1)
-        found: Diagnosis = context.run(_diagnose_session(context))
+        found: Diagnosis = context.run(diagnose_session(context))
         path = context.scratch / FILE
         path.write_bytes(msgspec.json.encode(found))
         return BuiltProduct({FILE: path}, facts_of(found))
@@ -44,16 +44,21 @@ def facts_of(diagnosis: Diagnosis) -> dict[str, str]:
     return {"code": verdict.code, "headline": verdict.headline, "confidence": verdict.confidence} if verdict else {}
 
 
-async def _diagnose_session(context: ProductContext) -> Diagnosis:
+async def diagnose_session(context: ProductContext) -> Diagnosis:
+    """Diagnose the session of a build."""
     store, layout, ref = context.store, context.layout, context.ref
     context.report(0.1, "reading failures, logs and metrics")
     logs = CombinedLogs(*object_logs(store, layout, ref), PackLogs(store, layout, ref))
+    return await diagnose_index(context.index, logs, await read_samples(context))
+
+
+async def read_samples(context: ProductContext) -> dict[str, NodeSamples]:
+    """Return the samples of all nodes; none if there are too many to be read."""
     try:
-        stored = await MetricsReader(store, layout).read(ref, MetricQuery())
-        samples = node_samples(stored.samples)
+        stored = await MetricsReader(context.store, context.layout).read(context.ref, MetricQuery())
     except UsageError:  # more samples than can be read at once
-        samples = {}
-    return await diagnose_index(context.index, logs, samples)
+        return {}
+    return node_samples(stored.samples)
 
 
 async def diagnose_index(

@@ -23,6 +23,10 @@ KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own t
     ray-history/index/<ns>/<cluster>/<session>/                          manifest-<n>.json, claim (the lease),
                                                                          <n>-<build>/<table>.<part>.parquet
     ray-history/index/<ns>/<cluster>/<session>/products/<product>/       the same for what is derived from the tables
+    ray-history/runs/                                                    manifest-<n>.json of the run table, its lease
+    ray-history/runs/parts/<name>.parquet                                summaries of many sessions
+    ray-history/runs/inbox/<ns>/<cluster>/<session>/<n>-<id>.json        a summary that is in no part yet
+    ray-history/runs/quarantine/…                                        damaged summaries
     ray-history/pins/<ns>/<cluster>/<session>                            empty: excluded from retention
     ray-history/tombstones/<ns>/<cluster>/<session>                      the session is being removed, and hidden
 """
@@ -52,6 +56,7 @@ _ENDPOINT_PREFIX = "restful__"
 _EVENT_FILE = re.compile(r"-\d{4}-\d{2}-\d{2}-\d{2}(-\d+)?(\.jsonl)?(\.gz)?\Z")
 _METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
+_INBOX_FILE = re.compile(r"([0-9]{1,9})-[0-9a-f]{1,16}\.json\Z")
 _PRODUCT_MANIFEST_FILE = re.compile(r"manifest-([0-9]{1,9})\.product\.json\Z")
 """Not the name of a table manifest: releases without products delete those of old generations, wherever they are."""
 
@@ -238,7 +243,7 @@ class Layout:
 
     def is_tree_of_sessions(self, tree: str) -> bool:
         """Return whether a tree holds data of sessions. Trees of later releases do."""
-        return tree not in {"pins", "tombstones", "doctor"}
+        return tree not in {"pins", "tombstones", "doctor", "runs"}
 
     def own_tree_prefix(self, tree: str, ref: SessionRef) -> str:
         return self._own(tree, ref)
@@ -341,6 +346,46 @@ class Layout:
 
     def product_lease_key(self, ref: SessionRef, product: str) -> str:
         return f"{self.product_prefix(ref, product)}/{LEASE}"
+
+    # The run table: summaries of all sessions
+
+    def runs_prefix(self) -> str:
+        return self._join("ray-history", "runs")
+
+    def runs_manifest_key(self, generation: int) -> str:
+        return f"{self.runs_prefix()}/manifest-{generation}.json"
+
+    def runs_lease_key(self) -> str:
+        return f"{self.runs_prefix()}/{LEASE}"
+
+    def run_part_key(self, name: str) -> str:
+        return f"{self.runs_prefix()}/parts/{name}.parquet"
+
+    def parse_run_part_key(self, key: str) -> str | None:
+        """Return the name of a part."""
+        prefix = f"{self.runs_prefix()}/parts/"
+        name = key.removeprefix(prefix).removesuffix(".parquet")
+        return name if key == self.run_part_key(name) and is_safe_component(name) else None
+
+    def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
+        """Return the key of a session's summary, from this generation of its tables. The token is unique."""
+        return f"{self.run_inbox_prefix(ref)}/{generation}-{token}.json"
+
+    def run_inbox_prefix(self, ref: SessionRef) -> str:
+        return f"{self.runs_prefix()}/inbox/{ref.path}"
+
+    def parse_run_inbox_key(self, key: str) -> tuple[SessionRef, int] | None:
+        """Return the session of a summary and the generation of its tables."""
+        prefix = f"{self.runs_prefix()}/inbox/"
+        parts = key.removeprefix(prefix).split("/") if key.startswith(prefix) else []
+        match = _INBOX_FILE.match(parts[-1]) if len(parts) == 4 else None
+        if not match or not (_is_name(parts[0]) and _is_name(parts[1]) and is_session_name(parts[2])):
+            return None
+        return SessionRef(parts[0], parts[1], parts[2]), int(match[1])
+
+    def run_quarantine_key(self, key: str) -> str:
+        """Return where an object of the run table is moved that cannot be read."""
+        return f"{self.runs_prefix()}/quarantine/{key.removeprefix(self.runs_prefix() + '/')}"
 
     def is_index_lease(self, ref: SessionRef, key: str) -> bool:
         """Return whether a key is that of a lease on a session's tables or products."""

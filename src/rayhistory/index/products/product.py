@@ -5,7 +5,7 @@ A product is named by a dotted path such as "rayhistory.diagnosis.product:PRODUC
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +30,8 @@ class BuiltProduct:
     """Small values for lists of sessions, at most 16 KiB as JSON."""
     reused: tuple[str, ...] = ()
     """Names of files of the previous product that stay as they are. They are not uploaded again."""
+    announcements: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    """Small objects by their keys, written when the build is visible: they tell others about it."""
 
 
 class PreviousProduct(Protocol):
@@ -49,6 +51,8 @@ class ProductContext:
     ref: SessionRef
     settings: Settings
     store: Store
+    indexes: Store
+    """Where tables and products are; differs from the store if that refuses writes."""
     layout: Layout
     manifest: Manifest
     """The manifest of the tables."""
@@ -59,6 +63,8 @@ class ProductContext:
     previous: PreviousProduct | None
     report: Callable[[float, str], None]
     """Report the progress, between 0 and 1, and the current step."""
+    product_file: Callable[[ProductManifest, str], Awaitable[Path]]
+    """Fetch a file of another product of the session; raise IndexDamaged if it is damaged."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Wait for a coroutine of `index` or `store`, because a build is synchronous and they are not."""
 

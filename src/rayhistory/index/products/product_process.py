@@ -122,11 +122,15 @@ async def _context(
     def run(work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
+    files = ProductFiles(stores.indexes, stores.layout, stores.cache)
+
+    async def product_file(manifest: ProductManifest, name: str) -> Path:
+        return await files.fetch(job.ref, manifest, name)
+
     previous = None
     if not job.fresh:
         latest = await read_latest_product(stores.indexes, stores.layout, job.ref, product.name, product.version)
         if latest is not None:
-            files = ProductFiles(stores.indexes, stores.layout, stores.cache)
 
             def fetch(name: str) -> Path:
                 path: Path = run(files.fetch(job.ref, latest, name))
@@ -136,8 +140,9 @@ async def _context(
     scratch = Path(job.scratch) / "product"
     scratch.mkdir()
     return ProductContext(
-        ref=job.ref, settings=settings, store=stores.store, layout=stores.layout, manifest=job.tables,
-        index=stores.cache.open(job.ref, job.tables), scratch=scratch, previous=previous, report=report, run=run,
+        ref=job.ref, settings=settings, store=stores.store, indexes=stores.indexes, layout=stores.layout,
+        manifest=job.tables, index=stores.cache.open(job.ref, job.tables), scratch=scratch, previous=previous,
+        report=report, product_file=product_file, run=run,
     )  # fmt: skip
 
 
@@ -156,6 +161,8 @@ async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _B
         facts=build.built.facts, seconds=round(time.monotonic() - build.began, 3),
     )  # fmt: skip
     published = await publish_product(store, layout, ref, manifest)
+    for key, data in build.built.announcements.items():
+        await store.put(key, data)
     await _delete_unused(store, layout, ref, product.name, published.generation)
     return published
 

@@ -1,0 +1,173 @@
+"""The summary of a session: what lists, trends and comparisons of runs need. Values from clusters are bounded here."""
+
+from typing import Annotated
+
+import msgspec
+
+from rayhistory.index.query.run_figures import FunctionFigures
+from rayhistory.sessions.records import Count
+
+MAX_SUMMARY_BYTES = 1 << 20
+MAX_JOBS = 100
+MAX_FINGERPRINTS = 50
+MAX_PACKAGES = 300
+MAX_NODE_TYPES = 50
+
+Text = Annotated[str, msgspec.Meta(max_length=1_000)]
+Hours = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Time = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+"""Milliseconds since 1970, by some clock of the cluster."""
+
+
+class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job of a session: a run."""
+
+    id: Text = ""
+    """The submission id, or the job id of a driver without one; empty for a session without jobs."""
+    job_id: Text = ""
+    name: Text = ""
+    """From the job's metadata."""
+    entrypoint: Text = ""
+    status: Text = "RUNNING"
+    started_ms: Time | None = None
+    ended_ms: Time | None = None
+    inferred: bool = False
+    """The end was inferred when the session ended."""
+    metadata: dict[Text, Text] = {}
+    runtime_env: Text = ""
+    """A digest of the runtime environment, without values of environment variables."""
+
+    @property
+    def duration_ms(self) -> int | None:
+        """How long the job ran; None if it is running, or if its clocks disagree."""
+        if self.started_ms is None or self.ended_ms is None or self.ended_ms < self.started_ms:
+            return None
+        return self.ended_ms - self.started_ms
+
+
+class ResourceHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Hours of one resource: CPU, GPU, or GiB of memory."""
+
+    allocated: Hours = 0.0
+    """Of all nodes, as long as they lived: what was paid for."""
+    reserved: Hours = 0.0
+    """Held by tasks and actors."""
+    used: Hours | None = None
+    """Measured on the nodes; None without metrics."""
+
+    @property
+    def busy(self) -> float:
+        """What was used, or reserved if that was not measured."""
+        return min(self.reserved if self.used is None else self.used, self.allocated)
+
+    @property
+    def idle(self) -> float:
+        return max(0.0, self.allocated - self.busy)
+
+
+class SummaryVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the session failed, from its diagnosis."""
+
+    code: Text
+    headline: Text
+    confidence: Text = "likely"
+    fingerprint: Text | None = None
+
+
+class SeenFingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A kind of failure that the session had."""
+
+    fingerprint: Text
+    code: Text
+    headline: Text = ""
+    count: Count = 0
+    first_ms: Time | None = None
+    last_ms: Time | None = None
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What lists and trends need: kept in memory for all sessions, so it is small."""
+
+    namespace: Text
+    cluster: Text
+    session: Text
+    owner_kind: Text | None = None
+    owner_name: Text | None = None
+    state: Text = "ended"
+    started_ms: Time | None = None
+    ended_ms: Time | None = None
+    jobs: list[RunJob] = []
+    unlisted_jobs: Count = 0
+    verdict: SummaryVerdict | None = None
+    fingerprints: list[Text] = []
+    cpu: ResourceHours = ResourceHours()
+    gpu: ResourceHours = ResourceHours()
+    memory: ResourceHours = ResourceHours()
+    """GiB-hours."""
+    ray_version: Text = ""
+    python_version: Text = ""
+    tasks: Count = 0
+    failed_tasks: Count = 0
+    nodes: Count = 0
+    lost_nodes: Count = 0
+    """Nodes that died before the session ended, without being told to."""
+    oom_kills: Count = 0
+    size_bytes: Count = 0
+    index_bytes: Count = 0
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.namespace, self.cluster, self.session
+
+    @property
+    def path(self) -> str:
+        return f"{self.namespace}/{self.cluster}/{self.session}"
+
+    @property
+    def is_over(self) -> bool:
+        return self.state != "running"
+
+
+class NodeType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes with the same resources."""
+
+    name: Text = ""
+    count: Count = 0
+    resources: dict[Text, float] = {}
+
+
+class SummaryMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of the whole session, from its start on: the mean of all nodes in each step."""
+
+    name: Text
+    step_ms: Count
+    values: list[float | None]
+
+
+class SessionDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the page of a group and a comparison need of a few sessions."""
+
+    functions: list[FunctionFigures] = []
+    fingerprints: list[SeenFingerprint] = []
+    packages: list[Text] = []
+    env_vars: list[Text] = []
+    """Names only."""
+    node_types: list[NodeType] = []
+    metrics: list[SummaryMetric] = []
+
+
+class StoredSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of the product."""
+
+    summary: SessionSummary
+    details: SessionDetails
+
+
+def decode_summary(data: bytes) -> StoredSummary | None:
+    """Parse a stored summary; None if it is malformed or too large, because stored objects are untrusted."""
+    if len(data) > MAX_SUMMARY_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(data, type=StoredSummary)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,223 @@
+"""Make the summary of a session from what was read of it. Pure: tables, diagnosis and samples come as values."""
+
+import hashlib
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from rayhistory.diagnosis.findings import Diagnosis
+from rayhistory.diagnosis.headlines import one_line
+from rayhistory.diagnosis.lenient_json import members
+from rayhistory.diagnosis.session_facts import NodeSamples
+from rayhistory.index.query.query import Row
+from rayhistory.index.query.run_figures import FunctionFigures, RunFigures
+from rayhistory.runs.environment import env_var_names, environment_digest, packages_of
+from rayhistory.runs.resources import NodeLife, lifetime_hours, node_types, session_resources
+from rayhistory.runs.session_summary import (
+    MAX_FINGERPRINTS,
+    MAX_JOBS,
+    RunJob,
+    SeenFingerprint,
+    SessionDetails,
+    SessionSummary,
+    StoredSummary,
+    SummaryMetric,
+    SummaryVerdict,
+)
+from rayhistory.sessions import SessionRef
+
+_MAX_NAME, _MAX_ENTRYPOINT, _MAX_VALUE, _MAX_METADATA = 200, 500, 200, 20
+_NAME_FIELDS = ("job_name", "name")
+_METRIC_STEPS = 60
+_MAX_TIME = 2**53
+_MAX_COUNT = 2**53
+_UNEXPECTED = ("Unexpected termination", "Terminated due to preemption")
+
+
+class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summary is made of."""
+
+    ref: SessionRef
+    state: str = "ended"
+    started_ms: int | None = None
+    last_ms: int | None = None
+    """The time of the last data."""
+    jobs: list[Row] = []
+    total_jobs: int = 0
+    nodes: list[Row] = []
+    figures: RunFigures = RunFigures([], [])
+    diagnosis: Diagnosis = Diagnosis()
+    samples: dict[str, NodeSamples] = {}
+    ray_version: str = ""
+    python_version: str = ""
+    tasks: int = 0
+    failed_tasks: int = 0
+    oom_kills: int = 0
+    size_bytes: int = 0
+    index_bytes: int = 0
+
+
+def summarize(facts: SummaryFacts) -> StoredSummary:
+    lives = [_life(row, facts.last_ms) for row in facts.nodes]
+    resources = session_resources(lives, facts.figures.held, facts.samples)
+    seen = _fingerprints(facts.diagnosis)
+    ref, is_over = facts.ref, facts.state != "running"
+    summary = SessionSummary(
+        namespace=ref.namespace,
+        cluster=ref.cluster,
+        session=ref.session,
+        owner_kind=ref.owner_kind,
+        owner_name=ref.owner_name,
+        state=facts.state,
+        started_ms=_time(facts.started_ms),
+        ended_ms=_time(facts.last_ms) if is_over else None,
+        jobs=[run_job(row) for row in facts.jobs[:MAX_JOBS]],
+        unlisted_jobs=max(0, facts.total_jobs - MAX_JOBS),
+        verdict=_verdict(facts.diagnosis),
+        fingerprints=[each.fingerprint for each in seen],
+        cpu=resources.cpu,
+        gpu=resources.gpu,
+        memory=resources.memory,
+        ray_version=one_line(facts.ray_version, _MAX_NAME),
+        python_version=one_line(facts.python_version, _MAX_NAME),
+        tasks=facts.tasks,
+        failed_tasks=facts.failed_tasks,
+        nodes=len(facts.nodes),
+        lost_nodes=sum(_is_lost(row) for row in facts.nodes),
+        oom_kills=facts.oom_kills,
+        size_bytes=facts.size_bytes,
+        index_bytes=facts.index_bytes,
+    )
+    environments = [row["runtime_env"] for row in facts.jobs[:MAX_JOBS]]
+    details = SessionDetails(
+        functions=listed_functions(facts.figures.functions),
+        fingerprints=seen,
+        packages=packages_of(environments),
+        env_vars=env_var_names(environments),
+        node_types=node_types(lives),
+        metrics=common_start_metrics(facts.samples, facts.started_ms, facts.last_ms),
+    )
+    return StoredSummary(summary=summary, details=details)
+
+
+def run_job(row: Row) -> RunJob:
+    metadata = _metadata(row["metadata"])
+    return RunJob(
+        id=one_line(row["submission_id"] or row["job_id"] or "", _MAX_NAME),
+        job_id=one_line(row["job_id"] or "", _MAX_NAME),
+        name=next((metadata[field] for field in _NAME_FIELDS if metadata.get(field)), ""),
+        entrypoint=one_line(row["entrypoint"] or "", _MAX_ENTRYPOINT),
+        status=one_line(row["status"] or "", _MAX_NAME),
+        started_ms=_time(row["start_time"]),
+        ended_ms=_time(row["end_time"]),
+        inferred=bool(row["closed_by_history"]),
+        metadata=metadata,
+        runtime_env=environment_digest(row["runtime_env"]),
+    )
+
+
+def listed_functions(functions: list[FunctionFigures]) -> list[FunctionFigures]:
+    """Shorten names, and drop the figures by job of a session with one job: they are those of the session."""
+    jobs = {each.job_id for each in functions if each.job_id is not None}
+    return [
+        msgspec.structs.replace(each, name=_short_name(each.name))
+        for each in functions
+        if each.job_id is None or len(jobs) > 1
+    ]
+
+
+def _short_name(name: str) -> str:
+    """Cut a long name, with a digest of it, so that two long names stay two functions."""
+    line = one_line(name, _MAX_NAME)
+    return line if line == name else f"{line[:180]}…{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def common_start_metrics(
+    samples: dict[str, NodeSamples], started_ms: int | None, last_ms: int | None
+) -> list[SummaryMetric]:
+    """Return means over all nodes in equal steps from the session's start, so that sessions can be compared."""
+    if started_ms is None or last_ms is None or last_ms <= started_ms:
+        return []
+    step_ms = max(1_000, -(-(last_ms - started_ms) // _METRIC_STEPS))
+    of_nodes: dict[str, Iterable[list[tuple[int, float]]]] = {
+        "cpu_percent": [each.cpu for each in samples.values()],
+        "gpu_percent": [each.gpu for each in samples.values()],
+        "memory_percent": [[(m.at_ms, m.share * 100) for m in each.memory] for each in samples.values()],
+    }
+    found = {name: _steps(nodes, started_ms, step_ms) for name, nodes in of_nodes.items()}
+    return [SummaryMetric(name=name, step_ms=step_ms, values=values) for name, values in found.items() if any(values)]
+
+
+def _steps(nodes: Iterable[list[tuple[int, float]]], started_ms: int, step_ms: int) -> list[float | None]:
+    steps: list[list[float]] = [[] for _ in range(_METRIC_STEPS)]
+    for points in nodes:
+        for at_ms, value in points:
+            if 0 <= (step := (at_ms - started_ms) // step_ms) < _METRIC_STEPS:
+                steps[step].append(value)
+    means = [round(fmean(values), 2) if values else None for values in steps]
+    while means and means[-1] is None:
+        means.pop()
+    return means
+
+
+def _life(row: Row, last_ms: int | None) -> NodeLife:
+    resources = _numbers(row["resources"])
+    name = one_line(row["instance_type_name"] or "", _MAX_NAME)
+    return NodeLife(
+        node_id=row["node_id"],
+        name=name or ("head" if row["is_head"] else "worker"),
+        resources=resources,
+        hours=lifetime_hours(row["start_time_ms"], row["end_time_ms"], last_ms),
+    )
+
+
+def _numbers(text: str | None) -> dict[str, float]:
+    return {name: float(value) for name, value in members(text).items() if isinstance(value, int | float)}
+
+
+def _is_lost(row: Row) -> bool:
+    return not row["closed_by_history"] and (row["state_message"] or "").startswith(_UNEXPECTED)
+
+
+def _fingerprints(diagnosis: Diagnosis) -> list[SeenFingerprint]:
+    seen: dict[str, SeenFingerprint] = {}
+    for finding in diagnosis.findings:
+        if finding.fingerprint and finding.root:
+            seen.setdefault(
+                finding.fingerprint,
+                SeenFingerprint(
+                    fingerprint=one_line(finding.fingerprint, _MAX_NAME), code=finding.code,
+                    headline=one_line(finding.headline), count=min(finding.counts.total, _MAX_COUNT),
+                    first_ms=_time(finding.first_ms), last_ms=_time(finding.last_ms),
+                ),
+            )  # fmt: skip
+    return list(seen.values())[:MAX_FINGERPRINTS]
+
+
+def _verdict(diagnosis: Diagnosis) -> SummaryVerdict | None:
+    verdict = diagnosis.verdict
+    if verdict is None:
+        return None
+    finding = diagnosis.findings[verdict.finding] if 0 <= verdict.finding < len(diagnosis.findings) else None
+    return SummaryVerdict(
+        code=verdict.code,
+        headline=one_line(verdict.headline),
+        confidence=verdict.confidence,
+        fingerprint=finding.fingerprint if finding else None,
+    )
+
+
+def _metadata(text: str | None) -> dict[str, str]:
+    """Return the first short fields of a job's metadata, which a user may fill with a megabyte."""
+    fields: dict[str, Any] = members(text)
+    return {
+        one_line(str(name), 64): one_line(str(value), _MAX_VALUE)
+        for name, value in list(fields.items())[:_MAX_METADATA]
+        if isinstance(value, str | int | float)
+    }
+
+
+def _time(value: int | None) -> int | None:
+    return value if value is not None and abs(value) < _MAX_TIME else None
