@@ -1,6 +1,5 @@
 """The registry of gaps: every code is described, and the descriptions read well."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -74,18 +73,14 @@ def test_only_informational_codes_are_no_loss() -> None:
 
 
 def test_every_code_is_produced_somewhere() -> None:
-    used = set()
+    used: set[str] = set()
     for path in [*SOURCE.glob("events/*.py"), *SOURCE.glob("index/**/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "GapCode":
-                used.add(node.attr)
+        used |= set(re.findall(r"\bGapCode\.([A-Z_]+)", path.read_text()))
     assert used == set(GapCode.__members__)
 
 
 def test_source_has_no_codes_as_text() -> None:
     """A code that is written as text could have a typing error."""
-    codes = set(GapCode)
-    for path in SOURCE.rglob("*.py"):
-        if path != SOURCE / "gaps.py":
-            for node in ast.walk(ast.parse(path.read_text())):
-                assert not (isinstance(node, ast.Constant) and node.value in codes), f"{path.name}:{node.lineno}"
+    code_as_text = re.compile(f"""(["'])(?:{"|".join(GapCode)})\\1""")
+    found = [path.name for path in SOURCE.rglob("*.py") if code_as_text.search(path.read_text())]
+    assert found == ["gaps.py"]

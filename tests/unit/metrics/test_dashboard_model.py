@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayhistory.metrics.dashboard_library import built_in_dashboards
@@ -89,6 +89,7 @@ def test_dashboard_without_valid_uid_is_skipped(uid: object) -> None:
     assert parse_dashboard({"uid": uid, "panels": []}) is None
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(HOSTILE_PANEL, max_size=4), ANY_JSON)
 def test_any_json_is_parsed(panels: list[dict[str, Any]], templating: Any) -> None:
     dashboard = parse(*panels, templating={"list": templating})

@@ -30,6 +30,8 @@ from rayhistory.settings import Settings
 
 _MIN_MEMORY = 128 << 20
 _DUCKDB_MEMORY_SHARE = 0.7
+_MIN_BYTES_FOR_THREADS = 1 << 20
+"""Below this size, the threads of DuckDB take more time than they save."""
 _MAX_MERGED_ROWS = 1_000_000
 """Rows that are merged at once: DuckDB cannot spill aggregates of texts well."""
 _MAX_COUNT = 2**53
@@ -68,7 +70,8 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
 
     With a pool, its processes fold the partitions, and share the memory.
     """
-    database = open_database(scratch, settings.index_memory, available_cores())
+    cores = available_cores() if _input_bytes(scratch) >= _MIN_BYTES_FOR_THREADS else 1
+    database = open_database(scratch, settings.index_memory, cores)
     small_tables = [table for table in TABLES if table.name not in (*TASK_TABLES, RESPONSES_TABLE)]
     for table in small_tables:
         merge_table(database, table, scratch)
@@ -80,9 +83,9 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
         closing = msgspec.structs.replace(closing, ns=max(closing.ns, _last_event_ns(database)))
     partition_count = inputs.partitions.count
     is_parallel = pool is not None and partition_count > 1
-    memory, threads = settings.index_memory, available_cores()
+    memory, threads = settings.index_memory, cores
     if is_parallel:
-        memory, threads = memory // threads, 1
+        memory, threads = memory // available_cores(), 1
     work = PartitionWork(scratch, inputs.partitions, closing, memory, threads)
     run = pool.map if pool and is_parallel else map
     partitions = run(fold_partition, [work] * partition_count, range(partition_count))  # a pool starts at once
@@ -147,6 +150,12 @@ def open_database(scratch: Path, memory: int, threads: int) -> Database:
     }.items():
         database.execute(f"SET {option} = '{value}'")
     return database
+
+
+def _input_bytes(scratch: Path) -> int:
+    return sum(
+        path.stat().st_size for folder in (scratch, scratch / PREVIOUS_FOLDER) for path in folder.glob("*.parquet")
+    )
 
 
 def _input_files(scratch: Path, table: str) -> list[Path]:

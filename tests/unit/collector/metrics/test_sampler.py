@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rayhistory.collector.metrics import sampler as sampler_module
 from rayhistory.collector.metrics.sampler import MetricsSampler
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreUnavailable
@@ -128,10 +129,10 @@ def test_all_samples_are_stored_after_an_outage(tmp_path: Path) -> None:
     assert len(stored_samples(tmp_path / "store")) == 3
 
 
-@pytest.mark.slow
-def test_pending_samples_are_bounded_and_dropped_ones_counted(tmp_path: Path) -> None:
-    nodes = [f"{n:056x}" for n in range(14)]
-    body = b"".join(b'n%d{x="%b"} %d\n' % (n, os.urandom(400).hex().encode(), n) for n in range(2000))
+def test_pending_samples_are_bounded_and_dropped_ones_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "_MAX_PENDING_BYTES", 32 << 10)
+    nodes = [f"{n:056x}" for n in range(6)]
+    body = b"".join(b'n%d{x="%b"} %d\n' % (n, os.urandom(400).hex().encode(), n) for n in range(20))
 
     async def run() -> tuple[int, int]:
         store = UnavailableStore(tmp_path / "store")
@@ -145,5 +146,5 @@ def test_pending_samples_are_bounded_and_dropped_ones_counted(tmp_path: Path) ->
             return sum(map(len, sampler._pending.values())), sampler._telemetry.lost_count
 
     pending_bytes, lost = asyncio.run(run())
-    assert pending_bytes <= 8 * 2**20
+    assert 16 << 10 < pending_bytes <= 32 << 10
     assert lost > 0

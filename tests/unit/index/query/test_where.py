@@ -1,5 +1,7 @@
 """The grammar of conditions on rows."""
 
+from collections.abc import Iterator
+
 import duckdb
 import pytest
 from hypothesis import given, settings
@@ -59,13 +61,24 @@ def test_nesting_and_number_of_comparisons_are_limited() -> None:
         parse_query("tasks", where=[" or ".join(["name=1"] * (MAX_FILTERS + 1))])
 
 
-@settings(deadline=None)
-@given(st.recursive(
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A table with all combinations of three values in three columns."""
+    with duckdb.connect(config={"threads": 1}) as database:
+        database.execute(
+            "CREATE TABLE t AS SELECT a::VARCHAR a, b::VARCHAR b, c::VARCHAR c "
+            "FROM range(3) x(a), range(3) y(b), range(3) z(c)"
+        )
+        yield database
+
+
+@settings(deadline=None, max_examples=50)
+@given(tree=st.recursive(
     st.tuples(st.sampled_from("abc"), st.integers(0, 2)),
     lambda inner: st.tuples(st.sampled_from(["and", "or"]), inner, inner),
     max_leaves=8,
 ))  # fmt: skip
-def test_expressions_select_the_rows_that_sql_selects(tree: tuple) -> None:
+def test_expressions_select_the_rows_that_sql_selects(database: duckdb.DuckDBPyConnection, tree: tuple) -> None:
     """Every expression, written out with parentheses, selects what the same SQL selects."""
 
     def write(node: tuple, quote: str) -> str:
@@ -75,10 +88,5 @@ def test_expressions_select_the_rows_that_sql_selects(tree: tuple) -> None:
 
     types = dict.fromkeys("abc", "VARCHAR")
     where, values = where_sql(types, Query("t", filters=(parse_where(write(tree, "")),)))
-    with duckdb.connect() as database:
-        database.execute(
-            "CREATE TABLE t AS SELECT a::VARCHAR a, b::VARCHAR b, c::VARCHAR c "
-            "FROM range(3) x(a), range(3) y(b), range(3) z(c)"
-        )
-        found = database.execute(f"SELECT * FROM t{where} ORDER BY ALL", values).fetchall()
-        assert found == database.execute(f"SELECT * FROM t WHERE {write(tree, chr(39))} ORDER BY ALL").fetchall()
+    found = database.execute(f"SELECT * FROM t{where} ORDER BY ALL", values).fetchall()
+    assert found == database.execute(f"SELECT * FROM t WHERE {write(tree, chr(39))} ORDER BY ALL").fetchall()

@@ -90,25 +90,28 @@ def test_profiling_is_unavailable(client: TestClient, path: str) -> None:
     assert (response.status_code, "running cluster" in response.text) == (410, True)
 
 
-@pytest.mark.parametrize(
-    ("uri", "body"),
-    [
-        ("/api/train/v2/runs/v1", {"train_runs": [{"run_settings": {"worker_runtime_env": SECRETS}}]}),
-        ("/api/serve/applications/", {"applications": {"a": {"deployed_app_config": {"runtime_env": SECRETS}}}}),
-        ("/api/data/datasets/01000000", {"datasets": [{"config": SECRETS}]}),
-    ],
-)  # fmt: skip
-def test_stored_responses_are_masked_for_browsers(tmp_path: Path, uri: str, body: Any) -> None:
+STORED_SECRETS = {
+    "/api/train/v2/runs/v1": {"train_runs": [{"run_settings": {"worker_runtime_env": SECRETS}}]},
+    "/api/serve/applications/": {"applications": {"a": {"deployed_app_config": {"runtime_env": SECRETS}}}},
+    "/api/data/datasets/01000000": {"datasets": [{"config": SECRETS}]},
+}
+
+
+def test_stored_responses_are_masked_for_browsers(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     store_sample(settings)
-    response = {
-        "eventType": "DASHBOARD_SNAPSHOT",
-        "timestamp": "2026-11-15T19:19:50.5Z",
-        "dashboardSnapshot": {"uri": uri, "body": body},
-    }
+    responses = [
+        {
+            "eventType": "DASHBOARD_SNAPSHOT",
+            "timestamp": "2026-11-15T19:19:50.5Z",
+            "dashboardSnapshot": {"uri": uri, "body": body},
+        }
+        for uri, body in STORED_SECRETS.items()
+    ]
     key = Layout("").events_key(REF, NODE, "snapshots", 1786526102000000002, compressed=False)
-    (tmp_path / "store" / key).write_bytes(msgspec.json.encode(response))
+    (tmp_path / "store" / key).write_bytes(b"\n".join(map(msgspec.json.encode, responses)))
     with TestClient(create_app(settings)) as client:
-        assert "s3cret" in client.get(REF.url + uri[1:]).text
-        shown = client.get(REF.url + uri[1:], headers={"User-Agent": "Mozilla/5.0"}).text
-        assert ("s3cret" in shown, "<redacted>" in shown) == (False, True)
+        for uri in STORED_SECRETS:
+            assert "s3cret" in client.get(REF.url + uri[1:]).text, uri
+            shown = client.get(REF.url + uri[1:], headers={"User-Agent": "Mozilla/5.0"}).text
+            assert ("s3cret" in shown, "<redacted>" in shown) == (False, True), uri
