@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars
+import pyarrow
 import pytest
 
 import rayhistory
@@ -92,13 +94,16 @@ def test_rows_convert_to_arrow_pandas_and_polars(session: Session) -> None:
     assert list(table.column_names) == ["task_id", "attempt_number", "state", "start_time_ms"]
     [(count,)] = duckdb.sql("SELECT count(*) FROM tasks WHERE attempt_number >= 0").fetchall()
     assert count == len(expected)
-    for method in ("to_pandas", "to_polars"):
-        try:
-            frame = getattr(tasks, method)()
-        except RayHistoryError as error:
-            assert "not installed" in str(error)
-        else:
-            assert frame["task_id"].to_list() == [row["task_id"] for row in expected]
+    assert pyarrow.table(tasks).num_rows == polars.DataFrame(tasks).height == len(expected)
+    for frame in (tasks.to_pandas(), tasks.to_polars()):
+        assert sorted(frame["task_id"].to_list()) == sorted(row["task_id"] for row in expected)
+
+
+def test_converted_rows_have_the_sort_and_limit_of_the_query(session: Session) -> None:
+    tasks = session.tasks("state = FAILED", columns="name,start_time_ms", sort="-start_time_ms,name", limit=5)
+    rows = tasks.to_list()
+    assert len(rows) == 5
+    assert tasks.to_polars().to_dicts() == rows
 
 
 def test_logs_are_listed_and_read(session: Session) -> None:

@@ -1,7 +1,8 @@
 """The asynchronous library: sessions of a server or of a store, their rows, logs and metrics."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import httpx
@@ -122,6 +123,13 @@ class AsyncSession:
     async def count(self, selection: RowSelection) -> int:
         total = (await self._page(selection, limit=1, count=1)).total
         return total if selection.limit is None else min(total, selection.limit)
+
+    async def write_parquet(self, selection: RowSelection, file: IO[bytes]) -> None:
+        """Write all selected rows to a file, as Parquet."""
+        limit = {} if selection.limit is None else {"limit": selection.limit}
+        uri = f"api/history/rows/{quote(selection.table, safe='')}.parquet"
+        async for chunk in self._client.stream(uri, selection.params | limit):
+            await asyncio.to_thread(file.write, chunk)
 
     async def _page(self, selection: RowSelection, **params: Any) -> Page:
         return await self._client.json(

@@ -1,16 +1,18 @@
 """The synchronous library, for scripts and notebooks."""
 
 import html
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self
 
 import httpx
 from arro3.core import Table
+from arro3.io import read_parquet
 
 from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
 from rayhistory.api.background_loop import BackgroundLoop
-from rayhistory.api.rows import Row, RowList, Rows, rows_html, table_from_rows
+from rayhistory.api.rows import Row, RowList, Rows, rows_html
 
 OpenHttp = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
@@ -191,4 +193,7 @@ class TableQuery(Rows):
         return self._loop.run(self._session.count(self._selection))
 
     def _table(self) -> Table:
-        return table_from_rows(list(self), self._selection.column_names)
+        with tempfile.NamedTemporaryFile(prefix="rayhistory-", suffix=".parquet") as file:
+            self._loop.run(self._session.write_parquet(self._selection, file))
+            file.flush()
+            return read_parquet(file.name).read_all()

@@ -41,8 +41,9 @@ class Rows(ABC):
         return _required("pyarrow").table(table) if find_spec("pyarrow") else table
 
     def to_pandas(self) -> Any:
-        pandas = _required("pandas")
-        table = self._table()
+        pandas, table = _required("pandas"), self._table()
+        if find_spec("pyarrow"):
+            return _required("pyarrow").table(table).to_pandas()
         return pandas.DataFrame({name: table[name].to_pylist() for name in table.column_names}, copy=False)
 
     def to_polars(self) -> Any:

@@ -46,6 +46,7 @@ from rayhistory.server.pages.frontend import Frontends
 from rayhistory.server.pages.frontend_routes import frontend_routes
 from rayhistory.server.products import PRODUCTS
 from rayhistory.server.resolve import SessionResolver
+from rayhistory.server.row_files import RowFiles
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import Settings
@@ -66,17 +67,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         through_api=settings.use_kubernetes_proxy, pass_own_tokens=settings.use_auth_token_mode,
     )  # fmt: skip
     frontends = Frontends(settings.dashboard_dir)
-    session_routes = [
-        *SESSION_ROUTES,
-        *diagnosis_page.ROUTES,
-        *gaps_page.ROUTES,
-        *log_page.ROUTES,
-        *search_page.SESSION_ROUTES,
-        *frontend_routes(frontends),
-    ]
-    # The router below a session does not know the session's path, so its redirects would lead out of the session.
-    stored_session = Router(session_routes, redirect_slashes=False, default=not_found)
-    session = LiveRouter(stored_session, SESSION_ROUTES, frontends)
+    session = LiveRouter(_session_router(frontends), SESSION_ROUTES, frontends)
     request_metrics = RequestMetrics()
 
     @asynccontextmanager
@@ -142,9 +133,23 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.state.store_url = store.url
     app.state.frontends = frontends
     app.state.sql = SqlService(settings)
+    app.state.row_files = RowFiles()
     app.state.grafana_url = settings.grafana_url
     app.state.request_metrics = request_metrics
     return app
+
+
+def _session_router(frontends: Frontends) -> Router:
+    routes = [
+        *SESSION_ROUTES,
+        *diagnosis_page.ROUTES,
+        *gaps_page.ROUTES,
+        *log_page.ROUTES,
+        *search_page.SESSION_ROUTES,
+        *frontend_routes(frontends),
+    ]
+    # The router below a session does not know the session's path, so its redirects would lead out of the session.
+    return Router(routes, redirect_slashes=False, default=not_found)
 
 
 def _frame_origins(settings: Settings) -> tuple[str, ...]:

@@ -14,6 +14,9 @@ _FETCH_ROWS = 1_000
 _MIN_MEMORY_BYTES = 128 << 20
 """Below this, DuckDB cannot even open a table."""
 
+_TEXT = duckdb.type("VARCHAR")
+"""Made once: duckdb.type() waits for a query of a notebook on the default connection, which may wait for our rows."""
+
 _local = threading.local()
 _root: duckdb.DuckDBPyConnection | None = None
 _root_lock = threading.Lock()
@@ -52,7 +55,7 @@ def execute_within(sql: str, values: list[Any], max_bytes: int | None) -> tuple[
     cursor = connection().execute(sql, values)
     columns = cursor.description or []
     names = [column[0] for column in columns]
-    texts = [number for number, column in enumerate(columns) if column[1] == duckdb.type("VARCHAR")]
+    texts = [number for number, column in enumerate(columns) if column[1] == _TEXT]
     rows: list[Row] = []
     size, count = 0, _FETCH_ROWS if max_bytes is None else _FIRST_FETCH_ROWS
     while batch := cursor.fetchmany(count):

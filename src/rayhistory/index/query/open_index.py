@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 import msgspec
@@ -36,6 +36,8 @@ _BATCH_ROWS = 5_000
 _BATCH_BYTES = 8 << 20
 """The text of a batch. Jobs choose how long their messages are."""
 _SMALLER_PAGE = 8
+_PARQUET_OPTIONS = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE 20000"
+"""Small row groups, because each thread keeps one in memory."""
 _MAX_ERROR_CHARS = 500
 _NO_DAMAGE = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
 """Errors that come from the query or from the values in a table. Rebuilding the index would not remove them."""
@@ -139,6 +141,10 @@ class OpenIndex:
         found = {(row["task_id"], row["attempt_number"]): row for row in rows}
         return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page]), True
 
+    async def write_parquet(self, query: Query, file: Path) -> None:
+        """Write all rows of a query to a Parquet file, in little memory. Without a sort they have no order."""
+        await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
+
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
 
@@ -219,13 +225,23 @@ class OpenIndex:
         return file, parts
 
     def _rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
+        return execute_within(*self._select(query, source), max_bytes)
+
+    def _select(self, query: Query, source: str) -> tuple[str, list[Any]]:
         types = self._types(source)
         columns = ", ".join(checked_column(types, query.table, name) for name in query.columns) or "*"
         where, values = where_sql(types, query)
         sql = f"SELECT {columns} FROM {source}{where}{order_sql(types, query)}"
-        if query.limit is not None:
-            sql += f" LIMIT {int(query.limit)}"
-        return execute_within(sql, values, max_bytes)
+        return (sql if query.limit is None else f"{sql} LIMIT {int(query.limit)}"), values
+
+    def _write_parquet(self, file: Path, query: Query, source: str) -> None:
+        sql, values = self._select(query, source)
+        try:
+            execute(f"COPY ({sql}) TO '{file}' ({_PARQUET_OPTIONS})", values)
+        except duckdb.IOException as error:
+            if str(file) in str(error):  # the index is not damaged: the disk is full
+                raise StoreUnavailable(f"cannot write the rows to a temporary file: {error}") from error
+            raise
 
     def _text_sizes(self, query: Query, source: str) -> list[int]:
         types = self._types(source)

@@ -13,6 +13,7 @@ import msgspec
 
 from rayhistory.errors import UsageError
 from rayhistory.index.query.query import KEY_COLUMNS, AllOf, Condition, Query, Row
+from rayhistory.index.query.query_sql import MAX_INT64
 from rayhistory.index.query.where import MAX_FILTERS, count_filters, parse_where
 
 T = TypeVar("T")
@@ -40,6 +41,17 @@ def parse_query(
     filters = parse_filters(where)
     query = Query(table, _distinct(_names(columns)), filters, by, _limit(limit))
     return msgspec.structs.replace(query, after=_parse_cursor(cursor, query)) if cursor else query
+
+
+def parse_unlimited_query(
+    table: str, *, columns: str = "", where: Iterable[str] = (), sort: str = "", limit: str = ""
+) -> Query:
+    """Parse a query for all rows. Without a sort they have no order, so that nothing needs to be sorted."""
+    query = parse_query(table, columns=columns, where=where)
+    rows = _number("limit", limit) if limit else None
+    if rows is not None and not 0 < rows <= MAX_INT64:
+        raise UsageError(f"limit={limit}: use 1 or more")
+    return msgspec.structs.replace(query, sort=_names(sort), limit=rows)
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Condition, ...]:
@@ -97,11 +109,15 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _limit(text: str | int) -> int:
+def _number(name: str, text: str | int) -> int:
     try:
-        limit = int(text)
+        return int(text)
     except ValueError:
-        raise UsageError(f"limit={text}: use a number") from None
+        raise UsageError(f"{name}={text}: use a number") from None
+
+
+def _limit(text: str | int) -> int:
+    limit = _number("limit", text)
     if not 1 <= limit <= MAX_LIMIT:
         raise UsageError(f"limit={limit}: use 1 to {MAX_LIMIT}, and the cursor for more rows")
     return limit

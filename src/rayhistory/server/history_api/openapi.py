@@ -34,6 +34,7 @@ from rayhistory.server.history_api.chart_types import ChartDashboard, ChartMarke
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.frontend import DashboardChoice
+from rayhistory.server.row_files import MEDIA_TYPE
 from rayhistory.web import SESSION_STATES, SORTS, SessionOverview
 
 SESSION_PATH = "/s/{namespace}/{cluster}/{session}"
@@ -53,6 +54,9 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     body: type | None = None
     """The JSON body of a POST. Without one, the endpoint takes GET."""
+
+    media_type: str = ""
+    """Of a body that is not JSON."""
 
     @property
     def method(self) -> str:
@@ -177,6 +181,19 @@ SESSION_ENDPOINTS = {
             _query("count", "1: include `total`", enum=["0", "1"]),
         ),
     ),
+    f"{HISTORY_API}rows/{{table}}.parquet": Endpoint(
+        "All selected rows of a table as one Parquet file, for programs that want whole tables.",
+        (),
+        (
+            _TABLE,
+            _query("columns", "names separated by commas (default: all)"),
+            _WHERE,
+            _query("sort", "columns separated by commas; a leading minus means descending (default: no order)"),
+            _query("limit", "number of rows (default: all)", type="integer", minimum=1),
+        ),
+        operation="rows_parquet",
+        media_type=MEDIA_TYPE,
+    ),
     f"{HISTORY_API}gaps": Endpoint(
         "Gaps: everything missing from the session, with meaning and remedy.", (SessionGaps,)
     ),
@@ -289,6 +306,7 @@ def build_document(server_paths: Iterable[str], session_paths: Iterable[str]) ->
 def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
     bodies = [{"$ref": _SCHEMA_REF.format(name=body.__name__)} for body in endpoint.responses]
     schema: dict[str, Any] = {"anyOf": bodies} if len(bodies) > 1 else bodies[0] if bodies else {"type": "object"}
+    content = {endpoint.media_type: {}} if endpoint.media_type else _json(schema)
     error = {"$ref": _SCHEMA_REF.format(name=ErrorResponse.__name__)}
     return {
         "summary": endpoint.summary,
@@ -296,7 +314,7 @@ def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
         "parameters": list(endpoint.parameters),
         **_request_body(endpoint),
         "responses": {
-            "200": {"description": "success", "content": _json(schema)},
+            "200": {"description": "success", "content": content},
             **{status: {"description": text, "content": _json(error)} for status, text in _ERRORS.items()},
         },
     }

@@ -1,4 +1,4 @@
-"""Rows of a session's tables, with any columns, filters and order, page by page."""
+"""Rows of a session's tables, with any columns, filters and order: page by page, or as one Parquet file."""
 
 from collections.abc import AsyncIterator
 
@@ -11,21 +11,23 @@ from rayhistory.errors import UsageError
 from rayhistory.index.query import query_params
 from rayhistory.index.query.query import Query, Row
 from rayhistory.masking import MASK, mask_env_vars_json
+from rayhistory.server.http.admission import caller_of
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse
 from rayhistory.server.http.view_routes import view_route
+from rayhistory.server.row_files import RowFiles
 from rayhistory.server.view import SessionView
 
 _MASKED_COLUMNS = {"runtime_env", "body"}
 _MAX_PAGE_BYTES = 16 << 20
-_PARAMETERS = {"columns", "where", "sort", "limit", "cursor", "count"}
+_PARQUET_PARAMETERS = {"columns", "where", "sort", "limit"}
+_PARAMETERS = _PARQUET_PARAMETERS | {"cursor", "count"}
 
 
 async def rows(request: Request, view: SessionView) -> Response:
     params = request.query_params
-    if unknown := set(params) - _PARAMETERS:
-        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: use {', '.join(sorted(_PARAMETERS))}")
+    _check_parameters(request, _PARAMETERS)
     query = query_params.parse_query(
         request.path_params["table"],
         columns=params.get("columns", ""),
@@ -42,6 +44,29 @@ async def rows(request: Request, view: SessionView) -> Response:
     await view.index.prefetch(query)
     chunks = _chunks(view, query, with_total=params.get("count") == "1", mask=is_browser(request))
     return ChunkedJsonResponse(chunks, max_rows)
+
+
+async def rows_as_parquet(request: Request, view: SessionView) -> Response:
+    params = request.query_params
+    _check_parameters(request, _PARQUET_PARAMETERS)
+    query = query_params.parse_unlimited_query(
+        request.path_params["table"],
+        columns=params.get("columns", ""),
+        where=params.getlist("where"),
+        sort=params.get("sort", ""),
+        limit=params.get("limit", ""),
+    )
+    if is_browser(request):
+        _reject_masked_columns(query)
+        if not query.columns or _MASKED_COLUMNS & set(query.columns):
+            raise UsageError("columns may hold secrets: name the columns, without runtime_env and body")
+    files: RowFiles = request.app.state.row_files
+    return await files.respond(view, query, caller_of(request))
+
+
+def _check_parameters(request: Request, allowed: set[str]) -> None:
+    if unknown := set(request.query_params) - allowed:
+        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: use {', '.join(sorted(allowed))}")
 
 
 async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bool) -> AsyncIterator[bytes]:
@@ -78,4 +103,7 @@ def _select_columns(row: Row, columns: tuple[str, ...], *, mask: bool) -> Row:
     return shown
 
 
-ROUTES: list[BaseRoute] = [view_route("/api/history/rows/{table}", rows, on_error=api_error_response)]
+ROUTES: list[BaseRoute] = [
+    view_route("/api/history/rows/{table}.parquet", rows_as_parquet, cache=False, on_error=api_error_response),
+    view_route("/api/history/rows/{table}", rows, on_error=api_error_response),
+]

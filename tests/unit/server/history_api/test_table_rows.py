@@ -1,13 +1,18 @@
 """Rows of tables through the history API: columns, filters, order, pages and errors."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.server.history_api import table_rows
 from support.recorded_sample import serving
+
+_INVALID = ("cursor=x", "limit=0", "limit=x", "columns=nothing", "where=nothing", "sort=nothing")
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +134,40 @@ def test_environment_variables_are_masked_for_browsers(client: TestClient) -> No
         shown = client.get(address, headers={"User-Agent": "Mozilla/5.0"}).text
         assert '"bar' not in shown.replace("\\", "")
         assert "<redacted>" in shown
+
+
+def test_parquet_file_has_the_rows_of_all_pages(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert _parquet_rows(client, "tasks.parquet", tmp_path) == _sorted(get_rows(client, "tasks", limit=1000)["rows"])
+    selected = {"columns": "name,state", "where": "state=FAILED", "sort": "name", "limit": "3"}
+    assert _parquet_rows(client, "tasks.parquet", tmp_path, **selected) == get_rows(client, "tasks", **selected)["rows"]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("invalid", ["nothing.parquet", *(f"tasks.parquet?{each}" for each in _INVALID)])
+def test_invalid_request_for_a_parquet_file_gets_an_api_error(client: TestClient, invalid: str) -> None:
+    response = client.get(f"api/history/rows/{invalid}")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+
+
+def test_browsers_get_parquet_files_without_masked_columns(client: TestClient) -> None:
+    browser = {"User-Agent": "Mozilla/5.0"}
+    for query in ("", "?columns=name,runtime_env", "?columns=name&sort=runtime_env"):
+        assert client.get(f"api/history/rows/tasks.parquet{query}", headers=browser).status_code == 400, query
+    assert client.get("api/history/rows/tasks.parquet?columns=name", headers=browser).status_code == 200
+
+
+def _parquet_rows(client: TestClient, address: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]:
+    response = client.get(f"api/history/rows/{address}", params=parameters)
+    assert response.headers["content-type"] == "application/vnd.apache.parquet", response.text
+    file = folder / "rows.parquet"
+    file.write_bytes(response.content)
+    rows = polars.read_parquet(file).to_dicts()
+    return rows if "sort" in parameters else _sorted(rows)
+
+
+def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["task_id"], row["attempt_number"]))
