@@ -77,13 +77,13 @@ test-kubernetes: $(READY) ## manifests, chart, guides, images and access on a re
 	@RAYHISTORY_TEST_KUBERNETES=1 $(BIN)/python -m pytest tests/kubernetes
 
 check: $(READY) docs-site ## format, lint, types, and links of the docs
-	@$(BIN)/ruff format --check src tests benchmarks tools
-	@$(BIN)/ruff check src tests benchmarks tools
+	@$(BIN)/ruff format --check src tests benchmarks tools examples
+	@$(BIN)/ruff check src tests benchmarks tools examples
 	@$(BIN)/mypy
 
 format: $(READY) ## format the code and fix lint
-	@$(BIN)/ruff format src tests benchmarks tools
-	@$(BIN)/ruff check --fix src tests benchmarks tools
+	@$(BIN)/ruff format src tests benchmarks tools examples
+	@$(BIN)/ruff check --fix src tests benchmarks tools examples
 
 images: localimage-build ## build collector:v0.1.0 and historyserver:v0.1.0 with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends)
 

@@ -21,6 +21,8 @@ from support.server_process import running_server
 from support.stored_metrics import samples, store_object
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
+EXAMPLES = DOCS.parent / "examples"
 FILES = {
     "raylet.out": b"a line\n" * 200 + b"ERROR\n",
     "job-driver-sub-ok.log": b"output\n",
@@ -117,9 +119,7 @@ def test_tests_named_in_documents_exist() -> None:
     """The beginning of a name may be omitted: `…_is_there_once`."""
     tests = "".join(path.read_text() for path in DOCS.parent.joinpath("tests").rglob("test_*.py"))
     there = set(re.findall(r"^ *(?:async )?def (test_\w+)\(", tests, re.MULTILINE))
-    named = [
-        name for path in DOCS.rglob("*.md") for name in re.findall(r"`((?:test_|…_)[a-z0-9_]+)`", path.read_text())
-    ]
+    named = [name for path in PAGES for name in re.findall(r"`((?:test_|…_)[a-z0-9_]+)`", path.read_text())]
     assert len(named) > 10
     assert [name for name in named if not any(each.endswith(name.lstrip("…")) for each in there)] == []
 
@@ -129,8 +129,30 @@ def test_source_files_named_in_documents_exist() -> None:
     roots = (DOCS.parent, DOCS.parent / "src/rayhistory")
     missing = [
         f"{path.name}: {name}"
-        for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+        for path in PAGES
+        if path.name != "CONTRIBUTING.md"  # tests/unit/test_contributing.py
         for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|js|c|yaml))`", path.read_text())
         if not any((root / name).exists() for root in roots)
     ]
     assert not missing
+
+
+def test_example_of_the_library_prints_failures(server: str) -> None:
+    done = run_example(sys.executable, EXAMPLES / "notebook.py", server)
+    assert "suicide WORKER_DIED" in done.stdout
+
+
+def test_example_of_the_http_api_prints_failures(server: str) -> None:
+    done = run_example(EXAMPLES / "failed_jobs.sh", f"{server}{REF.url}")
+    assert {row["name"] for row in json.loads(done.stdout)["rows"]} >= {"suicide"}
+
+
+def test_example_of_a_fold_prints_tasks() -> None:
+    assert "A.inc FINISHED" in run_example(sys.executable, EXAMPLES / "fold_session.py").stdout
+
+
+def run_example(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done

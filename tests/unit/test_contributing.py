@@ -1,0 +1,46 @@
+"""The worked examples of CONTRIBUTING.md fit the code, and the tutorial's job is that of the examples."""
+
+import ast
+import re
+import textwrap
+
+import pytest
+
+from support.paths import DOCS, ROOT
+
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+DIFFS = re.findall(r"^( *)```diff (\S+)\n(.*?)^\1```", GUIDE, re.MULTILINE | re.DOTALL)
+CODE = re.findall(r"^( *)```python\n(.*?)^\1```", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def test_guide_has_examples() -> None:
+    assert len(DIFFS) > 8
+    assert len(CODE) > 8
+
+
+@pytest.mark.parametrize(("indent", "path", "diff"), DIFFS, ids=lambda value: value if "/" in value else "")
+def test_lines_around_a_change_are_in_the_file(indent: str, path: str, diff: str) -> None:
+    lines = [line[len(indent) :] for line in diff.splitlines() if line.strip()]
+    existing = {line.rstrip() for line in (ROOT / path).read_text().splitlines()}
+    context = [line[1:].rstrip() for line in lines if line[0] in " -"]
+    assert [line for line in context if line not in existing] == []
+    assert any(line.startswith("+") for line in lines)
+
+
+@pytest.mark.parametrize(("indent", "code"), CODE)
+def test_code_of_an_example_parses(indent: str, code: str) -> None:
+    ast.parse(textwrap.dedent(code))
+
+
+def test_files_of_the_examples_exist_or_are_created() -> None:
+    created = {"share.py", "node_zones.py", "zones.html", "zones_page.py", "zone_counts.py", "dataset_not_found.py"}
+    named = set(re.findall(r"`((?:src|tests)/[\w/.-]+\.(?:py|html))`", GUIDE))
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert {name.rpartition("/")[2] for name in missing} == created
+
+
+def test_job_of_the_tutorial_is_an_example() -> None:
+    tutorial = (DOCS / "tutorial/first-session.md").read_text()
+    job = re.search(r"```python\n(.*?)```", tutorial, re.DOTALL)
+    assert job
+    assert (ROOT / "examples/failing_job.py").read_text().endswith(job[1])
