@@ -1,7 +1,7 @@
 """`rayhistory sql`: a read-only SQL query on the tables of one or many sessions.
 
 The query runs in an in-memory database: a single SELECT, no files except those of the tables, no extensions, no
-settings, and limits on memory and time.
+settings, and limits on memory and time. With --server it runs there, if the server allows it.
 """
 
 import argparse
@@ -16,8 +16,9 @@ import duckdb
 
 from rayhistory.cli import output
 from rayhistory.cli.arguments import parse_age, value_type
+from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S, IndexedSession, open_index, open_resolver
-from rayhistory.cli.session_args import SESSION_NAMES
+from rayhistory.cli.session_args import SESSION_NAMES, add_server_argument, server_and_session
 from rayhistory.errors import IndexDamaged, IndexFailed, UsageError
 from rayhistory.index.query.sql_sandbox import (
     SqlLimits,
@@ -28,6 +29,7 @@ from rayhistory.index.query.sql_sandbox import (
     one_line,
     open_sandbox,
 )
+from rayhistory.server.history_api.api_types import MAX_SQL_ROWS, SqlRows
 from rayhistory.server.resolve import SessionResolver
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import CatalogEntry
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scope.add_argument(
         "--all", action="store_true", help="query all sessions; adds the columns namespace, cluster and session"
     )
+    add_server_argument(parser)
     parser.add_argument(
         "--since", type=value_type(parse_age), metavar="AGE",
         help="with --all: only sessions that started within this time, such as 7d, 2w or 12h",
@@ -70,7 +73,21 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     check_query(arguments.query)
     if arguments.since is not None and not arguments.all:
         raise UsageError("--since requires --all")
-    return asyncio.run(_run(arguments, settings))
+    server, _ = server_and_session(arguments)
+    if server and arguments.all:
+        raise UsageError("--all reads the store: omit --server")
+    return asyncio.run(_run_on_server(arguments, settings) if server else _run(arguments, settings))
+
+
+async def _run_on_server(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run the query on a server, within its limits of rows, memory and time."""
+    async with open_client(arguments, settings) as client:
+        result = await client.post("api/history/sql", {"query": arguments.query, "limit": MAX_SQL_ROWS}, SqlRows)
+    with output.row_writer(arguments, result.columns, {}) as add:
+        add(row.values() for row in result.rows)
+    if not result.complete:
+        sys.stderr.write("rayhistory: there are more rows than the server returns: use a smaller query\n")
+    return 0 if result.complete else 1
 
 
 async def _run(arguments: argparse.Namespace, settings: Settings) -> int:

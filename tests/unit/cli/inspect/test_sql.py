@@ -14,9 +14,11 @@ import pytest
 from rayhistory.sessions import Layout, SessionRef, StartRecord
 from support.cli_call import Command
 from support.recorded_sample import REF, live_rows, settings_for, store_indexed_sample, store_sample
+from support.server_process import running_server
 
 RUN_AND_PRINT_PEAK_MEMORY = """
 import sys, tracemalloc
+import rayhistory.cli.inspect.sql
 from rayhistory.cli.main import main
 tracemalloc.start()
 try:
@@ -50,6 +52,19 @@ def test_query_runs_on_one_session(rayhistory: Command) -> None:
     rows = json.loads(rayhistory.good("sql", TASKS, "--session", REF.path, "--json"))
     assert {row["state"] for row in rows} == {"FINISHED", "FAILED"}
     assert sum(row["n"] for row in rows) >= len(live_rows("v0_tasks_detail"))
+
+
+@pytest.mark.slow
+def test_query_runs_on_a_server_that_allows_it(rayhistory: Command, directory: Path, tmp_path: Path) -> None:
+    on_store = json.loads(rayhistory.good("sql", f"{TASKS} order by all", "--session", REF.path, "--json"))
+    store = Path(settings_for(directory).local_storage_dir)
+    with running_server(store, tmp_path, "--sql") as address:
+        for where in (["--server", address, "--session", REF.path], ["--session", f"{address}{REF.url}"]):
+            assert json.loads(rayhistory.good("sql", f"{TASKS} order by all", *where, "--json")) == on_store
+        cut = rayhistory("sql", "from range(20000)", "--server", address, "--json")
+        assert (cut.code, len(json.loads(cut.out))) == (1, 10_000)
+        assert "more rows than the server returns" in cut.err
+        assert "--all reads the store" in rayhistory.bad("sql", TASKS, "--server", address, "--all")
 
 
 @pytest.mark.slow
