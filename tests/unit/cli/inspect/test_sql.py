@@ -273,7 +273,7 @@ def test_export_writes_every_table(rayhistory: Command, tmp_path: Path) -> None:
         (["--session", "default/unknown"], "the store has no session of default/unknown"),
         (["--session", REF.session], "2 sessions are named"),
         (["--session", f"{REF.path}/more"], "invalid session name"),
-        (["--session", f"http://127.0.0.1{REF.url}"], "this command reads the store"),
+        (["--session", f"http://127.0.0.1:1{REF.url}"], "does not respond"),
         (["--timeout", "x"], "use a duration"),
         (["--memory", "x"], "use a size"),
         (["--parquet", "/nowhere/x.parquet"], "cannot write /nowhere/x.parquet"),
