@@ -10,7 +10,7 @@ OTHER_RAYS := $(foreach ray,2.52 2.53 2.55 2.57 2.58,.venv-ray-$(ray)/.ready)
 LIBRARIES := .venv-ray-2.60/.ready
 FRONTENDS := build/dashboards
 AUDIT := .venv-audit/.ready
-XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+XDIST := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --generate-hashes --no-header --no-annotate \
   --python-version 3.11 --python-platform linux
 
@@ -24,10 +24,11 @@ run: $(INSTALLED) ## record a sample session if there is none, and serve it (POR
 	@$(BIN)/rayhistory demo --port $(PORT)
 
 test-unit: $(READY) ## fast tests, under a minute: no Ray, no browser
-	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST)
+	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST) 2
 
 test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky test fails the run (tests/flaky.txt)
-	@$(BIN)/python tools/run_tests.py $(XDIST)
+	@cd tests && $(CURDIR)/$(BIN)/python -m support.store_servers.azurite >/dev/null 2>&1 &
+	@$(BIN)/python tools/run_tests.py $(XDIST) 3
 
 test-faults: $(READY) ## 200 fault schedules and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
@@ -37,8 +38,8 @@ else
 	@$(BIN)/python tests/faults/campaign.py $(SEEDS) $(RAYHISTORY_SEED)
 endif
 
-test-laws: $(READY) ## laws of the merge and the fold, 100 examples each (EXAMPLES=1000 for more)
-	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/index/fold
+test-laws: $(READY) ## laws of the merge and the fold, and generated requests, 100 examples each (EXAMPLES=1000 for more)
+	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/index/fold tests/integration/server/history_api/test_openapi.py
 
 test-load: $(READY) ## the server under load for 30 minutes (MINUTES=2 for less), with figures
 	@$(BIN)/python benchmarks/load.py --minutes $(or $(MINUTES),30)

@@ -1,6 +1,8 @@
 """Fixtures that several test packages share: one recorded session, and a real server that serves it."""
 
 from collections.abc import Iterator
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,7 +10,20 @@ import pytest
 if TYPE_CHECKING:
     from recorded.recorder import Recording
 
+E2E = Path(__file__).parent / "e2e"
+
 pytest_plugins = ["support.collector_process", "support.dashboard_of_running_cluster"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Alternate files that start Ray with others: the first mostly wait, and few Rays start at the same time."""
+    with_ray: dict[Path, list[pytest.Item]] = {}
+    others: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files = with_ray if item.path.is_relative_to(E2E) else others
+        files.setdefault(item.path, []).append(item)
+    pairs = zip_longest(with_ray.values(), others.values(), fillvalue=())
+    items[:] = chain.from_iterable(chain.from_iterable(pairs))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""A collector beside a real Ray cluster: all data is in the store after both have ended."""
+"""Collectors beside a real Ray cluster: one ends with it, one outlives it, and one is killed."""
 
 import asyncio
 import gzip
@@ -13,7 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from rayhistory.cli.local_ray.local_ray import LocalRay
+from support.stored_logs import stored_logs
 
 JOB = """
 import ray, time
@@ -29,8 +33,13 @@ class Adder:
     def add(self, a, b):
         return a + b
 
-print("sum", sum(ray.get([square.remote(n) for n in range(5)])))
 print("three", ray.get(Adder.remote().add.remote(1, 2)))
+total = 0
+for n in range(10):
+    total += ray.get(square.remote(n))
+    print("finished", n, flush=True)
+    time.sleep(0.5)
+print("sum", total)
 time.sleep(2)
 """
 
@@ -54,11 +63,30 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_collector(ray: LocalRay, port: int, home: Path) -> subprocess.Popen[bytes]:
+class Recorded(msgspec.Struct):
+    """One session of Ray, and the directories of three collectors beside it."""
+
+    session: str
+    submission: str
+    complete: Path
+    """Of a collector that got all events, and SIGTERM before Ray ended."""
+    outliving: Path
+    """Of a collector that still ran after Ray had ended."""
+    killed: Path
+    """Of a collector that was killed ten seconds after the job had printed a line."""
+    printed_bytes: int
+    """The size of the job's log ten seconds before the kill."""
+    stopped_s: tuple[float, float]
+    """When Ray was about to be stopped, and when it had ended."""
+
+
+def start_collector(ray: LocalRay, home: Path, *flags: str, port: int = 0) -> subprocess.Popen[bytes]:
+    home.mkdir()
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "rayhistory.collector.main", "--role", "Head", "--events-host", "127.0.0.1"),
             *("--events-port", str(port), "--ray-cluster-name", "test", "--event-data-dir", str(home / "spool")),
+            *flags,
         ],
         env={
             **os.environ,
@@ -69,47 +97,54 @@ def start_collector(ray: LocalRay, port: int, home: Path) -> subprocess.Popen[by
     )
 
 
-async def record(home: Path) -> tuple[str, str]:
-    """Run a job, end Ray and the collector, and return the names of session and submission."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return asyncio.run(record(tmp_path_factory.mktemp("collectors")))
+
+
+async def record(home: Path) -> Recorded:
     port = free_port()
     ray = LocalRay(events_url=f"http://127.0.0.1:{port}/v1/events", num_cpus=2)
-    collector = start_collector(ray, port, home)
+    complete, outliving, killed = (home / name for name in ("complete", "outliving", "killed"))
+    collectors = [
+        start_collector(ray, complete, port=port),
+        start_collector(ray, outliving),
+        start_collector(ray, killed, "--log-interval=200ms"),
+    ]
     try:
         async with ray:
             await ray.ready()
-            script = home / "job.py"
-            script.write_text(JOB)
-            submission = await ray.submit([sys.executable, str(script)])
+            (home / "job.py").write_text(JOB)
+            submission = await ray.submit([sys.executable, str(home / "job.py")])
+            printed_bytes = await _kill_after_ten_seconds(ray, submission, collectors[2])
             assert (await ray.wait(submission))["status"] == "SUCCEEDED"
-            collector.send_signal(signal.SIGTERM)
-            await asyncio.sleep(1)
-            await ray.stop()
-            assert await asyncio.to_thread(collector.wait, 30) == 0
-            return ray.session_name, submission
-    finally:
-        collector.kill()
-        collector.wait()
-
-
-async def outlive_ray(home: Path) -> tuple[Path, float, float]:
-    """Run Ray until the collector has found it, then end Ray; return the records and when Ray began and had ended."""
-    port = free_port()
-    ray = LocalRay(events_url=f"http://127.0.0.1:{port}/v1/events", num_cpus=1)
-    collector = start_collector(ray, port, home)
-    try:
-        async with ray:
-            await ray.ready()
-            records = home / "store/ray-history/sessions/default/test" / ray.session_name
+            records = outliving / "store/ray-history/sessions/default/test" / ray.session_name
             await wait_for(records / "alive")
-            began = time.time()
+            collectors[0].send_signal(signal.SIGTERM)
+            await asyncio.sleep(1)
+            before = time.time()
             await ray.stop()
-            ended = time.time()
+            stopped_s = before, time.time()
+            assert await asyncio.to_thread(collectors[0].wait, 30) == 0
             await wait_for(records / "end.json")
-            assert collector.poll() is None
-        return records, began, ended
+            assert collectors[1].poll() is None
+            return Recorded(ray.session_name, submission, complete, outliving, killed, printed_bytes, stopped_s)
     finally:
-        collector.kill()
-        collector.wait()
+        for collector in collectors:
+            collector.kill()
+            collector.wait()
+
+
+async def _kill_after_ten_seconds(ray: LocalRay, submission: str, collector: subprocess.Popen[bytes]) -> int:
+    """Kill the collector ten seconds after the job has printed some lines; return the size of its log before."""
+    log = ray.session_dir / "logs" / f"job-driver-{submission}.log"
+    async with asyncio.timeout(90):
+        while not log.exists() or "finished 3" not in log.read_text():  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    written = log.stat().st_size
+    await asyncio.sleep(10)
+    collector.kill()
+    return written
 
 
 async def wait_for(path: Path) -> None:
@@ -118,22 +153,33 @@ async def wait_for(path: Path) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_session_ends_with_ray_while_the_collector_lives(tmp_path: Path) -> None:
+def test_session_ends_with_ray_while_the_collector_lives(recorded: Recorded) -> None:
     """As after `ray stop`: the end is Ray's last sign of life, and not when the collector noticed."""
-    records, began, ended = asyncio.run(outlive_ray(tmp_path))
+    records = recorded.outliving / "store/ray-history/sessions/default/test" / recorded.session
     end = json.loads((records / "end.json").read_text())
     assert end["reason"] == "Ray has exited"
-    assert began <= end["ended_ms"] / 1000 <= ended
+    before, after = recorded.stopped_s
+    assert before <= end["ended_ms"] / 1000 <= after
+
+
+def test_logs_of_a_killed_collector_are_in_the_store(recorded: Recorded) -> None:
+    """As after the loss of a node: output of ten seconds earlier is stored."""
+    found = stored_logs(recorded.killed / "store", "test", recorded.session)
+    log = found[f"job-driver-{recorded.submission}.log"]
+    assert len(log) >= recorded.printed_bytes
+    assert b"finished 3" in log
+    assert any(b"squaring 3" in content for name, content in found.items() if name.startswith("worker-"))
+    assert found["raylet.out"]
+    assert not list((recorded.killed / "store").glob("cluster-history/**/logs/*"))
 
 
 def lines(paths: list[Path]) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def test_real_session_is_complete_in_the_store(tmp_path: Path) -> None:
+def test_real_session_is_complete_in_the_store(recorded: Recorded) -> None:
     """The collector starts before Ray and gets SIGTERM with it: records, events, logs and dashboard responses."""
-    session, submission = asyncio.run(record(tmp_path))
-    store = tmp_path / "store"
+    session, submission, store = recorded.session, recorded.submission, recorded.complete / "store"
     assert (store / "cluster-metadata/raycluster/default_test" / session).read_bytes() == b""
 
     records = store / "ray-history/sessions/default/test" / session
@@ -154,7 +200,7 @@ def test_real_session_is_complete_in_the_store(tmp_path: Path) -> None:
     assert set(seal.get("left_behind", ())) <= {"logs/dashboard.log"}
 
     logs = history / node / "logs"
-    assert "sum 30" in (logs / f"job-driver-{submission}.log").read_text()
+    assert "sum 285" in (logs / f"job-driver-{submission}.log").read_text()
     assert (logs / "raylet.out").stat().st_size > 0
     assert any("squaring" in path.read_text() for path in logs.glob("worker-*.out"))
 

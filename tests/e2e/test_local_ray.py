@@ -125,37 +125,36 @@ def test_unknown_job_is_an_error_with_the_text_of_ray(ray: LocalRay, runner: asy
         runner.run(ray.wait("no-such-job"))
 
 
-def test_two_clusters_run_side_by_side_and_leave_nothing_behind() -> None:
-    """Stopping one leaves none of its processes and does not affect the other."""
+def test_second_cluster_runs_beside_the_first_and_leaves_nothing_behind(ray: LocalRay, runner: asyncio.Runner) -> None:
+    """Stopping it leaves none of its processes and does not affect the other."""
 
     async def scenario() -> None:
-        async with LocalRay(EVENTS_URL, num_cpus=1) as one, LocalRay(EVENTS_URL, num_cpus=1) as two:
-            await asyncio.gather(one.ready(), two.ready())
-            assert one.session_name != two.session_name
-            assert one.dashboard_url != two.dashboard_url
+        async with LocalRay(EVENTS_URL, num_cpus=1) as second:
+            await second.ready()
+            assert second.session_name != ray.session_name
+            assert second.dashboard_url != ray.dashboard_url
 
-            escaped = one.temp_dir / "escaped"
+            escaped = second.temp_dir / "escaped"
             daemon = f"setsid sh -c 'echo $$ > {escaped}.tmp; mv {escaped}.tmp {escaped}; exec sleep 1000' &"
-            await one.wait(await one.submit(["sh", "-c", daemon]))
+            await second.wait(await second.submit(["sh", "-c", daemon]))
             assert await asyncio.to_thread(eventually, escaped.exists)
-            assert one.root_pid is not None
-            tree = [one.root_pid, *subreaper.descendants(one.root_pid)]
+            assert second.root_pid is not None
+            tree = [second.root_pid, *subreaper.descendants(second.root_pid)]
             assert int(escaped.read_text()) in tree
 
-            await one.stop()
-            await one.stop()
+            await second.stop()
+            await second.stop()
             assert [pid for pid in tree if alive(pid)] == []
-            assert (one.session_dir / "logs" / "raylet.out").exists()
-            one.cleanup()
-            one.cleanup()
-            assert not one.temp_dir.exists()
+            assert (second.session_dir / "logs" / "raylet.out").exists()
+            second.cleanup()
+            second.cleanup()
+            assert not second.temp_dir.exists()
             with pytest.raises(RayHistoryError, match="not running"):
-                await one.submit(["true"])
+                await second.submit(["true"])
 
-            assert (await two.wait(await two.submit(["true"])))["status"] == "SUCCEEDED"
-        assert not two.temp_dir.exists()
+            assert (await ray.wait(await ray.submit(["true"])))["status"] == "SUCCEEDED"
 
-    asyncio.run(scenario())
+    runner.run(scenario())
 
 
 def test_failure_to_start_shows_the_output_of_ray(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""Logs of a node that is killed: lines written some seconds earlier are in the store, once."""
+"""Log shipping by collectors that are killed: each line is in the store, once."""
 
-import asyncio
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.cli.local_ray.local_ray import LocalRay
-from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
-from rayhistory.sessions import Layout, SessionRef
-from rayhistory.storage.local import LocalStore
+from support.stored_logs import stored_logs
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
@@ -32,16 +27,10 @@ def home() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(home: Path, root: Path, *flags: str, port: int = 0) -> subprocess.Popen[bytes]:
+def start(home: Path, root: Path, *flags: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "rayhistory.collector.main", "--events-host=127.0.0.1", f"--events-port={port}"),
+            *(sys.executable, "-m", "rayhistory.collector.main", "--events-host=127.0.0.1", "--events-port=0"),
             *(f"--event-data-dir={home / 'spool'}", "--ray-cluster-name=test", "--log-interval=200ms", *flags),
         ],
         env={
@@ -53,21 +42,6 @@ def start(home: Path, root: Path, *flags: str, port: int = 0) -> subprocess.Pope
         },
         stderr=(home / "collector.log").open("ab"),
     )
-
-
-def stored_logs(home: Path, session: str = SESSION) -> dict[str, bytes]:
-    """Read all log files of all nodes from the store."""
-
-    async def read() -> dict[str, bytes]:
-        store, layout, ref = LocalStore(home / "store"), Layout(), SessionRef("default", "test", session)
-        logs = CombinedLogs(*object_logs(store, layout, ref), PackLogs(store, layout, ref))
-        return {
-            file.path: await logs.read(node, file.path, 0, file.size)
-            for node in await logs.nodes()
-            for file in await logs.files(node)
-        }
-
-    return asyncio.run(read())
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -105,60 +79,16 @@ def test_killed_collectors_lose_and_repeat_no_line(home: Path) -> None:
             collector.kill()
             collector.wait()
         collector = start(home, home / "ray", "--log-layout=packs")
-        eventually(lambda: sum(content.count(b"\n") for content in stored_logs(home).values()) >= lines)
+        eventually(
+            lambda: (
+                sum(content.count(b"\n") for content in stored_logs(home / "store", "test", SESSION).values()) >= lines
+            )
+        )
         collector.kill()
         collector.wait()
     numbers = [
-        int(number) for content in stored_logs(home).values() for number in re.findall(rb"line (\d+)\n", content)
+        int(number)
+        for content in stored_logs(home / "store", "test", SESSION).values()
+        for number in re.findall(rb"line (\d+)\n", content)
     ]
     assert sorted(numbers) == list(range(1, lines + 1))
-
-
-JOB = """
-import ray, time
-ray.init()
-
-@ray.remote
-def work(n):
-    print("working on", n)
-    return n
-
-for n in range(1000):
-    ray.get(work.remote(n))
-    print("finished", n, flush=True)
-    time.sleep(0.5)
-"""
-
-
-def test_logs_of_a_killed_node_are_in_the_store(home: Path) -> None:
-    """A real Ray and its collector are killed together: output of ten seconds earlier is stored."""
-
-    async def run() -> tuple[str, str, int]:
-        port = free_port()
-        ray = LocalRay(events_url=f"http://127.0.0.1:{port}/v1/events", num_cpus=2)
-        collector = start(home, ray.temp_dir, "--role=Head", port=port)
-        try:
-            async with ray:
-                await ray.ready()
-                script = home / "job.py"
-                script.write_text(JOB)
-                submission = await ray.submit([sys.executable, str(script)])
-                driver = ray.session_dir / "logs" / f"job-driver-{submission}.log"
-                async with asyncio.timeout(90):
-                    while not driver.exists() or "finished 3" not in driver.read_text():  # noqa: ASYNC110
-                        await asyncio.sleep(0.2)
-                written = driver.stat().st_size
-                await asyncio.sleep(10)
-                collector.send_signal(signal.SIGKILL)
-                return ray.session_name, submission, written
-        finally:
-            collector.kill()
-            collector.wait()
-
-    session, submission, written = asyncio.run(run())
-    found = stored_logs(home, session)
-    assert len(found[f"job-driver-{submission}.log"]) >= written
-    assert b"finished 3" in found[f"job-driver-{submission}.log"]
-    assert any(b"working on 3" in content for name, content in found.items() if name.startswith("worker-"))
-    assert found["raylet.out"]
-    assert not list((home / "store").glob("cluster-history/**/logs/*"))

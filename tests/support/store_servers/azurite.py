@@ -23,7 +23,7 @@ def azurite(directory: Path) -> Iterator[str]:
     """Start Azurite and yield the URL of its account."""
     port = free_port()
     command = [
-        "node", _install(), "--blobHost", "127.0.0.1", "--blobPort", str(port),
+        "node", install(), "--blobHost", "127.0.0.1", "--blobPort", str(port),
         "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
     ]  # fmt: skip
     with server_process(command, directory, lambda: is_listening(port)):
@@ -34,7 +34,8 @@ def connection_string(url: str) -> str:
     return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint={url};"
 
 
-def _install() -> Path:
+def install() -> Path:
+    """Install Azurite if it is missing; return its program. `make test` calls this while other tests run."""
     main = _INSTALL_DIR / "node_modules/azurite/dist/src/blob/main.js"
     _INSTALL_DIR.mkdir(exist_ok=True)
     with (_INSTALL_DIR / "lock").open("w") as lock:  # concurrent test runs
@@ -45,3 +46,7 @@ def _install() -> Path:
             command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _INSTALL_DIR, f"azurite@{VERSION}"]
             subprocess.run(command, check=True, capture_output=True)
     return main
+
+
+if __name__ == "__main__":
+    install()
