@@ -18,9 +18,10 @@ import numpy as np
 import promql_parser
 
 from rayhistory.promql.engine import evaluate
+from rayhistory.promql.labels import Labels, labels_of
 from rayhistory.promql.matchers import LabelFilter, Matcher
 from rayhistory.promql.query_errors import NotSupported, PromqlError
-from rayhistory.promql.values import Labels, Scalar, SeriesBlock, Text, Vector, labels_of
+from rayhistory.promql.values import Scalar, SeriesBlock, Text, Vector
 
 _EVAL = re.compile(
     r"eval(?P<expects>(?:_\w+)?)\s+(?:instant\s+at\s+(?P<at>\S+)|"

@@ -1,6 +1,5 @@
 """The data of one panel: run its queries, name and style the series, and keep the response small."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +10,11 @@ import re2
 from rayhistory.metrics.dashboard_model import BARS, GAUGE, STAT, TABLE, Panel, SeriesStyle, Target
 from rayhistory.metrics.template_variables import VariableChoice, interpolate
 from rayhistory.metrics.time_ranges import TimeRange
+from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import grid
+from rayhistory.promql.labels import Labels, format_labels, metric_name, without_name
 from rayhistory.promql.query_errors import PromqlError
-from rayhistory.promql.values import Labels, Scalar, Times, Value, Vector, format_labels, metric_name, without_name
+from rayhistory.promql.values import Scalar, Value, Vector
 
 MAX_SERIES = 300
 _MAX_NAME = 300
@@ -115,12 +116,12 @@ def _constant(value: object) -> Vector:
 def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int) -> list[ChartSeries]:
     found = []
     for row in sorted(range(len(vector.labels)), key=lambda number: vector.labels[number])[: max(0, room)]:
-        values = [
-            value if is_present and math.isfinite(value) else None
-            for value, is_present in zip(vector.values[row].tolist(), vector.present[row].tolist(), strict=True)
-        ]
+        values: list[float | None] = vector.values[row].tolist()
+        shown = vector.present[row] & np.isfinite(vector.values[row])
+        for step in np.flatnonzero(~shown).tolist():
+            values[step] = None
         if len(values) < steps:
-            values = [None] * (steps - len(values)) + values
+            values[:0] = [None] * (steps - len(values))
         found.append(_styled(panel, series_name(target.legend, vector.labels[row]), vector.labels[row], values))
     return found
 

@@ -1,15 +1,15 @@
 """Read stored metrics samples of a session by node and time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rayhistory.errors import ObjectNotFound, UsageError
 from rayhistory.lru import LruCache
-from rayhistory.metrics.indexed_samples import IndexedSamples
+from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile, places
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.sessions import Layout, SessionRef
@@ -18,6 +18,9 @@ from rayhistory.storage import Store
 _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
+_MAX_CONCURRENT_TILES = 2
+_SERIES_BYTES = 900
+"""Memory of a series without its values."""
 _CACHE_BYTES = 128 << 20
 _LISTING_TTL_S = 5.0
 _CACHED_LISTINGS = 64
@@ -52,12 +55,8 @@ class MetricsGap(msgspec.Struct, frozen=True):
 class StoredMetrics(msgspec.Struct):
     """Samples by node, and the objects that could not be read."""
 
-    indexed: list[tuple[str, IndexedSamples]]
+    samples: list[tuple[str, Samples]]
     gaps: list[MetricsGap]
-
-    @property
-    def samples(self) -> list[tuple[str, Samples]]:
-        return [(node, each.samples) for node, each in self.indexed]
 
     def names(self) -> dict[str, Any]:
         """List every metric name with its type and its number of nodes."""
@@ -96,19 +95,33 @@ class StoredMetrics(msgspec.Struct):
     @property
     def series_dropped(self) -> int:
         """The highest number of series that a node could not store."""
-        return max((each.samples.dropped for _, each in self.indexed), default=0)
+        return max((each.dropped for _, each in self.samples), default=0)
 
     def _completeness(self) -> dict[str, int]:
         return {"series_dropped": self.series_dropped, "files_damaged": len(self.gaps)}
+
+
+class StoredTiles(msgspec.Struct):
+    """Samples by metric, and the objects that could not be read."""
+
+    tiles: list[SampleTile]
+    gaps: list[MetricsGap]
+
+    @property
+    def series_dropped(self) -> int:
+        return max((tile.dropped for tile in self.tiles), default=0)
 
 
 class MetricsReader:
     def __init__(self, store: Store, layout: Layout, cache_bytes: int = _CACHE_BYTES) -> None:
         self._store = store
         self._layout = layout
-        self._cache: LruCache[_MetricsObject, IndexedSamples] = LruCache(cache_bytes, cost=IndexedSamples.memory_bytes)
+        self._cache: LruCache[_MetricsObject, Samples] = LruCache(cache_bytes // 4, cost=_memory_bytes)
+        self._tiles: LruCache[_TileObjects, _LoadedTile] = LruCache(cache_bytes, cost=_LoadedTile.memory_bytes)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
-        self._reading: dict[_MetricsObject, asyncio.Future[IndexedSamples | None]] = {}
+        self._tile_slots = asyncio.Semaphore(_MAX_CONCURRENT_TILES)
+        self._reading: dict[_MetricsObject, asyncio.Future[Samples | None]] = {}
+        self._reading_tiles: dict[_TileObjects, asyncio.Future[_LoadedTile]] = {}
         self._listings: LruCache[tuple[str, str, str], list[_MetricsObject]] = LruCache(
             _CACHED_LISTINGS, ttl=_LISTING_TTL_S
         )
@@ -129,6 +142,42 @@ class MetricsReader:
         ]
         return StoredMetrics(samples, gaps)
 
+    async def tiles(self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None = None) -> StoredTiles:
+        """Read samples by metric: of all metrics, or only of some."""
+        between = await self._between(ref, query)
+        of_tile: dict[TilePlace, list[tuple[_MetricsObject, int]]] = {}
+        for place, each in zip(places([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
+            of_tile.setdefault(place, []).append(each)
+        loaded = await asyncio.gather(*(self._tile(place, some, metrics) for place, some in sorted(of_tile.items())))
+        ends = dict(between)
+        gaps = [
+            MetricsGap(each.node, each.first_ms, min(ends[each], query.end)) for tile in loaded for each in tile.missing
+        ]
+        return StoredTiles([each.tile for each in loaded], gaps)
+
+    async def _tile(
+        self, place: TilePlace, objects: list[tuple[_MetricsObject, int]], metrics: Collection[str] | None
+    ) -> "_LoadedTile":
+        key = place, tuple(each for each, _ in objects)
+        found = self._tiles.get(key)
+        if found is None:
+            reading = self._reading_tiles.get(key)
+            if reading is None:
+                reading = self._reading_tiles[key] = asyncio.ensure_future(self._load_tile(key))
+                reading.add_done_callback(lambda done: _finished(self._reading_tiles, key, done))
+            found = await asyncio.shield(reading)  # another request may wait for it
+        return found if metrics is None else found.only(metrics)
+
+    async def _load_tile(self, key: "_TileObjects") -> "_LoadedTile":
+        place, objects = key
+        async with self._tile_slots:
+            results = await asyncio.gather(*map(self._decoded, objects))
+            samples = [(each.node, result) for each, result in zip(objects, results, strict=True) if result]
+            missing = [each for each, result in zip(objects, results, strict=True) if not result]
+            loaded = _LoadedTile(await asyncio.to_thread(make_tile, place, samples), missing)
+        self._tiles.put(key, loaded)
+        return loaded
+
     async def version(self, ref: SessionRef, query: MetricQuery) -> int:
         """Return a number that changes when the stored objects of a query change."""
         return hash(tuple(each for each, _ in await self._between(ref, query)))
@@ -142,12 +191,12 @@ class MetricsReader:
         """Return the times of the first and last samples; None if there are none."""
         objects = await self._objects(ref)
         newest = sorted(objects, key=lambda each: (each.modified, each.first_ms))[-_NEWEST_OBJECTS:]
-        last = [int(each.times[-1]) for each in await self._read_all(newest) if each and each.times.size]
+        last = [max(each.times) for each in await self._read_all(newest) if each and each.times]
         if not last:
             return None
         return SessionTimes(min(each.first_ms for each in objects), max(last))
 
-    async def _read_all(self, chosen: list[_MetricsObject]) -> list[IndexedSamples | None]:
+    async def _read_all(self, chosen: list[_MetricsObject]) -> list[Samples | None]:
         return await asyncio.gather(*map(self._read, chosen))
 
     async def _objects(self, ref: SessionRef) -> list[_MetricsObject]:
@@ -163,30 +212,58 @@ class MetricsReader:
             if parsed := self._layout.parse_metrics_key(ref, info.key):
                 yield _MetricsObject(*parsed, info.key, info.size, info.modified)
 
-    async def _read(self, each: _MetricsObject) -> IndexedSamples | None:
+    async def _read(self, each: _MetricsObject) -> Samples | None:
         """Return None for an object that is damaged or has been removed. Requests at the same time share one read."""
         if cached := self._cache.get(each):
             return cached
         reading = self._reading.get(each)
         if reading is None:
             reading = self._reading[each] = asyncio.ensure_future(self._load(each))
-            reading.add_done_callback(lambda done: self._finished(each, done))
+            reading.add_done_callback(lambda done: _finished(self._reading, each, done))
         return await asyncio.shield(reading)  # another request may wait for it
 
-    def _finished(self, each: _MetricsObject, done: "asyncio.Future[IndexedSamples | None]") -> None:
-        self._reading.pop(each, None)
-        if not done.cancelled():
-            done.exception()  # reported to those who wait, if anybody still does
+    async def _load(self, each: _MetricsObject) -> Samples | None:
+        samples = await self._decoded(each)
+        if samples is not None:
+            self._cache.put(each, samples)
+        return samples
 
-    async def _load(self, each: _MetricsObject) -> IndexedSamples | None:
+    async def _decoded(self, each: _MetricsObject) -> Samples | None:
         async with self._slots:
             try:
                 data = await self._store.get_range(each.key, 0, MAX_SAMPLES_BYTES)
-                samples = await asyncio.to_thread(lambda: IndexedSamples(decode(data)))
+                return await asyncio.to_thread(decode, data)
             except (MetricsDamaged, ObjectNotFound):
                 return None
-        self._cache.put(each, samples)
-        return samples
+
+
+class _LoadedTile(msgspec.Struct):
+    tile: SampleTile
+    missing: list[_MetricsObject]
+    """Objects that are damaged or have been removed."""
+
+    def memory_bytes(self) -> int:
+        return self.tile.memory_bytes()
+
+    def only(self, metrics: Collection[str]) -> "_LoadedTile":
+        """Return the tile with only some metrics, so that the others need not stay in memory."""
+        tile = self.tile
+        chosen = {name: tile.metrics[name] for name in metrics if name in tile.metrics}
+        return _LoadedTile(SampleTile(tile.clocks, chosen, tile.types, tile.dropped), self.missing)
+
+
+_TileObjects = tuple[TilePlace, tuple[_MetricsObject, ...]]
+T = TypeVar("T")
+
+
+def _finished(reading: dict[Any, "asyncio.Future[T]"], key: object, done: "asyncio.Future[T]") -> None:
+    reading.pop(key, None)
+    if not done.cancelled():
+        done.exception()  # reported to those who wait, if anybody still does
+
+
+def _memory_bytes(samples: Samples) -> int:
+    return sum(len(series.values) + _SERIES_BYTES for series in samples.series) + 16 * len(samples.times)
 
 
 def _with_end(objects: Iterable[_MetricsObject]) -> Iterator[tuple[_MetricsObject, int]]:

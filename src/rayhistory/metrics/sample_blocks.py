@@ -1,109 +1,70 @@
 """Stored samples as blocks of series for PromQL, with the labels that a scraping Prometheus would have added."""
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 
-from rayhistory.metrics.indexed_samples import IndexedSamples, RowsByName
-from rayhistory.promql.matchers import LabelFilter, Matcher
-from rayhistory.promql.values import METRIC_NAME, Floats, Labels, SeriesBlock, Times
+from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric, constant
+from rayhistory.metrics.series_join import Part, join
+from rayhistory.promql.label_table import LabelTable
+from rayhistory.promql.labels import METRIC_NAME, Labels
+from rayhistory.promql.matchers import Matcher
+from rayhistory.promql.values import SeriesBlock
 from rayhistory.sessions import SessionRef
 
 _JOB = "ray"
-_COMMON_LABELS = frozenset(("job", "SessionName", "ray_io_cluster", "instance"))
-"""Labels that a scraping Prometheus adds; matchers of them are tested once per object, not once per series."""
-
-
-class _NodeObject(msgspec.Struct):
-    """One stored object of a node, with the labels of its series by metric name."""
-
-    node: str
-    stored: IndexedSamples
-    common: dict[str, str]
-    """Labels that all its series have."""
-    rows_by_name: RowsByName
 
 
 class SampleBlocks:
-    """Selects series from stored objects, up to `until_ms`.
+    """Selects series from tiles, up to `until_ms`. A tile may have only the metrics that a query needs."""
 
-    Times of a node whose clock was set back are sorted; of samples with the same time the last one counts.
-    """
-
-    def __init__(self, ref: SessionRef, stored: list[tuple[str, IndexedSamples]], until_ms: int) -> None:
+    def __init__(self, ref: SessionRef, tiles: Sequence[SampleTile], until_ms: int) -> None:
         self._until_ms = until_ms
-        common = {"job": _JOB, "SessionName": ref.session, "ray_io_cluster": ref.cluster}
-        addresses: dict[str, str] = {}
-        for node, each in stored:
-            addresses[node] = addresses.get(node) or each.address
-        self._objects = [
-            _NodeObject(node, each, labels, each.rows_by_name(labels))
-            for node, each in stored
-            for labels in [{**common, "instance": addresses[node] or node}]
-        ]
+        self._tiles = tiles
+        self._common = {"job": _JOB, "SessionName": ref.session, "ray_io_cluster": ref.cluster}
+        self._addresses: dict[str, str] = {}
+        for tile in tiles:
+            for node, address in zip(tile.clocks.nodes, tile.clocks.addresses, strict=True):
+                self._addresses[node] = self._addresses.get(node) or address
 
     def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
-        names = {each.value for each in matchers if each.name == METRIC_NAME and each.operator == "="}
-        if len(names) > 1:
-            return []
-        name = next(iter(names), None)
-        is_common = LabelFilter(tuple(each for each in matchers if each.name in _COMMON_LABELS))
-        others = (each for each in matchers if each.name not in _COMMON_LABELS)
-        matches = LabelFilter(tuple(each for each in others if (each.name, each.operator) != (METRIC_NAME, "=")))
         end_ms = min(end_ms, self._until_ms)
-        blocks = []
-        for _, group in groupby(self._objects, lambda each: each.node):
-            parts = [
-                (each.stored, rows)
-                for each in group
-                if is_common(tuple(each.common.items()))
-                and _overlaps(each.stored, start_ms, end_ms)
-                and (rows := dict(_matching_rows(each, name, matches)))
-            ]
-            if parts:
-                blocks.append(_between(_join(parts), start_ms, end_ms))
-        return [block for block in blocks if block.times.size]
+        parts: dict[str, list[Part]] = {}
+        for tile in self._tiles:
+            if tile.clocks.first_ms <= end_ms and tile.clocks.last_ms >= start_ms:
+                for name, series in self._matching(tile, matchers):
+                    parts.setdefault(name, []).append((tile.clocks, series))
+        return [block for each in parts.values() if (block := join(each, start_ms, end_ms))]
 
-    def labels(self) -> Iterator[Labels]:
-        """Yield the labels of all series, possibly more than once."""
-        return (labels for each in self._objects for rows in each.rows_by_name.values() for labels, _ in rows)
+    def labels(self, matchers: tuple[Matcher, ...] = ()) -> Iterator[Labels]:
+        """Yield the labels of matching series, possibly more than once."""
+        for tile in self._tiles:
+            for _, series in self._matching(tile, matchers):
+                yield from series.labels
 
+    def label_values(self, matchers: tuple[Matcher, ...], label: str) -> set[str]:
+        tables = [series.labels for tile in self._tiles for _, series in self._matching(tile, matchers)]
+        return set().union(*(table.values_of(label) for table in tables)) - {""}
 
-def _overlaps(stored: IndexedSamples, start_ms: int, end_ms: int) -> bool:
-    return stored.times.size > 0 and bool(stored.times.min() <= end_ms) and bool(stored.times.max() >= start_ms)
+    def _matching(self, tile: SampleTile, matchers: tuple[Matcher, ...]) -> Iterator[tuple[str, TileMetric]]:
+        """Yield the series of a tile that fulfil all matchers, by metric."""
+        predicates = [(each.name, each.predicate()) for each in matchers]
+        is_name = [predicate for name, predicate in predicates if name == METRIC_NAME]
+        for metric in (name for name in tile.metrics if all(predicate(name) for predicate in is_name)):
+            series = self._labelled(tile.clocks, tile.metrics[metric], metric)
+            rows = np.ones(len(series.labels), dtype=bool)
+            for name, predicate in predicates:
+                if name != METRIC_NAME:
+                    rows &= series.labels.where(name, predicate)
+            if rows.any():
+                yield metric, series.chosen(rows)
 
-
-def _matching_rows(each: _NodeObject, name: str | None, matches: LabelFilter) -> Iterator[tuple[Labels, int]]:
-    found = each.rows_by_name.values() if name is None else [each.rows_by_name.get(name, [])]
-    for rows in found:
-        yield from ((labels, row) for labels, row in rows if matches(labels))
-
-
-def _join(parts: list[tuple[IndexedSamples, dict[Labels, int]]]) -> SeriesBlock:
-    """Join the objects of one node in time."""
-    labels = list({each: None for _, rows in parts for each in rows})
-    columns = []
-    for samples, rows in parts:
-        values = np.full((len(labels), samples.times.size), np.nan)
-        for number, each in enumerate(labels):
-            if each in rows:
-                values[number] = np.frombuffer(samples.series[rows[each]].values, dtype="<f8")
-        columns.append(values)
-    times = np.concatenate([samples.times for samples, _ in parts])
-    times, values = _in_order(times, np.concatenate(columns, axis=1))
-    return SeriesBlock(times, labels, values, ~np.isnan(values))
-
-
-def _in_order(times: Times, values: Floats) -> tuple[Times, Floats]:
-    if (np.diff(times) > 0).all():
-        return times, values
-    unique, position_from_end = np.unique(times[::-1], return_index=True)
-    return unique, values[:, times.size - 1 - position_from_end]
-
-
-def _between(block: SeriesBlock, start_ms: int, end_ms: int) -> SeriesBlock:
-    first, last = np.searchsorted(block.times, start_ms), np.searchsorted(block.times, end_ms, side="right")
-    present = None if block.present is None else block.present[:, first:last]
-    return SeriesBlock(block.times[first:last], block.labels, block.values[:, first:last], present)
+    def _labelled(self, clocks: TileClocks, metric: TileMetric, name: str) -> TileMetric:
+        """Add the labels of a scrape: they replace those of the series."""
+        numbers: dict[str, int] = {}
+        instance = [numbers.setdefault(self._addresses[node] or node, len(numbers)) for node in clocks.nodes]
+        codes = np.array(instance, dtype=np.int32)[metric.clock]
+        labels: LabelTable = metric.labels.with_label("instance", list(numbers), codes)
+        for label, text in {**self._common, METRIC_NAME: name}.items():
+            labels = labels.with_label(label, *constant(text, len(labels)))
+        return TileMetric(labels, metric.clock, metric.values)

@@ -2,10 +2,11 @@
 
 from rayhistory.metrics.sample_blocks import SampleBlocks
 from rayhistory.promql.engine import evaluate, grid
-from rayhistory.promql.matchers import LabelFilter, matchers_of
+from rayhistory.promql.labels import Labels
+from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.query_errors import PromqlError
 from rayhistory.promql.syntax import parse
-from rayhistory.promql.values import Labels, Vector
+from rayhistory.promql.values import Vector
 
 
 class StoredSeries:
@@ -17,11 +18,10 @@ class StoredSeries:
 
     def label_values(self, selector: str, label: str) -> list[str]:
         try:
-            matches = LabelFilter(matchers_of(parse(selector))) if selector else None
+            matchers = matchers_of(parse(selector)) if selector else ()
         except PromqlError:
             return []
-        found = {dict(labels).get(label, "") for labels in self._blocks.labels() if matches is None or matches(labels)}
-        return sorted(found - {""})
+        return sorted(self._blocks.label_values(matchers, label))
 
     def query_result(self, query: str) -> list[tuple[Labels, float]]:
         try:

@@ -9,6 +9,7 @@ import re2
 
 from rayhistory.metrics.dashboard_model import Variable
 from rayhistory.metrics.time_ranges import TimeRange, format_duration
+from rayhistory.promql.engine import named_metrics
 
 ALL = "$__all"
 MAX_OPTIONS = 1_000
@@ -107,6 +108,23 @@ def _query_options(query: str, source: SeriesQueries) -> list[str]:
     if match := _QUERY_RESULT.fullmatch(query.strip()):
         return [_result_text(labels, value) for labels, value in source.query_result(match[1])]
     return []
+
+
+def variable_metrics(variables: Iterable[Variable], times: TimeRange) -> list[str] | None:
+    """Return the metrics that queries of variables read; None if one of them does not name its metric."""
+    names: set[str] = set()
+    for variable in variables:
+        found = named_metrics(_selector_text(variable, times)) if variable.kind == "query" else []
+        if found is None:
+            return None
+        names.update(found)
+    return sorted(names)
+
+
+def _selector_text(variable: Variable, times: TimeRange) -> str:
+    query = _REFERENCE.sub("x", interpolate(variable.query, {}, times)).strip()  # values of other variables
+    match = _LABEL_VALUES.fullmatch(query) or _QUERY_RESULT.fullmatch(query)
+    return (match[1] or "").strip() if match else ""
 
 
 def _result_text(labels: Labels, value: float) -> str:

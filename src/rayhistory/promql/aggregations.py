@@ -1,45 +1,74 @@
 """Aggregations of instant vectors."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
+from rayhistory.promql.arrays import Floats, Mask, Rows
+from rayhistory.promql.label_table import LabelTable
+from rayhistory.promql.labels import METRIC_NAME, Labels, labels_of
 from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.range_functions import exact_mean, exact_sum, quantiles
-from rayhistory.promql.values import Floats, Labels, Mask, Vector, concatenate, labels_of, without_name
+from rayhistory.promql.values import Vector, concatenate, group_rows
 
-Grouping = Callable[[Labels], Labels]
 _EXACT_LIMIT = 1e15
 
 
+class Grouping(msgspec.Struct, frozen=True):
+    """`by` or `without` some labels: the function from a series' labels to those of its group."""
+
+    names: frozenset[str]
+    without: bool
+
+    def __call__(self, labels: Labels) -> Labels:
+        return tuple(pair for pair in labels if (pair[0] in self.names) != self.without)
+
+    def of_all(self, labels: Sequence[Labels]) -> Sequence[Labels]:
+        if isinstance(labels, LabelTable):
+            return labels.without(self.names) if self.without else labels.only(self.names)
+        return [self(each) for each in labels]
+
+
 def grouping(names: list[str], *, without: bool) -> Grouping:
-    """Return the function from a series' labels to those of its group."""
-    chosen = frozenset(names)
-    if without:
-        return lambda labels: tuple(pair for pair in without_name(labels) if pair[0] not in chosen)
-    return lambda labels: tuple(pair for pair in labels if pair[0] in chosen)
+    return Grouping(frozenset((*names, METRIC_NAME) if without else names), without)
 
 
-def groups_of(vector: Vector, group: Grouping) -> dict[Labels, list[int]]:
-    found: dict[Labels, list[int]] = {}
-    for row, labels in enumerate(vector.labels):
-        found.setdefault(group(labels), []).append(row)
-    return found
+def groups_of(vector: Vector, group: Grouping) -> dict[Labels, Rows]:
+    labels, rows = group_rows(group.of_all(vector.labels))
+    return dict(zip(labels, rows, strict=True))
 
 
 def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
     """Aggregate by an operator without parameter."""
-    groups = groups_of(vector, group)
-    steps = vector.values.shape[1]
-    values, present = np.empty((len(groups), steps)), np.empty((len(groups), steps), dtype=bool)
-    reduce = _REDUCTIONS[operator]
+    labels, groups = group_rows(group.of_all(vector.labels))
+    if not groups:
+        return concatenate([], vector.values.shape[1])
     with np.errstate(all="ignore"):
-        for number, rows in enumerate(groups.values()):
-            mask = vector.present[rows]
-            present[number] = mask.any(axis=0)
-            values[number] = reduce(vector.values[rows], mask)
-    return Vector(list(groups), values, present)
+        if operator in _SORTED_REDUCTIONS and not _needs_exact(vector.values, vector.present):
+            return Vector(list(labels), *_reduce_sorted(operator, vector, groups))
+        values = [_REDUCTIONS[operator](vector.values[rows], vector.present[rows]) for rows in groups]
+    return Vector(list(labels), np.array(values), np.array([vector.present[rows].any(axis=0) for rows in groups]))
+
+
+def _reduce_sorted(operator: str, vector: Vector, groups: list[Rows]) -> tuple[Floats, Mask]:
+    """Reduce all groups at once: their rows are moved together, and each group is one stretch of rows."""
+    order = np.concatenate(groups)
+    starts = np.cumsum([0, *map(len, groups[:-1])])
+    present = vector.present[order]
+    function, missing = _SORTED_REDUCTIONS[operator]
+    counts = np.add.reduceat(present, starts, axis=0, dtype=np.float64)
+    if operator == "count":
+        return counts, counts > 0
+    values = function.reduceat(np.where(present, vector.values[order], missing), starts, axis=0)
+    return (values / counts if operator == "avg" else values), counts > 0
+
+
+_SORTED_REDUCTIONS: dict[str, tuple[np.ufunc, float]] = {
+    "sum": (np.add, 0.0), "avg": (np.add, 0.0), "min": (np.fmin, np.nan), "max": (np.fmax, np.nan),
+    "count": (np.add, 0.0),
+}  # fmt: skip
 
 
 def _sum(values: Floats, present: Mask) -> Floats:

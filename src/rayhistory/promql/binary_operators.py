@@ -5,21 +5,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from rayhistory.promql.arrays import Floats, Mask
+from rayhistory.promql.labels import METRIC_NAME, Labels, format_labels, labels_of, without_name
 from rayhistory.promql.query_errors import EvaluationFailed
-from rayhistory.promql.values import (
-    METRIC_NAME,
-    Floats,
-    Labels,
-    Mask,
-    Scalar,
-    Vector,
-    concatenate,
-    format_labels,
-    join_rows,
-    labels_of,
-    unique_rows,
-    without_name,
-)
+from rayhistory.promql.values import Scalar, Vector, concatenate, join_rows, unique_rows
 
 ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.fmod, "^": np.power, "atan2": np.arctan2,
@@ -87,7 +76,7 @@ def combine_sets(operator: str, left: Vector, right: Vector, key: Key) -> Vector
     return Vector(left.labels, left.values, present)
 
 
-def _masks(labels: list[Labels], mask: Callable[[Labels], Mask], steps: int) -> Mask:
+def _masks(labels: Sequence[Labels], mask: Callable[[Labels], Mask], steps: int) -> Mask:
     return np.array([mask(each) for each in labels], dtype=bool).reshape(-1, steps)
 
 
@@ -140,7 +129,7 @@ def _one_side(vector: Vector, key: Key, side: str) -> dict[Labels, tuple[Labels,
         groups.setdefault(key(labels), []).append(row)
     found = {}
     for group, rows in groups.items():
-        joined = join_rows(vector, rows)
+        joined = join_rows(vector, np.array(rows))
         if joined is None:
             step = int(np.flatnonzero(vector.present[rows].sum(axis=0) > 1)[0])
             names = [format_labels(vector.labels[row]) for row in rows if vector.present[row, step]][:2]

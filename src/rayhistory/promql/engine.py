@@ -6,7 +6,7 @@
 The whole grid of steps is evaluated at once: each node of the query yields arrays with one column per step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -14,9 +14,12 @@ import numpy as np
 import promql_parser as nodes
 
 from rayhistory.promql import aggregations, binary_operators, instant_functions
+from rayhistory.promql.arrays import Floats, Times
 from rayhistory.promql.functions import FUNCTIONS, one_series
+from rayhistory.promql.label_table import LabelTable, without_names
+from rayhistory.promql.labels import METRIC_NAME, Labels, metric_name
 from rayhistory.promql.matchers import Matcher, matchers_of
-from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, QuerySyntaxError
+from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
 from rayhistory.promql.range_functions import KEEPS_NAME, KERNELS, NEEDS_COUNTER, PARAMETER_KERNELS, Result
 from rayhistory.promql.selectors import Windows, latest_samples
 from rayhistory.promql.selectors import windows as split_windows
@@ -29,20 +32,7 @@ from rayhistory.promql.syntax import (
     selections,
     without_parentheses,
 )
-from rayhistory.promql.values import (
-    Floats,
-    Labels,
-    Scalar,
-    SeriesBlock,
-    Text,
-    Times,
-    Value,
-    Vector,
-    concatenate,
-    metric_name,
-    unique_rows,
-    without_name,
-)
+from rayhistory.promql.values import Scalar, SeriesBlock, Text, Value, Vector, concatenate, unique_rows
 
 LOOKBACK_MS = 300_000
 MAX_STEPS = 11_000
@@ -88,6 +78,19 @@ def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
 def required_samples(query: str, start_ms: int, end_ms: int, limits: Limits | None = None) -> list[SampleSelection]:
     """List the samples that an evaluation reads, so that they can be loaded first."""
     return selections(parse(query), start_ms, end_ms, (limits or Limits()).lookback_ms, _DEFAULT_SUBQUERY_STEP_MS)
+
+
+def named_metrics(query: str) -> list[str] | None:
+    """Return the metrics that a query reads; None if it does not name them, or cannot be parsed."""
+    try:
+        needed = required_samples(query, 0, 0)
+    except PromqlError:
+        return None
+    named = [
+        [matcher.value for matcher in each.matchers if (matcher.name, matcher.operator) == (METRIC_NAME, "=")]
+        for each in needed
+    ]
+    return sorted({name for names in named for name in names}) if all(named) else None
 
 
 def evaluate(query: str, times: Times, source: SampleSource, limits: Limits | None = None) -> QueryResult:
@@ -301,7 +304,7 @@ class Evaluation:
         results = []
         for each in self.windows(node, times):
             values, present = kernel(each)
-            labels = each.labels if name in KEEPS_NAME else [without_name(labels) for labels in each.labels]
+            labels = each.labels if name in KEEPS_NAME else without_names(each.labels)
             results.append(Vector(labels, values, present))
             if name in NEEDS_COUNTER and each.counts.any():
                 self._check_counters(each.labels)
@@ -317,8 +320,9 @@ class Evaluation:
         kernel = PARAMETER_KERNELS[name]
         return self._range_function(name, arguments[is_range.index(True)], times, lambda each: kernel(each, parameters))
 
-    def _check_counters(self, labels: list[Labels]) -> None:
-        for name in {metric_name(each) for each in labels}:
+    def _check_counters(self, labels: Sequence[Labels]) -> None:
+        distinct = labels.only([METRIC_NAME]).groups()[0] if isinstance(labels, LabelTable) else labels
+        for name in {metric_name(each) for each in distinct}:
             if name and not name.endswith(_COUNTER_SUFFIXES):
                 self.note(
                     "PromQL info: metric might not be a counter, name does not end in _total/_sum/_count/_bucket: "

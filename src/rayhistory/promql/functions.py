@@ -8,22 +8,12 @@ import numpy as np
 import promql_parser as nodes
 
 from rayhistory.promql import aggregations, instant_functions, label_functions
+from rayhistory.promql.arrays import Floats, Mask, Times
 from rayhistory.promql.histograms import Histograms, OfBuckets, bucket_fraction, bucket_quantile
+from rayhistory.promql.labels import METRIC_NAME, labels_of
 from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.syntax import without_parentheses
-from rayhistory.promql.values import (
-    METRIC_NAME,
-    Floats,
-    Mask,
-    Scalar,
-    Times,
-    Value,
-    Vector,
-    concatenate,
-    empty_vector,
-    labels_of,
-    unique_rows,
-)
+from rayhistory.promql.values import Scalar, Value, Vector, concatenate, empty_vector, unique_rows
 
 if TYPE_CHECKING:
     from rayhistory.promql.engine import Evaluation
@@ -37,7 +27,7 @@ def _absent(evaluation: "Evaluation", arguments: list[Any], times: Times) -> Vec
 def _absent_over_time(evaluation: "Evaluation", arguments: list[Any], times: Times) -> Vector:
     exists = np.zeros(times.size, dtype=bool)
     for each in evaluation.windows(arguments[0], times):
-        exists |= each.counts > 0
+        exists |= (each.counts > 0).any(axis=0)
     return _absent_series(arguments[0], ~exists)
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rayhistory.promql.values import Floats, Labels, Vector, metric_name
+from rayhistory.promql.arrays import Floats
+from rayhistory.promql.labels import Labels, metric_name
+from rayhistory.promql.values import Vector
 
 _SMALL_DELTA = 1e-12
 """Relative decrease between buckets that is taken for a rounding error."""

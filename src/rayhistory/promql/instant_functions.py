@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rayhistory.promql.values import Floats
+from rayhistory.promql.arrays import Floats
 
 _DAY_S = 86_400
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import re2
 
+from rayhistory.promql.labels import Labels, labels_of
 from rayhistory.promql.matchers import compile_pattern
 from rayhistory.promql.query_errors import EvaluationFailed
-from rayhistory.promql.values import Labels, Vector, labels_of, unique_rows
+from rayhistory.promql.values import Vector, unique_rows
 
 _LABEL_NAME = re.compile(r"[^\x00]+", re.DOTALL)
 _GROUP_REFERENCE = re.compile(r"\$(?:(\$)|(\d+)|\{(\w+)\}|(\w+))")

@@ -7,14 +7,16 @@ from typing import Any, TypeAlias
 import msgspec
 import re2
 
+from rayhistory.promql.labels import METRIC_NAME, Labels
 from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
-from rayhistory.promql.values import METRIC_NAME, Labels
 
 Predicate: TypeAlias = Callable[[str], bool]
 
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
+_LITERAL = re.compile(r"(?:[\w:@/ ,=-]|\\[.+*?()\[\]{}^$/-])*", re.ASCII)
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def compile_pattern(pattern: str) -> "re.Pattern[str] | None":
@@ -24,6 +26,18 @@ def compile_pattern(pattern: str) -> "re.Pattern[str] | None":
     except re2.error:
         return None
     return compiled
+
+
+def literal_alternatives(pattern: str) -> frozenset[str] | None:
+    """Return the texts that `a|b` or `(a|b)` matches; None if the pattern is more than that.
+
+    Variables of dashboards become such patterns, with as many alternatives as there are nodes.
+    """
+    inner = pattern[1:-1] if pattern.startswith("(") and pattern.endswith(")") else pattern
+    alternatives = inner.split("|")
+    if not all(map(_LITERAL.fullmatch, alternatives)):
+        return None
+    return frozenset(_ESCAPED.sub(r"\1", each) for each in alternatives)
 
 
 class Matcher(msgspec.Struct, frozen=True):
@@ -39,6 +53,9 @@ class Matcher(msgspec.Struct, frozen=True):
             return lambda value: value == expected
         if self.operator == "!=":
             return lambda value: value != expected
+        literals = literal_alternatives(expected)
+        if literals is not None:
+            return literals.__contains__ if self.operator == "=~" else lambda value: value not in literals
         pattern = compile_pattern(expected)
         if pattern is None:
             raise QuerySyntaxError(f"invalid regular expression {expected!r} for label {self.name}")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rayhistory.promql.arrays import Floats, Mask
 from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.selectors import Windows
-from rayhistory.promql.values import Floats, Mask
 
 Result = tuple[Floats, Mask]
 Kernel = Callable[[Windows], Result]
@@ -20,13 +20,13 @@ _EXACT_SUM_LIMIT = 1e15
 
 def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Result:
     """Extend the change between the first and the last sample to the whole window, as Prometheus does."""
-    values, first, last = windows.values, windows.first, windows.last
-    start_value = values[:, first]
-    change = values[:, last] - start_value
+    first, last = windows.first, windows.last
+    start_value = windows.take(first)
+    change = windows.take(last) - start_value
     if is_counter:
         change = change + _reset_amounts(windows)
     present = windows.filled(2)
-    first_time, last_time = windows.times[first], windows.times[last]
+    first_time, last_time = windows.times_at(first), windows.times_at(last)
     with np.errstate(all="ignore"):
         interval = (last_time - first_time) / 1000
         average = interval / (windows.counts - 1)
@@ -35,12 +35,13 @@ def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Resul
         to_start = np.where(to_start >= average * 1.1, average / 2, to_start)
         to_end = np.where(to_end >= average * 1.1, average / 2, to_end)
         if is_counter:  # a counter is not extrapolated below zero
+            interval, to_start, to_end = map(windows.expand, (interval, to_start, to_end))
             to_zero = np.where((change > 0) & (start_value >= 0), interval * (start_value / change), np.inf)
-            to_start = np.minimum(np.broadcast_to(to_start, to_zero.shape), to_zero)
+            to_start = np.minimum(to_start, to_zero)
         factor = (interval + to_start + to_end) / interval
         if is_rate:
             factor = factor / (windows.range_ms / 1000)
-        return change * factor, present
+        return change * (factor if is_counter else windows.expand(factor)), present
 
 
 def _reset_amounts(windows: Windows) -> Floats | float:
@@ -50,7 +51,7 @@ def _reset_amounts(windows: Windows) -> Floats | float:
     if not is_reset.any():
         return 0.0
     lost = np.pad(np.cumsum(np.where(is_reset, before, 0.0), axis=1), ((0, 0), (1, 0)))
-    return np.asarray(lost[:, windows.last] - lost[:, windows.first])
+    return np.asarray(windows.take(windows.last, lost) - windows.take(windows.first, lost))
 
 
 def _rate(windows: Windows) -> Result:
@@ -68,8 +69,8 @@ def _delta(windows: Windows) -> Result:
 def _last_two(windows: Windows) -> tuple[Floats, Floats, Floats]:
     """Return the two last values of each window, and the seconds between them."""
     before = np.maximum(windows.last - 1, 0)
-    seconds = (windows.times[windows.last] - windows.times[before]) / 1000
-    return windows.values[:, before], windows.values[:, windows.last], seconds
+    seconds = (windows.times_at(windows.last) - windows.times_at(before)) / 1000
+    return windows.take(before), windows.take(windows.last), windows.expand(seconds)
 
 
 def _irate(windows: Windows) -> Result:
@@ -93,8 +94,8 @@ def _resets(windows: Windows) -> Result:
 
 
 def _count_pairs(windows: Windows, matching: Mask) -> Result:
-    counts = np.pad(np.cumsum(matching, axis=1), ((0, 0), (1, 0)))
-    return (counts[:, windows.last] - counts[:, windows.first]).astype(float), windows.filled()
+    counts = np.pad(np.cumsum(matching, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+    return windows.take(windows.last, counts) - windows.take(windows.first, counts), windows.filled()
 
 
 def _sum(windows: Windows) -> Result:
@@ -152,7 +153,7 @@ def _avg(windows: Windows) -> Result:
         if finite.size and np.abs(finite).max() > _EXACT_SUM_LIMIT:
             means = _per_window(windows, lambda _, values, __: np.array([exact_mean(row) for row in values]))
             return means, windows.filled()
-        return windows.sums() / windows.counts, windows.filled()
+        return windows.sums() / windows.expand(windows.counts), windows.filled()
 
 
 def _min(windows: Windows) -> Result:
@@ -164,15 +165,15 @@ def _max(windows: Windows) -> Result:
 
 
 def _count(windows: Windows) -> Result:
-    return np.broadcast_to(windows.counts.astype(float), windows.filled().shape), windows.filled()
+    return windows.expand(windows.counts.astype(float)), windows.filled()
 
 
 def _last(windows: Windows) -> Result:
-    return windows.values[:, windows.last], windows.filled()
+    return windows.take(windows.last), windows.filled()
 
 
 def _first(windows: Windows) -> Result:
-    return windows.values[:, windows.first], windows.filled()
+    return windows.take(windows.first), windows.filled()
 
 
 def _present(windows: Windows) -> Result:
@@ -180,11 +181,11 @@ def _present(windows: Windows) -> Result:
 
 
 def _time_of_first(windows: Windows) -> Result:
-    return np.broadcast_to(windows.times[windows.first] / 1000, windows.filled().shape), windows.filled()
+    return windows.expand(windows.times_at(windows.first) / 1000), windows.filled()
 
 
 def _time_of_last(windows: Windows) -> Result:
-    return np.broadcast_to(windows.times[windows.last] / 1000, windows.filled().shape), windows.filled()
+    return windows.expand(windows.times_at(windows.last) / 1000), windows.filled()
 
 
 def _time_of_min(windows: Windows) -> Result:
@@ -208,8 +209,9 @@ def _time_of(windows: Windows, order: Callable[[Floats], Floats]) -> Result:
 def _per_window(windows: Windows, function: Callable[[Floats, Floats, int], Floats]) -> Floats:
     """Call a function with the times and values of each window that has samples, and the number of its step."""
     results = np.full((len(windows.labels), windows.ends.size), np.nan)
-    for step, positions in windows.each():
-        results[:, step] = function(windows.times[positions].astype(float), windows.values[:, positions], step)
+    for rows, step, positions, clock in windows.each():
+        times = windows.times[clock, positions].astype(float)
+        results[rows, step] = function(times, windows.values[rows, positions], step)
     return results
 
 

@@ -1,11 +1,18 @@
-"""SampleSelection of stored samples: the latest one at each step, or all samples of a window before each step."""
+"""Selection of stored samples: the latest one at each step, or all samples of a window before each step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rayhistory.promql.values import Floats, Labels, Mask, SeriesBlock, Times, Vector, concatenate
+from rayhistory.promql.arrays import Floats, Mask, Rows, Times
+from rayhistory.promql.label_table import LabelTable
+from rayhistory.promql.labels import Labels
+from rayhistory.promql.values import NO_TIME, SeriesBlock, Vector, concatenate
+
+_Element = TypeVar("_Element", bound=np.generic)
 
 
 def latest_samples(blocks: list[SeriesBlock], ends: Times, lookback_ms: int) -> tuple[Vector, Floats]:
@@ -17,70 +24,124 @@ def latest_samples(blocks: list[SeriesBlock], ends: Times, lookback_ms: int) -> 
     for block in blocks:
         if not block.times.size:
             continue
-        position = np.searchsorted(block.times, ends, side="right") - 1
-        is_recent = (position >= 0) & (block.times[position] > ends - lookback_ms)
-        present = np.broadcast_to(is_recent, (len(block.labels), ends.size)).copy()
+        times = np.atleast_2d(block.times)
+        position = _positions(times, ends) - 1
+        latest = np.take_along_axis(times, np.maximum(position, 0), axis=1)
+        is_recent = (position >= 0) & (latest > ends - lookback_ms)
+        picked = Picked(block.clock, np.maximum(position, 0), len(block.labels))
+        present = picked.expand(is_recent)
         if block.present is not None:
-            present &= block.present[:, position]
-        vectors.append(Vector(block.labels, block.values[:, position], present))
-        sample_times.append(np.broadcast_to(block.times[position] / 1000, present.shape))
-    times = np.concatenate(sample_times) if sample_times else np.empty((0, ends.size))
-    return concatenate(vectors, ends.size), times
+            present = present & picked.take(block.present)
+        vectors.append(Vector(block.labels, picked.take(block.values), present))
+        sample_times.append(picked.expand(latest / 1000))
+    joined = np.concatenate(sample_times) if sample_times else np.empty((0, ends.size))
+    return concatenate(vectors, ends.size), joined
+
+
+def _positions(times: Times, ends: Times) -> Rows:
+    """Return for each clock and each end the number of times up to it."""
+    if len(times) == 1:
+        return np.searchsorted(times[0], ends, side="right")[None, :]
+    low = min(int(times[:, 0].min()), int(ends.min()))
+    span = max(int(np.where(times < NO_TIME, times, low).max()), int(ends.max())) - low + 2
+    shift = (np.arange(len(times), dtype=np.int64) * span)[:, None]  # so that all clocks are one sorted list
+    ordered = np.where(times < NO_TIME, times - low, span - 1) + shift
+    found = np.searchsorted(ordered.ravel(), (ends - low + shift).ravel(), side="right").reshape(len(times), -1)
+    return np.asarray(found - (np.arange(len(times)) * times.shape[1])[:, None], dtype=np.intp)
+
+
+class Picked:
+    """Positions of samples by clock and step, and how to pick the samples of all series there."""
+
+    def __init__(self, clock: Rows | None, positions: Rows, series: int) -> None:
+        self._clock = clock
+        self._positions = positions
+        self._series = series
+
+    def take(self, matrix: NDArray[_Element]) -> NDArray[_Element]:
+        if self._clock is None:
+            return matrix[:, self._positions[0]]
+        flat = self._positions[self._clock] + (np.arange(len(matrix)) * matrix.shape[1])[:, None]
+        picked: NDArray[_Element] = matrix.ravel()[flat]
+        return picked
+
+    def expand(self, by_clock: NDArray[_Element]) -> NDArray[_Element]:
+        """Return one row per series from one row per clock."""
+        if self._clock is None:
+            return np.broadcast_to(by_clock[0], (self._series, by_clock.shape[1]))
+        return by_clock[self._clock]
 
 
 class Windows:
-    """The samples of some series in the window before each step: positions `left` to `right` of `times`."""
+    """The samples of some series in the window before each step: positions `left` to `right` of `times`.
+
+    Times and positions have one row per clock.
+    """
 
     def __init__(self, block: SeriesBlock, steps: Times, ends: Times, range_ms: int) -> None:
-        self.labels: list[Labels] = block.labels
-        self.times = block.times
+        self.labels: Sequence[Labels] = block.labels
+        self.times = np.atleast_2d(block.times)
         self.values = block.values
+        self.clock = block.clock
         self.steps = steps
         """The times at which the query is evaluated."""
         self.ends = ends
         """The ends of the windows: the steps, moved by `@` and `offset`."""
         self.range_ms = range_ms
-        self.left = np.searchsorted(block.times, ends - range_ms, side="right")
-        self.right = np.searchsorted(block.times, ends, side="right")
+        self.left = _positions(self.times, ends - range_ms)
+        self.right = _positions(self.times, ends)
 
     @cached_property
-    def counts(self) -> Times:
-        return self.right - self.left
+    def counts(self) -> Rows:
+        counts: Rows = self.right - self.left
+        return counts
 
     @cached_property
-    def first(self) -> Times:
+    def first(self) -> Rows:
         """Positions of the first samples; any valid position where a window is empty."""
-        return np.minimum(self.left, self.times.size - 1)
+        return np.asarray(np.minimum(self.left, self.times.shape[1] - 1), dtype=np.intp)
 
     @cached_property
-    def last(self) -> Times:
+    def last(self) -> Rows:
         return np.maximum(self.right - 1, 0)
+
+    def times_at(self, positions: Rows) -> Times:
+        """Return the times at one position per clock and step."""
+        return np.take_along_axis(self.times, positions, axis=1)
+
+    def take(self, positions: Rows, matrix: "Floats | None" = None) -> Floats:
+        """Return the values of all series at one position per clock and step."""
+        return Picked(self.clock, positions, len(self.labels)).take(self.values if matrix is None else matrix)
+
+    def expand(self, by_clock: NDArray[_Element]) -> NDArray[_Element]:
+        return Picked(self.clock, self.left, len(self.labels)).expand(by_clock)
 
     def filled(self, minimum: int = 1) -> Mask:
         """Return which windows have at least this many samples, for all series."""
-        return np.broadcast_to(self.counts >= minimum, (len(self.labels), self.ends.size))
+        return self.expand(self.counts >= minimum)
 
-    def reduce(self, function: np.ufunc) -> Floats:
+    def reduce(self, function: np.ufunc, values: "Floats | None" = None) -> Floats:
         """Reduce each window by a function of two numbers. The results of empty windows have no meaning."""
-        bounds = np.stack([self.left, self.right], axis=1).ravel()
-        padded = np.pad(self.values, ((0, 0), (0, 1)))  # a window may end behind the last sample
-        reduced: Floats = function.reduceat(padded, bounds, axis=1)[:, ::2]
-        return reduced
+        padded = np.pad(self.values if values is None else values, ((0, 0), (0, 1)))  # a window may end behind the last
+        bounds = np.stack([self.expand(self.left), self.expand(self.right)], axis=2).reshape(len(self.labels), -1)
+        bounds = bounds + (np.arange(len(self.labels)) * padded.shape[1])[:, None]
+        reduced = function.reduceat(padded.ravel(), bounds.ravel())[::2]
+        return np.asarray(reduced.reshape(len(self.labels), -1), dtype=np.float64)
 
     def sums(self) -> Floats:
         """Sum each window with more digits than a float has, as Prometheus' compensated sums do."""
-        padded = np.pad(self.values.astype(np.longdouble), ((0, 0), (0, 1)))
-        bounds = np.stack([self.left, self.right], axis=1).ravel()
-        return np.asarray(np.add.reduceat(padded, bounds, axis=1)[:, ::2], dtype=np.float64)
+        return self.reduce(np.add, self.values.astype(np.longdouble))
 
-    def each(self) -> Iterator[tuple[int, slice]]:
-        """Yield the number of each window that has samples, with their positions."""
-        for step in np.flatnonzero(self.counts):
-            yield int(step), slice(int(self.left[step]), int(self.right[step]))
+    def each(self) -> Iterator[tuple[Rows | slice, int, slice, int]]:
+        """Yield series, step, positions and clock of each window that has samples."""
+        for clock in range(len(self.times)):
+            rows = slice(None) if self.clock is None else np.flatnonzero(self.clock == clock)
+            for step in np.flatnonzero(self.counts[clock]):
+                yield rows, int(step), slice(int(self.left[clock, step]), int(self.right[clock, step])), clock
 
 
 def windows(blocks: list[SeriesBlock], steps: Times, ends: Times, range_ms: int) -> Iterator[Windows]:
-    """Yield windows of series that have a sample at every time of their block; others are split by their gaps."""
+    """Yield windows of series. A series with gaps gets times of its own, so that a window has only its samples."""
     for block in blocks:
         for whole in _without_gaps(block):
             if whole.times.size and whole.labels:
@@ -88,13 +149,43 @@ def windows(blocks: list[SeriesBlock], steps: Times, ends: Times, range_ms: int)
 
 
 def _without_gaps(block: SeriesBlock) -> Iterator[SeriesBlock]:
-    if block.present is None or block.present.all():
+    if block.present is None or not block.labels:
         yield block
         return
-    rows_by_mask: dict[bytes, list[int]] = {}
-    for row, mask in enumerate(np.packbits(block.present, axis=1)):
-        rows_by_mask.setdefault(mask.tobytes(), []).append(row)
-    for rows in rows_by_mask.values():
-        columns = block.present[rows[0]]
-        labels = [block.labels[row] for row in rows]
-        yield SeriesBlock(block.times[columns], labels, block.values[np.ix_(rows, columns)])
+    times = np.atleast_2d(block.times)
+    clock = np.zeros(len(block.labels), dtype=np.intp) if block.clock is None else block.clock
+    has_gaps: Mask = np.any(~block.present & (times < NO_TIME)[clock], axis=1)
+    if not has_gaps.any():
+        yield SeriesBlock(block.times, block.labels, block.values, None, block.clock)
+        return
+    if not has_gaps.all():
+        yield _rows(block, ~has_gaps)
+    yield _compacted(times, clock[has_gaps], _labels(block.labels, has_gaps), block, has_gaps)
+
+
+def _rows(block: SeriesBlock, chosen: Mask) -> SeriesBlock:
+    clock = None if block.clock is None else block.clock[chosen]
+    return SeriesBlock(block.times, _labels(block.labels, chosen), block.values[chosen], None, clock)
+
+
+def _labels(labels: Sequence[Labels], chosen: Mask) -> Sequence[Labels]:
+    if isinstance(labels, LabelTable):
+        return labels.take(chosen)
+    return [each for each, is_chosen in zip(labels, chosen.tolist(), strict=True) if is_chosen]
+
+
+def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], block: SeriesBlock, chosen: Mask) -> SeriesBlock:
+    """Move the samples of each series to the left. Series that miss the same samples of a clock share their times."""
+    assert block.present is not None  # noqa: S101
+    present, values = block.present[chosen], block.values[chosen]
+    masks = np.concatenate([np.packbits(present, axis=1), clock[:, None].astype(np.int32).view(np.uint8)], axis=1)
+    keys = np.ascontiguousarray(masks).view(np.dtype((np.void, masks.shape[1]))).ravel()
+    _, first, new_clock = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(~present[first], axis=1, kind="stable")
+    counts = present[first].sum(axis=1)
+    width = max(1, int(counts.max(initial=1)))
+    order = order[:, :width]
+    own = np.take_along_axis(times[clock[first]], order, axis=1)
+    own[np.arange(width) >= counts[:, None]] = NO_TIME
+    picked = Picked(new_clock, order, len(values))
+    return SeriesBlock(own, labels, picked.take(values), None, new_clock)

@@ -1,11 +1,13 @@
 """Resolve a `Selection` to a session and its `SessionView`."""
 
+from collections.abc import Collection
+
 from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
 from rayhistory.metrics.dashboard_library import DashboardLibrary, DashboardSet
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics
+from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics, StoredTiles
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.packs.pack_reader import PackCache
 from rayhistory.server.view import SessionView
@@ -56,6 +58,12 @@ class SessionResolver:
     async def metrics(self, selection: Selection, query: MetricQuery) -> StoredMetrics:
         """Read a session's metrics, which need no fold."""
         return await self._metrics.read((await self.entry(selection)).ref, query)
+
+    async def metric_tiles(
+        self, selection: Selection, query: MetricQuery, metrics: Collection[str] | None = None
+    ) -> StoredTiles:
+        """Read samples for charts: of all metrics, or of some."""
+        return await self._metrics.tiles((await self.entry(selection)).ref, query, metrics)
 
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
         """Return the logs of a session for a search, with caches of their own."""

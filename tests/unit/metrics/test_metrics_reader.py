@@ -115,6 +115,6 @@ def test_requests_at_the_same_time_read_an_object_once(tmp_path: Path) -> None:
     async def run() -> None:
         reader = MetricsReader(LocalStore(tmp_path), Layout())
         found = await asyncio.gather(*(reader.read(REF, MetricQuery()) for _ in range(5)))
-        assert len({id(each.indexed[0][1]) for each in found}) == 1
+        assert len({id(each.samples[0][1]) for each in found}) == 1
 
     asyncio.run(run())

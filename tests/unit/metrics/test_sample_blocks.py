@@ -2,8 +2,8 @@
 
 import pytest
 
-from rayhistory.metrics.indexed_samples import IndexedSamples
 from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_tiles import TilePlace, make_tile
 from rayhistory.promql.matchers import Matcher
 from support.stored_metrics import REF, START_MS, samples
 
@@ -12,15 +12,10 @@ NODES = {"a" * 56: "10.0.0.1", "b" * 56: "10.0.0.2"}
 
 def blocks() -> SampleBlocks:
     stored = [
-        (
-            node,
-            IndexedSamples(
-                samples({("up", (("ip", ip), ("State", "OK"))): [1.0, 2.0], ("down", (("ip", ip),)): [0.0, 0.0]})
-            ),
-        )
+        (node, samples({("up", (("ip", ip), ("State", "OK"))): [1.0, 2.0], ("down", (("ip", ip),)): [0.0, 0.0]}))
         for node, ip in NODES.items()
     ]
-    return SampleBlocks(REF, stored, START_MS + 10**9)
+    return SampleBlocks(REF, [make_tile(TilePlace(0, 0, 0), stored)], START_MS + 10**9)
 
 
 @pytest.mark.parametrize(
@@ -44,5 +39,5 @@ def test_matchers_select_series(matchers: list[tuple[str, str, str]], count: int
 
 def test_nothing_is_selected_outside_of_the_times() -> None:
     assert blocks().select((Matcher("__name__", "=", "up"),), 0, START_MS - 1) == []
-    (block, _) = blocks().select((Matcher("__name__", "=", "up"),), START_MS, START_MS)
-    assert block.values.tolist() == [[1.0]]
+    (block,) = blocks().select((Matcher("__name__", "=", "up"),), START_MS, START_MS)
+    assert block.values.tolist() == [[1.0], [1.0]]

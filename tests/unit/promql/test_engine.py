@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from promql import promqltest
 from promql.promqltest import Case, MemorySource, Script
 from rayhistory.promql.engine import Limits, evaluate, grid, required_samples
+from rayhistory.promql.label_table import LabelTable
+from rayhistory.promql.labels import labels_of
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
-from rayhistory.promql.values import SeriesBlock, Vector, labels_of
+from rayhistory.promql.values import NO_TIME, SeriesBlock, Vector
 
 SCRIPT = Path(promqltest.__file__).with_name("engine.test")
 CASES = list(Script(SCRIPT).cases())
@@ -89,6 +91,28 @@ def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | N
     blocks = apart.blocks
     values, present = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("values", "present"))
     together.blocks = [SeriesBlock(blocks[0].times, [block.labels[0] for block in blocks], values, present)]
+    times = grid(0, 200_000, 17_000)
+    for query in QUERIES:
+        assert samples(query, times, apart) == samples(query, times, together)
+
+
+@given(rows=st.lists(series, min_size=2, max_size=4))
+@settings(max_examples=15, deadline=None)
+def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: list[list[float | None]]) -> None:
+    """Clocks differ by seconds, one of them has fewer times, and labels are columns."""
+    apart, together = source_of(rows), MemorySource()
+    for number, block in enumerate(apart.blocks):
+        block.times = block.times[: 20 - number] + 700 * number
+        assert block.present is not None
+        block.values, block.present = block.values[:, : 20 - number], block.present[:, : 20 - number]
+    clocks = np.full((len(rows), 20), NO_TIME, dtype=np.int64)
+    values, present = np.zeros((len(rows), 20)), np.zeros((len(rows), 20), dtype=bool)
+    for number, block in enumerate(apart.blocks):
+        clocks[number, : 20 - number] = block.times
+        values[number, : 20 - number] = block.values[0]
+        present[number, : 20 - number] = ~np.isnan(block.values[0]) if block.present is None else block.present[0]
+    table = LabelTable.of(block.labels[0] for block in apart.blocks)
+    together.blocks = [SeriesBlock(clocks, table, values, present, np.arange(len(rows)))]
     times = grid(0, 200_000, 17_000)
     for query in QUERIES:
         assert samples(query, times, apart) == samples(query, times, together)

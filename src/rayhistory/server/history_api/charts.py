@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import NotFound, RayHistoryError
+from rayhistory.lru import LruCache
 from rayhistory.metrics.chart_data import ChartData, ChartGap, PanelQuery, panel_data, panel_queries
 from rayhistory.metrics.dashboard_model import Dashboard, Panel
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsGap
@@ -18,6 +20,7 @@ from rayhistory.metrics.template_variables import (
     known_choices,
     referenced,
     resolve_variables,
+    variable_metrics,
 )
 from rayhistory.metrics.time_ranges import SessionTimes, TimeRange, parse_range
 from rayhistory.promql.query_errors import PromqlError
@@ -38,6 +41,7 @@ from rayhistory.server.session_metrics import evaluate_query, read_blocks
 _DEFAULT_FROM, _DEFAULT_TO, _DEFAULT_POINTS = "now-30m", "now", 300
 _VARIABLE_PREFIX = "var-"
 _MAX_GAPS = 100
+_CACHED_CHOICES = 64
 _UNREADABLE = "metrics of node {node} could not be read: the stored object is damaged or missing"
 
 
@@ -58,9 +62,7 @@ async def dashboard(request: Request) -> Response:
         definition = await _definition(request)
         times = await resolver_of(request).metrics_times(selection_of(request))
         chosen = _time_range(request, times)
-        source = await _series_queries(request, chosen)
-        requested = _requested(request.query_params.multi_items())
-        choices = await asyncio.to_thread(resolve_variables, definition.variables, requested, source, chosen)
+        choices = await _resolved(request, definition, chosen)
     except RayHistoryError as error:
         return api_error_response(error)
     return json_response(
@@ -129,8 +131,30 @@ async def _choices(
     names = {variable.name for variable in definition.variables}
     if (set().union(*(referenced(target.expr) for target in panel.targets)) & names) <= known.keys():
         return known
-    source = await _series_queries(request, chosen)
-    return await asyncio.to_thread(resolve_variables, definition.variables, requested, source, chosen)
+    return await _resolved(request, definition, chosen)
+
+
+async def _resolved(request: Request, definition: Dashboard, chosen: TimeRange) -> Mapping[str, VariableChoice]:
+    """Resolve all variables. All panels of a page have the same, so that the last results are kept."""
+    requested = _requested(request.query_params.multi_items())
+    cache = _choices_cache(request)
+    selection = selection_of(request)
+    version = await resolver_of(request).metrics_version(selection, MetricQuery(end=chosen.end_ms))
+    key = msgspec.json.encode([definition.uid, requested, chosen, version, selection.as_of_ms])
+    found = cache.get(key)
+    if found is None:
+        source = await _series_queries(request, definition, chosen)
+        found = await asyncio.to_thread(resolve_variables, definition.variables, requested, source, chosen)
+        cache.put(key, found)
+    return found
+
+
+def _choices_cache(request: Request) -> LruCache[bytes, Mapping[str, VariableChoice]]:
+    state = request.app.state
+    if not hasattr(state, "chart_choices"):
+        state.chart_choices = LruCache(_CACHED_CHOICES)
+    cache: LruCache[bytes, Mapping[str, VariableChoice]] = state.chart_choices
+    return cache
 
 
 async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chosen: TimeRange) -> ChartData:
@@ -156,8 +180,9 @@ async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chose
     return data
 
 
-async def _series_queries(request: Request, chosen: TimeRange) -> StoredSeries:
-    blocks, _ = await read_blocks(request, MetricQuery(None, max(0, chosen.start_ms), chosen.end_ms))
+async def _series_queries(request: Request, definition: Dashboard, chosen: TimeRange) -> StoredSeries:
+    names = variable_metrics(definition.variables, chosen)
+    blocks, _ = await read_blocks(request, MetricQuery(None, max(0, chosen.start_ms), chosen.end_ms), names)
     return StoredSeries(blocks, chosen.end_ms)
 
 

@@ -17,11 +17,13 @@ from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import QueryResult, grid
-from rayhistory.promql.matchers import LabelFilter, matchers_of
+from rayhistory.promql.labels import Labels
+from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
-from rayhistory.promql.values import Labels, Scalar, Text, Times, Vector
+from rayhistory.promql.values import Scalar, Text, Vector
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
@@ -114,7 +116,7 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
     selectors = parameters.get("match[]", [])
     if len(selectors) > _MAX_SELECTORS:
         raise QuerySyntaxError(f"more than {_MAX_SELECTORS} match[] parameters")
-    filters = [LabelFilter(matchers_of(parse(selector))) for selector in selectors]
+    matchers = [matchers_of(parse(selector)) for selector in selectors] or [()]
     everything = await _everything(request)
     chosen = MetricQuery(
         None,
@@ -122,9 +124,7 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
         min(_time(parameters, "end", everything.end), everything.end),
     )
     blocks, _ = await read_blocks(request, chosen)
-    return await asyncio.to_thread(
-        lambda: {each for each in blocks.labels() if not filters or any(matches(each) for matches in filters)}
-    )
+    return await asyncio.to_thread(lambda: {each for some in matchers for each in blocks.labels(some)})
 
 
 def _required(parameters: Parameters, name: str) -> str:

@@ -1,0 +1,157 @@
+"""Samples of several nodes during about an hour, by metric: the unit in which stored samples are kept in memory.
+
+A tile has one clock (a row of times) per stored object, and for each metric a matrix with one row per series. So a
+query takes the series of all nodes at once.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from rayhistory.metrics.samples import SampledSeries, Samples
+from rayhistory.promql.arrays import Floats, Mask, Rows, Times
+from rayhistory.promql.label_table import Codes, LabelColumn, LabelTable
+from rayhistory.promql.values import NO_TIME
+
+SLOT_MS = 3_600_000
+MAX_TILE_OBJECTS = 64
+_ADDRESS_LABELS = ("ip", "NodeAddress", "node_ip")
+"""Labels in which Ray's metrics have their node's address, the most frequent one first."""
+_LABEL_BYTES = 4
+
+
+class TileClocks(msgspec.Struct):
+    """The times of the objects of a tile."""
+
+    slot: int
+    """The order of tiles in time; tiles with the same slot have different nodes."""
+    nodes: list[str]
+    addresses: list[str]
+    """The address of each node as its own metrics report it; empty if they do not."""
+    times: Times
+    """One row per object, ascending; shorter rows end with NO_TIME."""
+
+    @property
+    def first_ms(self) -> int:
+        return int(self.times.min(initial=NO_TIME))
+
+    @property
+    def last_ms(self) -> int:
+        return int(np.where(self.times < NO_TIME, self.times, -1).max(initial=-1))
+
+
+class TileMetric(msgspec.Struct):
+    """The series of one metric in a tile."""
+
+    labels: LabelTable
+    clock: Rows
+    values: Floats
+
+    def chosen(self, rows: Mask) -> "TileMetric":
+        if rows.all():
+            return self
+        return TileMetric(self.labels.take(rows), self.clock[rows], self.values[rows])
+
+
+class SampleTile(msgspec.Struct):
+    clocks: TileClocks
+    metrics: dict[str, TileMetric]
+    types: dict[str, str]
+    dropped: int
+    """The highest number of series that a node did not store because it had too many."""
+
+    def memory_bytes(self) -> int:
+        per_row = (len(each.labels) * (8 + _LABEL_BYTES * len(each.labels.columns)) for each in self.metrics.values())
+        return sum(each.values.nbytes for each in self.metrics.values()) + sum(per_row) + self.clocks.times.nbytes
+
+
+class TilePlace(msgspec.Struct, frozen=True, order=True):
+    """Which objects form a tile: those that start in the same hour, the n-th of each node, of some nodes."""
+
+    slot: int
+    repetition: int
+    part: int
+
+
+def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
+    """Return the place of each object, given its node and the time of its first sample.
+
+    A node with two collectors has more than one object in an hour. They go to different tiles.
+    """
+    repetitions: dict[tuple[str, int], int] = defaultdict(int)
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    found: dict[int, TilePlace] = {}
+    for number in sorted(range(len(objects)), key=lambda number: objects[number]):
+        node, first_ms = objects[number]
+        slot = first_ms // SLOT_MS
+        repetition = repetitions[node, slot]
+        repetitions[node, slot] += 1
+        found[number] = TilePlace(slot, repetition, counts[slot, repetition] // MAX_TILE_OBJECTS)
+        counts[slot, repetition] += 1
+    return [found[number] for number in range(len(objects))]
+
+
+def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> SampleTile:
+    """Make a tile of objects; no node has more than one of them."""
+    orders = [_order(samples.times) for _, samples in objects]
+    width = max((len(order) for order in orders), default=0)
+    times = np.full((len(objects), width), NO_TIME, dtype=np.int64)
+    rows: dict[str, list[tuple[int, SampledSeries]]] = {}
+    for clock, ((_, samples), order) in enumerate(zip(objects, orders, strict=True)):
+        times[clock, : len(order)] = np.array(samples.times, dtype=np.int64)[order]
+        for series in samples.series:
+            rows.setdefault(series.name, []).append((clock, series))
+    clocks = TileClocks(place.slot, [node for node, _ in objects], [_address(samples) for _, samples in objects], times)
+    types = {name: kind for _, samples in objects for name, kind in samples.types.items()}
+    dropped = max((samples.dropped for _, samples in objects), default=0)
+    return SampleTile(clocks, {name: _metric(found, orders, width) for name, found in rows.items()}, types, dropped)
+
+
+def _order(times: list[int]) -> Rows:
+    """Return the positions of ascending times. Of samples with the same time, the last one counts."""
+    values = np.array(times, dtype=np.int64)
+    if (np.diff(values) > 0).all():
+        return np.arange(len(values))
+    _, from_end = np.unique(values[::-1], return_index=True)
+    return np.asarray(len(values) - 1 - from_end, dtype=np.intp)
+
+
+def _address(samples: Samples) -> str:
+    for name in _ADDRESS_LABELS:
+        for series in samples.series:
+            if address := series.labels.get(name):
+                return address
+    return ""
+
+
+def _metric(rows: list[tuple[int, SampledSeries]], orders: list[Rows], width: int) -> TileMetric:
+    clock = np.array([number for number, _ in rows], dtype=np.intp)
+    labels = table_of([series.labels for _, series in rows])
+    values = np.full((len(rows), width), np.nan)
+    for row, (number, series) in enumerate(rows):
+        column = np.frombuffer(series.values, dtype="<f8")
+        order = orders[number]
+        values[row, : len(order)] = column if len(order) == len(column) and _is_range(order) else column[order]
+    return TileMetric(labels, clock, values)
+
+
+def _is_range(order: Rows) -> bool:
+    return len(order) == 0 or bool(order[0] == 0 and order[-1] == len(order) - 1 and (np.diff(order) == 1).all())
+
+
+def table_of(rows: Sequence[dict[str, str]]) -> LabelTable:
+    """Return the labels of rows as columns. Most rows have the same label names."""
+    names = list(dict.fromkeys(name for labels in rows for name in labels))
+    columns = {}
+    for name in names:
+        numbers = {"": 0}
+        codes = [numbers.setdefault(labels.get(name, ""), len(numbers)) for labels in rows]
+        columns[name] = LabelColumn(list(numbers), np.array(codes, dtype=np.int32))
+    return LabelTable(columns, len(rows))
+
+
+def constant(text: str, size: int) -> tuple[list[str], Codes]:
+    """Return a column that has the same text for all series."""
+    return [text], np.zeros(size, dtype=np.int32)
