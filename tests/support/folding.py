@@ -11,9 +11,8 @@ from typing import Any
 import duckdb
 import msgspec
 
-from rayhistory.events.merged_tables import TABLES
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold.as_of import AsOfJob, serve_as_of
+from rayhistory.index.fold.as_of import AsOfJob, merged_tables_for, serve_as_of
 from rayhistory.index.fold.fetch_ahead import FetchAhead
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.process import FoldJob, fold
@@ -114,17 +113,22 @@ def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tabl
 
 
 def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
+    found = build_as_of(directory, manifest, ns, list(manifest.files), task_columns)
+    found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
+    return found
+
+
+def build_as_of(directory: Path, manifest: Manifest, ns: int, names: list[str], task_columns: str = "*") -> Tables:
+    """Build some tables as of a point in time, from only those files that they need."""
     with tempfile.TemporaryDirectory() as folder:
-        files = {table.name: files_of(directory, manifest, merged_table_name(table.name)) for table in TABLES}
+        files = {name: files_of(directory, manifest, merged_table_name(name)) for name in merged_tables_for(names)}
         merged = {name: list(map(str, paths)) for name, paths in files.items()}
         file_counts = {name: len(sizes) for name, sizes in manifest.files.items()}
-        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts, list(file_counts))
-        found = {
+        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts, names)
+        return {
             name: read_files(list(map(Path, paths)), task_columns if name == "tasks" else "*")
             for name, paths in serve_as_of(job).items()
         }
-    found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
-    return found
 
 
 def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...]]:

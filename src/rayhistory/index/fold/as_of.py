@@ -7,6 +7,7 @@ that a fold of the earlier events would have made. The served tables are then ma
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,22 @@ from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_STATES, TASK_TABLES, state_column
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.cores import available_cores
-from rayhistory.index.fold.build import Files, open_database, write_final_tables, write_small_tables, write_task_tables
+from rayhistory.index.fold.build import Files, open_database, write_final_tables, write_small_tables
 from rayhistory.index.fold.merge import create_sql, merge_sql, parquet
 from rayhistory.index.fold.partial_files import PartialWriter
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE, list_responses, write_responses
-from rayhistory.index.fold.table_files import Database
+from rayhistory.index.fold.served_tables import (
+    SERVED_AS_MERGED,
+    TASK_END_TABLES,
+    served_sql,
+    task_list_sql,
+)
+from rayhistory.index.fold.table_files import Database, write_table
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
 
+_FROM_TASKS_ALONE = {"tasks", "task_list", "profile_events"}
 EXIT_DAMAGED = 3
 """The exit code of the process if the merged tables cannot be read."""
 
@@ -47,6 +55,16 @@ _RESPONSE_PATHS = {"submission_jobs": "/api/jobs", "placement_groups": "/api/v0/
 
 _SPANS_JSON = '[{"eventName": "VARCHAR", "startTime": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
 
+_PROFILES = f"""
+    SELECT * FROM (SELECT * REPLACE (
+      to_json(list_filter(from_json(spans, '{_SPANS_JSON}'),
+        s -> try_cast(s.endTime AS BIGINT) <= {{t}}))::VARCHAR AS spans)
+    FROM {{rows}}) WHERE spans <> '[]'"""
+_ORPHANED_PROFILES = _PROFILES.replace(
+    "{rows}", "(SELECT * FROM {source} ANTI JOIN task_definitions USING (task_id, attempt))"
+)
+"""Profiles of tasks without a definition, which is all that served tasks need: few, and decoding takes long."""
+
 _AS_OF_QUERIES = {
     "task_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "task_updates": f"""
@@ -62,11 +80,7 @@ _AS_OF_QUERIES = {
           if(error_ns <= {{t}}, error_message, NULL) AS error_message,
           if(error_ns <= {{t}}, error_ns, NULL) AS error_ns, {_STATE_TIMES})
         FROM {{source}} WHERE {_HAS_STATE}""",
-    "profile_events": f"""
-        SELECT * FROM (SELECT * REPLACE (
-          to_json(list_filter(from_json(spans, '{_SPANS_JSON}'),
-            s -> try_cast(s.endTime AS BIGINT) <= {{t}}))::VARCHAR AS spans)
-        FROM {{source}}) WHERE spans <> '[]'""",
+    "profile_events": _PROFILES.replace("{rows}", "{source}"),
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
     "actor_transitions": "SELECT * FROM {source} WHERE ns <= {t}",
     "driver_jobs": """
@@ -105,35 +119,50 @@ _AS_OF_QUERIES = {
 
 
 class AsOfJob(msgspec.Struct):
-    """Input of the process, as JSON on its standard input."""
+    """A line of JSON on the process' standard input."""
 
     settings: dict[str, Any]
     merged: dict[str, list[str]]
-    """The files of the merged tables."""
+    """The files of the merged tables that `merged_tables_for` names."""
     folder: str
     """The folder that the served tables are written to."""
     ns: int
     file_counts: dict[str, int]
     """The number of files that each table must have."""
     names: list[str]
-    """The tables to write. Without those of tasks, their merged tables are not needed."""
+    """The tables to write."""
+
+
+def merged_tables_for(names: Iterable[str]) -> list[str]:
+    """Return the merged tables that these served tables are made of. Pages without tasks need no tables of tasks."""
+    wanted = set(names)
+    if wanted == {"profile_events"}:
+        return ["profile_events"]
+    if wanted <= _FROM_TASKS_ALONE:
+        return [*TASK_TABLES, *TASK_END_TABLES]
+    with_tasks = bool(wanted & {*_FROM_TASKS_ALONE, "gaps"})
+    return [table.name for table in TABLES if with_tasks or table.name not in TASK_TABLES]
 
 
 def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     """Write the served tables as of a point in time; return their files."""
     settings = Settings(**job.settings)
-    with scratch_directory(Path(settings.cache_dir) / "scratch") as scratch:
-        threads = available_cores() if "tasks" in job.names else 1  # small tables: threads would wait for each other
-        database = open_database(scratch, settings.index_memory, threads)
+    threads = (
+        available_cores() if TASK_TABLES[0] in job.merged else 1
+    )  # small tables: threads would wait for each other
+    with (
+        scratch_directory(Path(settings.cache_dir) / "scratch") as scratch,
+        open_database(scratch, settings.index_memory, threads) as database,
+    ):
         files: Files = {}
-        list_responses(database, list(map(Path, job.merged[RESPONSES_TABLE])), job.ns)
-        files |= write_responses(database, scratch, job.file_counts)
-        _read_reported_states(database, scratch, files[LAST_RESPONSES_TABLE])
-        for table in TABLES:
-            if table.name not in (*TASK_TABLES, RESPONSES_TABLE):
-                _create_as_of(database, table.name, job.merged[table.name], job)
-        files |= write_small_tables(database, scratch, None)
-        if "tasks" in job.names:
+        if RESPONSES_TABLE in job.merged:
+            _write_small_tables(database, scratch, job, files)
+        else:
+            for name in job.merged.keys() & set(TASK_END_TABLES):
+                _create_as_of(database, name, job.merged[name], job)
+        if "task_list" in job.names:
+            _write_task_list(database, scratch, job, files)
+        if {"tasks", "profile_events", "gaps"} & set(job.names):
             _write_task_tables(database, scratch, job, files)
         return {
             name: [shutil.move(path, f"{job.folder}/{name}.{number}.parquet") for number, path in enumerate(paths)]
@@ -142,14 +171,44 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         }
 
 
+def _write_small_tables(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
+    list_responses(database, list(map(Path, job.merged[RESPONSES_TABLE])), job.ns)
+    files |= write_responses(database, scratch, job.file_counts)
+    _read_reported_states(database, scratch, files[LAST_RESPONSES_TABLE])
+    for table in TABLES:
+        if table.name not in (*TASK_TABLES, RESPONSES_TABLE):
+            _create_as_of(database, table.name, job.merged[table.name], job)
+    files |= write_small_tables(database, scratch, None)
+
+
+def _write_task_list(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
+    """Write the list of tasks. It has few columns, so that all partitions are joined at once."""
+    _create_task_views(database, job, slice(None))
+    tasks = f"({served_sql(None)['tasks']})"
+    files["task_list"] = [write_table(database, scratch, "task_list", f"({task_list_sql(tasks)})")]
+
+
 def _write_task_tables(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
-    """Write the tables of tasks, and the gaps, which count what tasks lack."""
-    for partition in range(len(job.merged[TASK_TABLES[0]])):
-        for name in TASK_TABLES:
-            _create_as_of(database, name, [job.merged[name][partition]], job)
-        for name, path in write_task_tables(database, scratch, None, partition).items():
-            files.setdefault(name, []).append(path)
-    write_final_tables(database, scratch, None, files)
+    """Write the other tables of tasks, and the gaps, which count what tasks lack."""
+    tasks = served_sql(None)["tasks"]
+    profiles = f"SELECT * FROM profile_events ORDER BY {SERVED_AS_MERGED['profile_events']}"
+    for partition in range(len(job.merged["profile_events"])):
+        part = slice(partition, partition + 1)
+        if "profile_events" in job.names:
+            _create_as_of(database, "profile_events", job.merged["profile_events"][part], job)
+            path = write_table(database, scratch, "profile_events", f"({profiles})", partition)
+            files.setdefault("profile_events", []).append(path)
+        if {"tasks", "gaps"} & set(job.names):
+            _create_task_views(database, job, part)
+            files.setdefault("tasks", []).append(write_table(database, scratch, "tasks", f"({tasks})", partition))
+    if "gaps" in job.names:
+        write_final_tables(database, scratch, None, files)
+
+
+def _create_task_views(database: Database, job: AsOfJob, partitions: slice) -> None:
+    for name in TASK_TABLES:
+        query = _ORPHANED_PROFILES if name == "profile_events" else ""
+        _create_as_of(database, name, job.merged[name][partitions], job, query)
 
 
 def _read_reported_states(database: Database, scratch: Path, last_responses: list[Path]) -> None:
@@ -171,12 +230,12 @@ def _read_reported_states(database: Database, scratch: Path, last_responses: lis
             database.execute(f"INSERT INTO reported_{table.name} {merge_sql(table, parquet([path]))}")
 
 
-def _create_as_of(database: Database, name: str, files: list[str], job: AsOfJob) -> None:
-    query = _AS_OF_QUERIES[name]
+def _create_as_of(database: Database, name: str, files: list[str], job: AsOfJob, query: str = "") -> None:
+    query = query or _AS_OF_QUERIES[name]
     for placeholder, value in {
         "{source}": parquet(files),
         "{reported}": f"reported_{name}",
-        "{transitions}": parquet(job.merged["node_transitions"]),
+        "{transitions}": parquet(job.merged.get("node_transitions", [])),
         "{t}": str(job.ns),
     }.items():
         query = query.replace(placeholder, value)
@@ -185,16 +244,18 @@ def _create_as_of(database: Database, name: str, files: list[str], job: AsOfJob)
 
 
 def main() -> None:
-    """Run as a process of its own, for the same reasons as the fold."""
+    """Run jobs in a process of their own, for the same reasons as the fold. A failure ends the process."""
     end_with_parent(os.getppid())
-    try:
-        files = serve_as_of(msgspec.json.decode(sys.stdin.buffer.read(), type=AsOfJob))
-    except duckdb.OutOfMemoryException:
-        raise
-    except duckdb.Error as error:
-        sys.stderr.write(str(error).partition("\n")[0] + "\n")
-        sys.exit(EXIT_DAMAGED)
-    sys.stdout.buffer.write(msgspec.json.encode(files) + b"\n")
+    for line in sys.stdin.buffer:
+        try:
+            files = serve_as_of(msgspec.json.decode(line, type=AsOfJob))
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            sys.stderr.write(str(error).partition("\n")[0] + "\n")
+            sys.exit(EXIT_DAMAGED)
+        sys.stdout.buffer.write(msgspec.json.encode(files) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -8,19 +8,18 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.errors import IndexDamaged, IndexFailed, SessionNotIndexed
-from rayhistory.events.merged_tables import TABLES, TASK_TABLES
-from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob
+from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob, merged_tables_for
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.service.fair_slots import FairSlots
 from rayhistory.index.service.table_cache import TableCache
-from rayhistory.index.service.warm_process import WarmProcess
+from rayhistory.index.service.warm_process import ProcessFailed, WarmProcess
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
-_TASK_GROUP = ("tasks", "task_list", "profile_events", "gaps")
-"""Tables that take seconds for a million tasks. The others are built without them, for the pages that need no tasks."""
+_LARGE_TABLES = ("tasks", "task_list", "profile_events", "gaps")
+"""Tables that take seconds for a million tasks. Each is built by itself when it is needed, all others together."""
 _FORGOTTEN_AFTER_S = 30.0
 """A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
 
@@ -38,12 +37,16 @@ class AsOfCaller(msgspec.Struct, frozen=True):
 
 
 class AsOfPoint(msgspec.Struct, frozen=True):
-    """One group of tables of a session, as of one time."""
+    """A large table of a session, or all others, as of one time."""
 
     ref: SessionRef
     manifest: Manifest
     ns: int
-    with_tasks: bool
+    large_table: str | None
+
+    @property
+    def tables(self) -> list[str]:
+        return [self.large_table] if self.large_table else [n for n in self.manifest.files if n not in _LARGE_TABLES]
 
 
 class AsOfCache:
@@ -61,8 +64,8 @@ class AsOfCache:
         as_of_manifest = msgspec.structs.replace(manifest, files=served, closing=None, last_ns=ns)
 
         async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
-            point = AsOfPoint(ref, manifest, ns, name in _TASK_GROUP)
-            folder = self._cache.folder(ref, f"{manifest.build}@{ns}{'-tasks' if point.with_tasks else ''}")
+            point = AsOfPoint(ref, manifest, ns, name if name in _LARGE_TABLES else None)
+            folder = self._cache.folder(ref, "-".join(filter(None, (f"{manifest.build}@{ns}", point.large_table))))
             paths = [folder / f"{name}.{part}.parquet" for part in parts]
             if refetch or not all(path.exists() for path in paths):
                 await self._ensure_built(point, folder, caller)
@@ -110,11 +113,8 @@ class AsOfCache:
         async with self._slots.acquire(visitor, point.ref.path):
             for refetch in (False, True):
                 merged = {
-                    table.name: await self._cache.table(
-                        point.ref, point.manifest, merged_table_name(table.name), refetch=refetch
-                    )
-                    for table in TABLES
-                    if point.with_tasks or table.name not in TASK_TABLES
+                    name: await self._cache.table(point.ref, point.manifest, merged_table_name(name), refetch=refetch)
+                    for name in merged_tables_for(point.tables)
                 }
                 try:
                     await self._run_job(point, merged, folder)
@@ -133,16 +133,13 @@ class AsOfCache:
         merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(partial.mkdir, parents=True)
-        names = [name for name in parts if (name in _TASK_GROUP) == point.with_tasks]
-        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, names)
+        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, point.tables)
         try:
-            async with self._processes.process() as process:
-                _, stderr = await process.communicate(msgspec.json.encode(job))
-            if process.returncode != 0:
-                last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-                failure = IndexDamaged if process.returncode == EXIT_DAMAGED else IndexFailed
-                raise failure(f"{point.ref.path} cannot be shown as of this time: {last[:500]}")
+            await self._processes.run(msgspec.json.encode(job), reuse=point.large_table is None)
             await asyncio.to_thread(self._publish, partial, folder)
+        except ProcessFailed as error:
+            failure = IndexDamaged if error.exit_status == EXIT_DAMAGED else IndexFailed
+            raise failure(f"{point.ref.path} cannot be shown as of this time: {error}") from None
         finally:
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 

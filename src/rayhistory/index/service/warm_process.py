@@ -1,37 +1,92 @@
-"""A child process that is started before it is needed: starting Python takes longer than a small job."""
+"""A child process that is started before it is needed: starting Python takes longer than a small job.
+
+It reads jobs from its standard input and writes results to its standard output, one line each. After a small job it
+waits for the next one; after a large one it is replaced, so that its memory goes back to the system.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+import contextlib
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 from rayhistory.index.child_process import child_process
 
 _IDLE_S = 60.0
+_MAX_JOBS = 100
+_MAX_ERROR_CHARS = 500
 
-_Started = tuple[AsyncExitStack, asyncio.subprocess.Process]
+
+class ProcessFailed(Exception):
+    """A process ended before its result. The message is the last line of its error output."""
+
+    def __init__(self, exit_status: int, output: str) -> None:
+        super().__init__((output.strip().splitlines() or ["no output"])[-1][:_MAX_ERROR_CHARS])
+        self.exit_status = exit_status
+
+
+class _JobProcess:
+    def __init__(self, stack: AsyncExitStack, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr  # noqa: S101
+        self._stack, self._process = stack, process
+        self._stderr = asyncio.create_task(process.stderr.read())
+        self.jobs = 0
+
+    @classmethod
+    async def start(cls, module: str) -> "_JobProcess":
+        stack = AsyncExitStack()
+        return cls(stack, await stack.enter_async_context(child_process(module)))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def run(self, job: bytes) -> bytes:
+        assert self._process.stdin  # noqa: S101
+        assert self._process.stdout  # noqa: S101
+        self.jobs += 1
+        with contextlib.suppress(ConnectionError):  # without a result, the process has failed
+            self._process.stdin.write(job + b"\n")
+            await self._process.stdin.drain()
+        result = await self._process.stdout.readline()
+        if not result:
+            output = await self._stderr
+            raise ProcessFailed(await self._process.wait(), output.decode(errors="replace"))
+        return result
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+        self._stderr.cancel()
 
 
 class WarmProcess:
-    """Keeps one process waiting for its input, for a minute after the last job."""
+    """Keeps one process waiting for jobs, for a minute after the last one."""
 
     def __init__(self, module: str) -> None:
         self._module = module
-        self._spare: _Started | None = None
+        self._spare: _JobProcess | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def process(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        """Yield a process for one job; it ends with the block."""
-        spare, self._spare = self._spare, None
-        if spare and spare[1].returncode is not None:
-            await spare[0].aclose()
-            spare = None
-        stack, process = spare or await self._start()
-        async with stack:
-            yield process
-        self._run(self._prepare())
+    async def run(self, job: bytes, *, reuse: bool) -> bytes:
+        """Return the result of a job, a line; `reuse` its process for the next one. Raises ProcessFailed."""
+        process, self._spare = self._spare, None
+        if process and not process.is_alive:
+            await process.close()
+            process = None
+        process = process or await _JobProcess.start(self._module)
+        try:
+            result = await process.run(job)
+        except BaseException:
+            await process.close()
+            self._run(self._keep(None))
+            raise
+        if reuse and process.jobs < _MAX_JOBS:
+            await self._keep(process)
+        else:
+            await process.close()
+            self._run(self._keep(None))
+        return result
 
     async def close(self) -> None:
         if self._expiry:
@@ -39,25 +94,22 @@ class WarmProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._discard()
 
-    async def _start(self) -> _Started:
-        stack = AsyncExitStack()
-        return stack, await stack.enter_async_context(child_process(self._module))
-
-    async def _prepare(self) -> None:
+    async def _keep(self, process: _JobProcess | None) -> None:
+        """Keep this process, or a new one, unless another one is waiting."""
         if self._expiry:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(_IDLE_S, lambda: self._run(self._discard()))
+        if self._spare is None and process is None:
+            process = await _JobProcess.start(self._module)
         if self._spare is None:
-            started = await self._start()
-            if self._spare is not None:  # another job was done meanwhile
-                await started[0].aclose()
-            else:
-                self._spare = started
+            self._spare = process
+        elif process:
+            await process.close()
 
     async def _discard(self) -> None:
         spare, self._spare = self._spare, None
         if spare:
-            await spare[0].aclose()
+            await spare.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -28,6 +28,7 @@ from support.folding import (
     RECORDED,
     REF,
     as_lines,
+    build_as_of,
     fold_session,
     put,
     rows,
@@ -101,6 +102,21 @@ def test_second_error_of_an_attempt_is_not_shown_before_its_time(tmp_path: Path)
     columns = "state, error_type, error_message"
     assert tables_as_of(tmp_path, manifest, ns(25), columns)["tasks"] == [("FAILED", None, None)]
     assert tables_as_of(tmp_path, manifest, ns(30), columns)["tasks"] == [("FAILED", "NODE_DIED", "two")]
+
+
+@pytest.mark.slow
+def test_table_built_by_itself_equals_the_one_built_with_all(tmp_path: Path) -> None:
+    """Pages wait only for the tables that they need. Some tasks have only a profile, some only their driver's half."""
+    without = [event for event in RECORDED if event["eventType"] != "TASK_DEFINITION_EVENT" or "2" in event["eventId"]]
+    put(tmp_path, 0, as_lines(without))
+    manifest = fold_session(tmp_path)
+    as_of_ns = ((manifest.first_ns or 0) + (manifest.last_ns or 0)) // 2
+    together = build_as_of(tmp_path, manifest, as_of_ns, list(manifest.files))
+    assert together["tasks"]
+    assert together["profile_events"]
+    for name in ("tasks", "task_list", "profile_events", "gaps"):
+        assert build_as_of(tmp_path, manifest, as_of_ns, [name]) == {name: together.pop(name)}
+    assert build_as_of(tmp_path, manifest, as_of_ns, list(together)) == together
 
 
 @pytest.mark.slow
