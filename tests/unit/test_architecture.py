@@ -63,6 +63,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "index",
         "logs",
         "mcp",
+        "runs",
         "search",
         "server",
         "sessions",

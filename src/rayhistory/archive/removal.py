@@ -80,7 +80,7 @@ async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Own
     await for_each(prefixes.metadata, store.delete)
     for _ in range(_MAX_DELETE_ROUNDS):
         await delete_many(store, _keys(store, prefixes.records))
-        if not await delete_many(store, _keys(store, prefixes.data)):
+        if not await delete_many(store, _keys(store, [*prefixes.data, *layout.run_inbox_prefixes(ref)])):
             return
     raise StoreUnavailable(f"{ref.path} is still being written to: the next retention run removes the rest")
 

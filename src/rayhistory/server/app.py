@@ -25,6 +25,7 @@ from rayhistory.kubernetes_api import open_kubernetes
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
+from rayhistory.runs.run_maintenance import RunMaintenance
 from rayhistory.search import Scanner
 from rayhistory.search.search_index import SegmentCache
 from rayhistory.server import kuberay, mcp_endpoint
@@ -39,7 +40,8 @@ from rayhistory.server.http.live_router import LiveRouter
 from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware, ReadOnlyMiddleware, RequestMetrics
 from rayhistory.server.http.response_cache import ResponseCache
 from rayhistory.server.http.session_router import SessionCookieRouter, SessionPathRouter, not_found
-from rayhistory.server.insight import diagnosis_page
+from rayhistory.server.insight import diagnosis_page, runs_api, runs_pages
+from rayhistory.server.insight.run_listing import RunListing
 from rayhistory.server.live_sessions import LiveSessions
 from rayhistory.server.pages import gaps_page, home_page, log_page, search_page
 from rayhistory.server.pages.frontend import Frontends
@@ -83,13 +85,14 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         await asyncio.to_thread(connection)  # start the database now, not in the first request
         if discovery:
             discovery.start()
-        ahead = asyncio.create_task(AheadIndexer(catalog, builder).run()) if settings.index_ahead else None
+        app.state.runs = RunListing(index_store(store, settings), layout, settings)
+        tasks = _background_tasks(settings, catalog, builder, app.state.runs) if settings.index_ahead else []
         try:
             yield
         finally:  # also after an error in the `async with` of a command
-            if ahead:
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             app.state.scanner.close()
             await builder.close()
             await store.close()
@@ -104,6 +107,8 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             *session_list.ROUTES,
             *all_sessions_search.ROUTES,
             *search_page.ROUTES,
+            *runs_api.ROUTES,
+            *runs_pages.ROUTES,
             *cluster_list.ROUTES,
             *openapi.ROUTES,
             *kuberay.ROUTES,
@@ -150,6 +155,13 @@ def _session_router(frontends: Frontends) -> Router:
     ]
     # The router below a session does not know the session's path, so its redirects would lead out of the session.
     return Router(routes, redirect_slashes=False, default=not_found)
+
+
+def _background_tasks(
+    settings: Settings, catalog: SessionCatalog, builder: IndexBuilder, runs: RunListing
+) -> list[asyncio.Task[None]]:
+    maintenance = RunMaintenance(runs.table, catalog, builder.products, keep_removed=settings.keep_runs)
+    return [asyncio.create_task(work) for work in (AheadIndexer(catalog, builder).run(), maintenance.run())]
 
 
 def _frame_origins(settings: Settings) -> tuple[str, ...]:

@@ -374,6 +374,11 @@ class Layout:
     def run_inbox_prefix(self, ref: SessionRef) -> str:
         return f"{self.runs_prefix()}/inbox/{ref.path}"
 
+    def run_inbox_prefixes(self, ref: SessionRef) -> list[str]:
+        """Return the prefixes of a session's summaries outside of its index: announced ones, and damaged ones."""
+        prefix = self.run_inbox_prefix(ref)
+        return [prefix, self.run_quarantine_key(prefix)]
+
     def parse_run_inbox_key(self, key: str) -> tuple[SessionRef, int] | None:
         """Return the session of a summary and the generation of its tables."""
         prefix = f"{self.runs_prefix()}/inbox/"

@@ -25,6 +25,10 @@ BACKEND_OF_SCHEME = {"file": "local", "s3": "s3", "gs": "gcs", "az": "azureblob"
 """Any other scheme is the name of its backend, so that installed plugins work without an entry here."""
 
 
+PRICED_RESOURCES = ("cpu", "gpu", "memory")
+RUN_KEYS = ("auto", "owner", "name", "entrypoint", "cluster")
+
+
 def parse_bool(text: str) -> bool:
     """Parse a boolean as Go's flag package does."""
     if text in _TRUE:
@@ -110,3 +114,21 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return word
 
     return parse
+
+
+def parse_prices(text: str) -> tuple[str, ...]:
+    """Check prices of resources, each a name and a number."""
+    parts = parse_list(text)
+    for part in parts:
+        name, _, amount = part.partition("=")
+        if name not in PRICED_RESOURCES or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", amount):
+            raise ValueError(f"use prices per hour such as cpu=0.04,gpu=2.5,memory=0.005, not {part!r}")
+    return parts
+
+
+def parse_run_key(text: str) -> str:
+    """Check what makes runs the same."""
+    key = text.strip()
+    if key not in RUN_KEYS and not re.fullmatch(r"metadata\.[^\s]{1,64}", key):
+        raise ValueError(f"use one of {', '.join(RUN_KEYS)}, or metadata.FIELD")
+    return key

@@ -20,7 +20,9 @@ from rayhistory.settings.parsers import (
     parse_number,
     parse_port,
     parse_positive,
+    parse_prices,
     parse_role,
+    parse_run_key,
     parse_size,
     parse_store,
 )
@@ -358,6 +360,20 @@ class Settings:
     read_legacy_layout: bool = _setting(
         False, "also list sessions in the legacy layout (NAMESPACE/CLUSTER/SESSION/events.log), "
         "with up to 10,000 listings per minute", _SERVER_AND_CLI, parse=parse_bool, metavar="BOOL",
+    )  # fmt: skip
+
+    # Runs
+    run_key: str = _setting(
+        "auto", "what makes runs the same: owner, name (in the metadata), entrypoint, cluster, or metadata.FIELD; "
+        "auto takes the first of these that a job has", _SERVER_AND_CLI, parse=parse_run_key, metavar="KEY",
+    )  # fmt: skip
+    price: tuple[str, ...] = _setting(
+        (), "prices per hour of a CPU, a GPU and a GiB of memory, for costs of runs: cpu=0.04,gpu=2.5,memory=0.005",
+        _SERVER_AND_CLI, parse=parse_prices, metavar="PRICES",
+    )  # fmt: skip
+    keep_runs: bool = _setting(
+        False, "keep the summaries of removed sessions in the lists of runs", _SERVER_AND_CLI, parse=parse_bool,
+        metavar="BOOL",
     )  # fmt: skip
 
     # Access

@@ -16,6 +16,10 @@ _AGE_UNITS = (
 )
 _SESSION_NAME = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_\d+_\d+")
 _MAX_SESSION_NAME_LENGTH = 20
+_RUN_KINDS = {
+    "rayjob": "RayJob", "rayservice": "RayService", "job": "Job name", "metadata": "Metadata",
+    "entrypoint": "Entry point", "cluster": "Cluster",
+}  # fmt: skip
 
 
 def format_duration(milliseconds: int) -> str:
@@ -40,6 +44,34 @@ def format_age(then_ms: int, now_ms: int) -> str:
         if age >= minimum * unit:
             return f"{age // unit} {name} ago"
     return "just now"
+
+
+def format_percent(share: float) -> str:
+    return f"{share:.0%}" if share in (0, 1) or 0.1 <= share <= 0.995 else f"{share:.1%}"
+
+
+def format_hours(hours: float) -> str:
+    """Format resource hours, with more digits for few."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}" if hours else "0"
+
+
+def format_short_ms(milliseconds: float) -> str:
+    """Format a run time for a narrow cell: `840ms`, `3.2s`, `12m`."""
+    if milliseconds < _SECOND:
+        return f"{milliseconds:.0f}ms"
+    if milliseconds < _MINUTE:
+        return f"{milliseconds / _SECOND:.1f}s"
+    return f"{milliseconds / _MINUTE:.0f}m" if milliseconds < 2 * _HOUR else f"{milliseconds / _HOUR:.1f}h"
+
+
+def status_class(status: str) -> str:
+    """Return the CSS class of a job's status; statuses come from clusters."""
+    return status if status in ("succeeded", "failed", "running", "stopped", "pending") else "other"
+
+
+def run_kind(kind: str) -> str:
+    """Format what makes runs the same."""
+    return _RUN_KINDS.get(kind, kind)
 
 
 def format_count(number: int) -> str:

@@ -61,7 +61,7 @@ def render_home(
     `total` counts the sessions on all pages, `next_page` and `previous_page` are URLs, and `dashboards` has the
     installed versions of Ray's frontend. `unsearched` counts sessions of which only the names were searched.
     """
-    return _render(
+    return render_template(
         "home.html",
         sessions=sessions,
         filters=filters,
@@ -87,7 +87,7 @@ def render_frame(
     version: str,
 ) -> str:
     """Render the bar and the frame for Ray's frontend. `last_ms` is the time of the last data."""
-    return _render(
+    return render_template(
         "frame.html",
         session=session,
         session_path=session.url.rstrip("/"),
@@ -100,12 +100,12 @@ def render_frame(
 
 
 def render_gaps(session: SessionRow, gaps: Sequence[GapGroup], *, complete: bool, version: str) -> str:
-    return _render("gaps.html", session=session, gaps=gaps, complete=complete, version=version)
+    return render_template("gaps.html", session=session, gaps=gaps, complete=complete, version=version)
 
 
 def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bool, version: str) -> str:
     """Render the page of a Grafana dashboard, or with `solo` of one of its panels. Its script loads the data."""
-    return _render(
+    return render_template(
         "charts.html", cluster=cluster, uid=uid, title=title, solo=solo, running=running, version=version
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bo
 def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_ms: int | None, version: str) -> str:
     """Render the verdict, the findings with their evidence, and where time went."""
     base = session.url if as_of_ms is None else f"{session.url.rstrip('/')}@{as_of_ms}/"
-    return _render(
+    return render_template(
         "diagnosis.html", session=session, diagnosis=diagnosis, base=base, as_of_ms=as_of_ms, version=version
     )
 
@@ -129,7 +129,7 @@ def render_search(
     version: str,
 ) -> str:
     """Render the search in the logs of a session, or of all sessions. Hits are untrusted."""
-    return _render(
+    return render_template(
         "search.html",
         session=session,
         query=query,
@@ -143,14 +143,14 @@ def render_search(
 
 def render_log(session: SessionRow, page: LogPage, *, version: str) -> str:
     """Render a window of a log file."""
-    return _render("log.html", session=session, **msgspec.structs.asdict(page), version=version)
+    return render_template("log.html", session=session, **msgspec.structs.asdict(page), version=version)
 
 
 def render_message(
     *, status: int, title: str, message: str, hint: str | None, version: str, link: Link | None = None
 ) -> str:
     """Render an error. Text between backticks in `message` and `hint` is shown as code."""
-    return _render(
+    return render_template(
         "message.html",
         status=status,
         phrase=_status_phrase(status),
@@ -164,7 +164,9 @@ def render_message(
 
 def render_login(*, next_path: str, signed_in: str | None, error: str | None, done: bool, version: str) -> str:
     """Render the sign-in form, or with `done` a page that continues to `next_path`."""
-    return _render("login.html", next_path=next_path, signed_in=signed_in, error=error, done=done, version=version)
+    return render_template(
+        "login.html", next_path=next_path, signed_in=signed_in, error=error, done=done, version=version
+    )
 
 
 def render_progress(
@@ -177,7 +179,7 @@ def render_progress(
     version: str,
 ) -> str:
     """Render a page that refreshes itself until the session is indexed."""
-    return _render(
+    return render_template(
         "progress.html",
         session=session,
         title=title,
@@ -215,11 +217,16 @@ def _environment() -> Environment:
         code_spans=formats.code_spans,
         count=formats.format_count,
         duration=formats.format_duration,
+        hours=formats.format_hours,
         iso=formats.format_iso,
         marked=marked_texts,
         ordered_jobs=_ordered_jobs,
         owner=owner_text,
+        percent=formats.format_percent,
         plural=formats.plural,
+        run_kind=formats.run_kind,
+        short_ms=formats.format_short_ms,
+        status_class=formats.status_class,
         sentence_case=formats.sentence_case,
         short_session_name=formats.short_session_name,
         utc=formats.format_utc,
@@ -238,5 +245,5 @@ def _environment() -> Environment:
 _ENVIRONMENT = _environment()
 
 
-def _render(template: str, **values: object) -> str:
+def render_template(template: str, **values: object) -> str:
     return _ENVIRONMENT.get_template(template).render(values)

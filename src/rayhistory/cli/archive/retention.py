@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from pathlib import Path
 
 from rayhistory.archive.removal import list_tombstones, remove_session
 from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide
@@ -12,7 +13,10 @@ from rayhistory.cli.arguments import parse_retention_age, value_type
 from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import StoreError, UsageError
 from rayhistory.names import parse_dns_name
+from rayhistory.runs.run_compaction import RunCompactor
+from rayhistory.runs.run_table import RunTable
 from rayhistory.sessions import SessionRef, Tombstone
+from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import Settings, parse_positive, parse_size
 from rayhistory.sizes import format_size
 
@@ -80,7 +84,20 @@ async def _run(settings: Settings, policy: RetentionPolicy, *, dry_run: bool) ->
             results.append(await _remove(opened, ref, tombstone, settings.vanished_after, now))
 
         await for_each(reasons, remove, _CONCURRENT_REMOVALS)
+        if reasons and not settings.keep_runs:
+            await _drop_runs(opened, settings, {ref.identity for ref in reasons})
     return 0 if all(results) else 1
+
+
+async def _drop_runs(opened: SessionStore, settings: Settings, removed: set[tuple[str, str, str]]) -> None:
+    """Drop the rows of removed sessions from the run table. If that fails, servers do it later."""
+    catalog = SessionCatalog.from_settings(opened.store, opened.layout, settings)  # without what was listed before
+    existing = {entry.ref.identity for entry in await catalog.entries()}
+    table = RunTable(opened.store, opened.layout, Path(settings.cache_dir))
+    try:
+        await RunCompactor(table).compact((removed - existing).__contains__)
+    except StoreError as error:
+        print(f"runs of removed sessions are still listed, servers drop them later: {error}", flush=True)
 
 
 async def _remove(

@@ -13,6 +13,8 @@ from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
 from rayhistory.metrics.chart_data import ChartData
+from rayhistory.runs.group_details import RunGroupDetails
+from rayhistory.runs.run_groups import SORTS as RUN_SORTS
 from rayhistory.search.search_query import DEFAULT_LIMIT as SEARCH_DEFAULT_LIMIT
 from rayhistory.search.search_query import MAX_CONTEXT, STREAMS
 from rayhistory.search.search_query import MAX_LIMIT as SEARCH_LIMIT
@@ -31,8 +33,10 @@ from rayhistory.server.history_api.api_types import (
     TaskOutputPlace,
 )
 from rayhistory.server.history_api.chart_types import ChartDashboard, ChartMarkers, DashboardTitles
+from rayhistory.server.history_api.run_types import RunList
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.responses import json_response
+from rayhistory.server.insight.run_query import KINDS as RUN_KINDS
 from rayhistory.server.pages.frontend import DashboardChoice
 from rayhistory.server.row_files import MEDIA_TYPE
 from rayhistory.web import SESSION_STATES, SORTS, SessionOverview
@@ -135,6 +139,25 @@ _CHART_PARAMETERS = (
     _query("var-NAME", "value of the dashboard's variable NAME; may be repeated"),
 )
 
+RUN_PARAMETERS = (
+    _query("q", "words in the name or namespace"),
+    _query("namespace", "only runs in this namespace"),
+    _query("owner", "rayjob, rayservice, or a single owner: rayjob/nightly"),
+    _query("kind", "only groups of this kind", enum=list(RUN_KINDS)),
+    _query("since", "only sessions that started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),
+    _query("failed", "1: only groups whose newest run failed", **_FLAG),
+    _query("regressed", "1: only groups whose newest good run is slower than those before", **_FLAG),
+    _query("sort", "sort order; a leading minus means descending", enum=list(RUN_SORTS)),
+    _query("page", "page number; a page has 50 groups", type="integer", minimum=1),
+)
+_RUN_GROUP = {
+    "name": "key",
+    "in": "path",
+    "required": True,
+    "description": "`key` of a group",
+    "schema": {"type": "string"},
+}
+
 SERVER_ENDPOINTS = {
     DOCUMENT_PATH: Endpoint("This document.", ()),
     f"{HISTORY_API}clusters": Endpoint("Clusters, live and gone.", (ClusterList,)),
@@ -154,6 +177,15 @@ SERVER_ENDPOINTS = {
             _query("sort", "sort order; a leading minus means descending", enum=list(SORTS)),
             _query("page", "page number; a page has 50 sessions", type="integer", minimum=1),
         ),
+    ),
+    f"{HISTORY_API}runs": Endpoint(
+        "Jobs across sessions, in groups of the same job, with their trends.", (RunList,), RUN_PARAMETERS
+    ),
+    f"{HISTORY_API}runs/{{key}}": Endpoint(
+        "One group: its runs, functions and fingerprints.",
+        (RunGroupDetails,),
+        (_RUN_GROUP, *(each for each in RUN_PARAMETERS if each["name"] == "since")),
+        "run_group",
     ),
     f"{HISTORY_API}search": Endpoint(
         "Search in all log files of all sessions, the newest sessions first.",

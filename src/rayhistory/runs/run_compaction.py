@@ -1,0 +1,276 @@
+"""Compaction of the run table: summaries in the inbox become rows of a few Parquet files by day.
+
+Nothing is deleted before a manifest that replaces it is visible, so that a process can be killed at any time. A lease
+keeps other servers from the same work; if two do it anyway, the conditional create of the manifest decides.
+
+The cost per session is constant: new rows become a part of their own, and parts are merged only with parts of a similar
+size, so that a row is written again a few times in its life, however many sessions a day has.
+"""
+
+import logging
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+
+from rayhistory.errors import IndexDamaged, ObjectNotFound
+from rayhistory.index.service.leases import Leases
+from rayhistory.runs.run_inbox import InboxEntry, read_entries
+from rayhistory.runs.run_manifest import FENCES, RunManifest, RunPart, day_of, list_generations, publish_run_manifest
+from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS, FullRow, Identity, write_part
+from rayhistory.runs.run_table import RunTable
+from rayhistory.storage.bulk_delete import delete_keys
+
+log = logging.getLogger(__name__)
+
+BATCH = 64
+"""Ended sessions that are worth a new part."""
+MAX_WAIT_S = 3600.0
+"""After this time, fewer are."""
+FAN_OUT = 8
+"""Parts of a similar size that are merged into one."""
+_DAY_IS_OVER_AFTER_S = 2 * 86_400.0
+_MONTH_IS_OVER_AFTER_S = 40 * 86_400.0
+_ORPHAN_AFTER_S = 3600.0
+
+
+class CompactionReport(msgspec.Struct, frozen=True):
+    """What one pass did."""
+
+    folded: int = 0
+    """Summaries that moved from the inbox into parts."""
+    written_rows: int = 0
+    removed: int = 0
+    quarantined: int = 0
+
+
+class _Plan(msgspec.Struct):
+    """The next version of the table."""
+
+    parts: list[RunPart]
+    written: list[RunPart] = []
+    written_rows: int = 0
+    quarantined: list[str] = []
+    """Keys of damaged objects."""
+    obsolete: list[str] = []
+    """Keys of the inbox that a new part replaces."""
+    removed: int = 0
+
+
+class RunCompactor:
+    def __init__(self, table: RunTable) -> None:
+        self._store = table.store
+        self._layout = table.layout
+        self._table = table
+        self._leases = Leases(table.store)
+
+    async def compact(
+        self, is_removed: Callable[[Identity], bool] = lambda identity: False, *, force: bool = False
+    ) -> CompactionReport:
+        """Bring the table up to date, unless another server does. `force` does not wait for a batch.
+
+        Rows for which `is_removed` is true are dropped.
+        """
+        async with self._leases.hold(self._layout.runs_lease_key()) as is_held:
+            return await self._compact(is_removed, force=force) if is_held else CompactionReport()
+
+    async def _compact(self, is_removed: Callable[[Identity], bool], *, force: bool) -> CompactionReport:
+        await self._table.load(max_age_s=0)
+        manifest, inbox = self._table.manifest, self._table.inbox
+        plan = _Plan(parts=list(manifest.parts))
+        with tempfile.TemporaryDirectory() as scratch:
+            await self._drop_removed(plan, is_removed, Path(scratch))
+            folded = await self._fold_inbox(plan, list(inbox.newest.values()), is_removed, Path(scratch), force=force)
+            await self._merge(plan, Path(scratch))
+        changed = plan.parts != manifest.parts or plan.quarantined
+        if changed and not await self._publish(manifest, plan):
+            return CompactionReport()
+        replaced = [entry.key for entry in inbox.replaced if entry.key not in plan.quarantined]
+        await delete_keys(self._store, [*plan.obsolete, *replaced])
+        if changed:
+            await self._clean_up()
+        return CompactionReport(folded, plan.written_rows, plan.removed, len(plan.quarantined))
+
+    async def _fold_inbox(
+        self, plan: _Plan, entries: list[InboxEntry], is_removed: Callable[[Identity], bool], scratch: Path,
+        *, force: bool,
+    ) -> int:  # fmt: skip
+        """Write parts with the summaries of ended sessions, if there are enough or they have waited long."""
+        found = await read_entries(self._store, entries)
+        by_key = {entry.key: entry for entry in entries}
+        for key, row in found.items():
+            if row is None:
+                await self._quarantine(plan, key)
+        removed = {key for key, row in found.items() if row and is_removed(row.identity)}
+        plan.obsolete += removed
+        plan.removed += len(removed)
+        over = {key: row for key, row in found.items() if row and row.stored.summary.is_over and key not in removed}
+        waited = max((time.time() - by_key[key].modified for key in over), default=0.0)
+        if not over or not (force or len(over) >= BATCH or waited > MAX_WAIT_S):
+            return 0
+        for day, rows in _by_day(over.values()):
+            await self._write(plan, day, rows, scratch)
+        plan.obsolete += over
+        return len(over)
+
+    async def _drop_removed(self, plan: _Plan, is_removed: Callable[[Identity], bool], scratch: Path) -> None:
+        """Rewrite parts that have rows of removed sessions, and leave out damaged parts."""
+        rows = await self._table.load()
+        for part in list(plan.parts):
+            gone = {identity for identity in self._table.identities(part.name) if is_removed(identity)}
+            if part.name in rows.damaged:
+                await self._quarantine(plan, self._layout.run_part_key(part.name))
+                plan.parts.remove(part)
+            elif gone:
+                plan.removed += len(gone)
+                kept = [row for row in await self._table.full_rows(part) if row.identity not in gone]
+                await self._replace(plan, [part], kept, part.period, scratch)
+
+    async def _merge(self, plan: _Plan, scratch: Path) -> None:
+        for parts in mergeable_parts(plan.parts, time.time()):
+            readable = [part for part in parts if part not in plan.written]
+            if len(readable) < len(parts):
+                continue  # what is new in this pass is merged by a later one
+            try:
+                rows = [row for part in parts for row in await self._table.full_rows(part)]
+            except IndexDamaged:
+                continue  # the next pass leaves it out
+            await self._replace(plan, parts, _newest(rows), common_period(parts), scratch)
+
+    async def _replace(
+        self, plan: _Plan, parts: list[RunPart], rows: list[FullRow], period: str, scratch: Path
+    ) -> None:
+        place = plan.parts.index(parts[0])
+        plan.parts = [part for part in plan.parts if part not in parts]
+        if rows:
+            await self._write(plan, period, rows, scratch, place)
+
+    async def _write(
+        self, plan: _Plan, period: str, rows: list[FullRow], scratch: Path, place: int | None = None
+    ) -> None:
+        """Write a part and add it: new rows at the end, so that they replace older rows; merged ones in their place."""
+        name = f"{period}-{secrets.token_hex(8)}"
+        path = scratch / "part"
+        write_part(path, rows)
+        part = RunPart(name, period, len(rows), path.stat().st_size)
+        await self._store.put(self._layout.run_part_key(name), path)
+        plan.parts.insert(len(plan.parts) if place is None else place, part)
+        plan.written.append(part)
+        plan.written_rows += len(rows)
+
+    async def _quarantine(self, plan: _Plan, key: str) -> None:
+        """Copy a damaged object, so that somebody can look at it. It is deleted with the inbox, or as an orphan."""
+        plan.quarantined.append(key)
+        plan.obsolete.append(key)
+        log.warning("cannot read an object of the run table, quarantining it", extra={"key": key})
+        try:
+            data = await self._store.get_range(key, 0, MAX_PART_BYTES)
+        except ObjectNotFound:
+            return
+        await self._store.put(self._layout.run_quarantine_key(key), data)
+
+    async def _publish(self, manifest: RunManifest, plan: _Plan) -> bool:
+        quarantined = manifest.quarantined + len(plan.quarantined)
+        following = RunManifest(
+            generation=manifest.generation + 1, parts=plan.parts, quarantined=quarantined
+        )  # fmt: skip
+        if await publish_run_manifest(self._store, self._layout, following):
+            return True
+        await delete_keys(self._store, [self._layout.run_part_key(part.name) for part in plan.written])
+        return False
+
+    async def _clean_up(self) -> None:
+        """Delete old manifests, and parts that no recent manifest names: replaced ones, and those of killed processes.
+
+        A reader may still be about to fetch a part that was just replaced, so parts are kept for a while.
+        """
+        old = (await list_generations(self._store, self._layout))[FENCES:]
+        await delete_keys(self._store, [self._layout.runs_manifest_key(generation) for generation in old])
+        await self._table.load(max_age_s=0)
+        used = {part.name for part in self._table.manifest.parts}
+        prefix, now = f"{self._layout.runs_prefix()}/parts", time.time()
+        orphans = [
+            info.key
+            async for info in self._store.list_all(prefix)
+            if self._layout.parse_run_part_key(info.key) not in used and now - info.modified > _ORPHAN_AFTER_S
+        ]
+        await delete_keys(self._store, orphans)
+
+
+def _by_day(rows: Iterable[FullRow]) -> Iterable[tuple[str, list[FullRow]]]:
+    by_day = sorted(((day_of(row.stored.summary), row) for row in rows), key=lambda pair: pair[0])
+    for day, group in groupby(by_day, key=lambda pair: pair[0]):
+        of_day = [row for _, row in group]
+        for start in range(0, len(of_day), MAX_PART_ROWS):
+            yield day, of_day[start : start + MAX_PART_ROWS]
+
+
+def _newest(rows: list[FullRow]) -> list[FullRow]:
+    newest: dict[Identity, FullRow] = {}
+    for row in rows:
+        other = newest.get(row.identity)
+        if other is None or row.generation >= other.generation:
+            newest[row.identity] = row
+    return list(newest.values())
+
+
+def mergeable_parts(parts: list[RunPart], now: float) -> list[list[RunPart]]:
+    """Return groups of parts that are to be merged.
+
+    Within a day, parts of a similar size; when the day is over, all of its parts; and when the month is over, all days.
+    """
+    groups: dict[tuple[str, int], list[RunPart]] = {}
+    for part in parts:
+        age = now - _end_of(part.period)
+        if age > _MONTH_IS_OVER_AFTER_S:
+            key = (part.period[:7], -1)
+        elif age > _DAY_IS_OVER_AFTER_S:
+            key = (part.period, -1)
+        else:
+            key = (part.period, _tier(part.rows))
+        groups.setdefault(key, []).append(part)
+    return [
+        batch
+        for (_, tier), group in groups.items()
+        for batch in _batches(group)
+        if len(batch) > 1 and (tier == -1 or len(batch) >= FAN_OUT)
+    ]
+
+
+def _batches(parts: list[RunPart]) -> list[list[RunPart]]:
+    """Split parts into batches that do not become too large. A part that is large already stays alone."""
+    batches: list[list[RunPart]] = []
+    rows = size = 0
+    for part in parts:
+        rows, size = rows + part.rows, size + part.size
+        if not batches or rows > MAX_PART_ROWS or size > MAX_PART_BYTES // 2:
+            batches.append([])
+            rows, size = part.rows, part.size
+        batches[-1].append(part)
+    return batches
+
+
+def common_period(parts: list[RunPart]) -> str:
+    periods = {part.period for part in parts}
+    return periods.pop() if len(periods) == 1 else parts[0].period[:7]
+
+
+def _tier(rows: int) -> int:
+    tier = 0
+    while rows >= BATCH * FAN_OUT:
+        rows //= FAN_OUT
+        tier += 1
+    return tier
+
+
+def _end_of(period: str) -> float:
+    """Return the time at which a day or a month ends, nearly: a month counts as 31 days."""
+    try:
+        start = time.mktime(time.strptime(period if len(period) > 7 else f"{period}-01", "%Y-%m-%d"))
+    except (ValueError, OverflowError):
+        return 0.0
+    return start + (86_400.0 if len(period) > 7 else 31 * 86_400.0)

@@ -1,0 +1,113 @@
+"""Keep the run table up to date in the background: compaction, removed sessions, and summaries that are missing."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection
+
+from rayhistory.errors import RayHistoryError
+from rayhistory.index.products.product_builder import ProductBuilder
+from rayhistory.lru import LruCache
+from rayhistory.runs.product import FILE, NAME
+from rayhistory.runs.run_compaction import BATCH, CompactionReport, RunCompactor
+from rayhistory.runs.run_parts import Identity
+from rayhistory.runs.run_table import RunTable
+from rayhistory.runs.session_summary import decode_summary
+from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
+
+log = logging.getLogger(__name__)
+
+_POLL_INTERVAL_S = 30.0
+_FULL_PASS_EVERY = 20
+"""Polls between two passes that run even if nothing is new: what waited long, and what is missing."""
+_MAX_RESTORED = 500
+_CONCURRENT_READS = 8
+_CHECKED = 50_000
+
+
+class RunMaintenance:
+    """Compacts the run table of a store, and restores what is missing in it."""
+
+    def __init__(
+        self, table: RunTable, catalog: SessionCatalog, products: ProductBuilder, *, keep_removed: bool
+    ) -> None:
+        self._store = table.store
+        self._layout = table.layout
+        self._table = table
+        self._catalog = catalog
+        self._products = products
+        self._keep_removed = keep_removed
+        self._compactor = RunCompactor(table)
+        self._checked: LruCache[Identity, float | None] = LruCache(_CHECKED)
+        """Sessions that have no summary, and when their end record was stored."""
+
+    async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
+        """Work until cancelled."""
+        polls = 0
+        while True:
+            try:
+                if polls % _FULL_PASS_EVERY == 0:
+                    await self.restore()
+                if polls % _FULL_PASS_EVERY == 0 or await self._is_worthwhile():
+                    await self.compact()
+            except RayHistoryError as error:
+                log.warning("compacting runs failed, retrying later", extra={"reason": str(error)})
+            except Exception:
+                log.exception("unexpected error while compacting runs, retrying later")
+            polls += 1
+            await asyncio.sleep(poll_interval_s)
+
+    async def compact(self, *, force: bool = False) -> CompactionReport:
+        """Compact once. Rows of sessions that are not in the store any more are dropped, unless they are to be kept."""
+        if self._keep_removed:
+            return await self._compactor.compact(force=force)
+        before = await self._table.load(max_age_s=0)
+        existing = {entry.ref.identity for entry in await self._catalog.entries()}
+        known = set(before.summaries)  # what is announced during this pass is newer than the list of sessions
+        gone = known - existing
+        return await self._compactor.compact(gone.__contains__, force=force)
+
+    async def restore(self) -> int:
+        """Announce stored summaries that are not in the table: those of copied sessions, or after damage."""
+        rows = await self._table.load(max_age_s=0)
+        entries = [entry for entry in await self._catalog.entries() if self._is_missing(entry, rows.summaries.keys())]
+        slots = asyncio.Semaphore(_CONCURRENT_READS)
+
+        async def restore_one(entry: CatalogEntry) -> bool:
+            async with slots:
+                return await self._restore(entry)
+
+        return sum(await asyncio.gather(*map(restore_one, entries[:_MAX_RESTORED])))
+
+    def _is_missing(self, entry: CatalogEntry, known: Collection[Identity]) -> bool:
+        identity = entry.ref.identity
+        if identity in known or self._catalog.state(entry) == RUNNING:
+            return False
+        return identity not in self._checked or self._checked.get(identity) != entry.end_stored
+
+    async def _restore(self, entry: CatalogEntry) -> bool:
+        opened = await self._products.stored(entry.ref, NAME)
+        if opened is None:
+            self._checked.put(entry.ref.identity, entry.end_stored)
+            return False
+        try:
+            data = await asyncio.to_thread((await opened.file(FILE)).read_bytes)
+        except (RayHistoryError, OSError):
+            return False
+        stored = decode_summary(data)
+        if stored is None or stored.summary.identity != entry.ref.identity:
+            return False
+        key = self._layout.run_inbox_key(entry.ref, opened.manifest.tables_generation, secrets.token_hex(4))
+        await self._store.put(key, data)
+        return True
+
+    async def _is_worthwhile(self) -> bool:
+        """Return whether the inbox has a batch, or the table rows of sessions that are gone."""
+        rows = await self._table.load()
+        inbox = self._table.inbox
+        if len(inbox.newest) >= BATCH or inbox.replaced or rows.damaged:
+            return True
+        if self._keep_removed:
+            return False
+        existing = {entry.ref.identity for entry in await self._catalog.entries()}
+        return any(identity not in existing for identity in rows.summaries)

@@ -1,0 +1,280 @@
+"""Summaries move from the inbox into few parts; none is lost, whoever is killed and whoever else does the same."""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rayhistory.runs import run_compaction
+from rayhistory.runs.run_compaction import BATCH, RunCompactor, common_period, mergeable_parts
+from rayhistory.runs.run_manifest import RunManifest, RunPart, list_generations, publish_run_manifest
+from rayhistory.runs.run_table import RunTable
+from rayhistory.runs.session_summary import StoredSummary
+from rayhistory.sessions import SessionRef
+from rayhistory.storage.local import LocalStore
+from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, fleet, generated, identities, ref_of
+
+SEEDS = int(os.environ.get("RAYHISTORY_LAWS", "1"))
+LATER = FIRST_MS / 1000 + 3600
+
+
+def compactor(directory: Path, store: Any = None) -> tuple[LocalStore, RunTable, RunCompactor]:
+    store = store or LocalStore(directory / "store")
+    table = RunTable(store, LAYOUT, directory / "cache")
+    return store, table, RunCompactor(table)
+
+
+def keys(directory: Path, folder: str) -> list[str]:
+    root = directory / "store/ray-history/runs" / folder
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def expected(*stored: StoredSummary) -> set[tuple[str, str, str]]:
+    return {each.summary.identity for each in stored}
+
+
+def test_announced_summary_is_visible_before_and_after_compaction(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+    one = generated(status="FAILED", fingerprint="ab")
+
+    async def work() -> None:
+        await announce(store, [one])
+        assert (await table.load()).summaries == {one.summary.identity: one.summary}
+        assert (await runs.compact(force=True)).folded == 1
+        assert (await table.load(max_age_s=0)).summaries == {one.summary.identity: one.summary}
+        assert await table.details([one.summary.identity]) == {one.summary.identity: one.details}
+
+    asyncio.run(work())
+    assert keys(tmp_path, "inbox") == []
+    assert len(keys(tmp_path, "parts")) == 1
+
+
+def test_few_summaries_wait_for_a_batch(tmp_path: Path) -> None:
+    store, _, runs = compactor(tmp_path)
+
+    async def work() -> None:
+        await announce(store, fleet(BATCH - 1, days=1))
+        assert (await runs.compact()).folded == 0
+        await announce(store, [generated(9_999)])
+        assert (await runs.compact()).folded == BATCH
+
+    asyncio.run(work())
+
+
+def test_running_sessions_stay_in_the_inbox(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+    running = generated(state="running")
+
+    async def work() -> None:
+        await announce(store, [running], generation=1)
+        await announce(store, [running], generation=2)
+        assert (await runs.compact(force=True)).folded == 0
+        assert len(keys(tmp_path, "inbox")) == 1
+        await announce(store, [generated()], generation=3)
+        assert (await runs.compact(force=True)).folded == 1
+        assert (await table.load(max_age_s=0)).summaries[running.summary.identity].state == "ended"
+
+    asyncio.run(work())
+    assert keys(tmp_path, "inbox") == []
+
+
+def test_newer_tables_replace_a_row_in_any_order(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+
+    async def work() -> None:
+        for generation, status in ((2, "FAILED"), (1, "SUCCEEDED")):  # the older one arrives last
+            await announce(store, [generated(status=status)], generation)
+            await runs.compact(force=True)
+        (summary,) = (await table.load(max_age_s=0)).summaries.values()
+        assert summary.jobs[0].status == "FAILED"
+
+    asyncio.run(work())
+
+
+def test_rows_of_removed_sessions_are_dropped_from_parts_and_inbox(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+    first, second, third = (generated(number) for number in range(3))
+
+    async def work() -> None:
+        await announce(store, [first, second])
+        await runs.compact(force=True)
+        await announce(store, [third])
+        gone = expected(first, third)
+        assert (await runs.compact(gone.__contains__)).removed == 2
+        assert await identities(table) == expected(second)
+
+    asyncio.run(work())
+    assert keys(tmp_path, "inbox") == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2", b"{" * 50_000, b"\xff\xfe"])
+def test_damaged_summary_is_quarantined_and_counted(tmp_path: Path, damage: bytes) -> None:
+    store, table, runs = compactor(tmp_path)
+    good, bad = generated(0), generated(1)
+
+    async def work() -> None:
+        await announce(store, [good])
+        await store.put(LAYOUT.run_inbox_key(ref_of(bad), 1, "cd"), damage)
+        assert await identities(table) == expected(good)
+        assert (await runs.compact(force=True)).quarantined == 1
+        assert (await table.load(max_age_s=0)).quarantined == 1
+        assert (await runs.compact(force=True)).quarantined == 0
+
+    asyncio.run(work())
+    assert keys(tmp_path, "inbox") == []
+    assert len(keys(tmp_path, "quarantine")) == 1
+
+
+def test_summary_that_claims_another_namespace_is_quarantined(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+
+    async def work() -> None:
+        forged = LAYOUT.run_inbox_key(SessionRef("team-x", *generated().summary.identity[1:]), 1, "ab")
+        await store.put(forged, msgspec.json.encode(generated(namespace="default")))
+        assert await identities(table) == set()
+        assert (await runs.compact(force=True)).quarantined == 1
+
+    asyncio.run(work())
+
+
+def test_damaged_part_is_left_out_and_its_other_rows_can_be_announced_again(tmp_path: Path) -> None:
+    store, _, runs = compactor(tmp_path)
+    first, second = generated(0), generated(1, started_ms=FIRST_MS + DAY_MS)
+
+    async def work() -> None:
+        await announce(store, [first])
+        await runs.compact(force=True)
+        (part,) = (tmp_path / "store/ray-history/runs/parts").iterdir()
+        part.write_bytes(b"x" * part.stat().st_size)
+        await announce(store, [second])
+        _, table, again = compactor(tmp_path / "other", store)
+        rows = await table.load()
+        assert (set(rows.summaries), len(rows.damaged)) == (expected(second), 1)
+        assert (await again.compact(force=True)).quarantined == 1
+        await announce(store, [first])
+        assert await identities(table) == expected(first, second)
+
+    asyncio.run(work())
+
+
+def test_manifest_of_a_process_that_was_suspended_is_not_published(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+
+    async def work() -> None:
+        assert await publish_run_manifest(store, LAYOUT, RunManifest(generation=1))
+        assert not await publish_run_manifest(store, LAYOUT, RunManifest(generation=1))
+        assert await publish_run_manifest(store, LAYOUT, RunManifest(generation=9))
+        assert not await publish_run_manifest(store, LAYOUT, RunManifest(generation=2))
+        assert await list_generations(store, LAYOUT) == [9, 2, 1]
+
+    asyncio.run(work())
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class KillingStore(LocalStore):
+    """A store that ends the process before or after one of its writes."""
+
+    writes_left = 10**9
+
+    async def _count(self, write: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        self.writes_left -= 1
+        if self.writes_left == 0 and random.random() < 0.5:
+            await write(*arguments)
+        if self.writes_left <= 0:
+            raise Killed
+        await write(*arguments)
+
+    async def put(self, key: str, data: bytes | Path) -> None:
+        await self._count(super().put, key, data)
+
+    async def create(self, key: str, data: bytes) -> None:
+        await self._count(super().create, key, data)
+
+    async def delete(self, key: str) -> None:
+        await self._count(super().delete, key)
+
+    async def delete_many(self, keys: Any) -> None:
+        await self._count(super().delete_many, keys)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_summary_is_lost_when_replicas_compact_at_once_and_are_killed(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayhistory.index.service.leases.LEASE_EXPIRES_AFTER_S", 0.0)  # leases are only hints
+    random.seed(seed)
+    good = LocalStore(tmp_path / "store")
+    everything = list(fleet(30, days=2, jobs=4, seed=seed))
+
+    async def replica(name: str, writes: int) -> None:
+        store = KillingStore(tmp_path / "store")
+        store.writes_left = writes
+        _, _, runs = compactor(tmp_path / name, store)
+        with contextlib.suppress(Killed):
+            await runs.compact(force=True)
+
+    async def work() -> None:
+        for number in range(10):
+            await announce(good, everything[number * 3 : number * 3 + 3])
+            await asyncio.gather(*(replica(f"{number}-{each}", random.randint(1, 14)) for each in range(2)))
+            _, table, _ = compactor(tmp_path / f"reader-{number}", good)
+            assert await identities(table) == expected(*everything[: number * 3 + 3])
+        _, table, runs = compactor(tmp_path / "last", good)
+        await runs.compact(force=True)
+        assert await identities(table) == expected(*everything)
+
+    asyncio.run(work())
+
+
+def parts(count: int, rows: int, period: str = "2026-11-01") -> list[RunPart]:
+    return [RunPart(f"{period}-{rows}-{number}", period, rows, rows * 500) for number in range(count)]
+
+
+def test_parts_of_a_similar_size_are_merged_within_a_day() -> None:
+    small, large = parts(9, 64), parts(3, 2000)
+    assert mergeable_parts([*large, *small], LATER) == [small]
+    assert mergeable_parts([*large, *small[:5]], LATER) == []
+
+
+def test_all_parts_of_a_past_day_and_all_days_of_a_past_month_are_merged() -> None:
+    days = [*parts(3, 10, "2026-11-01"), *parts(2, 20, "2026-11-02")]
+    assert mergeable_parts(days, LATER + 5 * 86_400) == [days[:3], days[3:]]
+    (merged,) = mergeable_parts(days, LATER + 100 * 86_400)
+    assert merged == days
+    assert common_period(merged) == "2026-11"
+
+
+def test_merged_parts_stay_bounded() -> None:
+    groups = mergeable_parts(parts(40, 1000), LATER + 5 * 86_400)
+    assert all(sum(part.rows for part in group) <= 5000 for group in groups)
+
+
+def test_rows_are_written_a_constant_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten times as many sessions in a day, each is still written a few times only."""
+    batch = 2
+    monkeypatch.setattr(run_compaction, "BATCH", batch)
+
+    async def written_per_session(directory: Path, batches: int) -> float:
+        store, table, runs = compactor(directory)
+        rows = 0
+        for number in range(batches):
+            started = FIRST_MS + 30 * 366 * DAY_MS  # a day that is not over yet
+            some = (generated(number * batch + each, started_ms=started) for each in range(batch))
+            await announce(store, some)
+            rows += (await runs.compact()).written_rows
+        assert len(await identities(table)) == batches * batch
+        return rows / (batches * batch)
+
+    few = asyncio.run(written_per_session(tmp_path / "few", 2))
+    many = asyncio.run(written_per_session(tmp_path / "many", 20))
+    assert few == 1.0
+    assert many <= 2.5

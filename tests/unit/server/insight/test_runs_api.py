@@ -1,0 +1,228 @@
+"""Runs across sessions: grouped, filtered, cut to the visitor's namespaces, as JSON, CSV and pages."""
+
+import asyncio
+import csv
+import dataclasses
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from rayhistory.runs.session_summary import StoredSummary
+from rayhistory.server.app import create_app
+from rayhistory.settings import Settings
+from rayhistory.storage import open_store
+from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, generated, ref_of
+from support.recorded_sample import settings_for
+from support.two_namespaces import ALLOWED_TOKEN, bearer, write_access_file
+
+NIGHTS = [600_000, 610_000, 595_000, 605_000, 600_000, 900_000]
+
+
+def nights() -> list[StoredSummary]:
+    """A nightly job that is slower on its last night, one that fails, and one of another team."""
+    runs = [
+        generated(number, started_ms=FIRST_MS + number * DAY_MS, duration_ms=duration)
+        for number, duration in enumerate(NIGHTS)
+    ]
+    failing = [
+        generated(
+            100 + number, name="etl", started_ms=FIRST_MS + number * DAY_MS, status=status, fingerprint=fingerprint
+        )
+        for number, (status, fingerprint) in enumerate([("SUCCEEDED", None), ("FAILED", "aa"), ("FAILED", "bb")])
+    ]
+    return [*runs, *failing, generated(200, namespace="team-x", name="secret")]
+
+
+def store_runs(settings: Settings, stored: list[StoredSummary]) -> None:
+    async def work() -> None:
+        store = open_store(settings, writable=True)
+        await announce(store, stored)
+        for each in stored:
+            await store.put(LAYOUT.metadata_key(ref_of(each)), b"")
+
+    asyncio.run(work())
+
+
+@contextmanager
+def serving_runs(directory: Path, stored: list[StoredSummary], **overrides: Any) -> Iterator[TestClient]:
+    settings = dataclasses.replace(settings_for(directory), index_ahead=False, **overrides)
+    store_runs(settings, stored)
+    with TestClient(create_app(settings)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with serving_runs(tmp_path_factory.mktemp("runs"), nights(), price=("cpu=0.5", "gpu=2")) as client:
+        yield client
+
+
+def runs(client: TestClient, query: str = "", **headers: str) -> dict[str, Any]:
+    response = client.get(f"/api/history/runs{query}", headers=headers)
+    response.raise_for_status()
+    return {group["name"]: group for group in response.json()["runs"]}
+
+
+def test_groups_have_the_documented_fields(client: TestClient) -> None:
+    body = client.get("/api/history/runs").json()
+    assert body["total"] == 3
+    assert body["next"] is None
+    group = next(group for group in body["runs"] if group["name"] == "nightly")
+    expected = {"key", "namespace", "name", "kind", "last", "success_rate", "p50_ms", "p95_ms", "regression",
+                "cpu_hours", "gpu_hours", "idle_share"}  # fmt: skip
+    assert expected <= group.keys()
+    assert {"session", "job", "status", "started_ms", "duration_ms", "headline", "url"} <= group["last"][0].keys()
+    assert (group["namespace"], group["kind"], group["runs"]) == ("default", "rayjob", 6)
+
+
+def test_last_runs_come_newest_first(client: TestClient) -> None:
+    last = runs(client)["nightly"]["last"]
+    assert [run["duration_ms"] for run in last] == NIGHTS[::-1]
+    assert last[0]["url"] == f"/s/{last[0]['session']}/"
+
+
+def test_slower_run_is_a_regression(client: TestClient) -> None:
+    found = runs(client)
+    assert found["nightly"]["regression"]["duration_ms"] == 900_000
+    assert found["nightly"]["regression"]["baseline_ms"] == 600_000
+    assert found["etl"]["regression"] is None
+
+
+def test_failures_have_headline_rate_and_whether_they_are_new(client: TestClient) -> None:
+    group = runs(client)["etl"]
+    assert group["success_rate"] == pytest.approx(1 / 3, abs=1e-3)
+    assert group["last_failure"]["headline"] == "ValueError in load (train.py:12)"
+    assert group["last_failure"]["new"] is True
+    assert group["p50_ms"] == 600_000
+
+
+def test_cost_follows_prices(client: TestClient) -> None:
+    assert runs(client)["etl"]["cost"] == 3 * (8 * 0.5 + 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?q=night", {"nightly"}),
+        ("?namespace=team-x", {"secret"}),
+        ("?owner=rayjob/etl", {"etl"}),
+        ("?failed=1", {"etl"}),
+        ("?regressed=1", {"nightly"}),
+        ("?kind=entrypoint", set()),
+        ("?since=1h", set()),
+    ],
+)
+def test_filters(client: TestClient, query: str, expected: set[str]) -> None:
+    assert set(runs(client, query)) == expected
+
+
+def test_sort_order(client: TestClient) -> None:
+    assert next(iter(runs(client, "?sort=success_rate"))) == "etl"
+    assert next(iter(runs(client, "?sort=-p95_ms"))) == "nightly"
+    assert list(runs(client, "?sort=name")) == ["etl", "nightly", "secret"]
+
+
+@pytest.mark.parametrize("query", ["?sort=x", "?page=0", "?page=x", "?since=soon", "?owner=raycluster", "?failed=yes"])
+def test_invalid_parameter_is_an_error(client: TestClient, query: str) -> None:
+    response = client.get(f"/api/history/runs{query}")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert client.get(f"/runs{query}").status_code == 400
+
+
+def test_group_has_runs_functions_and_fingerprints(client: TestClient) -> None:
+    key = runs(client)["etl"]["key"]
+    for path in (f"/api/history/runs/{key}", f"/runs/{key}.json"):
+        body = client.get(path).json()
+        assert [run["status"] for run in body["runs"]] == ["FAILED", "FAILED", "SUCCEEDED"]
+        assert len(body["functions"]) == 8
+        assert len(body["functions"][0]["runs"]) == 3
+        assert [each["fingerprint"] for each in body["fingerprints"]] == ["bb", "aa"]
+        assert body["fingerprints"][0]["new"]
+    assert client.get("/api/history/runs/0000000000000000").status_code == 404
+    assert client.get("/runs/0000000000000000").status_code == 404
+
+
+def test_pages_show_groups_and_lead_to_them(client: TestClient) -> None:
+    text = client.get("/runs").text
+    key = runs(client)["nightly"]["key"]
+    assert f'href="/runs/{key}"' in text
+    assert "1.5× slower" in text
+    page = client.get(f"/runs/{key}").text
+    assert 'class="durations"' in page
+    assert "/compare?session=default%2Fnightly-00004" in page
+
+
+def test_csv_has_all_groups(client: TestClient) -> None:
+    rows = list(csv.DictReader(io.StringIO(client.get("/runs.csv?sort=name").text)))
+    assert [row["name"] for row in rows] == ["etl", "nightly", "secret"]
+    key = rows[0]["key"]
+    assert len(list(csv.DictReader(io.StringIO(client.get(f"/runs/{key}.csv").text)))) == 3
+
+
+def test_visitors_see_runs_of_their_namespaces_only(tmp_path: Path) -> None:
+    access = {"auth": "token", "access_file": write_access_file(tmp_path)}
+    with serving_runs(tmp_path, nights(), **access) as client:
+        headers = bearer(ALLOWED_TOKEN)
+        secret = "team-x"
+        assert set(runs(client, **headers)) == {"nightly", "etl"}
+        for path in ("/runs", "/runs.json", "/runs.csv", "/runs?namespace=default"):
+            assert secret not in client.get(path, headers=headers).text, path
+        assert client.get("/runs.json").status_code == 401
+    with serving_runs(tmp_path, []) as client:
+        key = runs(client)["secret"]["key"]
+    with serving_runs(tmp_path, [], **access) as client:
+        assert client.get(f"/api/history/runs/{key}", headers=headers).status_code == 404
+        assert client.get(f"/runs/{key}", headers=headers).status_code == 404
+
+
+def test_runs_of_removed_sessions_are_not_listed_unless_they_are_kept(tmp_path: Path) -> None:
+    stored = nights()
+    with serving_runs(tmp_path, stored) as client:
+        assert set(runs(client)) == {"nightly", "etl", "secret"}
+    for each in stored[:6]:
+        (tmp_path / "store" / LAYOUT.metadata_key(ref_of(each))).unlink()
+    with serving_runs(tmp_path, []) as client:
+        assert set(runs(client)) == {"etl", "secret"}
+    with serving_runs(tmp_path, [], keep_runs=True) as client:
+        assert set(runs(client)) == {"nightly", "etl", "secret"}
+
+
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
+    evil = '"><script>alert(1)</script>=cmd'
+    stored = generated(owner=False, status="FAILED", fingerprint=evil)
+    job = msgspec.structs.replace(stored.summary.jobs[0], name=evil, entrypoint=evil, metadata={evil: evil}, id=evil)
+    verdict = msgspec.structs.replace(stored.summary.verdict, headline=evil)
+    summary = msgspec.structs.replace(stored.summary, jobs=[job], verdict=verdict, ray_version=evil)
+    with serving_runs(tmp_path, [msgspec.structs.replace(stored, summary=summary)]) as client:
+        (group,) = runs(client).values()
+        for path in ("/runs", f"/runs/{group['key']}"):
+            text = client.get(path).text
+            assert "<script>alert" not in text
+            assert "&lt;script&gt;alert" in text
+        assert f"/runs/{group['key']}" in client.get("/runs").text
+
+
+def test_runs_without_names_are_grouped_by_entry_point_then_cluster(tmp_path: Path) -> None:
+    stored = [generated(number, owner=False, name=f"c{number}") for number in range(3)]
+    nameless = generated(9, owner=False)
+    summary = msgspec.structs.replace(nameless.summary, jobs=[], state="vanished")
+    with serving_runs(tmp_path, [*stored, msgspec.structs.replace(nameless, summary=summary)]) as client:
+        found = runs(client)
+    assert found["python train.py --epochs #"]["runs"] == 3
+    assert found["nightly-00009"]["last"][0]["status"] == "FAILED"
+
+
+def test_sessions_without_a_summary_are_counted(tmp_path: Path) -> None:
+    stored = nights()
+    with serving_runs(tmp_path, stored) as client:
+        path = tmp_path / "store" / LAYOUT.run_inbox_prefix(ref_of(stored[0]))
+        next(path.iterdir()).unlink()
+        body = client.get("/api/history/runs").json()
+        assert body["unsummarized"] == 1
+        assert "1 session not summarized yet" in client.get("/runs").text
