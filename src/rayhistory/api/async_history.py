@@ -10,7 +10,7 @@ import msgspec
 
 from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.api.rows import Row, RowList
-from rayhistory.api.session_names import session_path
+from rayhistory.api.session_names import find_session, listing_filters, quote_session_path
 
 _PAGE_ROWS = 10_000
 _MAX_POINTS = 1_000
@@ -73,8 +73,8 @@ class AsyncHistory:
 
     async def session(self, name: str = "") -> "AsyncSession":
         """Return a session by any of its names; without a name the newest. An unknown one raises SessionNotFound."""
-        path = await session_path(name, self._matching)
-        session = AsyncSession(HistoryClient(self._http, path, _ignore), str(self._http.base_url))
+        path = quote_session_path((await find_session(name, self._matching)).path)
+        session = AsyncSession(HistoryClient(self._http, path, _ignore), self.url)
         await session.overview()
         return session
 
@@ -89,7 +89,7 @@ class AsyncHistory:
         return RowList(found["hits"])
 
     async def _matching(self, name: str) -> list[tuple[str, str]]:
-        page = await self._client.json("/api/history/sessions", Page, {"q": name} if name else {})
+        page = await self._client.json("/api/history/sessions", Page, listing_filters(name))
         return [(row["session"], row["url"]) for row in page.sessions]
 
 

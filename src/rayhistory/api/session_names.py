@@ -1,54 +1,80 @@
-"""Names of sessions as people write them, and their URL paths."""
+"""Names of sessions as people write them, resolved to URL paths: for the library, for commands and for agents."""
 
 import difflib
+import re
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 from urllib.parse import quote
 
 from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.sessions.ref import is_session_name
 
-SESSION_FORMS = (
-    "session name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name, each with or without @time"
-)
+SESSION_ROOT = "/s/"
+_FORMS = "session name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name"
+_CLUSTER_OR_OWNER = re.compile(r"[^/]+/[^/~][^/]*|[^/]+/~[^/]+/[^/]+")
 _MAX_SUGGESTIONS = 3
 
 ListSessions = Callable[[str], Awaitable[list[tuple[str, str]]]]
-"""Returns names and paths of the sessions that match a name, newest first."""
+"""Returns names and paths of the sessions that a name may mean (see `listing_filters`), newest first."""
 
 
-async def session_path(name: str, list_sessions: ListSessions) -> str:
-    """Return the URL path of a session, with a slash at its end. Without a name, that of the newest session."""
-    name, at, time = name.strip().removeprefix("/s/").strip("/").partition("@")
-    if "/" in name:
-        path = f"/s/{_with_session(name)}"
+class FoundSession(NamedTuple):
+    """The session that a name means."""
+
+    path: str
+    """URL path with a slash at its end, not quoted."""
+    is_choice: bool = False
+    """The name means several sessions (no name, a cluster or an owner), and the newest was chosen."""
+
+
+async def find_session(name: str, list_sessions: ListSessions) -> FoundSession:
+    """Resolve the name of a session, with or without `@time`. A complete path is not looked up."""
+    name, at, time = name.strip().removeprefix(SESSION_ROOT).strip("/").partition("@")
+    if "/" not in name:
+        found = await _find_by_name(name, list_sessions)
+    elif _CLUSTER_OR_OWNER.fullmatch(name):
+        found = await _find_newest(name, list_sessions)
     else:
-        path = await _path_by_name(name, list_sessions)
-    return f"{quote(path.rstrip('/'), safe='/~')}{at}{quote(time, safe=':+')}/"
+        found = FoundSession(f"{SESSION_ROOT}{name}")
+    return found._replace(path=f"{found.path.rstrip('/')}{at}{time}/")
 
 
-def _with_session(name: str) -> str:
-    """Add `latest` where only a cluster or an owner is named."""
-    parts = name.split("/")
-    names_owner = len(parts) > 1 and parts[1].startswith("~")
-    return f"{name}/latest" if len(parts) == (3 if names_owner else 2) else name
+def quote_session_path(path: str) -> str:
+    return quote(path, safe="/~@:+")
 
 
-async def _path_by_name(name: str, list_sessions: ListSessions) -> str:
+def listing_filters(name: str) -> dict[str, str]:
+    """Return the filters of the session list that find a session, the sessions of a cluster, or those of an owner."""
+    namespace, separator, rest = name.partition("/")
+    if not separator:
+        return {"q": name} if name else {}
+    if rest.startswith("~"):
+        return {"namespace": namespace, "owner": rest[1:]}
+    return {"namespace": namespace, "cluster": rest}
+
+
+async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
     if name and not is_session_name(name):
-        raise UsageError(f"invalid session name {name!r}: use a {SESSION_FORMS}")
+        raise UsageError(f"invalid session name: {name!r} (use a {_FORMS})")
     paths = [path for session, path in await list_sessions(name) if name in ("", session)]
     if not paths:
         raise SessionNotFound(await _not_found(name, list_sessions))
     if name and len(paths) > 1:
         raise UsageError(f"{len(paths)} sessions are named {name}: use namespace/cluster/session")
-    return paths[0]
+    return FoundSession(paths[0], is_choice=not name)
+
+
+async def _find_newest(name: str, list_sessions: ListSessions) -> FoundSession:
+    """Find the newest session of a cluster or an owner. Without any, the server says what is missing."""
+    listed = await list_sessions(name)
+    return FoundSession(listed[0][1], is_choice=True) if listed else FoundSession(f"{SESSION_ROOT}{name}/latest")
 
 
 async def _not_found(name: str, list_sessions: ListSessions) -> str:
     if not name:
         return "the store has no sessions yet"
     closest = closest_names(name, [session for session, _ in await list_sessions("")])
-    return f"no session {name!r}" + (f": did you mean {' or '.join(closest)}?" if closest else "")
+    return f"no session {name!r} in the store" + (f": did you mean {' or '.join(closest)}?" if closest else "")
 
 
 def closest_names(name: str, names: Iterable[str]) -> list[str]:

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from urllib.parse import quote
 
 import httpx
 
 from rayhistory import library
 from rayhistory.api.http_client import HistoryClient, Params, decode_response, error_from, get
-from rayhistory.cli.session_args import listing_filters, server_and_session, session_path
+from rayhistory.api.session_names import listing_filters, quote_session_path
+from rayhistory.cli.session_args import server_and_session, session_path
 from rayhistory.server.history_api.api_types import SessionList
 from rayhistory.settings import Settings
 from rayhistory.web import SessionRow
@@ -22,7 +22,7 @@ async def open_client(arguments: argparse.Namespace, settings: Settings) -> Asyn
     server, name = server_and_session(arguments)
     async with _open_http(server, settings) as http:
         path = await session_path(name, partial(_list_sessions, http))
-        yield HistoryClient(http, quote(path, safe="/~@:+"))
+        yield HistoryClient(http, quote_session_path(path))
 
 
 @asynccontextmanager

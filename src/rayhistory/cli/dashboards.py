@@ -10,14 +10,15 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from rayhistory.cli.actions import Actions, run_action
 from rayhistory.cli.output import align
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.server.pages.frontend import INSTALL_HINT, NOT_INSTALLED, Frontends, is_frontend, is_version
-from rayhistory.settings import CLI, Parser, Settings, add_flags
+from rayhistory.settings import Settings
 
 _BUILD_DIR = "dashboard/client/build"
 _WHEEL_PREFIX = f"ray/{_BUILD_DIR}/"
@@ -28,13 +29,9 @@ _SETTINGS = frozenset({"dashboard_dir", "cache_dir"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        metavar="ACTION", prog="rayhistory dashboards", parser_class=Parser, title="actions"
-    )
-    parser.set_defaults(run_action=_list)
-    add_flags(parser.add_argument_group("settings"), CLI, _SETTINGS)
-    _add_action(actions, "list", _list, "list installed frontends (default)")
-    add = _add_action(actions, "add", _add, "install frontends")
+    actions = Actions(parser, "dashboards", _SETTINGS, default=_list)
+    actions.add("list", _list, "list installed frontends (default)")
+    add = actions.add("add", _add, "install frontends")
     add.add_argument(
         "sources", nargs="+", metavar="VERSION|WHEEL|DIRECTORY",
         help="Ray version to download with pip, wheel of Ray, or directory",
@@ -42,24 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument(
         "--as", dest="version", default="", metavar="VERSION", help="version of a directory that does not contain it"
     )
-    remove = _add_action(actions, "remove", _remove, "remove installed frontends")
+    remove = actions.add("remove", _remove, "remove installed frontends")
     remove.add_argument("versions", nargs="+", metavar="VERSION", help="version, as shown by list")
 
 
-def _add_action(
-    actions: "argparse._SubParsersAction[Parser]",
-    name: str,
-    run_action: Callable[[argparse.Namespace, Settings], int],
-    text: str,
-) -> Parser:
-    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    add_flags(parser.add_argument_group("settings"), CLI, _SETTINGS)
-    parser.set_defaults(run_action=run_action)
-    return parser
-
-
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    run_action: Callable[[argparse.Namespace, Settings], int] = arguments.run_action
     return run_action(arguments, settings)
 
 

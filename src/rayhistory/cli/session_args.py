@@ -4,21 +4,15 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
-from rayhistory.errors import UsageError
+from rayhistory.api.session_names import SESSION_ROOT, ListSessions, find_session
+from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.ray_address import SERVER_VARIABLE
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog
-from rayhistory.sessions.ref import is_session_name
 from rayhistory.sessions.selection import Selection, parse_session_path
 
 SESSION_NAMES = "session name, namespace/cluster or namespace/~rayjob/name"
-
-ListSessions = Callable[[str], Awaitable[list[tuple[str, str]]]]
-"""Returns names and paths of the sessions that match a name, newest first."""
-
-_SESSION_ROOT = "/s/"
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +44,7 @@ def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
         return server_url(arguments), name.strip("/")
     if arguments.server:
         raise UsageError("SESSION is a URL already: omit --server")
-    server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(_SESSION_ROOT)
+    server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(SESSION_ROOT)
     if not separator:
         raise UsageError(f"not the URL of a session: {server} (use http://host:8080/s/namespace/cluster/session)")
     return server.rstrip("/"), unquote(name).strip("/")
@@ -67,38 +61,15 @@ def server_url(arguments: argparse.Namespace) -> str | None:
 
 
 async def session_path(name: str, list_sessions: ListSessions) -> str:
-    """Return the URL path of a session, with a slash at its end.
-
-    A name that leaves the choice open (none, a cluster or an owner) means the newest session, which is reported on
-    standard error.
-    """
-    base, at, time = name.partition("@")
-    suffix = f"{at}{time}/"
-    if base.count("/") > 1 and not re.fullmatch("[^/]+/~[^/]+/[^/]+", base):
-        return f"{_SESSION_ROOT}{base}{suffix}"
-    if base and "/" not in base and not is_session_name(base):
-        raise UsageError(f"invalid session name: {base!r} (see rayhistory sessions)")
-    paths = [path for session, path in await list_sessions(base) if "/" in base or base in ("", session)]
-    if not paths and "/" in base:
-        return f"{_SESSION_ROOT}{base}/latest{suffix}"
-    if not paths:
-        problem = f"no session {base!r} in the store" if base else "the store has no sessions yet"
-        raise UsageError(f"{problem}: see rayhistory sessions")
-    if is_session_name(base) and len(paths) > 1:
-        raise UsageError(f"{len(paths)} sessions are named {base}: use namespace/cluster/session")
-    if not is_session_name(base):
-        sys.stderr.write(f"rayhistory: session {paths[0].removeprefix(_SESSION_ROOT).rstrip('/')}\n")
-    return paths[0].rstrip("/") + suffix
-
-
-def listing_filters(name: str) -> dict[str, str]:
-    """Return the filters of the session list that find a session, the sessions of a cluster, or those of an owner."""
-    namespace, separator, rest = name.partition("/")
-    if not separator:
-        return {"q": name} if name else {}
-    if rest.startswith("~"):
-        return {"namespace": namespace, "owner": rest[1:]}
-    return {"namespace": namespace, "cluster": rest}
+    """Return the URL path of a session, with a slash at its end; report a chosen session on standard error."""
+    try:
+        found = await find_session(name, list_sessions)
+    except SessionNotFound as error:
+        raise UsageError(f"{error} (see rayhistory sessions)") from None
+    if found.is_choice:
+        chosen = found.path.partition("@")[0].removeprefix(SESSION_ROOT).rstrip("/")
+        sys.stderr.write(f"rayhistory: session {chosen}\n")
+    return found.path
 
 
 async def select_session(catalog: SessionCatalog, name: str) -> Selection:
@@ -111,7 +82,7 @@ async def select_session(catalog: SessionCatalog, name: str) -> Selection:
     if "://" in name:
         raise UsageError(f"{name}: this command reads the store: use {SESSION_NAMES}")
     path = await session_path(name.strip("/"), list_sessions)
-    selection, below = parse_session_path(path.removeprefix(_SESSION_ROOT))
+    selection, below = parse_session_path(path.removeprefix(SESSION_ROOT))
     if below:
         raise UsageError(f"invalid session name: {name!r} (see rayhistory sessions)")
     return selection

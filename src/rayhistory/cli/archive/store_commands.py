@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rayhistory.archive.session_objects import for_each
 from rayhistory.archive.store_check import TABLES, StoreCheck, StoreFinding
 from rayhistory.archive.store_time import read_store_time
+from rayhistory.cli.actions import Actions, run_action
 from rayhistory.cli.arguments import INDEX_SETTINGS, value_type
 from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S
 from rayhistory.cli.session_args import add_session_names_argument, select_sessions
@@ -17,7 +18,7 @@ from rayhistory.index.service.overlay import index_store
 from rayhistory.logs.session_compaction import compact_session
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry
-from rayhistory.settings import CLI, Parser, Settings, add_flags, parse_positive
+from rayhistory.settings import Settings, parse_positive
 from rayhistory.sizes import format_size
 from rayhistory.storage.bulk_delete import delete_keys
 
@@ -27,13 +28,13 @@ _MIN_PACKS = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True, prog="rayhistory store", parser_class=Parser)
-    check = _add_action(actions, "check", _check, "check that indexes are complete, and find what nobody reads")
+    actions = Actions(parser, "store", INDEX_SETTINGS)
+    check = actions.add("check", _check, "check that indexes are complete, and find what nobody reads")
     add_session_names_argument(check, required=False)
     check.add_argument("--checksums", action="store_true", help="also read all files that have a checksum")
     check.add_argument("--repair", action="store_true", help="rebuild what is damaged, and delete what nobody reads")
 
-    compact = _add_action(actions, "compact", _compact, "move old packs of logs into few large objects")
+    compact = actions.add("compact", _compact, "move old packs of logs into few large objects")
     add_session_names_argument(compact, required=False)
     compact.add_argument(
         "--min-packs", type=value_type(parse_positive), default=_MIN_PACKS, metavar="N",
@@ -42,20 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    run_action: Callable[[argparse.Namespace, Settings], int] = arguments.run_action
     return run_action(arguments, settings)
-
-
-def _add_action(
-    actions: "argparse._SubParsersAction[Parser]",
-    name: str,
-    run_action: Callable[[argparse.Namespace, Settings], int],
-    text: str,
-) -> Parser:
-    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    add_flags(parser.add_argument_group("settings"), CLI, INDEX_SETTINGS)
-    parser.set_defaults(run_action=run_action)
-    return parser
 
 
 def _check(arguments: argparse.Namespace, settings: Settings) -> int:
