@@ -55,9 +55,11 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "archive": {"collector", "events", "index", "packs", "sessions", "settings", "storage"},
     "api": {"sessions"},
     "mcp": {"api"},
+    "bundle": {"api", "web"},
     "cli": {
         "api",
         "archive",
+        "bundle",
         "diagnosis",
         "events",
         "index",

@@ -139,6 +139,10 @@ class AsyncSession:
     async def overview(self) -> Row:
         return await self._client.json("api/history/overview", dict)
 
+    async def version(self) -> Row:
+        """Return the version of Ray that the session ran."""
+        return await self._client.json("api/version", dict)
+
     async def gaps(self) -> Row:
         return await self._client.json("api/history/gaps", dict)
 

@@ -74,6 +74,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
     "Manage the store": (
         Command("index", "index", "index sessions now, so that they open at once later", _INDEX),
         Command("copy", "archive.copy", "copy sessions to another store", _CATALOG),
+        Command("bundle", "archive.bundle", "write a session to one file: an HTML report, or all data as zip", _INDEX),
         Command("import-dir", "archive.import_dir", "import a session directory of Ray from disk", _CATALOG),
         Command("snapshot", "archive.snapshot", "store a running cluster's state and logs via its dashboard", _CATALOG),
         Command("retention", "archive.retention", "list sessions that exceed limits; --yes removes them", _CATALOG),

@@ -2,14 +2,19 @@
 
 import argparse
 import asyncio
+import dataclasses
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from rayhistory import jsonlog
+from rayhistory.bundle.session_zip import extract_zip
 from rayhistory.cli.session_store import list_sessions
 from rayhistory.server.app import create_app
 from rayhistory.server.main import bind, prepare_access
 from rayhistory.server.main import serve as serve_until_stopped
 from rayhistory.server.pages import frontend
+from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings
 
@@ -18,11 +23,20 @@ _MAX_LISTED_SESSIONS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: all arguments are settings."""
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="zip archive of a session, from rayhistory bundle (default: the store)"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    return serve(settings)
+    if not arguments.file:
+        return serve(settings)
+    with tempfile.TemporaryDirectory(prefix="rayhistory-serve-") as folder:
+        extract_zip(Path(arguments.file), Path(folder))
+        settings = dataclasses.replace(
+            settings, storage_backend="local", local_storage_dir=folder, storage_root_dir=Layout().root
+        )
+        return serve(settings)
 
 
 def serve(settings: Settings, on_listening: Callable[[str], None] | None = None) -> int:

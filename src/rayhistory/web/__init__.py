@@ -35,6 +35,7 @@ from rayhistory.web.render import (
     render_login,
     render_message,
     render_progress,
+    render_report,
     render_search,
 )
 
@@ -71,5 +72,6 @@ __all__ = [
     "render_login",
     "render_message",
     "render_progress",
+    "render_report",
     "render_search",
 ]

@@ -66,14 +66,14 @@ async def _copy(settings: Settings, to: Settings, names: list[str], *, plain: bo
                 raise UsageError(f"--to={to.store} is the store of the sessions: choose another store")
             owners = await list_owners(source.store, source.layout)
             for entry in entries:
-                result = await _copy_one(source, entry, target, owners.get(entry.ref.identity, []), plain=plain)
+                result = await copy_session(source, entry, target, owners.get(entry.ref.identity, []), plain=plain)
                 _print_result(entry, source.catalog.state(entry), result)
         finally:
             await target[0].close()
     return 0
 
 
-async def _copy_one(
+async def copy_session(
     source: SessionStore, entry: CatalogEntry, target: tuple[Store, Layout], owners: list[Owner], *, plain: bool
 ) -> CopyResult:
     closing = await source.catalog.closing(entry)
