@@ -101,7 +101,7 @@ def render_frame(
 
 def render_report(report: Mapping[str, object], *, is_cut: bool, version: str) -> str:
     """Render a report of a session: one file without scripts, to be opened without a server."""
-    return _render("report.html", report=report, is_cut=is_cut, version=version)
+    return render_template("report.html", report=report, is_cut=is_cut, version=version)
 
 
 def render_gaps(session: SessionRow, gaps: Sequence[GapGroup], *, complete: bool, version: str) -> str:
