@@ -120,11 +120,12 @@ async def _chart(session: AsyncSession, chart: ChartQuery, missing: list[str]) -
 async def _log_tail(session: AsyncSession, job: Row, missing: list[str]) -> LogTail:
     name = str(job.get("submission_id") or job.get("job_id"))
     text = ""
-    if job.get("submission_id"):
-        text = await _part(_read_tail(session, name), "", f"log of {name}", missing)
+    if job.get("submission_id") and job.get("driver_node_id"):
+        reading = _read_tail(session, job["driver_node_id"], f"job-driver-{name}.log")
+        text = await _part(reading, "", f"log of {name}", missing)
     return LogTail(name, redact_text(text))
 
 
-async def _read_tail(session: AsyncSession, submission_id: str) -> str:
-    chunks = session.read_log(submission_id=submission_id, lines=_LOG_LINES)
+async def _read_tail(session: AsyncSession, node_id: str, filename: str) -> str:
+    chunks = session.read_log(node_id=node_id, filename=filename, lines=_LOG_LINES)
     return b"".join([chunk async for chunk in chunks]).decode(errors="replace")

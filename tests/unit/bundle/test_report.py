@@ -42,7 +42,7 @@ class References(HTMLParser):
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("bundle")
-    store_indexed_sample(settings_for(directory))
+    store_indexed_sample(settings_for(directory), {"job-driver-sub-fail.log": b"loading\npassword=hunter2 refused\n"})
     return directory
 
 
@@ -55,7 +55,7 @@ def test_report_of_a_recorded_session_names_its_failures(rayhistory: Command, tm
     file = tmp_path / "run.html"
     rayhistory.good("bundle", REF.path, "-o", str(file))
     page = file.read_text()
-    for expected in (REF.path, "Failed tasks", "Findings", "boom", "Nodes", "Environment"):
+    for expected in (REF.path, "Failed tasks", "Findings", "boom", "Nodes", "Environment", "password=&lt;redacted&gt;"):
         assert expected in page, expected
     assert '"bar' not in page  # an environment variable of the sample
     parser = References()
