@@ -61,7 +61,10 @@ _PROFILES = f"""
         s -> try_cast(s.endTime AS BIGINT) <= {{t}}))::VARCHAR AS spans)
     FROM {{rows}}) WHERE spans <> '[]'"""
 _ORPHANED_PROFILES = _PROFILES.replace(
-    "{rows}", "(SELECT * FROM {source} ANTI JOIN task_definitions USING (task_id, attempt))"
+    "{rows}",
+    """(SELECT * FROM {source} SEMI JOIN (
+      SELECT task_id, attempt FROM task_updates ANTI JOIN task_definitions USING (task_id, attempt)
+    ) USING (task_id, attempt))""",
 )
 """Profiles of tasks without a definition, which is all that served tasks need: few, and decoding takes long."""
 
