@@ -27,6 +27,10 @@ class MemoryLogs:
             raise LogNotFound(path)
         return self.contents[node, path][start:end]
 
+    async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> bytearray:
+        buffer[:] = await self.read(node, path, start, end)
+        return buffer
+
     async def histories(self, node: str) -> dict[str, FileHistory]:
         return {
             path: FileHistory(self.points.get((node, path), [FlushPoint(len(data), self.stored_ms)]), f"memory {path}")

@@ -49,6 +49,9 @@ class FileHistory(msgspec.Struct, frozen=True):
     """Files of the same identity differ only in length, also when a rotation renames them."""
 
 
+Content = bytes | bytearray
+
+
 class LogSource(Protocol):
     async def nodes(self) -> list[str]:
         """Return the ids of nodes that have logs."""
@@ -57,6 +60,12 @@ class LogSource(Protocol):
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         """Return bytes [start, end) of a file that `files` lists."""
+
+    async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> Content:
+        """Read as `read` does; the result may be `buffer`, which saves memory from being allocated.
+
+        If this is cancelled, the buffer may still be written to, and must not be used again.
+        """
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
         """Return the history of each file."""
@@ -92,6 +101,9 @@ class ObjectLogs:
             return await self._store.get_range(f"{self._logs_prefix(node)}/{path}", start, end)
         except ObjectNotFound:
             raise LogNotFound(f"A file is not found at: {path}") from None
+
+    async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> Content:
+        return await self.read(node, path, start, end)
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
         found = {}
@@ -130,6 +142,10 @@ class PackLogs:
 
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         return await (await self._reader(node)).read(path, start, end)
+
+    async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> Content:
+        await (await self._reader(node)).read_to_buffer(path, start, end, buffer)
+        return buffer
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
         """Return the times of the packs that hold the files. Small parts are packed again, so they may look newer."""
@@ -181,6 +197,10 @@ class CombinedLogs:
     async def read(self, node: str, path: str, start: int, end: int) -> bytes:
         file, way = find_by_path(await self._chosen(node), path)
         return await way.read(node, file.path, start, end)
+
+    async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> Content:
+        file, way = find_by_path(await self._chosen(node), path)
+        return await way.read_large(node, file.path, start, end, buffer)
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
         chosen = await self._chosen(node)

@@ -279,6 +279,18 @@ def unpack_frame(data: bytes, raw_size: int) -> bytes:
     return content
 
 
+def unpack_frame_into(data: bytes, target: memoryview) -> None:
+    """Decompress a frame to where its content belongs, which must have its size. Nothing is copied or allocated."""
+    try:
+        if zstandard.frame_content_size(data) != len(target):
+            raise PackDamaged(f"frame does not have {len(target)} bytes")
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            if reader.readinto(target) != len(target) or reader.read(1):
+                raise PackDamaged(f"frame does not have {len(target)} bytes")
+    except zstandard.ZstdError as error:
+        raise PackDamaged(f"frame cannot be decompressed ({error})") from None
+
+
 def unpack_directory(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(_decompress(data, MAX_DIRECTORY_BYTES), type=kind)

@@ -1,8 +1,11 @@
 """Read a node's log files from its packs, for the server, the fold, and restarted collectors."""
 
 import asyncio
-import contextlib
 import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
 
 from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.lru import LruCache
@@ -25,12 +28,14 @@ from rayhistory.packs.pack_format import (
     PackDamaged,
     Stream,
     unpack_frame,
+    unpack_frame_into,
 )
 
 _MAX_CONCURRENT_READS = 8
 _MAX_READ_BYTES = 8 << 20
 _MAX_SKIPPED_BYTES = 64 << 10  # reading this much between two frames is cheaper than another request
 _MIN_THREAD_BYTES = 128 << 10  # decompressing less than this is faster than changing the thread
+_MIN_LARGE_BYTES = 1 << 20  # who reads so much goes on to the next bytes: whole frames are not kept
 _CACHE_BYTES = 48 << 20
 
 
@@ -46,6 +51,18 @@ class PackCache:
 
     def reader(self, store: PackStore, prefix: str) -> "PackReader":
         return self.readers.get(prefix) or PackReader(store, prefix, self)
+
+
+class FrameSlice(NamedTuple):
+    """A part of a frame, and its place in what is read."""
+
+    begin: int
+    """Where it begins in the frame."""
+    start: int
+    end: int
+
+    def is_whole(self, frame: Frame) -> bool:
+        return self.begin == 0 and self.end - self.start == frame.raw_size
 
 
 class PackReader:
@@ -108,29 +125,42 @@ class PackReader:
 
     async def read(self, name: str, start: int, end: int) -> bytes:
         """Read bytes [start, end) of a file. Damaged bytes are replaced by a filler, so that all offsets are right."""
+        return await self.read_stream(self._stream(name), start, end)
+
+    async def read_to_buffer(self, name: str, start: int, end: int, buffer: bytearray) -> None:
+        """Read as `read` does, into a buffer, which gets the size of what is read."""
+        stream = self._stream(name)
+        size = max(0, min(end, stream.size) - start)
+        del buffer[size:]
+        buffer.extend(bytes(size - len(buffer)))
+        if buffer:
+            await self.read_into(stream, start, buffer)
+
+    def _stream(self, name: str) -> Stream:
         stream = self.files.get(name)
         if stream is None:
             raise LogNotFound(f"A file is not found at: {name}")
-        return await self.read_stream(stream, start, end)
+        return stream
 
     async def read_stream(self, stream: Stream, start: int, end: int) -> bytes:
-        end = min(end, stream.size)
-        if start >= end:
-            return b""
+        content = bytearray(max(0, min(end, stream.size) - start))
+        if content:
+            await self.read_into(stream, start, content)
+        return bytes(content)
+
+    async def read_into(self, stream: Stream, start: int, content: bytearray) -> None:
+        """Fill `content` with the bytes of a stream from `start` on; the stream must have so many."""
+        end = start + len(content)
         slices, missing = await self._directories.locate(stream.id, start, end)
-        frames = await self._read_frames({each.range.frame for each in slices})
-        content = bytearray(end - start)
+        by_frame: dict[Frame, list[FrameSlice]] = {}
         for each in slices:
-            raw, length = frames.get(each.range.frame, b""), each.end - each.start
             begin = each.range.frame_offset + each.start - each.range.start
-            if not 0 <= begin <= len(raw) - length:
-                missing.append((each.start, each.end))
-                continue
-            content[each.start - start : each.end - start] = raw[begin : begin + length]
+            by_frame.setdefault(each.range.frame, []).append(FrameSlice(begin, each.start - start, each.end - start))
+        filled = await self._fill(by_frame, content)
+        missing += [(start + part.start, start + part.end) for part in set(_parts(by_frame)) - filled]
         for begin, stop in missing:
             self._directories.record_damage(("gap", stream.id, begin))
             content[begin - start : stop - start] = filler(stop - begin)
-        return bytes(content)
 
     async def packs_of_files(self) -> dict[str, list[tuple[int, str]]]:
         """Return for each file the packs that stored it, each with the position up to which it did, by position.
@@ -151,13 +181,14 @@ class PackReader:
         lengths = (each.end - each.start for each in slices)
         return stream.size - sum(length for length in lengths if length <= MAX_FRAME_BYTES)
 
-    async def _read_frames(self, frames: set[Frame]) -> dict[Frame, bytes]:
-        contents: dict[Frame, bytes] = {}
+    async def _fill(self, by_frame: dict[Frame, list[FrameSlice]], content: bytearray) -> set[FrameSlice]:
+        """Copy slices of frames to their places; return those that could be."""
+        filled: set[FrameSlice] = set()
         uncached = []
-        for frame in sorted(frames):
+        for frame in sorted(by_frame):
             cached = self._cache.frames.get((self._prefix, frame))
             if cached is not None:
-                contents[frame] = cached
+                filled |= _copy(cached, by_frame[frame], content)
                 continue
             try:
                 check_bounds(frame, MAX_FRAME_BYTES + _MAX_SKIPPED_BYTES)
@@ -165,36 +196,71 @@ class PackReader:
                 self._directories.record_damage(frame)
             else:
                 uncached.append(frame)
-        for fetched in await asyncio.gather(*(self._fetch(batch) for batch in _batches(uncached))):
-            contents.update(fetched)
-        return contents
+        fetches = (self._fetch(batch, by_frame, content) for batch in _batches(uncached))
+        return filled.union(*await asyncio.gather(*fetches))
 
-    async def _fetch(self, batch: list[Frame]) -> dict[Frame, bytes]:
+    async def _fetch(
+        self, batch: list[Frame], by_frame: dict[Frame, list[FrameSlice]], content: bytearray
+    ) -> set[FrameSlice]:
         begin, end = batch[0].offset, batch[-1].offset + batch[-1].size
         async with self._read_slots:
             try:
                 data = await self._objects.get_range(batch[0].pack, begin, end)
             except ObjectNotFound:
                 data = b""
+
+        def unpack() -> _Unpacked:
+            return _unpack(batch, data, by_frame, content)
+
         is_small = sum(frame.raw_size for frame in batch) < _MIN_THREAD_BYTES
-        unpacked = _unpack(batch, data) if is_small else await asyncio.to_thread(_unpack, batch, data)
-        for frame in batch:
-            if frame in unpacked:
-                self._cache.frames.put((self._prefix, frame), unpacked[frame])
-            else:
-                self._directories.record_damage(frame)
-        return unpacked
+        unpacked = unpack() if is_small else await asyncio.to_thread(unpack)
+        for frame, raw in unpacked.frames.items():
+            self._cache.frames.put((self._prefix, frame), raw)
+        for frame in unpacked.damaged:
+            self._directories.record_damage(frame)
+        return unpacked.filled
 
 
-def _unpack(batch: list[Frame], data: bytes) -> dict[Frame, bytes]:
-    """Decompress the frames in `data`, which begins with the first one; damaged frames are left out."""
-    begin, contents = batch[0].offset, {}
+class _Unpacked(msgspec.Struct):
+    filled: set[FrameSlice]
+    frames: dict[Frame, bytes]
+    """To be kept: neighbouring ranges are in the same frames."""
+    damaged: list[Frame]
+
+
+def _unpack(batch: list[Frame], data: bytes, by_frame: dict[Frame, list[FrameSlice]], content: bytearray) -> _Unpacked:
+    """Decompress the frames in `data`, which begins with the first one. Frames of large reads go to their place."""
+    begin, unpacked, is_large = batch[0].offset, _Unpacked(set(), {}, []), len(content) >= _MIN_LARGE_BYTES
     for frame in batch:
-        with contextlib.suppress(PackDamaged):
-            contents[frame] = unpack_frame(
-                data[frame.offset - begin : frame.offset - begin + frame.size], frame.raw_size
-            )
-    return contents
+        slices, packed = by_frame[frame], data[frame.offset - begin : frame.offset - begin + frame.size]
+        try:
+            is_last = slices[0].end == len(content)  # whoever reads what follows begins with its last byte
+            is_complete = len(packed) == frame.size
+            if is_large and is_complete and len(slices) == 1 and slices[0].is_whole(frame) and not is_last:
+                with memoryview(content) as view, view[slices[0].start : slices[0].end] as target:
+                    unpack_frame_into(packed, target)
+                unpacked.filled.add(slices[0])
+            else:
+                unpacked.frames[frame] = raw = unpack_frame(packed, frame.raw_size)
+                unpacked.filled |= _copy(raw, slices, content)
+        except PackDamaged:
+            unpacked.damaged.append(frame)
+    return unpacked
+
+
+def _copy(raw: bytes, slices: list[FrameSlice], content: bytearray) -> set[FrameSlice]:
+    """Copy parts of a frame to their places; return those that the frame has."""
+    copied = set()
+    with memoryview(raw) as view:
+        for part in slices:
+            if 0 <= part.begin <= len(raw) - (part.end - part.start):
+                content[part.start : part.end] = view[part.begin : part.begin + part.end - part.start]
+                copied.add(part)
+    return copied
+
+
+def _parts(by_frame: dict[Frame, list[FrameSlice]]) -> Iterator[FrameSlice]:
+    return (part for parts in by_frame.values() for part in parts)
 
 
 def _batches(frames: list[Frame]) -> list[list[Frame]]:

@@ -1,14 +1,21 @@
 """Build segments of a search index from log files: what is new since the last build, and nothing else."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
+from rayhistory.index.cores import available_cores
 from rayhistory.logs.source import LogSource
+from rayhistory.search.line_breaks import count_line_breaks
 from rayhistory.search.postings import MAX_UNITS, IndexedUnit, encode_segment
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, make_plan
 from rayhistory.search.scanner import read_unit
-from rayhistory.search.tokens import Keys, TokenReader
+from rayhistory.search.token_hashes import Hashes
+from rayhistory.search.tokens import Keys, TextTokens, merged, read_tokens
 from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 MAX_TOKENS_BYTES = 64 << 20
@@ -40,29 +47,59 @@ async def build_segments(
     prefix: str,
     report: Callable[[float], None] = lambda progress: None,
     unit_bytes: int = UNIT_BYTES,
+    workers: int | None = None,
 ) -> dict[str, Path]:
-    """Write segments for these units; return the files by name."""
+    """Write segments for these units; return the files by name. Units are read and tokenised side by side."""
+    depth = 1 + (workers or available_cores())
     files: dict[str, Path] = {}
     segment = _SegmentBuilder(unit_bytes)
-    following = asyncio.ensure_future(read_unit(logs, units[0])) if units else None
-    for number, unit in enumerate(units):
-        assert following is not None  # noqa: S101
-        buffer = await following
-        following = asyncio.ensure_future(read_unit(logs, units[number + 1])) if number + 1 < len(units) else None
-        await asyncio.to_thread(segment.add, unit, buffer)
-        if segment.is_full or following is None:
-            name = f"{prefix}-{len(files):04d}.segment"
-            files[name] = directory / name
-            await asyncio.to_thread(segment.write, files[name])
-            segment = _SegmentBuilder(unit_bytes)
-        report((number + 1) / len(units))
+    reads: deque[asyncio.Task[_UnitTokens]] = deque()
+    buffers = [bytearray() for _ in range(depth)]
+    try:
+        for number, unit in enumerate(units):
+            for ahead in units[number + len(reads) : number + depth]:
+                reads.append(asyncio.ensure_future(_read_tokens(logs, ahead, buffers, segment.known)))
+            segment.add(unit, await reads.popleft())
+            if segment.is_full or number + 1 == len(units):
+                name = f"{prefix}-{len(files):04d}.segment"
+                files[name] = directory / name
+                await asyncio.to_thread(segment.write, files[name])
+                await asyncio.gather(*reads)  # what they know belongs to this segment
+                reads.clear()
+                segment = _SegmentBuilder(unit_bytes)
+            report((number + 1) / len(units))
+    finally:
+        for read in reads:
+            read.cancel()
     return files
+
+
+class _UnitTokens(msgspec.Struct):
+    text: TextTokens
+    line_breaks: int
+
+
+async def _read_tokens(logs: LogSource, unit: LogUnit, buffers: list[bytearray], known: Hashes) -> _UnitTokens:
+    memory = buffers.pop() if buffers else bytearray()
+    buffer = await read_unit(logs, unit, memory)
+    read = await asyncio.to_thread(_tokenise, unit, buffer, known)
+    buffers.append(memory)
+    return read
+
+
+def _tokenise(unit: LogUnit, buffer: UnitBuffer, known: Hashes) -> _UnitTokens:
+    """Return the tokens of the lines that begin in a unit."""
+    bounds = line_bounds(unit, buffer)
+    data, offset = buffer.data, buffer.offset
+    text = read_tokens(data, *(bounds or (0, 0)), known)
+    return _UnitTokens(text, count_line_breaks(data, unit.start - offset, unit.end - offset))
 
 
 class _SegmentBuilder:
     def __init__(self, unit_bytes: int) -> None:
+        self.known: Hashes = np.empty(0, np.uint64)
+        """Hashes of tokens that the segment has."""
         self._unit_bytes = unit_bytes
-        self._reader = TokenReader()
         self._units: list[IndexedUnit] = []
         self._keys: list[Keys] = []
         self._tokens: set[bytes] = set()
@@ -72,17 +109,13 @@ class _SegmentBuilder:
     def is_full(self) -> bool:
         return len(self._units) == MAX_UNITS or self._tokens_bytes > MAX_TOKENS_BYTES
 
-    def add(self, unit: LogUnit, buffer: UnitBuffer) -> None:
-        """Index the lines that begin in a unit."""
-        bounds = line_bounds(unit, buffer)
-        data, offset = buffer.data, buffer.offset
-        read = self._reader.read(data[slice(*bounds)] if bounds else b"")
-        breaks = data.count(b"\n", unit.start - offset, unit.end - offset)
-        file = unit.file
-        self._units.append(IndexedUnit(file.node, file.path, file.identity, unit.start, unit.end, breaks))
-        self._keys.append(read.keys)
-        self._tokens |= read.new_tokens
-        self._tokens_bytes += sum(map(len, read.new_tokens))
+    def add(self, unit: LogUnit, read: _UnitTokens) -> None:
+        file, text = unit.file, read.text
+        self._units.append(IndexedUnit(file.node, file.path, file.identity, unit.start, unit.end, read.line_breaks))
+        self._keys.append(text.keys)
+        self.known = merged(self.known, text.new_hashes)
+        self._tokens.update(text.tokens)
+        self._tokens_bytes += sum(map(len, text.tokens))
 
     def write(self, path: Path) -> None:
         path.write_bytes(encode_segment(self._units, self._unit_bytes, self._keys, self._tokens))

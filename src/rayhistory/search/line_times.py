@@ -3,6 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
+from rayhistory.logs.source import Content
+
 _MAX_PREFIX_BYTES = 160
 _MAX_BACKWARD_BYTES = 16 << 10
 _TIME = re.compile(
@@ -12,7 +14,7 @@ _TIME = re.compile(
 _EPOCH = re.compile(rb'"(?:ts|time|timestamp|created)": ?"?(1[0-9]{9})(?:\.([0-9]{1,9})|([0-9]{3}))?["\s,}]')
 
 
-def line_ms(line: bytes) -> int | None:
+def line_ms(line: Content) -> int | None:
     """Return the time that a line begins with, in ms since 1970, or None. Times without a zone are UTC."""
     match = _TIME.search(line, 0, _MAX_PREFIX_BYTES)
     if match:
@@ -21,7 +23,7 @@ def line_ms(line: bytes) -> int | None:
     return int(epoch[1]) * 1000 + int((epoch[3] or (epoch[2] or b"0")).ljust(3, b"0")[:3]) if epoch else None
 
 
-def inherited_ms(buffer: bytes, position: int) -> int | None:
+def inherited_ms(buffer: Content, position: int) -> int | None:
     """Return the time of the nearest line before `position` that has one: a traceback has the time of its message."""
     first = max(0, position - _MAX_BACKWARD_BYTES)
     while position > first:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import re2
 
 from rayhistory.errors import UsageError
+from rayhistory.logs.source import Content
 from rayhistory.search.pattern_syntax import check_pattern, required_literal, to_line_regex
 
 _MAX_PROGRAM_BYTES = 32 << 20
@@ -33,11 +34,11 @@ class SearchPattern:
             expression = f"(?:^|[^{_WORD}])({expression})(?:$|[^{_WORD}])"
         self._search = _compile(expression, case=case).search
 
-    def may_match(self, buffer: bytes) -> bool:
+    def may_match(self, buffer: Content) -> bool:
         """Return False if no line of the buffer can match."""
         return self._required in buffer
 
-    def lines(self, buffer: bytes, start: int, end: int) -> Iterator[Span]:
+    def lines(self, buffer: Content, start: int, end: int) -> Iterator[Span]:
         """Yield the lines of [start, end) that match, without their line breaks. A line must begin at `start`."""
         if not self.may_match(buffer):
             return

@@ -22,7 +22,7 @@ from rayhistory.search.tokens import Keys
 BUCKETS = 256
 MAX_UNITS = 256
 PREAMBLE_BYTES = 16
-_MAGIC, _VERSION = b"RHSEARCH", 1
+_MAGIC, _VERSION = b"RHSEARCH", 2
 _PREAMBLE = struct.Struct("<8sII")
 _MAX_FRAME_BYTES = 256 << 20
 _ZSTD_LEVEL = 3

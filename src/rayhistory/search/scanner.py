@@ -42,24 +42,33 @@ class Scanner:
         self._threads = ThreadPoolExecutor(workers, "search")
         self._turns = asyncio.Semaphore(2 * workers)
         self._visitors: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        self._buffers: list[bytearray] = []
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
-    async def turn(self, visitor: str) -> AsyncIterator[None]:
-        """Wait for permission to hold one unit in memory, behind all others that wait already."""
+    async def turn(self, visitor: str) -> AsyncIterator[bytearray]:
+        """Wait for permission to hold one unit in memory, behind all others that wait already; yield a buffer for it.
+
+        Buffers are used again: memory that was just allocated costs as much time as decompressing into it.
+        """
         own, users = self._visitors.get(visitor) or (asyncio.Semaphore(_MAX_VISITOR_UNITS), 0)
         self._visitors[visitor] = own, users + 1
         try:
             async with own, self._turns:
-                yield
+                buffer = self._buffers.pop() if self._buffers else bytearray()
+                yield buffer
+                if len(buffer) <= 2 * self.unit_bytes:
+                    self._buffers.append(buffer)  # not after an error: a thread may still write to it
         finally:
             own, users = self._visitors[visitor]
             if users == 1:
                 del self._visitors[visitor]
             else:
                 self._visitors[visitor] = own, users - 1
+            if not self._visitors:
+                self._buffers.clear()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -193,8 +202,8 @@ class Scan:
         return best
 
     async def _search(self, unit: LogUnit, query: UnitQuery) -> UnitResult:
-        async with self._scanner.turn(self._visitor):
-            buffer = await read_unit(self._logs, unit)
+        async with self._scanner.turn(self._visitor) as memory:
+            buffer = await read_unit(self._logs, unit, memory)
             result = await self._scanner.in_thread(lambda: search_unit(unit, buffer, query))
         if unit.start % self._scanner.unit_bytes == 0 and unit.end - unit.start == self._scanner.unit_bytes:
             self._line_breaks[unit.file.node, unit.file.path, unit.start] = result.line_breaks
@@ -226,22 +235,23 @@ def unit_place(unit: LogUnit) -> UnitPlace:
     return unit.file.node, unit.file.path, unit.start
 
 
-async def read_unit(logs: LogSource, unit: LogUnit) -> UnitBuffer:
-    """Read a unit, the byte before it, and the rest of its last line."""
+async def read_unit(logs: LogSource, unit: LogUnit, memory: bytearray | None = None) -> UnitBuffer:
+    """Read a unit, the byte before it, and the rest of its last line; into `memory`, if that is given."""
     file, begin = unit.file, max(0, unit.start - 1)
-    data = await logs.read(file.node, file.path, begin, unit.end)
+    data = await logs.read_large(file.node, file.path, begin, unit.end, bytearray() if memory is None else memory)
     buffer, end = UnitBuffer(data, begin), unit.end
     if data.endswith(b"\n") or line_bounds(unit, buffer) is None:
         return buffer
-    parts = [data]
+    parts = bytearray()
     while end < min(file.size, unit.end + MAX_LINE_BYTES):
         more = await logs.read(file.node, file.path, end, min(end + _EXTENSION_BYTES, file.size))
         stop = more.find(b"\n")
-        parts.append(more if stop < 0 else more[: stop + 1])
+        parts += more if stop < 0 else more[: stop + 1]
         end += len(more)
         if stop >= 0 or not more:
             break
-    return UnitBuffer(b"".join(parts), begin)
+    data += parts
+    return UnitBuffer(data, begin)
 
 
 async def _all_or_none(work: list[Coroutine[Any, Any, None]]) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from rayhistory.logs.source import Content
+from rayhistory.search.line_breaks import count_line_breaks
 from rayhistory.search.line_times import inherited_ms, line_ms
 from rayhistory.search.pattern import SearchPattern, Span
 from rayhistory.search.scan_plan import LogUnit
@@ -18,7 +20,7 @@ _WINDOW_BYTES = 4 * MAX_TEXT_CHARS
 class UnitBuffer(msgspec.Struct, frozen=True):
     """Bytes of a file around a unit: from before its first line to the end of its last one."""
 
-    data: bytes
+    data: Content
     offset: int
     """Where the data begins in the file."""
 
@@ -83,7 +85,7 @@ def line_bounds(unit: LogUnit, buffer: UnitBuffer) -> Span | None:
 
 def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResult:
     data = buffer.data
-    breaks = data.count(b"\n", unit.start - buffer.offset, unit.end - buffer.offset)
+    breaks = count_line_breaks(data, unit.start - buffer.offset, unit.end - buffer.offset)
     bounds = line_bounds(unit, buffer)
     if bounds is None:
         return UnitResult(0, [], breaks)
@@ -105,7 +107,7 @@ def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResu
     return UnitResult(count, _lines(unit, buffer, query.pattern, chosen), breaks)
 
 
-def _time_of(unit: LogUnit, data: bytes, begin: int, end: int) -> tuple[int, bool]:
+def _time_of(unit: LogUnit, data: Content, begin: int, end: int) -> tuple[int, bool]:
     own = line_ms(data[begin : min(end, begin + 200)])
     if own is not None:
         return own, False
@@ -122,7 +124,7 @@ def _lines(
     for key, begin, end, approximate in sorted(chosen, key=lambda each: each[1]):
         breaks += buffer.data.count(b"\n", position, begin)
         position = begin
-        text, matches, cut = shown_line(buffer.data[begin:end], pattern)
+        text, matches, cut = shown_line(bytes(buffer.data[begin:end]), pattern)
         described[key] = FoundLine(
             key=key, node=unit.file.node, path=unit.file.path, offset=buffer.offset + begin, end=buffer.offset + end,
             text=text, matches=matches, at_ms=abs(key.rank), approximate=approximate, cut=cut, unit_start=unit.start,

@@ -27,6 +27,7 @@ from rayhistory.packs.pack_format import (
     pack_name,
     to_columns,
     unpack_frame,
+    unpack_frame_into,
 )
 from rayhistory.packs.pack_reader import filler
 from rayhistory.sessions import Layout, SessionRef
@@ -110,6 +111,41 @@ def test_data_that_is_not_a_pack_raises_pack_damaged(data: bytes) -> None:
         decode_pack_end(data)
     with pytest.raises(PackDamaged):
         unpack_frame(data, 10)
+
+
+def test_large_reads_fill_a_buffer_that_is_used_again(node: PackedNode) -> None:
+    """Whole frames are decompressed to their place, parts of frames are copied, and a damaged one becomes filler."""
+    node.append("a.log", 15_000, width=200)
+    node.flush()
+    content, reader, buffer = node.on_disk()["a.log"], node.reader(), bytearray(b"left over" * 10)
+    for start, end in ((0, len(content)), (700_001, 2_800_003), (0, 100), (100, 1 << 40)):
+        asyncio.run(reader.read_to_buffer("a.log", start, end, buffer))
+        assert buffer == content[start:end]
+    (pack,) = node.packs()
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    pack.write_bytes(data)
+    damaged = node.reader()
+    asyncio.run(damaged.read_to_buffer("a.log", 0, len(content), buffer))
+    assert damaged.damaged
+    assert b"bytes of this log are damaged in the store]" in buffer
+    assert len(buffer) == len(content)
+    assert sum(a == b for a, b in zip(buffer.split(b"\n"), content.split(b"\n"), strict=False)) > 2000
+
+
+@pytest.mark.parametrize("damage", ["first byte", "checksum", "size", "truncated"])
+def test_frames_that_are_decompressed_in_place_are_checked(damage: str) -> None:
+    frame, target = bytearray(Compressor().frame(b"text" * 1000)), bytearray(4000)
+    unpack_frame_into(bytes(frame), memoryview(target))
+    assert target == b"text" * 1000
+    if damage == "size":
+        target = bytearray(3999)
+    elif damage == "truncated":
+        del frame[-8:]
+    else:
+        frame[0 if damage == "first byte" else -1] ^= 0xFF
+    with pytest.raises(PackDamaged):
+        unpack_frame_into(bytes(frame), memoryview(target))
 
 
 # Number of requests
