@@ -72,7 +72,8 @@ def are_hex(lower: Bytes, starts: Places, lengths: Places) -> npt.NDArray[np.boo
 def flat_positions(starts: Places, lengths: Places) -> Places:
     """Return all positions in some ranges, which are not empty, one range after the other."""
     firsts = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum())) + np.repeat(starts - firsts, lengths)
+    positions: Places = np.arange(int(lengths.sum())) + np.repeat(starts - firsts, lengths)
+    return positions
 
 
 def distinct(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
@@ -91,4 +92,5 @@ def absent(values: Hashes, among: Hashes) -> Hashes:
     if not len(among):
         return values
     places = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return values[among[places] != values]
+    missing: Hashes = values[among[places] != values]
+    return missing
