@@ -14,7 +14,7 @@ from _pytest.mark.structures import ParameterSet
 
 from deploy.files import MANIFESTS, ROOT, clean_environment, documents
 from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 
 BIN = Path(sys.executable).parent
@@ -79,7 +79,7 @@ def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("guides")
-    store_sample(settings_for(directory))
+    store_indexed_sample(settings_for(directory))
     return directory
 
 

@@ -16,7 +16,7 @@ import pytest
 from rayhistory.cli.inspect import tables_reference
 from rayhistory.diagnosis import findings_reference
 from support.cli_call import Command
-from support.recorded_sample import NODE, REF, settings_for, store_sample
+from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 from support.stored_metrics import samples, store_object
 
@@ -52,7 +52,7 @@ def test_findings_reference_is_up_to_date() -> None:
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
-    store_sample(settings_for(directory), FILES)
+    store_indexed_sample(settings_for(directory), FILES)
     tasks = samples({("ray_tasks", (("State", "FINISHED"),)): [float(n) for n in range(8)]}, SAMPLED_MS)
     store_object(Path(settings_for(directory).local_storage_dir), NODE, tasks, SAMPLED_MS, REF)
     return directory

@@ -1,16 +1,13 @@
 """A session whose tables are all long, made by repeating one row of each in the index of the recorded session."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import duckdb
-from starlette.testclient import TestClient
 
 from rayhistory.index.query.query import KEY_COLUMNS
-from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 
 _LAYOUT = Layout()
 _TEXT = 300
@@ -25,9 +22,7 @@ _EMPTY_ROWS = {
 
 def store_large_tables(directory: Path, rows: int, events: int) -> None:
     """Write the session to the store of the directory: `events` events, and `rows` rows in other tables but tasks."""
-    store_sample(settings_for(directory))
-    with TestClient(create_app(dataclasses.replace(settings_for(directory), index_ahead=False))) as client:
-        assert client.get(f"{REF.url}api/v0/tasks?limit=1").status_code == 200
+    store_indexed_sample(settings_for(directory))
     (path,) = (directory / "store" / _LAYOUT.index_prefix(REF)).glob("manifest-*.json")
     manifest = json.loads(path.read_bytes())
     for table in KEY_COLUMNS:
@@ -35,8 +30,6 @@ def store_large_tables(directory: Path, rows: int, events: int) -> None:
             file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
             manifest["files"][table] = [_repeat(file, table, events if table in _EMPTY_ROWS else rows)]
     path.write_bytes(json.dumps(manifest).encode())
-    for copy in (directory / "cache").rglob("*.parquet"):
-        copy.unlink()
 
 
 def _repeat(file: Path, table: str, times: int) -> int:

@@ -1,15 +1,12 @@
 """A session with many tasks, made by repeating one task of the recorded session in the tables of its index."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import duckdb
-from starlette.testclient import TestClient
 
-from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 SMALL_JOB = "02000000"
@@ -19,9 +16,7 @@ _SORT_ORDERS = {"tasks": "task_id", "task_list": "state, start_time_ms, task_id"
 
 def store_many_tasks(directory: Path, tasks: int, *, small_job: int = 0) -> None:
     """Write the session to the store of the directory; `small_job` of its tasks belong to another job."""
-    store_sample(settings_for(directory))
-    with TestClient(create_app(dataclasses.replace(settings_for(directory), index_ahead=False))) as client:
-        assert client.get(f"{REF.url}api/v0/tasks?limit=1").status_code == 200
+    store_indexed_sample(settings_for(directory))
     (path,) = (directory / "store" / _LAYOUT.index_prefix(REF)).glob("manifest-*.json")
     manifest = json.loads(path.read_bytes())
     for table, order in _SORT_ORDERS.items():
@@ -29,8 +24,6 @@ def store_many_tasks(directory: Path, tasks: int, *, small_job: int = 0) -> None
         manifest["files"][table] = [_repeat(file, order, tasks, small_job)]
     manifest["counts"]["tasks"] = tasks
     path.write_bytes(json.dumps(manifest).encode())
-    for copy in (directory / "cache").rglob("*.parquet"):
-        copy.unlink()
 
 
 def _repeat(file: Path, order: str, times: int, small_job: int) -> int:

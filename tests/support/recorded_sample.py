@@ -17,7 +17,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from rayhistory.cli.session_store import open_session_store
+from rayhistory.index.service.ahead_indexer import AheadIndexer
+from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.server.app import create_app
+from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings, resolve
 from rayhistory.storage import open_store
@@ -63,7 +67,7 @@ def store_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, re
 
 
 def store_indexed_sample(settings: Settings, logs: Mapping[str, bytes] | None = None) -> None:
-    """Store the session with its index, which is built once per process."""
+    """Store the session with its tables and products, which are built once per process."""
     shutil.copytree(_indexed_store(), settings.local_storage_dir, dirs_exist_ok=True)
     asyncio.run(_put(settings, _log_objects(settings, logs or {}, REF)))
 
@@ -74,9 +78,19 @@ def _indexed_store() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     settings = settings_for(directory)
     store_sample(settings)
-    with TestClient(create_app(settings)) as client:
-        client.get(f"{REF.url}api/v0/tasks?limit=1").raise_for_status()
+    asyncio.run(_index(settings))
     return Path(settings.local_storage_dir)
+
+
+async def _index(settings: Settings) -> None:
+    async with open_session_store(settings) as (store, layout, catalog):
+        builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
+        manifest = await AheadIndexer(catalog, builder).index(
+            await catalog.find(REF.namespace, REF.cluster, REF.session)
+        )
+        assert manifest
+        await builder.products.build(REF, manifest)
+        await builder.close()
 
 
 def store_only_node(settings: Settings) -> None:

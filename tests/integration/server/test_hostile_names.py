@@ -15,7 +15,7 @@ from rayhistory.sessions.selection import COOKIES
 from rayhistory.storage.local import LocalStore
 from support import hostile_inputs
 from support.hostile_inputs import CANARY, NAMES, RawClient, RawResponse
-from support.recorded_sample import NODE, REF, settings_for, store_sample
+from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 from support.two_namespaces import cookie_header_for, kuberay_cookies, server_routes, session_routes
 
@@ -42,7 +42,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a store that has secrets beside everything that may be shown."""
     directory = tmp_path_factory.mktemp("hostile")
     settings = settings_for(directory)
-    store_sample(settings, {LOG: b"public\n", "deep/er/x.log": b"public\n"})
+    store_indexed_sample(settings, {LOG: b"public\n", "deep/er/x.log": b"public\n"})
     _hide_secrets(directory)
     with running_server(directory / "store", directory / "work", at_start=_NO_RATE_LIMIT) as address:
         yield address

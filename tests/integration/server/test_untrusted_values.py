@@ -17,7 +17,7 @@ from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.app import create_app
 from rayhistory.server.ray_api import state_schema
 from rayhistory.sessions import Layout
-from support.recorded_sample import NODE, REF, settings_for, store_sample
+from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 
 Change = tuple[str, list[Any]]
 
@@ -91,7 +91,7 @@ SHAPES: dict[str, Any] = {
 def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store and index the recorded session."""
     directory = tmp_path_factory.mktemp("untrusted")
-    store_sample(settings_for(directory))
+    store_indexed_sample(settings_for(directory))
     with serve(directory) as client:
         assert client.get("api/v0/tasks?limit=1").status_code == 200
     return directory

@@ -72,7 +72,7 @@ def samples(query: str, times: "np.ndarray[tuple[int], np.dtype[np.int64]]", sou
 
 @pytest.mark.parametrize("query", QUERIES)
 @given(rows=st.lists(series, min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_each_step_of_a_range_query_equals_an_instant_query(query: str, rows: list[list[float | None]]) -> None:
     source = source_of(rows)
     times = grid(0, 200_000, 17_000)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,20 +24,21 @@ from starlette.testclient import TestClient
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api import openapi
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 from support.two_namespaces import ALLOWED_TOKEN, HIDDEN, UNKNOWN_TOKEN, bearer, serve_two_namespaces, write_access_file
 
 PATHS = ["/api/history/sessions", "/api/history/openapi.json", f"{REF.url}api/history/gaps",
          f"{REF.url}api/history/overview", f"{REF.url}api/history/metrics",
          f"{REF.url}api/history/rows/tasks"]  # fmt: skip
+EXAMPLES = int(os.environ.get("RAYHISTORY_LAWS") or 8)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = settings_for(tmp_path_factory.mktemp("openapi"))
-    store_sample(settings)
+    store_indexed_sample(settings)
     with TestClient(create_app(settings)) as client:
         yield client
 
@@ -114,7 +116,7 @@ def test_access_and_rate_limit_errors_are_described(tmp_path: Path, described: d
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = settings_for(tmp_path_factory.mktemp("served"))
-    store_sample(settings)
+    store_indexed_sample(settings)
     with running_server(Path(settings.local_storage_dir), Path(settings.cache_dir)) as address:
         yield address
 
@@ -130,7 +132,7 @@ def test_generated_requests_get_responses_as_described(
         operation = found.ok()
         cases = operation.as_strategy(mode)
 
-        @hypothesis.settings(max_examples=25, deadline=None, database=None, derandomize=True,
+        @hypothesis.settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
                              suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
         @hypothesis.given(case=cases)
         def check(case: schemathesis.Case) -> None:
@@ -147,7 +149,7 @@ def test_generated_requests_get_responses_as_described(
 
 def test_only_allowed_origins_can_read(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
-    store_sample(settings)
+    store_indexed_sample(settings)
     origin = {"Origin": "https://grafana.example.com"}
     asking = origin | {"Access-Control-Request-Method": "GET"}
     with TestClient(create_app(settings)) as client:

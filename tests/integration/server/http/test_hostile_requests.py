@@ -10,7 +10,7 @@ import pytest
 
 from faults.collector_under_test import SESSION, CollectorUnderTest
 from support.hostile_inputs import INJECTED, send_raw, statuses
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 
 _SMUGGLED = b"GET /home.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -61,7 +61,7 @@ _TOLERATED = {"no version", "a line break in the path"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("requests")
-    store_sample(settings_for(directory))
+    store_indexed_sample(settings_for(directory))
     with running_server(directory / "store", directory / "work") as address:
         yield address
 

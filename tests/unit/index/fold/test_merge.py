@@ -35,7 +35,7 @@ def rows_of(table: Table) -> st.SearchStrategy[list[Row]]:
     return st.lists(st.tuples(*columns), max_size=6)
 
 
-LAWS = settings(max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 25), deadline=None)
+LAWS = settings(max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 15), deadline=None)
 
 
 def merged_by_sql(table: Table, rows: list[Row]) -> list[Row]:

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.server.app import create_app
-from support.recorded_sample import NODE, REF, settings_for, store_sample
+from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.two_namespaces import kuberay_cookies
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
@@ -25,7 +25,7 @@ FILE, LIST = "/api/v0/logs/file", "/api/v0/logs"
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = settings_for(tmp_path_factory.mktemp("kuberay"))
-    store_sample(settings, FILES)
+    store_indexed_sample(settings, FILES)
     with TestClient(create_app(settings)) as client:
         client.cookies.update(kuberay_cookies())
         yield client

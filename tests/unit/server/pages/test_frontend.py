@@ -12,7 +12,7 @@ from rayhistory.server.app import create_app
 from rayhistory.server.pages.frontend import CUSTOM, Frontends
 from rayhistory.settings import Settings
 from support.fake_frontends import frontends_of, make_frontend
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 
 OWN = "2.60.0"
 """The version of the recorded session, and of the Ray that is installed here."""
@@ -82,7 +82,7 @@ def test_incomplete_dashboard_is_ignored(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     settings = settings_for(tmp_path_factory.mktemp("frontends"))
-    store_sample(settings)
+    store_indexed_sample(settings)
     frontends_of(Path(settings.dashboard_dir), "2.55.0", "2.52.0")
     return settings
 

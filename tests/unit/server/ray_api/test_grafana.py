@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from rayhistory.errors import UsageError
 from rayhistory.server.app import create_app
 from rayhistory.settings import Settings, resolve
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample
 
 GRAFANA = "https://grafana.example.com/sub"
 RAY_PROXY = {"Content-Type": "application/json", "User-Agent": "Mozilla/5.0"}
@@ -20,7 +20,7 @@ RAY_PROXY = {"Content-Type": "application/json", "User-Agent": "Mozilla/5.0"}
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     settings = settings_for(tmp_path_factory.mktemp("grafana"))
-    store_sample(settings)
+    store_indexed_sample(settings)
     return settings
 
 

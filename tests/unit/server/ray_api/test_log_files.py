@@ -14,7 +14,7 @@ from rayhistory.server.logs.locate import relative_log_path
 from rayhistory.sessions import Layout
 from rayhistory.storage import open_store
 from rayhistory.storage.local import LocalStore
-from support.recorded_sample import NODE, REF, live, serving, settings_for, store_sample
+from support.recorded_sample import NODE, REF, live, serving, settings_for, store_indexed_sample
 
 SESSION_LOGS = f"/tmp/ray/{REF.session}/logs"
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
@@ -452,7 +452,7 @@ class CountingStore(LocalStore):
 @pytest.mark.slow
 def test_last_lines_of_a_10_gb_log_are_read_from_the_end(tmp_path: Path) -> None:
     settings, layout = settings_for(tmp_path), Layout()
-    store_sample(settings)
+    store_indexed_sample(settings)
     lines = b"".join(b"%04d %s\n" % (number, b"x" * 95) for number in range(1500))
     path = Path(settings.local_storage_dir) / layout.log_key(REF, NODE, "large.log")
     path.parent.mkdir(parents=True)
@@ -472,7 +472,7 @@ def test_last_lines_of_a_10_gb_log_are_read_from_the_end(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_log_without_newlines_is_read_only_in_the_requested_range(tmp_path: Path) -> None:
     settings, line = settings_for(tmp_path), bytes(range(11, 256)) * (5 << 12)
-    store_sample(settings, {f"{WORKER}.out": line, f"{WORKER}.err": b"first\n" + line})
+    store_indexed_sample(settings, {f"{WORKER}.out": line, f"{WORKER}.err": b"first\n" + line})
     store = CountingStore(Path(settings.local_storage_dir))
     with TestClient(create_app(settings, store), base_url=f"http://testserver{REF.url}") as client:
         assert read_log(client, task_id=TASK, lines=50000) == line[54:63]
