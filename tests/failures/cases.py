@@ -29,6 +29,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Ray's memory monitor kills workers when the machine uses this much more than at the start."""
     exports: bool = True
     """Whether drivers export events."""
+    then: tuple[str, ...] = ()
+    """Further jobs of the session, one after another: `script.name`."""
 
 
 def _failure(script: str, verdict: str, *names: str, **more: object) -> list[Case]:
@@ -40,6 +42,8 @@ def _healthy(*names: str, **more: object) -> list[Case]:
 
 
 _SMALL_STORE = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000"}
+_REAPED = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true"}
+"""The raylet then writes the exit status of each worker into its log."""
 _FAST_HEALTH_CHECKS = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
 
 FAILURES: list[Case] = [
@@ -55,8 +59,11 @@ FAILURES: list[Case] = [
     *_failure("exceptions", "task_cancelled", "cancelled"),
     *_failure("crashes", "worker_segfault", "segfault", "actor_segfault"),
     *_failure("crashes", "worker_aborted", "abort"),
-    *_failure("crashes", "worker_exited", "exits", "sys_exits"),
-    *_failure("crashes", "worker_killed", "killed", "actor_killed"),
+    *_failure("crashes", "worker_exited", "sys_exits", "exits_each_time", "actor_exits"),
+    *_failure("crashes", "worker_exited", "exits", allowed=("worker_killed",)),
+    *_failure("crashes", "worker_exited", "exits_reaped", environment=_REAPED),
+    *_failure("crashes", "worker_killed", "killed", "actor_killed", "busy_task_killed"),
+    *_failure("crashes", "worker_killed", "killed_reaped", environment=_REAPED),
     *_failure("crashes", "actor_crash_loop", "crash_loop"),
     *_failure("crashes", "worker_oom_killed", "out_of_memory", memory_headroom_gib=1.5),
     *_failure("crashes", "driver_killed", "driver_killed"),
@@ -69,11 +76,12 @@ FAILURES: list[Case] = [
     *_failure("resources", "infeasible_request", "infeasible_task", "infeasible_actor"),
     *_failure("resources", "infeasible_request", "infeasible_without_timeout", ends="stop_job"),
     *_failure("resources", "pending_for_capacity", "no_capacity"),
-    *_failure("resources", "runtime_env_failed", "cannot_install", "actor_cannot_install"),
+    *_failure("resources", "runtime_env_failed", "cannot_install"),
     *_failure("resources", "worker_startup_failed", "wrong_python"),
     *_failure("resources", "out_of_disk", "disk_full",
               environment={**_SMALL_STORE, "RAY_local_fs_capacity_threshold": "0.05"}),
-    *_failure("resources", "object_store_full", "store_full", environment=_SMALL_STORE),
+    Case(script="healthy", name="plain", then=("exceptions.task_raises", "exceptions.driver_raises"),
+         verdict="user_exception", allowed=("driver_exception",), findings=("user_exception", "driver_exception")),
 ]  # fmt: skip
 
 SLOW: list[Case] = [
@@ -91,13 +99,23 @@ HEALTHY: list[Case] = [
     *_healthy("plain", "catches", "never_asks", "retries", "kills_actor", "restarts", "cancels", "times_out",
               "nested", "detached", "noise", "leaves_tasks", "exits_itself"),
     *_healthy("on_both_nodes", other_node=True),
-    *_healthy("plain", exports=False, ),
+    *_healthy("plain", exports=False),
+    Case(script="resources", name="store_full", environment=_SMALL_STORE),
 ]  # fmt: skip
+
+NOT_PLANTED = {
+    "container_oom_killed": "needs a memory cgroup around a whole Ray node",
+    "object_store_full": "Ray spills and then allocates on disk: a full store ends as `out_of_disk`",
+    "node_preempted": "needs an autoscaler of a cloud that takes nodes back",
+    "unexplained": "what is left when evidence is missing: see the variants",
+}
+"""Codes of failures that no case plants, and why."""
 
 
 def key(case: Case) -> str:
     """Return the name of the case's recording."""
-    parts = [case.script, case.name, "" if case.ends == "job" else case.ends, "" if case.exports else "no-export"]
+    parts = [case.script, case.name, "" if case.ends == "job" else case.ends, "" if case.exports else "no-export",
+             *(job.partition(".")[2] for job in case.then)]  # fmt: skip
     return "-".join(part for part in parts if part)
 
 

@@ -93,6 +93,10 @@ async def _run(case: Case, ray: LocalRay) -> None:
         return
     details = await ray.wait(JOB)
     print(details["status"], details["message"])
+    for number, job in enumerate(case.then, start=2):
+        script, _, name = job.partition(".")
+        await ray.submit([sys.executable, str(_JOBS / f"{script}.py"), name], f"{JOB}-{number}", variables)
+        await ray.wait(f"{JOB}-{number}")
     await asyncio.sleep(3)
 
 

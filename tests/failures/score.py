@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from failures.cases import CASES, Case
+from failures.cases import CASES, NOT_PLANTED, Case
 from failures.recording import record_case
 from rayhistory.cli.inspect.index_access import open_resolver
 from rayhistory.diagnosis.findings import Diagnosis
@@ -55,6 +55,8 @@ def diagnose_case(name: str, recordings: Path, variant: str) -> Outcome:
         store = Path(scratch) / "store"
         shutil.copytree(recordings / name / "store", store, ignore=shutil.ignore_patterns("index"))
         _take_away(store, variant)
+        if case.ends == "lose_head":
+            _age_heartbeat(store)
         ref = msgspec.json.decode((recordings / name / "session.json").read_bytes(), type=SessionRef)
         found = asyncio.run(_diagnose(store, ref))
     verdict = found.verdict.code if found.verdict else None
@@ -69,13 +71,18 @@ def _is_right(case: Case, verdict: str | None, variant: str) -> bool:
     return variant != "complete" and case.verdict is not None and verdict in _VAGUE
 
 
+def _age_heartbeat(store: Path) -> None:
+    """Make the last sign of life old, as it is when somebody opens a session whose head was lost."""
+    for alive in store.rglob("alive"):
+        os.utime(alive, (time.time() - 3600, time.time() - 3600))
+
+
 def _take_away(store: Path, variant: str) -> None:
     if variant == "without end":
         for path in store.rglob("end.json"):
-            alive = path.with_name("alive")
-            alive.touch()
-            os.utime(alive, (time.time() - 3600, time.time() - 3600))
+            path.with_name("alive").touch()
             path.unlink()
+        _age_heartbeat(store)
         for path in list(store.rglob("seals")):
             shutil.rmtree(path)
     if variant == "without metrics":
@@ -114,10 +121,15 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     yield f"{len(failures)} sessions with a planted failure, {len(healthy)} sessions without one, many of them noisy."
     variants = len({each.name for each in outcomes if each.variant != "complete"})
     yield f"{len(complete)} of {len(CASES)} cases were recorded, {variants} of them also diagnosed with parts missing."
-    yield "`os._exit()` and `kill -9` leave the same traces in Ray's data: both are reported as `worker_killed`."
+    yield "`os._exit()` and `kill -9` leave the same traces in Ray's data, unless the raylet reaps its children. The"
+    yield "diagnosis then says which one is likely, or names both as `worker_killed` with the confidence `unexplained`."
     yield ""
     yield f"- precision of verdicts: {right}/{given} ({right / max(given, 1):.0%})"
     yield f"- recall of failures: {right}/{len(failures)} ({right / max(len(failures), 1):.0%})"
+    exact = sum(each.verdict == each.wanted for each in failures)
+    yield f"- the code that was planted, not another one that the case allows: {exact}/{len(failures)}"
+    first = sum(each.codes[:1] == [each.verdict] for each in failures if each.is_right)
+    yield f"- root cause first: {first}/{len(failures)}"
     yield f"- verdicts on healthy sessions: {sum(each.verdict is not None for each in healthy)}"
     planted = [code for each in complete for code in CASES[each.name].findings]
     missed = sum(len(each.missing) for each in complete)
@@ -132,6 +144,10 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     yield "| code | planted | found | wrong |"
     yield "|---|---|---|---|"
     yield from _by_code(complete)
+    yield ""
+    yield "Failures that are not planted:"
+    yield ""
+    yield from (f"- `{code}`: {reason}" for code, reason in NOT_PLANTED.items())
     wrong = [each for each in outcomes if not each.is_right or each.missing]
     if wrong:
         yield ""

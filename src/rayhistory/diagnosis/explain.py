@@ -1,6 +1,6 @@
 """Apply the rules for failures: each root cause becomes a finding, and what followed from it is counted there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -29,11 +29,18 @@ def explain_failures(facts: SessionFacts) -> list[Explained]:
     """Return one finding per cause, the largest unexplained rest included."""
     grouped: dict[tuple[str, str], list[tuple[Chain, Match, FailureRule]]] = {}
     for chain in sorted(find_chains(facts), key=lambda chain: chain.root.at_ms or 0):
-        matched = _first_match(chain.root, facts)
-        if matched:
-            rule, match = matched
-            grouped.setdefault((rule.code, match.group), []).append((chain, match, rule))
+        for part, rule, match in _matches(chain, facts):
+            grouped.setdefault((rule.code, match.group), []).append((part, match, rule))
     return _capped([_explained(members, facts) for members in grouped.values()], facts)
+
+
+def _matches(chain: Chain, facts: SessionFacts) -> Iterator[tuple[Chain, FailureRule, Match]]:
+    """Yield the rule that explains a chain; if tasks waited as usual, what was blamed on them stands for itself."""
+    if matched := _first_match(chain.root, facts):
+        yield chain, *matched
+        return
+    for failure in chain.consequences:
+        yield from _matches(Chain(failure, []), facts)
 
 
 def _first_match(failure: Failure, facts: SessionFacts) -> tuple[FailureRule, Match] | None:

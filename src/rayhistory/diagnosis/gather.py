@@ -3,7 +3,7 @@
 from typing import Any
 
 from rayhistory.diagnosis.lenient_json import members, numbers, texts
-from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_stderr_tails
+from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_exit_statuses, read_stderr_tails
 from rayhistory.diagnosis.session_facts import (
     ENDED,
     RUNNING,
@@ -42,7 +42,7 @@ async def gather_facts(
     times = await read_task_times(index)
     has_logs = logs is not None and await has_files(logs)
     if logs is not None and has_logs:
-        workers = await read_stderr_tails(logs, workers)
+        workers = await read_exit_statuses(logs, await read_stderr_tails(logs, workers))
         jobs = await read_driver_outputs(logs, jobs)
     manifest = index.manifest
     return SessionFacts(

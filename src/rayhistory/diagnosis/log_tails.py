@@ -1,5 +1,7 @@
 """The ends of log files that explain deaths: stderr of dead workers, and the output of failed drivers."""
 
+import re
+
 import msgspec
 
 from rayhistory.diagnosis.session_facts import JobFacts, WorkerFacts
@@ -10,6 +12,9 @@ TAIL_BYTES = 64 << 10
 MAX_WORKER_TAILS = 100
 MAX_DRIVER_TAILS = 50
 _MAX_LISTED_NODES = 10
+_MAX_RAYLET_LOGS = 20
+_RAYLET_BYTES = 1 << 20
+_PROCESS_END = re.compile(r"\bprocess (\d{1,9}) exited (with status|from signal) (\d{1,4})\b")
 _READ_FOR = ("SYSTEM_ERROR", "USER_ERROR")
 
 
@@ -36,6 +41,28 @@ async def _worker_tail(logs: LogSource, worker: WorkerFacts) -> str | None:
     return await _tail(logs, node, files[0]) if files else None
 
 
+async def read_exit_statuses(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:
+    """Add how processes ended, where their raylet reaps its children and logs that."""
+    nodes = dict.fromkeys(each.node_id for each in workers if each.exit_type == "SYSTEM_ERROR" and each.node_id)
+    ends = {node: await _process_ends(logs, node) for node in list(nodes)[:_MAX_RAYLET_LOGS]}
+    return [_with_end(worker, ends.get(worker.node_id or "", {})) for worker in workers]
+
+
+async def _process_ends(logs: LogSource, node: str) -> dict[int, tuple[str, int]]:
+    """Return how the children of a raylet ended, by process id."""
+    files = [file for file in await logs.files(node) if file.path == "raylet.out"]
+    text = (await _tail(logs, node, files[0], _RAYLET_BYTES) if files else None) or ""
+    return {int(pid): (how, int(number)) for pid, how, number in _PROCESS_END.findall(text)}
+
+
+def _with_end(worker: WorkerFacts, ends: dict[int, tuple[str, int]]) -> WorkerFacts:
+    how, number = ends.get(worker.pid or 0, ("", 0))
+    if not how:
+        return worker
+    name = "exit_signal" if how == "from signal" else "exit_status"
+    return msgspec.structs.replace(worker, **{name: number})
+
+
 async def read_driver_outputs(logs: LogSource, jobs: list[JobFacts]) -> list[JobFacts]:
     """Add the end of the output to failed jobs: Ray's message has only its last lines."""
     chosen = [job for job in jobs if job.status == "FAILED" and job.submission_id and job.node_id][:MAX_DRIVER_TAILS]
@@ -51,9 +78,9 @@ async def _driver_output(logs: LogSource, job: JobFacts) -> str | None:
     return None
 
 
-async def _tail(logs: LogSource, node: str, file: StoredLogFile) -> str | None:
+async def _tail(logs: LogSource, node: str, file: StoredLogFile, max_bytes: int = TAIL_BYTES) -> str | None:
     try:
-        data = await logs.read(node, file.path, max(0, file.size - TAIL_BYTES), file.size)
+        data = await logs.read(node, file.path, max(0, file.size - max_bytes), file.size)
     except LogNotFound:
         return None
     return data.decode(errors="replace")

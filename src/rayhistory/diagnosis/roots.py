@@ -84,15 +84,16 @@ class _Links:
 
     def root(self, failure: Failure) -> Failure | None:
         """Follow the links to the first cause; None for what merely ended with its job."""
-        seen = {failure.key}
+        path = [failure]
         while True:
-            if self._is_clean_up(failure):
+            if self._is_clean_up(path[-1]):
                 return None
-            parent = self._parent(failure)
-            if parent is None or parent.key in seen:
-                return failure
-            seen.add(parent.key)
-            failure = parent
+            parent = self._parent(path[-1])
+            if parent is None:
+                return path[-1]
+            if parent in path:  # they blame each other: the first of them is the root of all
+                return min(path[path.index(parent) :], key=lambda each: (each.at_ms or 0, each.key))
+            path.append(parent)
 
     def _of_kind(self, kind: str) -> Iterator[Failure]:
         return (failure for failure in self._failures if failure.kind == kind)
@@ -146,7 +147,7 @@ class _Links:
         if loop := self._looping.get(worker.worker_id):
             return loop
         if worker.exit_type == "USER_ERROR":
-            actor = next((each for each in self._facts.actors if worker.worker_id in each.workers), None)
+            actor = self._facts.actor_in(worker.worker_id)
             return self._creations.get(actor.actor_id) if actor else None
         return None
 

@@ -1,8 +1,11 @@
 """The facts of a session that rules see: values only, each bounded. `gather.py` fills them."""
 
+from collections import defaultdict
+from functools import cached_property
+
 import msgspec
 
-from rayhistory.index.query.failure_groups import FailureGroups, WaitingGroup
+from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups, WaitingGroup
 from rayhistory.index.query.task_times import FunctionTimes, NodeTimes, OpenTask, TimeTotals
 
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
@@ -67,6 +70,9 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: int | None = None
     stderr: str | None = None
     """The last 64 KiB; None if it was not read."""
+    exit_status: int | None = None
+    exit_signal: int | None = None
+    """How the process ended, where its raylet wrote that into its log."""
 
 
 class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +130,7 @@ class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything a diagnosis looks at."""
 
     state: str = ENDED
@@ -154,13 +160,58 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
         return next((node for node in self.nodes if node.is_head), None)
 
     def job(self, job_id: str) -> JobFacts | None:
-        return next((job for job in self.jobs if job.job_id == job_id), None)
+        return self._jobs_by_id.get(job_id)
 
     def node(self, node_id: str | None) -> NodeFacts | None:
-        return next((node for node in self.nodes if node.node_id == node_id), None)
+        return self._nodes_by_id.get(node_id)
 
     def worker(self, worker_id: str | None) -> WorkerFacts | None:
-        return next((worker for worker in self.workers if worker.worker_id == worker_id), None)
+        return self._workers_by_id.get(worker_id)
 
     def actor(self, actor_id: str | None) -> ActorFacts | None:
-        return next((actor for actor in self.actors if actor.actor_id == actor_id), None)
+        return self._actors_by_id.get(actor_id)
+
+    def actor_in(self, worker_id: str) -> ActorFacts | None:
+        """Return the actor that lived in a worker."""
+        return self._actors_by_worker.get(worker_id)
+
+    def failed_in(self, worker_id: str) -> list[FailureGroup]:
+        """Return the groups of tasks that failed in a worker, and calls of the actor that lived in it."""
+        actor = self.actor_in(worker_id)
+        return self._groups_by_worker[worker_id] + (self._groups_by_actor[actor.actor_id] if actor else [])
+
+    @cached_property
+    def _jobs_by_id(self) -> dict[str, JobFacts]:
+        return {job.job_id: job for job in reversed(self.jobs)}
+
+    @cached_property
+    def _nodes_by_id(self) -> dict[str | None, NodeFacts]:
+        return {node.node_id: node for node in self.nodes}
+
+    @cached_property
+    def _workers_by_id(self) -> dict[str | None, WorkerFacts]:
+        return {worker.worker_id: worker for worker in self.workers}
+
+    @cached_property
+    def _actors_by_id(self) -> dict[str | None, ActorFacts]:
+        return {actor.actor_id: actor for actor in self.actors}
+
+    @cached_property
+    def _actors_by_worker(self) -> dict[str, ActorFacts]:
+        return {worker: actor for actor in self.actors for worker in actor.workers}
+
+    @cached_property
+    def _groups_by_worker(self) -> defaultdict[str, list[FailureGroup]]:
+        found: defaultdict[str, list[FailureGroup]] = defaultdict(list)
+        for group in self.failures.groups:
+            if group.worker_id:
+                found[group.worker_id].append(group)
+        return found
+
+    @cached_property
+    def _groups_by_actor(self) -> defaultdict[str, list[FailureGroup]]:
+        found: defaultdict[str, list[FailureGroup]] = defaultdict(list)
+        for group in self.failures.groups:
+            if group.actor_id and group.type == "ACTOR_TASK":
+                found[group.actor_id].append(group)
+        return found

@@ -4,7 +4,9 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import ray
@@ -29,6 +31,19 @@ def die(how: str) -> None:
         sys.exit(5)
     elif how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@ray.remote(max_retries=2)
+def exit_each_time() -> None:
+    time.sleep(0.3)
+    os._exit(7)
+
+
+@ray.remote(max_retries=0)
+def nap(seconds: float, pid_file: str = "") -> None:
+    if pid_file:
+        Path(pid_file).write_text(str(os.getpid()))
+    time.sleep(seconds)
 
 
 @ray.remote
@@ -77,6 +92,37 @@ def abort() -> None:
 
 def exits() -> None:
     ray.get(crash.remote("exit"))
+
+
+def exits_reaped() -> None:
+    exits()
+
+
+def killed_reaped() -> None:
+    killed()
+
+
+def exits_each_time() -> None:
+    ray.get(exit_each_time.remote())
+
+
+def actor_exits() -> None:
+    actor = Crasher.remote()
+    ray.get(actor.ping.remote())
+    ray.get(actor.crash.remote("exit"))
+
+
+def busy_task_killed() -> None:
+    """Somebody else kills the process of a task, and other tasks of the function succeed."""
+    ray.get([nap.remote(1.0) for _ in range(3)])
+    with tempfile.TemporaryDirectory() as directory:
+        pid_file = Path(directory) / "pid"
+        ref = nap.remote(60, str(pid_file))
+        while not pid_file.exists():
+            time.sleep(0.2)
+        time.sleep(4)
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        ray.get(ref)
 
 
 def sys_exits() -> None:

@@ -47,11 +47,6 @@ def cannot_install() -> None:
     ray.get(work.options(runtime_env={"pip": pip}).remote())
 
 
-def actor_cannot_install() -> None:
-    pip = {"packages": ["package-that-does-not-exist==9.9"], "pip_install_options": ["--no-index"]}
-    ray.get(Holder.options(runtime_env={"pip": pip}).remote().ping.remote())
-
-
 def wrong_python() -> None:
     ray.get(work.options(runtime_env={"py_executable": "/nowhere/bin/python"}).remote(), timeout=25)
 

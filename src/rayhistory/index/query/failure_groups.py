@@ -43,6 +43,8 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     first_ms: int | None
     last_ms: int | None
+    started_ms: int | None = None
+    """When the first of them started, or was sent to its worker; None if none was."""
     run_ms: int
     """Run time of all attempts together."""
     task_id: str
@@ -96,6 +98,7 @@ _FAILED = f"""
 WITH failed AS (
   SELECT task_id, attempt_number, coalesce(job_id, '') AS job_id, coalesce(error_type, '') AS error_type, actor_id,
     node_id, worker_id, coalesce(func_or_class_name, name, '') AS function, type, end_time_ms,
+    coalesce(running_ns, submitted_to_worker_ns) // 1000000 AS started_ms,
     greatest(end_time_ms - start_time_ms, 0) AS run_ms, right(coalesce(error_message, ''), {_TAIL_CHARS}) AS tail,
     starts_with(error_message, '{JOB_END_MESSAGE}') AS at_job_end
   FROM {{tasks}} WHERE state = 'FAILED' AND NOT closed_by_history AND type <> 'DRIVER_TASK'
@@ -118,7 +121,7 @@ WITH failed AS (
 )
 SELECT job_id, error_type, function, type, retried, coalesce(at_job_end, false) AS at_job_end, at_worker AS worker_id,
   at_actor AS actor_id, at_node AS node_id, count(*) AS count, min(end_time_ms) AS first_ms,
-  max(end_time_ms) AS last_ms, coalesce(sum(run_ms), 0)::BIGINT AS run_ms,
+  max(end_time_ms) AS last_ms, min(started_ms) AS started_ms, coalesce(sum(run_ms), 0)::BIGINT AS run_ms,
   arg_min({{{{'task_id': task_id, 'attempt': attempt_number}}}}, (coalesce(end_time_ms, 0), task_id)) AS example,
   (sum(count(*)) FILTER (WHERE NOT retried AND NOT coalesce(at_job_end, false)) OVER ())::BIGINT AS total,
   count(*) OVER () AS total_groups

@@ -23,13 +23,15 @@ _END_CHARS = 16_000
 """Signs count only near the end: a program may print them and live on."""
 
 
-def match_crash(failure: Failure, facts: SessionFacts, signs: re.Pattern[str]) -> Match | None:
+def match_crash(
+    failure: Failure, facts: SessionFacts, signs: re.Pattern[str], signals: tuple[int, ...]
+) -> Match | None:
+    """Match a process by what it wrote last, or by the signal that its raylet reports."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None
     words = last_words(worker, facts)
-    found = list(signs.finditer(words[-_END_CHARS:]))
-    if not found:
+    if worker.exit_signal not in signals and not signs.search(words[-_END_CHARS:]):
         return None
     return Match(
         group=f"{failure.job_id} {function_of(failure, facts)}",
@@ -66,7 +68,8 @@ def dead_example_worker(**more: object) -> WorkerFacts:
 
 def death_facts(worker: WorkerFacts, **more: object) -> SessionFacts:
     """Return a session whose job failed because a worker died, for examples."""
-    task = failed_task("RpcError: Socket closed", error_type="WORKER_DIED", worker_id=worker.worker_id)
+    task = failed_task("RpcError: Socket closed", error_type="WORKER_DIED", worker_id=worker.worker_id,
+                       started_ms=(worker.end_ms or 0) - 10_000)  # fmt: skip
     output = (
         'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\n'
         "ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing this task.\n"

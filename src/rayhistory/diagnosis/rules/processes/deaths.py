@@ -73,8 +73,6 @@ def function_of(failure: Failure, facts: SessionFacts) -> str:
     worker = dead_worker(failure, facts)
     if worker is None:
         return failure.function
-    actor = next((each for each in facts.actors if worker.worker_id in each.workers), None)
-    if actor:
+    if actor := facts.actor_in(worker.worker_id):
         return actor.class_name
-    groups = facts.failures.groups
-    return next((group.function for group in groups if group.worker_id == worker.worker_id), "")
+    return next((group.function for group in facts.failed_in(worker.worker_id)), "")

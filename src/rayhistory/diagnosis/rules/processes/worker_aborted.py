@@ -1,6 +1,7 @@
 """A process that aborted itself."""
 
 import re
+import signal
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.processes.crash import crash_example, describe_crash, match_crash
@@ -14,7 +15,7 @@ _SIGNS = re.compile(
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
-    return match_crash(failure, facts, _SIGNS)
+    return match_crash(failure, facts, _SIGNS, (signal.SIGABRT,))
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

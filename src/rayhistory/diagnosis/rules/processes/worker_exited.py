@@ -12,41 +12,53 @@ from rayhistory.diagnosis.rules.processes.deaths import (
     log_evidence,
     process_name,
 )
+from rayhistory.diagnosis.rules.processes.silent_death import silent_death
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import SessionFacts
 
 _EXITED = re.compile(r"Worker exits with an exit code (-?\d+)|exit code (-?\d+)|SystemExit(?:\((-?\d+)\)|: (-?\d+))?")
-
-
 _SIGNALLED = "receives a SIGTERM"
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     worker = dead_worker(failure, facts)
-    if failure.kind not in ("worker", "actor") or worker is None:
+    if failure.kind not in ("worker", "actor") or worker is None or _SIGNALLED in worker.exit_detail:
         return None
-    found = _EXITED.search(worker.exit_detail)
-    if found is None or _SIGNALLED in worker.exit_detail:
+    group = f"{failure.job_id} {function_of(failure, facts)}"
+    if found := _EXITED.search(worker.exit_detail):
+        code = next((text for text in found.groups() if text), "")
+        return Match(
+            group=f"{group} {code}",
+            evidence=(exit_evidence(worker), log_evidence(worker, facts)),
+            cause=f"exit code {code}" if code else "",
+        )
+    silent = silent_death(failure, facts)
+    if silent is None or silent.by != "itself":
         return None
-    code = next((group for group in found.groups() if group), "")
-    return Match(
-        group=f"{failure.job_id} {function_of(failure, facts)} {code}",
-        evidence=(exit_evidence(worker), log_evidence(worker, facts)),
-        cause=f" with exit code {code}" if code else "",
-    )
+    return Match(group=group, confidence=silent.confidence, evidence=silent.evidence, cause=silent.cause)
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
+    name, match = process_name(group, facts), group.match
+    suggestion = "Raise an exception instead, so that its message reaches the caller."
+    if match.confidence == "certain":
+        return Words(
+            headline=one_line(f"{name} ended itself{f' with {match.cause}' if match.cause else ''}"),
+            detail="Code in the worker called sys.exit() or os._exit(), or a library did.",
+            suggestion=suggestion,
+        )
     return Words(
-        headline=one_line(f"{process_name(group, facts)} ended itself{group.match.cause}"),
-        detail="Code in the worker called sys.exit() or os._exit(), or a library did.",
-        suggestion="Raise an exception instead, so that its message reaches the caller.",
+        headline=one_line(f"{name} ended without a crash report, most likely by os._exit(): {match.cause}"),
+        detail="It wrote no stack and no exit message, and memory was not the cause. A signal from outside (kill -9) "
+        "would look the same, and would rarely come at that time.",
+        suggestion=f"Look for os._exit() in the code of the task and in its libraries. {suggestion}",
     )
 
 
 RULE = FailureRule(
     code="worker_exited",
-    meaning="A worker process ended itself, by sys.exit() or os._exit().",
+    meaning="A worker process ended itself, by sys.exit() or os._exit(). Ray does not record os._exit(): it is likely "
+    "if each attempt of a function ended without a trace, or at once, and certain if the raylet reports an exit code.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -1,6 +1,7 @@
 """A process that accessed memory it must not."""
 
 import re
+import signal
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.processes.crash import crash_example, describe_crash, match_crash
@@ -11,10 +12,11 @@ _SIGNS = re.compile(
     r"\*\*\* SIG(?:SEGV|BUS|ILL|FPE) received|"
     r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating[- ]point exception)"
 )
+_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
-    return match_crash(failure, facts, _SIGNS)
+    return match_crash(failure, facts, _SIGNS, _SIGNALS)
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

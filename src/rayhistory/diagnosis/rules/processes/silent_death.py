@@ -1,0 +1,117 @@
+"""Deaths without a trace: the process was gone at once and wrote nothing. Was it killed, or did it end itself?
+
+Ray keeps neither the exit code nor the signal of a worker, unless its raylet reaps its children and logs that. Without
+it, what ran in the process is a hint: an idle process does not end itself, and code that ends its process does so each
+time.
+"""
+
+import signal
+from typing import Literal
+
+import msgspec
+
+from rayhistory.diagnosis.failures import Failure
+from rayhistory.diagnosis.findings import Confidence, Evidence
+from rayhistory.diagnosis.headlines import duration, plural, size
+from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, last_words, log_evidence
+from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts, WorkerFacts
+from rayhistory.index.query.failure_groups import FailureGroup
+
+_NEAR_MS = 60_000
+_ENOUGH_FREE = 0.90
+_SOON_MS = 1_000
+"""Whoever kills a process from outside rarely meets the first second of its first task."""
+SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper=true"
+
+
+class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended, as far as that is known."""
+
+    by: Literal["itself", "signal", "either"]
+    confidence: Confidence
+    cause: str
+    """Why, in a few words."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
+    """Return how a process ended that wrote nothing; None if memory was short, or if that is not known."""
+    worker = dead_worker(failure, facts)
+    if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
+        return None
+    if reported := _reported(worker):
+        return reported
+    sample = _memory_near(worker, facts)
+    if sample is None or sample.share > _ENOUGH_FREE or not _is_logged(worker, facts):
+        return None
+    memory = Evidence(kind="metric", id=worker.node_id or "", at_ms=sample.at_ms,
+                      text=f"node memory {size(sample.used)} of {size(sample.total)}")  # fmt: skip
+    found = _inferred(worker, facts)
+    return msgspec.structs.replace(found, evidence=(exit_evidence(worker), log_evidence(worker, facts), memory))
+
+
+def _reported(worker: WorkerFacts) -> SilentDeath | None:
+    """Return what the raylet wrote into its log."""
+    if worker.exit_signal is not None:
+        text = f"signal {worker.exit_signal} ({_name(worker.exit_signal)})"
+        return _certain("signal", text, worker, f"process {worker.pid} exited from signal {worker.exit_signal}")
+    if worker.exit_status is not None:
+        text = f"exit code {worker.exit_status}"
+        return _certain("itself", text, worker, f"process {worker.pid} exited with status {worker.exit_status}")
+    return None
+
+
+def _certain(by: Literal["itself", "signal"], cause: str, worker: WorkerFacts, line: str) -> SilentDeath:
+    url = f"api/v0/logs/file?node_id={worker.node_id}&filename=raylet.out&lines=1000" if worker.node_id else None
+    log = Evidence(kind="log", id="raylet.out", text=line, at_ms=worker.end_ms, url=url)
+    return SilentDeath(by=by, confidence="certain", cause=cause, evidence=(log, exit_evidence(worker)))
+
+
+def _name(number: int) -> str:
+    return next((each.name for each in signal.Signals if each == number), "unknown")
+
+
+def _is_logged(worker: WorkerFacts, facts: SessionFacts) -> bool:
+    return worker.stderr is not None or bool(last_words(worker, facts))
+
+
+def _memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | None:
+    samples = facts.samples.get(worker.node_id or "", NodeSamples())
+    series = samples.cgroup_memory or samples.memory
+    near = [each for each in series if worker.end_ms and abs(worker.end_ms - each.at_ms) <= _NEAR_MS]
+    return max(near, key=lambda each: each.share, default=None)
+
+
+def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
+    """Judge by what ran in the process."""
+    end = worker.end_ms or 0
+    running = [group for group in facts.failed_in(worker.worker_id) if _was_running(group, end)]
+    if not running:
+        return SilentDeath(by="signal", confidence="likely", cause="nothing ran in it, so that it did not end itself")
+    group = min(running, key=lambda each: each.started_ms or end)
+    deaths = _deaths(group, facts)
+    if _has_finished(group, facts):
+        return SilentDeath(by="either", confidence="unexplained", cause="other tasks of the function succeeded")
+    if deaths > 1:
+        cause = f"each of {plural(deaths, 'attempt')} of {group.function} ended like this"
+        return SilentDeath(by="itself", confidence="likely", cause=cause)
+    after = end - (group.started_ms or 0)
+    if after <= _SOON_MS:
+        cause = f"it died {duration(after)} after {group.function} had started"
+        return SilentDeath(by="itself", confidence="likely", cause=cause)
+    return SilentDeath(by="either", confidence="unexplained", cause=f"{group.function} ran in it")
+
+
+def _was_running(group: FailureGroup, end: int) -> bool:
+    """Return True for tasks of the process, and for calls that had reached its actor: later ones fail as well."""
+    return group.type != "ACTOR_TASK" or (group.started_ms is not None and group.started_ms <= end)
+
+
+def _deaths(group: FailureGroup, facts: SessionFacts) -> int:
+    """Return how many attempts of a function died with their workers."""
+    return sum(each.count for each in facts.failures.groups if each.error_type == "WORKER_DIED"
+               and not each.at_job_end and (each.job_id, each.function) == (group.job_id, group.function))  # fmt: skip
+
+
+def _has_finished(group: FailureGroup, facts: SessionFacts) -> bool:
+    return any((each.job_id, each.function) == (group.job_id, group.function) for each in facts.functions)

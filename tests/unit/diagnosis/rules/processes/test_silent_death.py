@@ -1,0 +1,87 @@
+"""Deaths without a trace: killed, ended by themselves, or either."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rayhistory.diagnosis.diagnose import diagnose
+from rayhistory.diagnosis.findings import Finding
+from rayhistory.diagnosis.rules.exceptions.raised import failed_task
+from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
+from rayhistory.diagnosis.rules.slowness.costs import example_function
+from rayhistory.diagnosis.session_facts import ActorFacts, MemorySample, NodeSamples, SessionFacts, WorkerFacts
+from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups
+
+WORKER = dead_example_worker(stderr="")
+END = WORKER.end_ms or 0
+
+
+def dead(worker: WorkerFacts = WORKER, *groups: FailureGroup, used: float = 0.2, **more: Any) -> SessionFacts:
+    samples = {worker.node_id or "": NodeSamples(memory=[MemorySample(END - 2_000, used * 100, 100)])}
+    facts = death_facts(worker, samples=samples, **more)
+    return msgspec.structs.replace(facts, failures=FailureGroups(list(groups), 1, len(groups))) if groups else facts
+
+
+def task(**more: Any) -> FailureGroup:
+    values: dict[str, Any] = {"error_type": "WORKER_DIED", "worker_id": WORKER.worker_id, "started_ms": END - 5_000}
+    return failed_task("RpcError: Socket closed", **{**values, **more})
+
+
+def cause(facts: SessionFacts) -> Finding:
+    return diagnose(facts).findings[0]
+
+
+def test_single_death_of_a_busy_process_names_both_causes() -> None:
+    found = cause(dead())
+    assert (found.code, found.confidence) == ("worker_killed", "unexplained")
+    assert "kill -9" in found.headline and "os._exit()" in found.headline
+
+
+def test_idle_process_was_killed() -> None:
+    """Nothing ran in the actor: its next call was sent after its death."""
+    actor = ActorFacts(actor_id="aa" * 16, class_name="Model", job_id="01000000", cause="actor_died_error_context",
+                       reason="WORKER_DIED", worker_id=WORKER.worker_id, workers=(WORKER.worker_id,),
+                       end_ms=END)  # fmt: skip
+    later = task(type="ACTOR_TASK", error_type="ACTOR_DIED", actor_id=actor.actor_id, started_ms=END + 900,
+                 worker_id=None)  # fmt: skip
+    found = cause(dead(WORKER, later, actors=[actor]))
+    assert (found.code, found.confidence) == ("worker_killed", "likely")
+    assert "nothing ran in it" in found.headline
+
+
+def test_process_that_dies_at_each_attempt_ended_itself() -> None:
+    found = cause(dead(WORKER, task(), task(retried=True, worker_id="99" * 28, count=2)))
+    assert (found.code, found.confidence) == ("worker_exited", "likely")
+    assert "each of 3 attempts of train ended like this" in found.headline
+
+
+def test_process_that_dies_as_its_task_starts_ended_itself() -> None:
+    found = cause(dead(WORKER, task(started_ms=END - 40)))
+    assert (found.code, found.confidence) == ("worker_exited", "likely")
+    assert "40 ms after train had started" in found.headline
+
+
+def test_function_that_succeeded_elsewhere_is_not_blamed() -> None:
+    facts = dead(WORKER, task(started_ms=END - 40), functions=[example_function()])
+    assert cause(facts).code == "worker_killed"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        ({"exit_status": 7}, "worker_exited", "ended itself with exit code 7"),
+        ({"exit_signal": 9}, "worker_killed", "was killed by signal 9 (SIGKILL)"),
+        ({"exit_signal": 11}, "worker_segfault", "segmentation fault"),
+        ({"exit_signal": 6}, "worker_aborted", "SIGABRT"),
+    ],
+)
+def test_status_in_the_log_of_the_raylet_is_certain(end: dict[str, int], code: str, words: str) -> None:
+    found = cause(death_facts(dead_example_worker(stderr=None, **end)))
+    assert (found.code, found.confidence) == (code, "certain")
+    assert words in found.headline
+
+
+def test_full_memory_is_no_silent_death() -> None:
+    assert cause(dead(used=0.93)).code == "unexplained"
+    assert cause(dead(used=0.97)).code == "container_oom_killed"
