@@ -42,8 +42,6 @@ def _healthy(*names: str, **more: object) -> list[Case]:
 
 
 _SMALL_STORE = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000"}
-_REAPED = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true"}
-"""The raylet then writes the exit status of each worker into its log."""
 _FAST_HEALTH_CHECKS = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
 
 FAILURES: list[Case] = [
@@ -61,9 +59,7 @@ FAILURES: list[Case] = [
     *_failure("crashes", "worker_aborted", "abort"),
     *_failure("crashes", "worker_exited", "sys_exits", "exits_each_time", "actor_exits"),
     *_failure("crashes", "worker_exited", "exits", allowed=("worker_killed",)),
-    *_failure("crashes", "worker_exited", "exits_reaped", environment=_REAPED),
     *_failure("crashes", "worker_killed", "killed", "actor_killed", "busy_task_killed"),
-    *_failure("crashes", "worker_killed", "killed_reaped", environment=_REAPED),
     *_failure("crashes", "actor_crash_loop", "crash_loop"),
     *_failure("crashes", "worker_oom_killed", "out_of_memory", memory_headroom_gib=1.5),
     *_failure("crashes", "driver_killed", "driver_killed"),

@@ -94,14 +94,6 @@ def exits() -> None:
     ray.get(crash.remote("exit"))
 
 
-def exits_reaped() -> None:
-    exits()
-
-
-def killed_reaped() -> None:
-    killed()
-
-
 def exits_each_time() -> None:
     ray.get(exit_each_time.remote())
 

@@ -18,10 +18,10 @@ from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, Sessio
 from rayhistory.index.query.failure_groups import FailureGroup
 
 _NEAR_MS = 60_000
-_ENOUGH_FREE = 0.90
+_ENOUGH_FREE = 0.95
+"""Kernels kill when memory is full, see `container_oom_killed`."""
 _SOON_MS = 1_000
 """Whoever kills a process from outside rarely meets the first second of its first task."""
-SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper=true"
 
 
 class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
     if reported := _reported(worker):
         return reported
     sample = _memory_near(worker, facts)
-    if sample is None or sample.share > _ENOUGH_FREE or not _is_logged(worker, facts):
+    if sample is None or sample.share >= _ENOUGH_FREE or not _is_logged(worker, facts):
         return None
     memory = Evidence(kind="metric", id=worker.node_id or "", at_ms=sample.at_ms,
                       text=f"node memory {size(sample.used)} of {size(sample.total)}")  # fmt: skip

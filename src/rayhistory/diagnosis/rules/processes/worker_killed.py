@@ -4,7 +4,7 @@ from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.headlines import one_line
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
 from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, function_of, process_name
-from rayhistory.diagnosis.rules.processes.silent_death import SUBREAPER, silent_death
+from rayhistory.diagnosis.rules.processes.silent_death import silent_death
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts
 
@@ -42,8 +42,7 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
                           "called os._exit()"),
         detail=f"It wrote no stack and no exit message, memory was not the cause, and {match.cause}. Ray does not "
         "record which of the two it was.",
-        suggestion=f"{_WHO}; or for os._exit() in the code of the task. With {SUBREAPER} the raylet logs the exit code "
-        "or the signal of each worker.",
+        suggestion=f"{_WHO}; or for os._exit() in the code of the task.",
     )  # fmt: skip
 
 

@@ -83,5 +83,8 @@ def test_status_in_the_log_of_the_raylet_is_certain(end: dict[str, int], code: s
 
 
 def test_full_memory_is_no_silent_death() -> None:
-    assert cause(dead(used=0.93)).code == "unexplained"
     assert cause(dead(used=0.97)).code == "container_oom_killed"
+
+
+def test_process_whose_memory_is_not_known_is_unexplained() -> None:
+    assert cause(death_facts(WORKER)).code == "unexplained"
