@@ -11,7 +11,7 @@ import yaml
 from deploy.files import CHART, CI_VALUES, HELM
 from rayhistory.settings import COLLECTOR, SERVER, resolve
 
-CUSTOM_APIS = {"monitoring.coreos.com/v1"}
+CUSTOM_APIS = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"}
 S3 = ["--set=store.backend=s3", "--set=store.s3.bucket=a-bucket"]
 
 
@@ -33,7 +33,8 @@ def environment(objects: list[dict[str, Any]]) -> dict[str, str]:
     """Return the server's environment, with the ConfigMap that it shares with collectors."""
     store = next(each["data"] for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"] == "history-store")
     (deployment,) = of_kind(objects, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container, *_ = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "historyserver"
     assert {"configMapRef": {"name": "history-store"}} in container["envFrom"]
     return store | {each["name"]: each["value"] for each in container["env"] or []}
 
@@ -92,6 +93,56 @@ def test_selectors_match_the_server_pods() -> None:
     assert dashboards["data"] == {path.name: path.read_text() for path in (CHART / "dashboards").iterdir()}
 
 
+def test_proxy_signs_visitors_in_and_only_the_proxy_is_trusted() -> None:
+    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+    settings, _ = resolve(SERVER, {}, environment(objects))
+    assert (settings.auth, settings.trusted_proxies) == ("proxy", ("127.0.0.1",))
+    (service,), (deployment,) = of_kind(objects, "Service"), of_kind(objects, "Deployment")
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for each in containers for port in each["ports"]}
+    assert {port["name"]: ports[port["targetPort"]] for port in service["spec"]["ports"]} == {
+        "http": 4180,
+        "metrics": 8080,
+    }
+    (ingress,), (monitor,) = of_kind(objects, "Ingress"), of_kind(objects, "ServiceMonitor")
+    backend = ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert (backend["name"], backend["port"]["name"]) == (service["metadata"]["name"], "http")
+    assert monitor["spec"]["endpoints"][0]["port"] == "metrics"
+
+
+def test_only_the_retention_job_has_the_retention_identity() -> None:
+    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+    roles = {each["metadata"]["name"]: each["metadata"]["annotations"] for each in of_kind(objects, "ServiceAccount")}
+    (deployment,), (job,) = of_kind(objects, "Deployment"), of_kind(objects, "CronJob")
+    server = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] != server
+    assert roles[server]["eks.amazonaws.com/role-arn"].endswith("/ray-history-server")
+    assert roles[pod["serviceAccountName"]]["eks.amazonaws.com/role-arn"].endswith("/ray-history-retention")
+
+
+def test_retention_job_runs_a_valid_command(tmp_path: Path) -> None:
+    """On an empty store it removes nothing."""
+    (job,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "CronJob")
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    program, *arguments = [*container["command"], *container["args"]]
+    done = subprocess.run(
+        [HELM.with_name(program), *arguments, f"--store={tmp_path}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_replicas_are_spread_and_each_has_a_cache() -> None:
+    (deployment,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    keys = [each["topologyKey"] for each in pod["topologySpreadConstraints"]]
+    assert keys == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+    claim = next(each for each in pod["volumes"] if each["name"] == "cache")["ephemeral"]["volumeClaimTemplate"]
+    assert claim["spec"]["resources"] == {"requests": {"storage": "50Gi"}}
+    (single,) = of_kind(rendered(*S3), "Deployment")
+    assert "topologySpreadConstraints" not in single["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
@@ -113,6 +164,12 @@ def test_selectors_match_the_server_pods() -> None:
         ([*S3, "--set=service.port=0"], "service.port"),
         ([*S3, "--set=settings.Index-Memory=1"], "settings"),
         ([*S3, "--set=image.repository="], "image.repository"),
+        ([*S3, "--set=ingress.enabled=true"], "ingress.host"),
+        ([*S3, "--set=gateway.enabled=true,gateway.host=h"], "gateway.parentRefs"),
+        ([*S3, "--set=oauth2Proxy.enabled=true,oauth2Proxy.secret=s"], "auth"),
+        ([*S3, "--set=auth=proxy,accessSecret=a,oauth2Proxy.enabled=true"], "oauth2Proxy.secret"),
+        ([*S3, "--set=retention.enabled=true,retention.args=null"], "args is required"),
+        ([*S3, "--set=retention.arguments=x"], "arguments"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(each.removeprefix("--set=") for each in value),
 )

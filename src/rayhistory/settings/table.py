@@ -424,7 +424,7 @@ class Settings:
     )  # fmt: skip
     live: bool = _setting(
         False, "serve /s/…/live/ from the dashboards of running clusters", _SERVER_AND_CLI, parse=parse_bool,
-        metavar="BOOL",
+        aliases=("enable-live-clusters",), metavar="BOOL",
     )  # fmt: skip
     live_networks: tuple[str, ...] = _setting(
         ("127.0.0.0/8", "::1"), "with --live and without Kubernetes: read only dashboards at these addresses and "

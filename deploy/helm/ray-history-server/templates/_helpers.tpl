@@ -22,6 +22,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- or .Values.discovery.enabled .Values.live.enabled (eq .Values.auth "kubernetes") -}}
 {{- end -}}
 
+{{- define "rayhistory.restricted" -}}
+runAsNonRoot: true
+runAsUser: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
 {{- /* If the API server is reachable (not in `helm template`), fail with the name of a missing Secret. */ -}}
 {{- define "rayhistory.checkSecret" -}}
 {{- with .Values.credentialsSecret -}}
