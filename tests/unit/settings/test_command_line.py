@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.settings import COLLECTOR, parse_command_line
+from rayhistory.settings import COLLECTOR, SERVER, parse_command_line
 
 
 def test_early_spellings_of_collector_flags_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +19,10 @@ def test_early_spellings_of_collector_flags_are_accepted(tmp_path: Path, monkeyp
     assert parse_command_line(COLLECTOR, [], "")[0].storage_backend_config_path == str(mounted)
     chosen = parse_command_line(COLLECTOR, ["--storage-backend-config-path=/other"], "")[0]
     assert chosen.storage_backend_config_path == "/other"
+
+
+@pytest.mark.parametrize("flag", ["--enable-live-clusters", "--enable-live-clusters=true", "-enable-live-clusters"])
+def test_flag_for_live_clusters_of_kuberay_1_7_1_is_accepted(flag: str) -> None:
+    settings, warnings = parse_command_line(SERVER, [flag], "")
+    assert settings.live
+    assert warnings == []
