@@ -7,6 +7,7 @@ import pytest
 
 pytest.register_assert_rewrite("rayhistory.storage.contract_tests")
 
+from support.collector_process import home, ray  # noqa: E402, F401
 from support.store_servers.azurite import azurite as start_azurite  # noqa: E402
 from support.store_servers.moto import moto as start_moto  # noqa: E402
 from support.store_servers.seaweed import seaweedfs  # noqa: E402

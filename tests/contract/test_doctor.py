@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rayhistory.cli.doctor import CheckResult, run_checks
+from rayhistory.cli.check_result import CheckResult
+from rayhistory.cli.doctor import run_checks
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
 from support.store_servers import seaweed as weed

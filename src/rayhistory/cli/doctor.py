@@ -8,9 +8,10 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
-import msgspec
-
+from rayhistory.cli.arguments import add_namespace_argument
+from rayhistory.cli.check_result import CheckResult
 from rayhistory.cli.env import DEFAULT_RAY_VERSION, installed_ray_version
+from rayhistory.cli.identity_checks import Identity, grants_of, identity_checks
 from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError
 from rayhistory.ray_env import export_environment
 from rayhistory.server.pages import frontend
@@ -24,20 +25,19 @@ from rayhistory.storage.permissions import Permissions, permissions_of
 _COLLECTOR_PORT = 8084
 
 
-class CheckResult(msgspec.Struct):
-    passed: bool
-    text: str
-    hint: str = ""
-    required: bool = True
-    """A failure makes the command fail; otherwise it is a note."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: all arguments are settings."""
+    parser.add_argument(
+        "--as", dest="identity", choices=[each.value for each in Identity],
+        help="check that the credentials in use may do what this program needs, and nothing else",
+    )  # fmt: skip
+    add_namespace_argument(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    results = asyncio.run(run_checks(settings))
+    if arguments.identity:
+        results = asyncio.run(check_identity(settings, Identity(arguments.identity), arguments.namespace))
+    else:
+        results = asyncio.run(run_checks(settings))
     for result in results:
         label = "ok  " if result.passed else "FAIL" if result.required else "note"
         print(f"{label}  {result.text}")
@@ -51,6 +51,20 @@ async def run_checks(settings: Settings) -> list[CheckResult]:
     results += _ray_checks(settings)
     results += [_port_check(settings.port, "historyserver"), _port_check(_COLLECTOR_PORT, "collector")]
     return results
+
+
+async def check_identity(settings: Settings, identity: Identity, namespace: str) -> list[CheckResult]:
+    """Check the credentials of one program; a collector's for one namespace."""
+    try:
+        store = open_store(settings)
+    except RayHistoryError as error:
+        return [CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")]
+    try:
+        grants = grants_of(identity, Layout(settings.storage_root_dir), namespace)
+        checks = identity_checks(store, grants, permissions_of(settings.storage_backend))
+        return [CheckResult(True, f"store: {store.url}"), *[result async for result in checks]]
+    finally:
+        await store.close()
 
 
 async def _store_checks(settings: Settings) -> AsyncIterator[CheckResult]:

@@ -22,6 +22,8 @@ OBSTORE_ERRORS = (BaseError, OSError, ValueError)
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
+_BULK_DELETE_CODE = re.compile(r"DeleteObjects request failed for key .*\(code: (\w+)\)\Z", re.DOTALL)
+"""S3 answers 200 to a bulk deletion and names the keys that it refused."""
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _CAUSE = re.compile(r'(?:message|error|kind): "?([A-Za-z][^"\n{}]{3,120}?)"?,?\n')
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
@@ -79,6 +81,7 @@ def _read(error: Exception) -> _ErrorResponse:
     text = str(error)
     status, code, message = (pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE))
     status_code = int(status[1]) if status else 0
+    code = code or _BULK_DELETE_CODE.search(_headline(error))
     name = code[1] if code else ""
     if status_code:
         words = " ".join(part for part in (status[1] if status else "", name, message[1] if message else "") if part)

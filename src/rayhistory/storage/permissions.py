@@ -14,6 +14,7 @@ class Permissions(NamedTuple):
     """Empty if the collector does not create the bucket."""
     role: str = ""
     """A predefined role that includes all of them."""
+    overwriting_needs_delete: bool = False
 
 
 _PERMISSIONS = {
@@ -23,7 +24,7 @@ _PERMISSIONS = {
     ),
     "gcs": Permissions(
         "storage.objects.list", "storage.objects.create (storage.objects.delete to overwrite)", "storage.objects.get",
-        "storage.objects.delete", role="roles/storage.objectUser",
+        "storage.objects.delete", role="roles/storage.objectUser", overwriting_needs_delete=True,
     ),
     "azureblob": Permissions(
         f"{_BLOBS}/read", f"{_BLOBS}/write and {_BLOBS}/add/action", f"{_BLOBS}/read", f"{_BLOBS}/delete",

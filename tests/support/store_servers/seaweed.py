@@ -4,7 +4,7 @@ import json
 import secrets
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,11 @@ _GRPC_PORT_OFFSET = 10_000
 
 
 @contextmanager
-def seaweedfs(directory: Path) -> Iterator[str]:
-    """Start the server and yield its S3 endpoint. `READER` may only read and list."""
+def seaweedfs(directory: Path, policies: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Start the server and yield its S3 endpoint. `READER` may only read and list.
+
+    Each policy, a document of AWS IAM, gets an identity whose name and access key are the policy's name.
+    """
     config = directory / "s3.json"
     actions = {KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
     config.write_text(
@@ -26,6 +29,11 @@ def seaweedfs(directory: Path) -> Iterator[str]:
                     {"name": key, "credentials": [{"accessKey": key, "secretKey": SECRET}], "actions": allowed}
                     for key, allowed in actions.items()
                 ]
+                + [
+                    {"name": name, "credentials": [{"accessKey": name, "secretKey": SECRET}], "policyNames": [name]}
+                    for name in policies or {}
+                ],
+                "policies": [{"name": name, "content": text} for name, text in (policies or {}).items()],
             }
         )
     )

@@ -14,7 +14,7 @@ from rayhistory.collector.session.ray_discovery import session_start_ms
 from rayhistory.collector.spool.spool import Spool, SpoolCounts
 from rayhistory.collector.supervise import backoff_delays, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
-from rayhistory.errors import ObjectExists, ObjectNotFound, StoreError
+from rayhistory.errors import ObjectExists, ObjectNotFound, StoreDenied, StoreError
 from rayhistory.sessions import MAX_RECORD_BYTES, EndRecord, Layout, NodeSeal, SessionRef, StartRecord, read_record
 from rayhistory.sessions.keys import START_RECORD
 from rayhistory.storage import ObjectInfo, Store
@@ -131,7 +131,8 @@ class SessionRecord:
             await self._read_stored_time()
         await self._store.put(self._layout.alive_key(self._ref), b"")
         if end and is_own:
-            await self._store.delete(end_key)
+            with contextlib.suppress(StoreDenied):  # a heartbeat later than the record voids it
+                await self._store.delete(end_key)
             await self._spool.mark_ended(session, ended=False)
         elif end:
             log.info("session was ended by another spool, resuming it", extra={"session": session})
