@@ -1,9 +1,10 @@
 """Time the queries of Ray's default dashboard over stored metrics, in a real server process.
 
-    .venv/bin/python benchmarks/metrics.py [--nodes 100] [--series 300] [--hours 1] [--minutes 30] [--s3]
+    .venv/bin/python benchmarks/metrics.py [--nodes 100] [--series 300] [--hours 1] [--minutes 30] [--s3] [--raw]
 
-Samples are made at 15 s. Cold: a new server without any cache; warm: the same requests once more. With --s3 the store
-is SeaweedFS on the same machine, else a directory.
+Samples are made at 15 s, for some hours, or only for the shown minutes (--hours 0). The session is indexed first,
+unless --raw is given. Cold: a new server without any cache; warm: the same requests once more; then another range.
+With --s3 the store is SeaweedFS on the same machine, else a directory. CPU is that of the server.
 """
 
 import argparse
@@ -11,18 +12,17 @@ import asyncio
 import contextlib
 import math
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import httpx
+import numpy as np
 
 from prometheus.corpus import metrics as chart_metrics
 from rayhistory.metrics.dashboard_library import built_in_dashboards
@@ -55,35 +55,47 @@ def series_of(node: int, count: int) -> list[tuple[str, dict[str, str]]]:
     return found
 
 
-def columns(generator: random.Random, count: int) -> list[bytes]:
+def columns(generator: np.random.Generator, count: int) -> list[bytes]:
     """Return values as nodes have them: half of the series never change, others move in steps."""
-    found = []
-    for number in range(count):
-        value = float(generator.randrange(10_000))
-        values = array("d")
-        for _ in range(STEPS_PER_HOUR):
-            if number % 2 and generator.random() < 0.5:
-                value = max(0.0, value + generator.randrange(-50, 51) / 10)
-            values.append(value)
-        found.append(values.tobytes())
-    return found
+    shape = count, STEPS_PER_HOUR
+    moves = np.where(generator.random(shape) < 0.5, generator.integers(-50, 51, shape) / 10, 0.0)
+    moves[::2] = 0.0
+    values = np.maximum(0.0, generator.integers(10_000, size=(count, 1)) + np.cumsum(moves, axis=1))
+    return [row.tobytes() for row in values]
 
 
-async def fill(store: Store, nodes: int, count: int, hours: int) -> int:
+async def fill(store: Store, nodes: int, count: int, minutes: int) -> int:
+    """Store samples of all nodes, whose clocks differ; return the bytes."""
     layout, size = Layout(), 0
-    variants = [columns(random.Random(seed), count) for seed in range(4)]
     await store.put(layout.metadata_key(REF), b"")
     for node in range(nodes):
         names = series_of(node, count)
-        for hour in range(hours):
+        for hour in range(math.ceil(minutes / 60)):
             first = START_MS + hour * 3_600_000
-            times = [first + STEP_MS * step for step in range(STEPS_PER_HOUR)]
-            values = variants[(node + hour) % len(variants)]
-            series = [SampledSeries(name, labels, column) for (name, labels), column in zip(names, values, strict=True)]
+            steps = min(STEPS_PER_HOUR, minutes * 60_000 // STEP_MS - hour * STEPS_PER_HOUR)
+            times = [first + STEP_MS * step + node * 37 % STEP_MS for step in range(steps)]
+            values = columns(np.random.default_rng([node, hour]), count)
+            series = [
+                SampledSeries(name, labels, column[: 8 * steps])
+                for (name, labels), column in zip(names, values, strict=True)
+            ]
             data = await asyncio.to_thread(encode, Samples(times, series, {}))
             size += len(data)
             await store.put(layout.metrics_key(REF, f"{node:056x}", first), data)
     return size
+
+
+def index(environment: dict[str, str], cache: Path) -> None:
+    command = [Path(sys.executable).with_name("rayhistory"), "index"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment, "RAYHISTORY_CACHE_DIR": str(cache)}, capture_output=True, check=True
+    )
+    print(*(line for line in done.stdout.decode().splitlines() if "metrics:" in line), sep="\n")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -114,7 +126,7 @@ def serving(environment: dict[str, str], cache: Path) -> Iterator[tuple[str, int
 
 
 async def load(address: str, minutes: int) -> tuple[float, float]:
-    """Request all panels as a browser does; return the seconds in all, and the CPU-independent slowest request."""
+    """Request all panels as a browser does; return the seconds in all, and those of the slowest request."""
     dashboard = built_in_dashboards()[UID]
     panels = [panel.id for row in dashboard.rows if not row.collapsed for panel in row.panels]
     slots, slowest = asyncio.Semaphore(CONCURRENCY), 0.0
@@ -156,18 +168,24 @@ def main() -> None:
     for name, default in (("nodes", 100), ("series", 300), ("hours", 1), ("minutes", 30)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--raw", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, store_environment(Path(name), s3=arguments.s3) as environment:
         os.environ.update(environment)
         store = open_store(resolve(SERVER, {}, dict(os.environ))[0], writable=True)
-        size = asyncio.run(fill(store, arguments.nodes, arguments.series, arguments.hours))
-        objects = arguments.nodes * arguments.hours
-        scale = f"{arguments.nodes} nodes x {arguments.series} series x {arguments.hours} h"
-        print(f"{scale}: {size / objects / 1000:.0f} KB per node and hour")
+        stored = 60 * arguments.hours or arguments.minutes
+        size = asyncio.run(fill(store, arguments.nodes, arguments.series, stored))
+        scale = f"{arguments.nodes} nodes x {arguments.series} series x {stored} minutes"
+        print(f"{scale}: {size / arguments.nodes / stored * 60 / 1000:.0f} KB per node and hour")
+        if not arguments.raw:
+            index(environment, Path(name) / "index-cache")
         with serving(environment, Path(name) / "cache") as (address, pid):
-            for state in ("cold", "warm"):
-                seconds, slowest = asyncio.run(load(address, arguments.minutes))
-                print(f"{state}: {arguments.minutes} minutes in {seconds:.2f} s, slowest panel {slowest:.2f} s")
+            httpx.get(f"{address}{REF.url}api/history/charts").raise_for_status()  # the server knows the session
+            for state, minutes in (("cold", 0), ("warm", 0), ("another range", 3)):
+                before = cpu_seconds(pid)
+                seconds, slowest = asyncio.run(load(address, arguments.minutes - minutes))
+                cpu = cpu_seconds(pid) - before
+                print(f"{state}: {seconds:.2f} s ({cpu:.2f} s of CPU), slowest panel {slowest:.2f} s")
             print(f"peak memory {peak_mib(pid)} MiB")
 
 

@@ -32,6 +32,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "live": set(),
     "web": set(),
     "diagnosis": {"index", "logs", "metrics"},
+    "metric_columns": {"index", "metrics"},
     "runs": {"diagnosis", "index", "sessions", "settings", "storage"},
     "server": {
         "access",
@@ -42,6 +43,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "live",
         "logs",
         "mcp",
+        "metric_columns",
         "metrics",
         "packs",
         "promql",

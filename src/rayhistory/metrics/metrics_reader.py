@@ -1,14 +1,15 @@
 """Read stored metrics samples of a session by node and time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
-from rayhistory.errors import ObjectNotFound, UsageError
+from rayhistory.errors import ObjectNotFound, ProductNotBuilt, UsageError
 from rayhistory.lru import LruCache
+from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile, places
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
 from rayhistory.metrics.time_ranges import SessionTimes
@@ -16,6 +17,10 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 _MAX_QUERY_BYTES = 64 * 2**20
+_MAX_NAMED_BYTES = 256 * 2**20
+"""For queries of some metrics, because only those stay in memory."""
+_MAX_LOADED = 24_000_000
+"""Samples of one query: 192 MB."""
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
 _MAX_CONCURRENT_TILES = 2
@@ -36,12 +41,20 @@ class MetricQuery(msgspec.Struct, frozen=True):
     end: int = _END_OF_TIME_MS
 
 
-class _MetricsObject(msgspec.Struct, frozen=True):
+class MetricsObject(msgspec.Struct, frozen=True):
     node: str
     first_ms: int
     key: str
     size: int
     modified: float
+
+
+def newest_of_nodes(objects: Iterable[MetricsObject]) -> set[MetricsObject]:
+    """Return the last object of each node, which its collector may still overwrite."""
+    newest: dict[str, MetricsObject] = {}
+    for each in sorted(objects, key=lambda each: each.first_ms):
+        newest[each.node] = each
+    return set(newest.values())
 
 
 class MetricsGap(msgspec.Struct, frozen=True):
@@ -113,16 +126,19 @@ class StoredTiles(msgspec.Struct):
 
 
 class MetricsReader:
-    def __init__(self, store: Store, layout: Layout, cache_bytes: int = _CACHE_BYTES) -> None:
+    def __init__(
+        self, store: Store, layout: Layout, cache_bytes: int = _CACHE_BYTES, columns: ColumnReader | None = None
+    ) -> None:
+        self._columns = columns
         self._store = store
         self._layout = layout
-        self._cache: LruCache[_MetricsObject, Samples] = LruCache(cache_bytes // 4, cost=_memory_bytes)
+        self._cache: LruCache[MetricsObject, Samples] = LruCache(cache_bytes // 4, cost=_memory_bytes)
         self._tiles: LruCache[_TileObjects, _LoadedTile] = LruCache(cache_bytes, cost=_LoadedTile.memory_bytes)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._tile_slots = asyncio.Semaphore(_MAX_CONCURRENT_TILES)
-        self._reading: dict[_MetricsObject, asyncio.Future[Samples | None]] = {}
+        self._reading: dict[MetricsObject, asyncio.Future[Samples | None]] = {}
         self._reading_tiles: dict[_TileObjects, asyncio.Future[_LoadedTile]] = {}
-        self._listings: LruCache[tuple[str, str, str], list[_MetricsObject]] = LruCache(
+        self._listings: LruCache[tuple[str, str, str], list[MetricsObject]] = LruCache(
             _CACHED_LISTINGS, ttl=_LISTING_TTL_S
         )
 
@@ -143,22 +159,41 @@ class MetricsReader:
         return StoredMetrics(samples, gaps)
 
     async def tiles(self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None = None) -> StoredTiles:
-        """Read samples by metric: of all metrics, or only of some."""
+        """Read samples by metric: of all metrics, or only of some. What columns cover is read from them."""
         between = await self._between(ref, query)
-        of_tile: dict[TilePlace, list[tuple[_MetricsObject, int]]] = {}
-        for place, each in zip(places([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
+        from_columns, covered = await self._column_tiles(ref, query, metrics)
+        between = [(each, end) for each, end in between if (each.key, each.size) not in covered]
+        if sum(each.size for each, _ in between) > (_MAX_QUERY_BYTES if metrics is None else _MAX_NAMED_BYTES):
+            raise UsageError(f"metrics of {len(between)} files are too large: narrow it with from or to")
+        of_tile: dict[TilePlace, list[MetricsObject]] = {}
+        for place, (each, _) in zip(places([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
             of_tile.setdefault(place, []).append(each)
         loaded = await asyncio.gather(*(self._tile(place, some, metrics) for place, some in sorted(of_tile.items())))
         ends = dict(between)
         gaps = [
             MetricsGap(each.node, each.first_ms, min(ends[each], query.end)) for tile in loaded for each in tile.missing
         ]
-        return StoredTiles([each.tile for each in loaded], gaps)
+        tiles = [*from_columns, *(each.tile for each in loaded)]
+        if sum(series.values.size for tile in tiles for series in tile.metrics.values()) > _MAX_LOADED:
+            raise UsageError("query processing would load too many samples into memory in query execution")
+        return StoredTiles(tiles, gaps)
+
+    async def _column_tiles(
+        self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None
+    ) -> tuple[list[SampleTile], Collection[tuple[str, int]]]:
+        reader = self._columns
+        columns = await reader.open(ref) if reader and query.node is None else None
+        if reader is None or columns is None:
+            return [], ()
+        try:
+            return await reader.tiles(columns, (query.start, query.end), metrics), columns.covered
+        except (MetricsDamaged, ProductNotBuilt):
+            return [], ()
 
     async def _tile(
-        self, place: TilePlace, objects: list[tuple[_MetricsObject, int]], metrics: Collection[str] | None
+        self, place: TilePlace, objects: list[MetricsObject], metrics: Collection[str] | None
     ) -> "_LoadedTile":
-        key = place, tuple(each for each, _ in objects)
+        key = place, tuple(objects)
         found = self._tiles.get(key)
         if found is None:
             reading = self._reading_tiles.get(key)
@@ -171,35 +206,41 @@ class MetricsReader:
     async def _load_tile(self, key: "_TileObjects") -> "_LoadedTile":
         place, objects = key
         async with self._tile_slots:
-            results = await asyncio.gather(*map(self._decoded, objects))
-            samples = [(each.node, result) for each, result in zip(objects, results, strict=True) if result]
-            missing = [each for each, result in zip(objects, results, strict=True) if not result]
-            loaded = _LoadedTile(await asyncio.to_thread(make_tile, place, samples), missing)
+            loaded = _LoadedTile(*await self.load_tile(place, objects))
         self._tiles.put(key, loaded)
         return loaded
+
+    async def load_tile(
+        self, place: TilePlace, objects: Sequence[MetricsObject]
+    ) -> tuple[SampleTile, list[MetricsObject]]:
+        """Return a tile, and the objects that could not be read."""
+        results = await asyncio.gather(*map(self._decoded, objects))
+        samples = [(each.node, result) for each, result in zip(objects, results, strict=True) if result]
+        missing = [each for each, result in zip(objects, results, strict=True) if not result]
+        return await asyncio.to_thread(make_tile, place, samples), missing
 
     async def version(self, ref: SessionRef, query: MetricQuery) -> int:
         """Return a number that changes when the stored objects of a query change."""
         return hash(tuple(each for each, _ in await self._between(ref, query)))
 
-    async def _between(self, ref: SessionRef, query: MetricQuery) -> list[tuple[_MetricsObject, int]]:
+    async def _between(self, ref: SessionRef, query: MetricQuery) -> list[tuple[MetricsObject, int]]:
         """Return the objects of a query, each with the start of the next one of its node."""
-        objects = [each for each in await self._objects(ref) if query.node in (None, each.node)]
+        objects = [each for each in await self.objects(ref) if query.node in (None, each.node)]
         return [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
 
     async def times(self, ref: SessionRef) -> SessionTimes | None:
         """Return the times of the first and last samples; None if there are none."""
-        objects = await self._objects(ref)
+        objects = await self.objects(ref)
         newest = sorted(objects, key=lambda each: (each.modified, each.first_ms))[-_NEWEST_OBJECTS:]
         last = [max(each.times) for each in await self._read_all(newest) if each and each.times]
         if not last:
             return None
         return SessionTimes(min(each.first_ms for each in objects), max(last))
 
-    async def _read_all(self, chosen: list[_MetricsObject]) -> list[Samples | None]:
+    async def _read_all(self, chosen: list[MetricsObject]) -> list[Samples | None]:
         return await asyncio.gather(*map(self._read, chosen))
 
-    async def _objects(self, ref: SessionRef) -> list[_MetricsObject]:
+    async def objects(self, ref: SessionRef) -> list[MetricsObject]:
         """List the objects. A page asks for dozens of panels at once, so a listing is used for some seconds."""
         found = self._listings.get(ref.identity)
         if found is None:
@@ -207,12 +248,12 @@ class MetricsReader:
             self._listings.put(ref.identity, found)
         return found
 
-    async def _list(self, ref: SessionRef) -> AsyncIterator[_MetricsObject]:
+    async def _list(self, ref: SessionRef) -> AsyncIterator[MetricsObject]:
         async for info in self._store.list_all(self._layout.metrics_prefix(ref)):
             if parsed := self._layout.parse_metrics_key(ref, info.key):
-                yield _MetricsObject(*parsed, info.key, info.size, info.modified)
+                yield MetricsObject(*parsed, info.key, info.size, info.modified)
 
-    async def _read(self, each: _MetricsObject) -> Samples | None:
+    async def _read(self, each: MetricsObject) -> Samples | None:
         """Return None for an object that is damaged or has been removed. Requests at the same time share one read."""
         if cached := self._cache.get(each):
             return cached
@@ -222,13 +263,13 @@ class MetricsReader:
             reading.add_done_callback(lambda done: _finished(self._reading, each, done))
         return await asyncio.shield(reading)  # another request may wait for it
 
-    async def _load(self, each: _MetricsObject) -> Samples | None:
+    async def _load(self, each: MetricsObject) -> Samples | None:
         samples = await self._decoded(each)
         if samples is not None:
             self._cache.put(each, samples)
         return samples
 
-    async def _decoded(self, each: _MetricsObject) -> Samples | None:
+    async def _decoded(self, each: MetricsObject) -> Samples | None:
         async with self._slots:
             try:
                 data = await self._store.get_range(each.key, 0, MAX_SAMPLES_BYTES)
@@ -239,7 +280,7 @@ class MetricsReader:
 
 class _LoadedTile(msgspec.Struct):
     tile: SampleTile
-    missing: list[_MetricsObject]
+    missing: list[MetricsObject]
     """Objects that are damaged or have been removed."""
 
     def memory_bytes(self) -> int:
@@ -252,7 +293,7 @@ class _LoadedTile(msgspec.Struct):
         return _LoadedTile(SampleTile(tile.clocks, chosen, tile.types, tile.dropped), self.missing)
 
 
-_TileObjects = tuple[TilePlace, tuple[_MetricsObject, ...]]
+_TileObjects = tuple[TilePlace, tuple[MetricsObject, ...]]
 T = TypeVar("T")
 
 
@@ -266,7 +307,7 @@ def _memory_bytes(samples: Samples) -> int:
     return sum(len(series.values) + _SERIES_BYTES for series in samples.series) + 16 * len(samples.times)
 
 
-def _with_end(objects: Iterable[_MetricsObject]) -> Iterator[tuple[_MetricsObject, int]]:
+def _with_end(objects: Iterable[MetricsObject]) -> Iterator[tuple[MetricsObject, int]]:
     """Yield each object with the time at which the next one of its node starts."""
     for _, group in groupby(sorted(objects, key=lambda each: (each.node, each.first_ms)), lambda each: each.node):
         of_node = list(group)

@@ -6,10 +6,12 @@ from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
+from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.dashboard_library import DashboardLibrary, DashboardSet
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics, StoredTiles
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.packs.pack_reader import PackCache
+from rayhistory.server.session_columns import ProductColumnStore
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog
@@ -29,7 +31,8 @@ class SessionResolver:
         self._pack_cache = PackCache()
         self._search_cache = PackCache()  # a search reads everything, and must not evict what pages need
         self._search_logs: LruCache[tuple[str, str, str], CombinedLogs] = LruCache(_MAX_CACHED_LOG_SOURCES)
-        self._metrics = MetricsReader(store, layout)
+        columns = ColumnReader(ProductColumnStore(builder.products))
+        self._metrics = MetricsReader(store, layout, columns=columns)
         self._dashboards = DashboardLibrary(store, layout)
 
     async def entry(self, selection: Selection) -> CatalogEntry:

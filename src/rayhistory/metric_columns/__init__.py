@@ -1,0 +1,1 @@
+"""Stored samples of a session by metric, as a product beside its tables."""

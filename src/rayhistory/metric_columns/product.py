@@ -1,0 +1,69 @@
+"""Metrics columns as a product of a session's index: written once for finished objects, and extended by new ones."""
+
+from typing import Any
+
+from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
+from rayhistory.metrics.column_file import DIRECTORY, VolumeWriter, decode_directory, volumes
+from rayhistory.metrics.metrics_reader import MetricsObject, MetricsReader, newest_of_nodes
+from rayhistory.metrics.sample_tiles import SampleTile, places
+from rayhistory.metrics.samples import MetricsDamaged
+
+NAME = "metrics"
+_MAX_VOLUMES = 8
+"""A session that grew this often is written anew."""
+
+
+class MetricColumnsProduct:
+    name = NAME
+    version = 1
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        reader = MetricsReader(context.store, context.layout, cache_bytes=0)
+        objects = context.run(reader.objects(context.ref))
+        if context.closing is None:  # the newest object of a node is still being overwritten
+            newest = newest_of_nodes(objects)
+            objects = [each for each in objects if each not in newest]
+        previous = _covered(context.previous)
+        existing = {(each.key, each.size) for each in objects}
+        if len(previous) >= _MAX_VOLUMES or not set().union(*previous.values()) <= existing:
+            previous = {}
+        done = set().union(*previous.values())
+        reused = tuple(name for prefix in previous for name in _names(context.previous, prefix))
+        new = [each for each in objects if (each.key, each.size) not in done]
+        number = 1 + max((int(prefix) for prefix in previous), default=0)
+        return BuiltProduct(_write(context, reader, new, f"{number:06d}"), {}, reused)
+
+
+def _write(context: ProductContext, reader: MetricsReader, objects: list[MetricsObject], prefix: str) -> dict[str, Any]:
+    if not objects:
+        return {}
+    writer, covered = VolumeWriter(context.scratch, prefix), list[tuple[str, int]]()
+    of_tile: dict[Any, list[MetricsObject]] = {}
+    for place, each in zip(places([(each.node, each.first_ms) for each in objects]), objects, strict=True):
+        of_tile.setdefault(place, []).append(each)
+    for number, (place, some) in enumerate(sorted(of_tile.items(), key=lambda item: item[0])):
+        context.report(number / len(of_tile), "writing metrics by name")
+        tile: SampleTile
+        tile, missing = context.run(reader.load_tile(place, some))
+        writer.add(tile)
+        covered += [(each.key, each.size) for each in some if each not in missing]
+    return writer.finish(covered)
+
+
+def _covered(previous: PreviousProduct | None) -> dict[str, set[tuple[str, int]]]:
+    """Return the objects in each volume of the last build; nothing if one of them is damaged."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for prefix in volumes(previous.manifest.files) if previous else ():
+        assert previous  # noqa: S101
+        try:
+            found[prefix] = set(decode_directory(previous.fetch(f"{prefix}-{DIRECTORY}").read_bytes()).objects)
+        except MetricsDamaged:
+            return {}
+    return found
+
+
+def _names(previous: PreviousProduct | None, prefix: str) -> list[str]:
+    return [name for name in (previous.manifest.files if previous else ()) if name.startswith(f"{prefix}-")]
+
+
+PRODUCT = MetricColumnsProduct()

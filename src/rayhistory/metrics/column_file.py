@@ -1,0 +1,188 @@
+"""Samples of a session by metric, as files of a product: a chart reads only the ranges of its own metrics.
+
+A volume has three files. `<n>-labels` and `<n>-values` have one zstd frame per metric and tile, those of a metric one
+after the other. `<n>-directory` has the times of all tiles, and where each frame is. All of them are untrusted.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+import zstandard
+
+from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric
+from rayhistory.metrics.samples import MetricsDamaged
+from rayhistory.promql.arrays import Floats
+from rayhistory.promql.label_table import LabelColumn, LabelTable
+
+LABELS, VALUES, DIRECTORY = "labels", "values", "directory"
+MAX_DIRECTORY_BYTES = 256 << 20
+_MAX_FRAME_BYTES = 256 << 20
+_LEVEL = 3
+_FORMAT = 1
+
+Span = tuple[int, int]
+"""Start and end of a range of bytes."""
+
+
+class _StoredClocks(msgspec.Struct, array_like=True):
+    slot: int
+    nodes: list[str]
+    addresses: list[str]
+    times: bytes
+    dropped: int
+
+
+class Chunk(msgspec.Struct, array_like=True, frozen=True):
+    """The series of a metric in one tile."""
+
+    tile: int
+    rows: int
+    labels: Span
+    values: Span
+
+
+class _StoredLabels(msgspec.Struct, array_like=True):
+    clock: bytes
+    columns: list[tuple[str, list[str], bytes]]
+
+
+class ColumnDirectory(msgspec.Struct):
+    tiles: list[_StoredClocks]
+    metrics: dict[str, list[Chunk]]
+    types: dict[str, str]
+    objects: list[tuple[str, int]]
+    """Keys and sizes of the stored objects that the volume covers."""
+    format: int = _FORMAT
+
+    def clocks(self) -> list[TileClocks]:
+        return [_clocks(each) for each in self.tiles]
+
+
+def encode_directory(directory: ColumnDirectory) -> bytes:
+    return _compress(msgspec.msgpack.encode(directory))
+
+
+def decode_directory(data: bytes) -> ColumnDirectory:
+    found: ColumnDirectory = _decode(data, MAX_DIRECTORY_BYTES, ColumnDirectory)
+    if found.format != _FORMAT:
+        raise MetricsDamaged(f"metrics columns have format {found.format}, this version reads {_FORMAT}")
+    for chunk in (each for chunks in found.metrics.values() for each in chunks):
+        if not (0 <= chunk.tile < len(found.tiles) and chunk.rows >= 0):
+            raise MetricsDamaged("metrics columns have a chunk without a tile")
+    return found
+
+
+def _clocks(stored: _StoredClocks) -> TileClocks:
+    times = np.frombuffer(stored.times, dtype="<i8")
+    count = len(stored.nodes)
+    if len(stored.addresses) != count or (times.size % count if count else times.size):
+        raise MetricsDamaged("a tile of metrics columns has more or fewer times than nodes")
+    return TileClocks(stored.slot, stored.nodes, stored.addresses, times.reshape(count, -1))
+
+
+def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes) -> TileMetric:
+    stored = _decode(labels, _MAX_FRAME_BYTES, _StoredLabels)
+    clock = _codes(stored.clock, chunk.rows, len(clocks.nodes)).astype(np.intp)
+    columns = {name: LabelColumn(texts, _codes(codes, chunk.rows, len(texts))) for name, texts, codes in stored.columns}
+    raw = np.frombuffer(_decompress(values, _MAX_FRAME_BYTES), dtype="<f8")
+    width = clocks.times.shape[1]
+    if raw.size != chunk.rows * width:
+        raise MetricsDamaged("a metric has more or fewer values than times")
+    matrix: Floats = raw.reshape(chunk.rows, width)
+    return TileMetric(LabelTable(columns, chunk.rows), clock, matrix)
+
+
+def _codes(data: bytes, count: int, limit: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
+    codes = np.frombuffer(data, dtype="<i4")
+    if codes.size != count or (count and not (int(codes.min()) >= 0 and int(codes.max()) < limit)):
+        raise MetricsDamaged("labels of metrics columns are damaged")
+    return codes
+
+
+def _decode(data: bytes, max_bytes: int, kind: "type[Any]") -> Any:
+    try:
+        return msgspec.msgpack.decode(_decompress(data, max_bytes), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MetricsDamaged(f"metrics columns cannot be decoded ({error})") from None
+
+
+def _decompress(data: bytes, max_bytes: int) -> bytes:
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
+            raise MetricsDamaged(f"metrics columns of unknown size, or of more than {max_bytes} bytes")
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise MetricsDamaged(f"metrics columns cannot be decoded ({error})") from None
+
+
+def _compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(data)
+
+
+class VolumeWriter:
+    """Writes a volume, tile by tile. Frames are collected in a file, and put into the order of metrics at the end."""
+
+    def __init__(self, directory: Path, prefix: str) -> None:
+        self._directory = directory
+        self._prefix = prefix
+        self._tiles: list[_StoredClocks] = []
+        self._frames: dict[str, list[tuple[int, int, Span, Span]]] = {}
+        self._types: dict[str, str] = {}
+        self._scratch = (directory / "frames").open("w+b")
+
+    def add(self, tile: SampleTile) -> None:
+        clocks = tile.clocks
+        times = np.ascontiguousarray(clocks.times, dtype="<i8").tobytes()
+        number = len(self._tiles)
+        self._tiles.append(_StoredClocks(clocks.slot, clocks.nodes, clocks.addresses, times, tile.dropped))
+        self._types |= tile.types
+        for name, metric in tile.metrics.items():
+            labels = self._append(_compress(msgspec.msgpack.encode(_stored_labels(metric))))
+            values = self._append(_compress(np.ascontiguousarray(metric.values, dtype="<f8").tobytes()))
+            self._frames.setdefault(name, []).append((number, len(metric.labels), labels, values))
+
+    def _append(self, frame: bytes) -> Span:
+        start = self._scratch.tell()
+        self._scratch.write(frame)
+        return start, start + len(frame)
+
+    def finish(self, objects: Iterable[tuple[str, int]]) -> dict[str, Path]:
+        """Return the files of the volume by name."""
+        names = {kind: f"{self._prefix}-{kind}" for kind in (LABELS, VALUES, DIRECTORY)}
+        metrics: dict[str, list[Chunk]] = {}
+        with (
+            (self._directory / names[LABELS]).open("wb") as labels,
+            (self._directory / names[VALUES]).open("wb") as values,
+        ):
+            for name in sorted(self._frames):
+                metrics[name] = [
+                    Chunk(tile, rows, self._moved(label_span, labels), self._moved(value_span, values))
+                    for tile, rows, label_span, value_span in self._frames[name]
+                ]
+        self._scratch.close()
+        (self._directory / "frames").unlink()
+        directory = ColumnDirectory(self._tiles, metrics, self._types, sorted(objects))
+        (self._directory / names[DIRECTORY]).write_bytes(encode_directory(directory))
+        return {name: self._directory / name for name in names.values()}
+
+    def _moved(self, span: Span, target: IO[bytes]) -> Span:
+        self._scratch.seek(span[0])
+        start = target.tell()
+        target.write(self._scratch.read(span[1] - span[0]))
+        return start, target.tell()
+
+
+def _stored_labels(metric: TileMetric) -> _StoredLabels:
+    columns = [
+        (name, list(column.texts), np.ascontiguousarray(column.codes, dtype="<i4").tobytes())
+        for name, column in metric.labels.columns.items()
+    ]
+    return _StoredLabels(metric.clock.astype("<i4").tobytes(), columns)
+
+
+def volumes(names: Iterable[str]) -> Iterator[str]:
+    """Yield the prefixes of the volumes among file names, in their order."""
+    return iter(sorted(name.removesuffix(f"-{DIRECTORY}") for name in names if name.endswith(f"-{DIRECTORY}")))
