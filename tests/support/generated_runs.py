@@ -1,11 +1,16 @@
 """Summaries of generated sessions: a fleet of jobs that run every night, in the inbox of a store."""
 
 import asyncio
+import dataclasses
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from starlette.testclient import TestClient
 
 from rayhistory.index.query.run_figures import FunctionFigures
 from rayhistory.runs.run_table import RunTable
@@ -18,8 +23,11 @@ from rayhistory.runs.session_summary import (
     StoredSummary,
     SummaryVerdict,
 )
+from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.storage import Store
+from rayhistory.settings import Settings
+from rayhistory.storage import Store, open_store
+from support.recorded_sample import settings_for
 
 LAYOUT = Layout()
 DAY_MS = 86_400_000
@@ -116,3 +124,24 @@ async def announce(store: Store, stored: Iterable[StoredSummary], generation: in
 
 async def identities(table: RunTable) -> set[tuple[str, str, str]]:
     return set((await table.load(max_age_s=0)).summaries)
+
+
+def store_runs(settings: Settings, stored: list[StoredSummary]) -> None:
+    """Announce summaries, and make their sessions exist."""
+
+    async def work() -> None:
+        store = open_store(settings, writable=True)
+        await announce(store, stored)
+        for each in stored:
+            await store.put(LAYOUT.metadata_key(ref_of(each)), b"")
+
+    asyncio.run(work())
+
+
+@contextmanager
+def serving_runs(directory: Path, stored: list[StoredSummary], **overrides: Any) -> Iterator[TestClient]:
+    """Yield a client of a server with these sessions."""
+    settings = dataclasses.replace(settings_for(directory), index_ahead=False, **overrides)
+    store_runs(settings, stored)
+    with TestClient(create_app(settings)) as client:
+        yield client

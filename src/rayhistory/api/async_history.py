@@ -24,6 +24,7 @@ class Page(msgspec.Struct):
     next: str | None
     rows: list[Row] = []
     sessions: list[Row] = []
+    runs: list[Row] = []
     total: int = 0
 
 
@@ -82,6 +83,16 @@ class AsyncHistory:
         """Compare up to ten sessions: environment, functions and failures."""
         names = [session.name for session in sessions]
         return await self._client.json("/api/history/compare", dict, {"session": names})
+
+    async def runs(self, **filters: str) -> RowList:
+        """Return jobs across sessions. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
+        path, params = "/api/history/runs", dict(filters)
+        rows: list[Row] = []
+        while path:
+            page = await self._client.json(path, Page, params)
+            rows += page.runs
+            path, params = page.next or "", {}
+        return RowList(rows)
 
     async def search(self, text: str, **options: Any) -> RowList:
         """Search the logs of all sessions, newest first. Options are those of the API: regex, case, limit, …"""

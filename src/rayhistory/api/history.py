@@ -59,6 +59,10 @@ class History:
         opened = [self.session(each) if isinstance(each, str) else each for each in sessions]
         return Document(self._loop.run(self._history.compare(*(each.asynchronous for each in opened))))
 
+    def runs(self, **filters: str) -> RowList:
+        """Return jobs across sessions. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
+        return self._loop.run(self._history.runs(**filters))
+
     def search(self, text: str, **options: Any) -> RowList:
         """Search the logs of all sessions, newest first."""
         return self._loop.run(self._history.search(text, **options))

@@ -20,7 +20,7 @@ from rayhistory.web import SessionRow
 async def open_client(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[HistoryClient]:
     """Open a client for the session and the server that the arguments name."""
     server, name = server_and_session(arguments)
-    async with _open_http(server, settings) as http:
+    async with open_http(server, settings) as http:
         path = await session_path(name, partial(_list_sessions, http))
         yield HistoryClient(http, quote_session_path(path))
 
@@ -29,11 +29,12 @@ async def open_client(arguments: argparse.Namespace, settings: Settings) -> Asyn
 async def open_server(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[HistoryClient]:
     """Open a client for requests about all sessions."""
     server, _ = server_and_session(arguments)
-    async with _open_http(server, settings) as http:
+    async with open_http(server, settings) as http:
         yield HistoryClient(http)
 
 
-def _open_http(server: str | None, settings: Settings) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+def open_http(server: str | None, settings: Settings) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    """Open a server, or the application of the store in this process."""
     return library.open_server(server, settings.ray_auth_token) if server else library.open_store_application(settings)
 
 
@@ -46,7 +47,7 @@ async def read_sessions(
     server: str | None, settings: Settings, filters: Params, limit: int | None = None
 ) -> tuple[list[SessionRow], int]:
     """Return the sessions of a server or of the store that match the filters of the session list, and their number."""
-    async with _open_http(server, settings) as http:
+    async with open_http(server, settings) as http:
         page = await _read_page(http, "/home.json", filters)
         rows = page.sessions
         while page.next and (limit is None or len(rows) < limit):

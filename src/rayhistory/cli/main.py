@@ -65,6 +65,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("logs", "inspect.logs", "list or show the log files of a session", _INDEX),
         Command("grep", "inspect.grep", "search the log files of one or all sessions", _INDEX),
         Command("diagnose", "inspect.diagnose", "explain why a session failed (exit code 3) or was slow", _INDEX),
+        Command("compare", "inspect.compare", "show what differs between sessions", _INDEX),
         Command("metrics", "inspect.metrics", "query the stored metrics of a session in PromQL, and plot them", _INDEX),
         Command("timeline", "inspect.timeline", "write a trace of a session's tasks, for Perfetto", _INDEX),
         Command("gaps", "inspect.gaps", "list what is missing from a session, and why", _INDEX),

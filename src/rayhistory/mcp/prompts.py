@@ -44,8 +44,8 @@ PROMPTS = {
         Prompt(
             "what_changed", "Compare a session with an earlier one.",
             {"session": "the session in question", "baseline": "an earlier session that was good"},
-            "What changed between the Ray sessions {baseline!r} and {session!r}? Call diagnose and get_overview for "
-            "both, and compare durations by name with query_sql. Name differences of versions, functions, durations "
+            "What changed between the Ray sessions {baseline!r} and {session!r}? Call compare_sessions, "
+            "then diagnose for both. Name differences of versions, functions, durations "
             "and failures that matter.",
         ),
     )

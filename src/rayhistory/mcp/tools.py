@@ -7,25 +7,12 @@ from typing import Annotated, Any
 import msgspec
 
 from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
-from rayhistory.mcp.answer import DEFAULT_MAX_TOKENS, MAX_TOKENS, Answer, Row
+from rayhistory.mcp.answer import Answer, Row
+from rayhistory.mcp.run_tools import CompareSessions, JobTrend, compare_sessions, job_trend
+from rayhistory.mcp.tool_arguments import Limit, Session, ToolArguments
 
-_MAX_LIMIT = 200
 _MAX_LOG_LINES = 1_000
 _FAILED = "state = FAILED and closed_by_history = false and type != DRIVER_TASK"
-
-Session = Annotated[
-    str,
-    msgspec.Meta(
-        description="session name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name, "
-        "each with or without @time; empty for the newest session"
-    ),
-]
-Limit = Annotated[int, msgspec.Meta(ge=1, le=_MAX_LIMIT, description="maximum number of rows")]
-Tokens = Annotated[int, msgspec.Meta(ge=200, le=MAX_TOKENS, description="maximum length of the answer")]
-
-
-class ToolArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    max_tokens: Tokens = DEFAULT_MAX_TOKENS
 
 
 class SessionArguments(ToolArguments, kw_only=True):
@@ -297,6 +284,11 @@ TOOLS = {
             QueryMetrics, query_metrics,
         ),
         Tool("query_sql", "Run one SELECT on a session's tables.", QuerySql, query_sql),
+        Tool(
+            "compare_sessions", "What differs between two sessions: environment, functions, failures.",
+            CompareSessions, compare_sessions,
+        ),
+        Tool("job_trend", "Runs of a job over time: success, durations, regressions, failures.", JobTrend, job_trend),
         Tool("list_gaps", "What is missing from a session, and why.", SessionArguments, list_gaps),
     )
 }  # fmt: skip

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rayhistory.sizes import format_size
 from rayhistory.web import format as formats
+from rayhistory.web import sparklines
 from rayhistory.web.log_models import LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
     SESSION_STATES,
@@ -231,6 +232,9 @@ def _environment() -> Environment:
         plural=formats.plural,
         run_kind=formats.run_kind,
         short_ms=formats.format_short_ms,
+        spark_points=sparklines.spark_points,
+        spark_text=sparklines.spark_text,
+        spark_width=sparklines.spark_width,
         status_class=formats.status_class,
         sentence_case=formats.sentence_case,
         short_session_name=formats.short_session_name,

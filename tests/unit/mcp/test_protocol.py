@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "read_log": {"node_id": NODE, "file": "raylet.out"},
     "search_logs": {"text": "instructions"},
     "query_metrics": {"query": "up"},
+    "compare_sessions": {"session": REF.path, "baseline": REF.path},
     "query_sql": {"query": "select state, count(*) as n from tasks group by all"},
 }
 

@@ -13,6 +13,7 @@ from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
 from rayhistory.metrics.chart_data import ChartData
+from rayhistory.runs.comparison import SessionComparison
 from rayhistory.runs.group_details import RunGroupDetails
 from rayhistory.runs.run_groups import SORTS as RUN_SORTS
 from rayhistory.search.search_query import DEFAULT_LIMIT as SEARCH_DEFAULT_LIMIT
@@ -176,6 +177,20 @@ SERVER_ENDPOINTS = {
             _query("to", "started on this day (UTC) or earlier", format="date"),
             _query("sort", "sort order; a leading minus means descending", enum=list(SORTS)),
             _query("page", "page number; a page has 50 sessions", type="integer", minimum=1),
+        ),
+    ),
+    f"{HISTORY_API}compare": Endpoint(
+        "Differences of up to ten sessions: environment, functions, failures and metrics.",
+        (SessionComparison,),
+        (
+            {
+                "name": "session",
+                "in": "query",
+                "required": True,
+                "description": "a session: namespace/cluster/session. Given twice or more",
+                "explode": True,
+                "schema": {"type": "array", "items": {"type": "string"}},
+            },
         ),
     ),
     f"{HISTORY_API}runs": Endpoint(

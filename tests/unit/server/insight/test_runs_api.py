@@ -1,11 +1,8 @@
 """Runs across sessions: grouped, filtered, cut to the visitor's namespaces, as JSON, CSV and pages."""
 
-import asyncio
 import csv
-import dataclasses
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.runs.session_summary import StoredSummary
-from rayhistory.server.app import create_app
-from rayhistory.settings import Settings
-from rayhistory.storage import open_store
-from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, generated, ref_of
-from support.recorded_sample import settings_for
+from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, generated, ref_of, serving_runs
 from support.two_namespaces import ALLOWED_TOKEN, bearer, write_access_file
 
 NIGHTS = [600_000, 610_000, 595_000, 605_000, 600_000, 900_000]
@@ -37,24 +30,6 @@ def nights() -> list[StoredSummary]:
         for number, (status, fingerprint) in enumerate([("SUCCEEDED", None), ("FAILED", "aa"), ("FAILED", "bb")])
     ]
     return [*runs, *failing, generated(200, namespace="team-x", name="secret")]
-
-
-def store_runs(settings: Settings, stored: list[StoredSummary]) -> None:
-    async def work() -> None:
-        store = open_store(settings, writable=True)
-        await announce(store, stored)
-        for each in stored:
-            await store.put(LAYOUT.metadata_key(ref_of(each)), b"")
-
-    asyncio.run(work())
-
-
-@contextmanager
-def serving_runs(directory: Path, stored: list[StoredSummary], **overrides: Any) -> Iterator[TestClient]:
-    settings = dataclasses.replace(settings_for(directory), index_ahead=False, **overrides)
-    store_runs(settings, stored)
-    with TestClient(create_app(settings)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,33 @@
+"""Small charts of metrics on a common start, as points of an SVG."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class MetricSteps(Protocol):
+    """Values in equal steps; None where nothing was measured."""
+
+    @property
+    def step_ms(self) -> int: ...
+    @property
+    def values(self) -> list[float | None]: ...
+
+
+def spark_points(metric: MetricSteps) -> str:
+    """Return the points, with seconds as x and percent as y."""
+    step = metric.step_ms / 1000
+    return " ".join(
+        f"{number * step:.0f},{100 - min(max(value, 0.0), 100.0):.1f}"
+        for number, value in enumerate(metric.values)
+        if value is not None
+    )
+
+
+def spark_width(metrics: Iterable[MetricSteps | None]) -> int:
+    """Return the seconds of the longest session, so that all charts of a row have one scale."""
+    return max(1, *(len(metric.values) * metric.step_ms // 1000 for metric in metrics if metric), 1)
+
+
+def spark_text(metric: MetricSteps) -> str:
+    values = [value for value in metric.values if value is not None]
+    return f"mean {sum(values) / len(values):.0f}, most {max(values):.0f}" if values else "no samples"
