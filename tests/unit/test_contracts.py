@@ -17,8 +17,8 @@ from rayhistory.cli.inspect import tables_reference
 from rayhistory.collector.spool import ledger
 from rayhistory.server.app import create_app
 from rayhistory.sessions import layout_reference, records
+from rayhistory.settings import CLI, COLLECTOR, SERVER, setting_specs
 from rayhistory.settings.command_line import resolve
-from rayhistory.settings.table import CLI, COLLECTOR, SERVER, setting_specs
 from support.paths import DATA
 from support.store_0_1_0 import OWNED, extract
 

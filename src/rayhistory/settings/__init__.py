@@ -7,7 +7,8 @@ from rayhistory.settings.parsers import (
     parse_positive,
     parse_size,
 )
-from rayhistory.settings.table import CLI, COLLECTOR, SERVER, Settings, SettingSpec, format_value, setting_specs
+from rayhistory.settings.setting_spec import CLI, COLLECTOR, SERVER, SettingSpec, format_value
+from rayhistory.settings.table import Settings, setting_specs
 
 __all__ = [
     "BACKEND_OF_SCHEME",

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from rayhistory.errors import InvalidSetting, UsageError
 from rayhistory.settings.parsers import BACKEND_OF_SCHEME, parse_bool, parse_port
-from rayhistory.settings.table import COLLECTOR, SERVER, Settings, SettingSpec, setting_specs
+from rayhistory.settings.setting_spec import COLLECTOR, SERVER, SettingSpec
+from rayhistory.settings.table import Settings, setting_specs
 
 MOUNTED_CONFIG = Path("/var/collector-config/data")
 """Path of the backend's JSON file in early versions of KubeRay's collector."""

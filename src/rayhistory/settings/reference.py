@@ -2,7 +2,8 @@
 
 import sys
 
-from rayhistory.settings.table import CLI, COLLECTOR, SERVER, SettingSpec, setting_specs
+from rayhistory.settings.setting_spec import CLI, COLLECTOR, SERVER, SettingSpec
+from rayhistory.settings.table import setting_specs
 
 _INTRODUCTION = """\
 # Configuration

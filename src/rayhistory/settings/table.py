@@ -6,9 +6,7 @@ given as `RAYHISTORY_<NAME>`.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from rayhistory.names import parse_dns_name
 from rayhistory.settings.parsers import (
@@ -26,8 +24,7 @@ from rayhistory.settings.parsers import (
     parse_size,
     parse_store,
 )
-
-COLLECTOR, SERVER, CLI = "collector", "historyserver", "rayhistory"
+from rayhistory.settings.setting_spec import CLI, COLLECTOR, SERVER, SettingSpec, setting
 
 _ALL = frozenset({COLLECTOR, SERVER, CLI})
 _DAEMONS = frozenset({COLLECTOR, SERVER})
@@ -38,244 +35,167 @@ _SERVER_AND_CLI = frozenset({SERVER, CLI})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SettingSpec:
-    """The declaration of one setting."""
-
-    name: str = ""
-    default: Any = None
-    description: str
-    programs: frozenset[str]
-    parse: Callable[[str], Any]
-    variables: tuple[str, ...]
-    """Environment variables besides our own."""
-    aliases: tuple[str, ...]
-    has_flag: bool
-    metavar: str
-    strict: bool
-    """An unreadable value in any of the variables stops the program."""
-    unused: bool
-    """Accepted for compatibility with KubeRay, without effect."""
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def flags(self) -> list[str]:
-        """Every spelling of the flag, ours first, Go's single dash included."""
-        if not self.has_flag:
-            return []
-        names = [self.name.replace("_", "-"), *self.aliases]
-        return [dashes + name for name in names for dashes in ("--", "-")]
-
-    @property
-    def own_variable(self) -> str:
-        return f"RAYHISTORY_{self.name.upper()}"
-
-    @property
-    def all_variables(self) -> tuple[str, ...]:
-        return (*self.variables, self.own_variable)
-
-    @property
-    def default_text(self) -> str:
-        return format_value(self.default)
-
-
-def format_value(value: Any) -> str:
-    """Format a value as a user would type it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}s"
-    if isinstance(value, int):
-        for size, unit in ((2**30, "Gi"), (2**20, "Mi")):
-            if value >= size and value % size == 0:
-                return f"{value // size}{unit}"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _setting(
-    default: Any,
-    description: str,
-    programs: frozenset[str],
-    *,
-    parse: Callable[[str], Any] = str,
-    env: tuple[str, ...] = (),
-    aliases: tuple[str, ...] = (),
-    flag: bool = True,
-    metavar: str = "VALUE",
-    strict: bool = False,
-    unused: bool = False,
-) -> Any:
-    spec = SettingSpec(
-        description=description, programs=programs, parse=parse, variables=env, aliases=aliases, has_flag=flag,
-        metavar=metavar, strict=strict, unused=unused,
-    )  # fmt: skip
-    return dataclasses.field(default=default, metadata={"spec": spec})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """The values in force."""
 
     # Store
-    store: str = _setting(
+    store: str = setting(
         "", "store of the sessions, as one URL: s3://bucket/prefix, gs://…, az://container/…, oss://…, file:///dir",
         _ALL, parse=parse_store, metavar="URL",
     )  # fmt: skip
-    storage_backend: str = _setting(
+    storage_backend: str = setting(
         "local", "kind of store: local, s3, gcs, azureblob, aliyunoss, or another installed backend", _ALL,
         env=("STORAGE_BACKEND", "RUNTIME_CLASS_NAME"), aliases=("runtime-class-name",),
         parse=lambda text: text.strip().lower(), metavar="NAME",
     )  # fmt: skip
-    local_storage_dir: str = _setting(
+    local_storage_dir: str = setting(
         "", "directory of the local store (default: $XDG_DATA_HOME/rayhistory)", _ALL,
         env=("LOCAL_STORAGE_DIR",), metavar="DIR",
     )  # fmt: skip
-    storage_root_dir: str = _setting(
+    storage_root_dir: str = setting(
         "", "prefix of every key in the store", _ALL, env=("STORAGE_ROOT_DIR", "RAY_ROOT_DIR"),
         aliases=("ray-root-dir", "ray-root"), metavar="PREFIX",
     )  # fmt: skip
-    storage_backend_config_path: str = _setting(
+    storage_backend_config_path: str = setting(
         "", "JSON file with the backend's settings", _ALL,
         env=("STORAGE_BACKEND_CONFIG_PATH", "RUNTIME_CLASS_CONFIG_PATH"), aliases=("runtime-class-config-path",),
         metavar="FILE",
     )  # fmt: skip
 
-    log_level: str = _setting(
+    log_level: str = setting(
         "info", "minimum level of log messages: debug, info, warning or error", _DAEMONS,
         parse=one_of("debug", "info", "warning", "error"), metavar="LEVEL",
     )  # fmt: skip
 
     # Collector: identity of the node
-    role: str = _setting(
+    role: str = setting(
         "Worker", "Head or Worker; the head's collector also stores session records and dashboard responses",
         _COLLECTOR, env=("RAY_ROLE",), parse=parse_role, metavar="ROLE", strict=True,
     )  # fmt: skip
-    ray_head: bool = _setting(
+    ray_head: bool = setting(
         False, "same as --role=Head, from early versions of KubeRay's collector", _COLLECTOR, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
-    ray_cluster_name: str = _setting(
+    ray_cluster_name: str = setting(
         "", "name of the cluster (default: the host name)", _COLLECTOR, env=("RAY_CLUSTER_NAME",),
         parse=parse_dns_name, metavar="NAME", strict=True,
     )  # fmt: skip
-    ray_cluster_namespace: str = _setting(
+    ray_cluster_namespace: str = setting(
         "default", "namespace of the cluster", _COLLECTOR, env=("RAY_CLUSTER_NAMESPACE",), aliases=("ray-cluster-id",),
         parse=parse_dns_name, metavar="NAME", strict=True,
     )  # fmt: skip
-    owner_kind: str = _setting(
+    owner_kind: str = setting(
         "", "kind of the cluster's owner: rayjob or rayservice", _COLLECTOR, env=("OWNER_KIND",),
         parse=one_of("rayjob", "rayservice"), metavar="KIND", strict=True,
     )  # fmt: skip
-    owner_name: str = _setting(
+    owner_name: str = setting(
         "", "name of the cluster's owner", _COLLECTOR, env=("OWNER_NAME",), parse=parse_dns_name, metavar="NAME",
         strict=True,
     )  # fmt: skip
-    ray_tmp_root: str = _setting(
+    ray_tmp_root: str = setting(
         "/tmp/ray", "Ray's temporary directory, which holds session_latest", _COLLECTOR,  # noqa: S108
         env=("RAY_TMP_ROOT",), metavar="DIR",
     )  # fmt: skip
-    enable_event_collector: bool = _setting(
+    enable_event_collector: bool = setting(
         True, "collect events", _COLLECTOR, env=("ENABLE_EVENT_COLLECTOR",), parse=parse_bool, metavar="BOOL"
     )
-    enable_log_collector: bool = _setting(
+    enable_log_collector: bool = setting(
         True, "collect logs, session records and dashboard responses", _COLLECTOR,
         env=("ENABLE_LOG_COLLECTOR",), parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
 
     # Collector: events
-    events_port: int = _setting(
+    events_port: int = setting(
         8084, "port of POST /v1/events, /livez, /readyz and /metrics", _COLLECTOR, env=("EVENTS_PORT",),
         parse=parse_port, metavar="PORT",
     )  # fmt: skip
-    events_host: str = _setting("0.0.0.0", "address to listen on", _COLLECTOR, metavar="ADDRESS")  # noqa: S104
-    events_allow_remote: bool = _setting(
+    events_host: str = setting("0.0.0.0", "address to listen on", _COLLECTOR, metavar="ADDRESS")  # noqa: S104
+    events_allow_remote: bool = setting(
         False, "accept events from other machines, not only from loopback", _COLLECTOR, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
-    events_token: str = _setting(
+    events_token: str = setting(
         "", "require this token in events requests, as Authorization: Bearer", _COLLECTOR, metavar="TOKEN"
     )
-    events_max_body: int = _setting(
+    events_max_body: int = setting(
         64 * 2**20, "maximum size of one request body", _COLLECTOR, parse=parse_size, metavar="SIZE"
     )
-    event_data_dir: str = _setting(
+    event_data_dir: str = setting(
         "", "directory of the spool (default: /var/lib/rayhistory if it is there, else in /var/tmp; "
         "<ray-tmp-root>/event-data in a container without a volume of its own)", _COLLECTOR,
         env=("RAY_COLLECTOR_EVENT_DATA_DIR",), metavar="DIR",
     )  # fmt: skip
-    event_rotation_interval: float = _setting(
+    event_rotation_interval: float = setting(
         300.0, "close and upload a spool segment at this age", _COLLECTOR,
         env=("RAY_COLLECTOR_EVENT_ROTATION_INTERVAL",), parse=parse_duration, metavar="DURATION",
     )  # fmt: skip
-    event_max_file_size_mb: int = _setting(
+    event_max_file_size_mb: int = setting(
         100, "close and upload a spool segment at this size", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_MAX_FILE_SIZE_MB",),
         parse=parse_positive, metavar="MB",
     )  # fmt: skip
-    event_max_disk_mb: int = _setting(
+    event_max_disk_mb: int = setting(
         200, "disk budget of the spool; when it is full, events are rejected with 503", _COLLECTOR,
         env=("RAY_COLLECTOR_EVENT_MAX_DISK_MB",), parse=parse_positive, metavar="MB",
     )  # fmt: skip
-    event_compression_enabled: bool = _setting(
+    event_compression_enabled: bool = setting(
         True, "gzip events on upload", _COLLECTOR, env=("RAY_COLLECTOR_EVENT_COMPRESSION_ENABLED",),
         parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
 
-    mask_env_vars: bool = _setting(
+    mask_env_vars: bool = setting(
         False, "mask the values of env_vars in runtime environments before they are stored; log files are stored as "
         "they are", _COLLECTOR, parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
 
     # Collector: the head's dashboard
-    ray_dashboard_address: str = _setting(
+    ray_dashboard_address: str = setting(
         "http://localhost:8265", "dashboard to poll for data that events do not carry", _COLLECTOR,
         env=("RAY_DASHBOARD_ADDRESS",), metavar="URL",
     )  # fmt: skip
-    ray_dashboard_port: int = _setting(
+    ray_dashboard_port: int = setting(
         8265, "port of the head's dashboard, tried at FQ_RAY_IP if RAY_DASHBOARD_ADDRESS does not respond", _COLLECTOR,
         env=("RAY_DASHBOARD_PORT",), parse=parse_port, flag=False,
     )  # fmt: skip
-    fq_ray_ip: str = _setting(
+    fq_ray_ip: str = setting(
         "", "the head's address, set by the KubeRay operator, with or without scheme and port", _COLLECTOR,
         env=("FQ_RAY_IP",), flag=False,
     )  # fmt: skip
-    pod_ip: str = _setting(
+    pod_ip: str = setting(
         "", "this pod's address, set by the KubeRay operator; used once to look up the node id at the head if it "
         "is not found on the node", _COLLECTOR, env=("POD_IP",), flag=False,
     )  # fmt: skip
-    additional_endpoints: tuple[str, ...] = _setting(
+    additional_endpoints: tuple[str, ...] = setting(
         (), "further dashboard URIs to poll and store, separated by commas", _COLLECTOR,
         env=("RAY_COLLECTOR_ADDITIONAL_ENDPOINTS",), parse=parse_list, metavar="URIS",
     )  # fmt: skip
-    poll_interval: float = _setting(
+    poll_interval: float = setting(
         30.0, "poll interval of dashboard responses that change slowly", _COLLECTOR,
         env=("RAY_COLLECTOR_POLL_INTERVAL",), parse=parse_duration, metavar="DURATION",
     )  # fmt: skip
-    storage_layout: str = _setting(
+    storage_layout: str = setting(
         "v1.7", "KubeRay release whose history server can read the store: v1.6 or v1.7", _COLLECTOR,
         parse=one_of("v1.6", "v1.7"), metavar="RELEASE",
     )  # fmt: skip
 
     # Collector: logs and metrics
-    log_interval: float = _setting(
+    log_interval: float = setting(
         5.0, "upload interval of new events and appended log lines", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    log_layout: str = _setting(
+    log_layout: str = setting(
         "both", "storage of logs: packs (appended bytes of all files in one object, while the session runs), plain "
         "(whole files, as KubeRay), or both (packs, and whole files at the end); with plain, events are uploaded only "
         "when their spool segment closes", _COLLECTOR, parse=one_of("both", "packs", "plain"), metavar="LAYOUT",
     )  # fmt: skip
-    log_plain_limit: int = _setting(
+    log_plain_limit: int = setting(
         64 * 2**20, "with --log-layout=both: store larger files in packs only", _COLLECTOR, parse=parse_size,
         metavar="SIZE",
     )  # fmt: skip
-    metrics_interval: float = _setting(
+    metrics_interval: float = setting(
         15.0, "scrape interval of the node's metrics; 0 disables scraping", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    metrics_skip: tuple[str, ...] = _setting(
+    metrics_skip: tuple[str, ...] = setting(
         ("python_", "process_", "target_info", "ray_grpc_", "ray_operation_", "ray_io_context_", "ray_internal_",
          "ray_gcs_storage_", "ray_aggregator_agent_", "ray_component_rss_mb", "ray_component_uss_mb"),
         "drop metrics whose names have one of these prefixes, separated by commas", _COLLECTOR, parse=parse_list,
@@ -283,176 +203,176 @@ class Settings:
     )  # fmt: skip
 
     # Collector: lifetime
-    heartbeat_interval: float = _setting(
+    heartbeat_interval: float = setting(
         30.0, "interval of the head collector's heartbeat", _COLLECTOR, parse=parse_duration, metavar="DURATION"
     )
-    grace_period: float = _setting(
+    grace_period: float = setting(
         30.0, "time between SIGTERM and SIGKILL; the collector exits before it ends", _COLLECTOR, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    ray_auth_mode: str = _setting(
+    ray_auth_mode: str = setting(
         "", "Ray's authentication mode", _DASHBOARD_CLIENTS, env=("RAY_AUTH_MODE",), flag=False
     )
-    ray_auth_token: str = _setting(
+    ray_auth_token: str = setting(
         "", "token for the dashboard", _DASHBOARD_CLIENTS, env=("RAY_AUTH_TOKEN",), flag=False
     )
-    ray_enable_k8s_token_auth: bool = _setting(
+    ray_enable_k8s_token_auth: bool = setting(
         False, "use the projected service account token for the dashboard", _DASHBOARD_CLIENTS,
         env=("RAY_ENABLE_K8S_TOKEN_AUTH",), parse=parse_bool, flag=False,
     )  # fmt: skip
-    log_batching: int = _setting(1000, "", _COLLECTOR, env=("LOG_BATCHING",), parse=parse_positive, unused=True)
-    push_interval: float = _setting(60.0, "", _COLLECTOR, env=("PUSH_INTERVAL",), parse=parse_duration, unused=True)
+    log_batching: int = setting(1000, "", _COLLECTOR, env=("LOG_BATCHING",), parse=parse_positive, unused=True)
+    push_interval: float = setting(60.0, "", _COLLECTOR, env=("PUSH_INTERVAL",), parse=parse_duration, unused=True)
 
     # Server
-    port: int = _setting(8080, "port to listen on", _SERVER_AND_CLI, parse=parse_port, metavar="PORT")
-    host: str = _setting(
+    port: int = setting(8080, "port to listen on", _SERVER_AND_CLI, parse=parse_port, metavar="PORT")
+    host: str = setting(
         "", "address to listen on (default: all for historyserver, 127.0.0.1 for rayhistory)", _SERVER_AND_CLI,
         metavar="ADDRESS",
     )  # fmt: skip
-    allowed_hosts: tuple[str, ...] = _setting(
+    allowed_hosts: tuple[str, ...] = setting(
         (), "accept only these Host headers, separated by commas (default: any)", _SERVER_AND_CLI, parse=parse_list,
         metavar="HOSTS",
     )  # fmt: skip
-    cors_origins: tuple[str, ...] = _setting(
+    cors_origins: tuple[str, ...] = setting(
         (), "origins allowed to read the API, such as https://grafana.example.com, separated by commas; * allows any "
         "(default: none)", _SERVER_AND_CLI, parse=parse_list, metavar="ORIGINS",
     )  # fmt: skip
-    dashboard_dir: str = _setting(
+    dashboard_dir: str = setting(
         "", "directory of Ray Dashboard frontends, one per version, or of a single one for all sessions; the frontend "
         "of an installed Ray is used too (default: /dashboard if it exists, else dashboards in the cache directory)",
         _SERVER_AND_CLI, metavar="DIR",
     )  # fmt: skip
-    sql: bool = _setting(
+    sql: bool = setting(
         False, "let visitors query the tables of sessions in SQL (POST api/history/sql)", _SERVER_AND_CLI,
         parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
-    sql_memory: int = _setting(
+    sql_memory: int = setting(
         512 * 2**20, "memory of one SQL query of a visitor", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE"
     )
-    sql_timeout: float = _setting(
+    sql_timeout: float = setting(
         30.0, "time limit of one SQL query of a visitor", _SERVER_AND_CLI, parse=parse_duration, metavar="DURATION"
     )
-    grafana_url: str = _setting(
+    grafana_url: str = setting(
         "", "URL of a Grafana with the clusters' metrics, as seen by browsers (default: none)", _SERVER_AND_CLI,
         parse=parse_http_url, metavar="URL",
     )  # fmt: skip
-    cache_dir: str = _setting(
+    cache_dir: str = setting(
         "", "directory of cached indexes (default: $XDG_CACHE_HOME/rayhistory)", _SERVER_AND_CLI, metavar="DIR"
     )
-    cache_size: int = _setting(
+    cache_size: int = setting(
         10 * 2**30, "maximum disk space of cached indexes; indexes of a read-only store may use half as much again",
         _SERVER_AND_CLI, parse=parse_size, metavar="SIZE",
     )  # fmt: skip
-    index_memory: int = _setting(
+    index_memory: int = setting(
         2**30, "memory for indexing one session", _SERVER_AND_CLI, parse=parse_size, metavar="SIZE"
     )
-    index_workers: int = _setting(
+    index_workers: int = setting(
         2, "number of sessions indexed at the same time", _SERVER_AND_CLI, parse=parse_positive, metavar="N"
     )
-    index_ahead: bool = _setting(
+    index_ahead: bool = setting(
         True, "index sessions in the background while they run and when they end, not when they are first opened",
         _SERVER_AND_CLI, parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
-    vanished_after: float = _setting(
+    vanished_after: float = setting(
         120.0, "treat a session without a heartbeat for this long as vanished", _SERVER_AND_CLI, parse=parse_duration,
         metavar="DURATION",
     )  # fmt: skip
-    read_legacy_layout: bool = _setting(
+    read_legacy_layout: bool = setting(
         False, "also list sessions in the legacy layout (NAMESPACE/CLUSTER/SESSION/events.log), "
         "with up to 10,000 listings per minute", _SERVER_AND_CLI, parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
 
     # Runs
-    run_key: str = _setting(
+    run_key: str = setting(
         "auto", "what makes runs the same: owner, name (in the metadata), entrypoint, cluster, or metadata.FIELD; "
         "auto takes the first of these that a job has", _SERVER_AND_CLI, parse=parse_run_key, metavar="KEY",
     )  # fmt: skip
-    price: tuple[str, ...] = _setting(
+    price: tuple[str, ...] = setting(
         (), "prices per hour of a CPU, a GPU and a GiB of memory, for costs of runs: cpu=0.04,gpu=2.5,memory=0.005",
         _SERVER_AND_CLI, parse=parse_prices, metavar="PRICES",
     )  # fmt: skip
-    keep_runs: bool = _setting(
+    keep_runs: bool = setting(
         False, "keep the summaries of removed sessions in the lists of runs", _SERVER_AND_CLI, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
 
     # Access
-    auth: str = _setting(
+    auth: str = setting(
         "none", "authentication of visitors: none (everyone sees everything), token, kubernetes or proxy",
         _SERVER_AND_CLI, parse=one_of("none", "token", "kubernetes", "proxy"), metavar="MODE",
     )  # fmt: skip
-    access_file: str = _setting(
+    access_file: str = setting(
         "",
         "rules file: which visitors see which namespaces, for --auth=token and --auth=proxy (docs/how-to/access.md)",
         _SERVER_AND_CLI, metavar="FILE",
     )  # fmt: skip
-    auth_audiences: tuple[str, ...] = _setting(
+    auth_audiences: tuple[str, ...] = setting(
         (), "with --auth=kubernetes: accept tokens for one of these audiences (default: the API server's)",
         _SERVER, parse=parse_list, metavar="NAMES",
     )  # fmt: skip
-    trusted_proxies: tuple[str, ...] = _setting(
+    trusted_proxies: tuple[str, ...] = setting(
         (), "trust X-Forwarded-* headers from these addresses and networks (default: none)", _SERVER_AND_CLI,
         parse=parse_list, metavar="ADDRESSES",
     )  # fmt: skip
-    user_header: str = _setting(
+    user_header: str = setting(
         "X-Forwarded-User", "with --auth=proxy: header with the visitor's name", _SERVER_AND_CLI, metavar="NAME"
     )
-    groups_header: str = _setting(
+    groups_header: str = setting(
         "X-Forwarded-Groups", "with --auth=proxy: header with the visitor's groups, separated by commas",
         _SERVER_AND_CLI, metavar="NAME",
     )  # fmt: skip
-    proxy_secret: str = _setting(
+    proxy_secret: str = setting(
         "", "with --auth=proxy: secret that the proxy must send as X-Rayhistory-Proxy-Secret; set the variable rather "
         "than the flag, which other processes can read", _SERVER_AND_CLI, metavar="SECRET",
     )  # fmt: skip
-    tls_cert: str = _setting(
+    tls_cert: str = setting(
         "", "certificate chain for HTTPS; reloaded when the file changes", _SERVER_AND_CLI, metavar="FILE"
     )
-    tls_key: str = _setting("", "private key of --tls-cert", _SERVER_AND_CLI, metavar="FILE")
-    audit_log: str = _setting(
+    tls_key: str = setting("", "private key of --tls-cert", _SERVER_AND_CLI, metavar="FILE")
+    audit_log: str = setting(
         "", "file for audit log lines (default: with the other log lines)", _SERVER_AND_CLI, metavar="FILE"
     )
-    rate_limit: int = _setting(
+    rate_limit: int = setting(
         3000, "expensive requests per visitor and minute; 0 disables the limit", _SERVER_AND_CLI, parse=parse_number,
         metavar="N",
     )  # fmt: skip
 
     # Live clusters
-    discover: bool = _setting(
+    discover: bool = setting(
         True, "watch RayClusters, RayJobs and RayServices if Kubernetes is available", _SERVER_AND_CLI,
         parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
-    live: bool = _setting(
+    live: bool = setting(
         False, "serve /s/…/live/ from the dashboards of running clusters", _SERVER_AND_CLI, parse=parse_bool,
         aliases=("enable-live-clusters",), metavar="BOOL",
     )  # fmt: skip
-    live_networks: tuple[str, ...] = _setting(
+    live_networks: tuple[str, ...] = setting(
         ("127.0.0.0/8", "::1"), "with --live and without Kubernetes: read only dashboards at these addresses and "
         "networks, whatever address a collector registered, separated by commas", _SERVER_AND_CLI, parse=parse_list,
         metavar="NETWORKS",
     )  # fmt: skip
-    kubeconfigs: str = _setting(
+    kubeconfigs: str = setting(
         "", "kubeconfig file for the Kubernetes API (default: the pod's service account, if there is one)", _SERVER,
         metavar="FILE",
     )  # fmt: skip
-    kubernetes_namespaces: tuple[str, ...] = _setting(
+    kubernetes_namespaces: tuple[str, ...] = setting(
         (), "watch Ray's resources only in these namespaces (default: all)", _SERVER, parse=parse_list,
         metavar="NAMES",
     )  # fmt: skip
-    use_kubernetes_proxy: bool = _setting(
+    use_kubernetes_proxy: bool = setting(
         False, "with --live: reach dashboards through the Kubernetes API instead of their services", _SERVER,
         parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
-    use_auth_token_mode: bool = _setting(
+    use_auth_token_mode: bool = setting(
         False, "with --live: forward the visitor's token to the clusters they open", _SERVER, parse=parse_bool,
         metavar="BOOL",
     )  # fmt: skip
-    kube_api_qps: str = _setting("100", "", _SERVER, unused=True)
-    kube_api_burst: str = _setting("200", "", _SERVER, unused=True)
-    session_process_timeout: float = _setting(120.0, "", _SERVER, parse=parse_duration, unused=True)
-    session_cache_size: str = _setting("100", "", _SERVER, unused=True)
-    session_cache_max_memory: str = _setting("2Gi", "", _SERVER, unused=True)
-    session_cache_ttl: str = _setting("0", "", _SERVER, unused=True)
+    kube_api_qps: str = setting("100", "", _SERVER, unused=True)
+    kube_api_burst: str = setting("200", "", _SERVER, unused=True)
+    session_process_timeout: float = setting(120.0, "", _SERVER, parse=parse_duration, unused=True)
+    session_cache_size: str = setting("100", "", _SERVER, unused=True)
+    session_cache_max_memory: str = setting("2Gi", "", _SERVER, unused=True)
+    session_cache_ttl: str = setting("0", "", _SERVER, unused=True)
 
 
 @cache

@@ -9,7 +9,8 @@ import duckdb
 import msgspec
 
 from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES, Table
-from rayhistory.gaps import INFORMATIONAL_CODES, GapCode
+from rayhistory.gap_descriptions import INFORMATIONAL_CODES
+from rayhistory.gaps import GapCode
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.merge import create_sql, merge_sql, parquet
 from rayhistory.index.fold.partitions import Partitions

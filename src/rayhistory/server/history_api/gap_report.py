@@ -1,6 +1,6 @@
 """The gaps of a session, described for people and programs."""
 
-from rayhistory import gaps
+from rayhistory import gap_descriptions
 from rayhistory.index.query.query import Filter, Query, Row
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.view import SessionView
@@ -18,13 +18,13 @@ async def read_gaps(view: SessionView) -> SessionGaps:
         rows += await view.rows("gaps", same_code, sort=("detail", "source"), limit=MAX_GAPS_PER_CODE)
     return SessionGaps(
         [_describe(row["kind"], row["count"] or 0, row["source"] or "", row["detail"] or "") for row in rows],
-        complete=gaps.is_complete(group["kind"] for group in by_code),
+        complete=gap_descriptions.is_complete(group["kind"] for group in by_code),
         totals={group["kind"]: GapTotal(group["count"], group["sum"] or 0) for group in by_code},
     )
 
 
 def _describe(code: str, count: int, place: str, detail: str) -> SessionGap:
-    kind = gaps.describe(code)
+    kind = gap_descriptions.describe(code)
     return SessionGap(
         code=code,
         count=count,

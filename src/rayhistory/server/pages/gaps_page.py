@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory import __version__, gaps, web
+from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError, SessionNotIndexed
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.history_api.gap_report import read_gaps
@@ -42,7 +42,7 @@ def group_gaps(report: SessionGaps) -> list[GapGroup]:
 
 
 def _group(code: str, same_code: list[SessionGap], total: GapTotal) -> GapGroup:
-    kind = gaps.describe(code)
+    kind = gap_descriptions.describe(code)
     places = [GapLocation(place=gap.place, detail=gap.detail) for gap in same_code if gap.place or gap.detail]
     return GapGroup(
         code=code,

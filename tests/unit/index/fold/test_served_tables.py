@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from rayhistory.gaps import GapCode, is_complete
+from rayhistory.gap_descriptions import is_complete
+from rayhistory.gaps import GapCode
 from rayhistory.index.manifest import Manifest
 from support.folding import END, RECORDED, as_lines, fold_session, put, rows
 from support.skewed_events import NODES, WORKERS, alive_actor, at, encoded, ms, node_event, placed_task, task_event

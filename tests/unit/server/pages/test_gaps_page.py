@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.gaps import GapCode, describe
+from rayhistory.gap_descriptions import describe
+from rayhistory.gaps import GapCode
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.pages.gaps_page import group_gaps

@@ -4,7 +4,8 @@ from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.rules.rule import Example, SessionRule
 from rayhistory.diagnosis.rules.slowness.costs import slow
 from rayhistory.diagnosis.session_facts import SessionFacts
-from rayhistory.gaps import GapCode, describe
+from rayhistory.gap_descriptions import describe
+from rayhistory.gaps import GapCode
 
 _OWN_RULE = (GapCode.TASK_WITHOUT_DEFINITION,)
 
