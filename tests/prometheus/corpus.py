@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import promql_parser as nodes
 
 from rayhistory.metrics.dashboard_library import built_in_dashboards
@@ -18,8 +19,8 @@ from support.stored_metrics import START_MS, Columns, samples
 STEP_MS = 15_000
 COUNT = 120
 NODES = {"a" * 56: "10.0.0.1", "b" * 56: "10.0.0.2"}
-TIMES = TimeRange(START_MS + 607_000, START_MS + STEP_MS * COUNT - 8_000, 60_000)
-"""Steps lie between samples: Prometheus 2 includes a sample at the start of a window, Prometheus 3 does not."""
+TIMES = TimeRange(START_MS + 600_000, START_MS + STEP_MS * COUNT, 60_000)
+"""Steps lie on samples, so that windows begin at samples."""
 _BOUNDS = ("0.1", "1", "10", "+Inf")
 _VALUES = {
     "State": ("RUNNING", "FINISHED", "FAILED", "USED", "ALIVE", "DEAD"),
@@ -79,7 +80,28 @@ def metrics() -> dict[str, set[str]]:
     return found
 
 
-def node_samples(node: str, address: str) -> Samples:
+class Differences(msgspec.Struct, frozen=True):
+    """What the corpus leaves out, because the semantics of an older Prometheus differ from version 3."""
+
+    is_version_2: bool = False
+
+    @property
+    def times(self) -> TimeRange:
+        """Version 2 includes a sample at the start of a window, so that steps lie between samples."""
+        return TimeRange(TIMES.start_ms + 7_000, TIMES.end_ms - 8_000, TIMES.step_ms) if self.is_version_2 else TIMES
+
+    @property
+    def first_value(self) -> float:
+        """Version 2 extrapolates a counter near zero further."""
+        return 1_000.0 if self.is_version_2 else 3.0
+
+    @property
+    def nested_subqueries(self) -> bool:
+        """The windows of nested subqueries begin at inner steps, which version 2 includes."""
+        return not self.is_version_2
+
+
+def node_samples(node: str, address: str, differences: Differences) -> Samples:
     """Return samples of one node: counters with resets, gauges, series that begin late or end early."""
     generator = random.Random(f"{node}")
     columns: Columns = {}
@@ -90,7 +112,7 @@ def node_samples(node: str, address: str) -> Samples:
             for le in _BOUNDS if name.endswith("_bucket") else ("",):
                 key = (name, (*filter(lambda pair: pair[1], chosen), *((("le", le),) if le else ()), ("ip", address)))
                 if key not in columns:
-                    columns[key] = _values(name, number, le, generator)
+                    columns[key] = _values(name, number, le, generator, differences.first_value)
     return samples(columns, START_MS, STEP_MS)
 
 
@@ -101,10 +123,10 @@ def _label_value(node: str, label: str, number: int) -> str:
     return random.Random(f"{node} {label} {number}").choice(_VALUES.get(label, ("x", "y")))
 
 
-def _values(name: str, number: int, le: str, generator: random.Random) -> list[float]:
+def _values(name: str, number: int, le: str, generator: random.Random, first: float) -> list[float]:
     if _COUNTER.search(name):
         share = (_BOUNDS.index(le) + 1) / len(_BOUNDS) if le else 1.0
-        value, values = 1_000.0 * share, []  # near zero, Prometheus 2 extrapolates further than 3
+        value, values = first * share, []
         for step in range(COUNT):
             value = 0.0 if step == 70 and number == 1 else value + share * (step % 7 + number)
             values.append(value)
@@ -117,8 +139,9 @@ def _values(name: str, number: int, le: str, generator: random.Random) -> list[f
     return values
 
 
-def generated_queries(count: int, seed: int = 1) -> list[str]:
-    return [_Generator(random.Random(seed * 1_000_003 + number)).vector(3) for number in range(count)]
+def generated_queries(count: int, differences: Differences, seed: int = 1) -> list[str]:
+    nested = differences.nested_subqueries
+    return [_Generator(random.Random(seed * 1_000_003 + number), nested).vector(3) for number in range(count)]
 
 
 class _Generator:
@@ -135,9 +158,9 @@ class _Generator:
                         "last_over_time", "stddev_over_time", "deriv", "changes", "quantile_over_time")  # fmt: skip
     _MATH = ("abs", "ceil", "floor", "sqrt", "exp", "ln", "sgn", "round")
 
-    def __init__(self, generator: random.Random, *, subqueries: bool = True) -> None:
-        """Nested subqueries are left out: their windows begin at inner steps, which Prometheus 2 includes."""
+    def __init__(self, generator: random.Random, nested: bool, *, subqueries: bool = True) -> None:
         self._random = generator
+        self._nested = nested
         self._kinds = [self._aggregation, self._over_time, self._rate, self._binary, self._math, self._set]
         if subqueries:
             self._kinds.append(self._subquery)
@@ -205,4 +228,6 @@ class _Generator:
 
     def _subquery(self, depth: int) -> str:
         function = self._pick(("max_over_time", "avg_over_time", "min_over_time", "sum_over_time"))
-        return f"{function}(({_Generator(self._random, subqueries=False).vector(depth - 1)})[5m:1m])"
+        return (
+            f"{function}(({_Generator(self._random, self._nested, subqueries=self._nested).vector(depth - 1)})[5m:1m])"
+        )

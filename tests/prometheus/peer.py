@@ -1,5 +1,7 @@
-"""A real Prometheus with an empty database: from PATH, else from Debian's package, unpacked once below `build/`."""
+"""A real Prometheus with an empty database: built from source once, else from Debian's package, which is version 2."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import time
@@ -11,14 +13,44 @@ import httpx
 
 from support.paths import ROOT
 
+VERSION = "3.15.0"
+MODULE = ROOT / "tests/prometheus/server"
 _UNPACKED = ROOT / "build" / "prometheus"
 _START_TIMEOUT_S = 60
 _CONFIG = "global: {scrape_interval: 15s}\nscrape_configs: []\n"
 
 
 def binary() -> Path:
-    if found := shutil.which("prometheus"):
-        return Path(found)
+    """Return Prometheus 3 if Go is installed, else Debian's Prometheus 2; the first build takes some minutes."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    target = cache / f"rayhistory-tests/prometheus-{VERSION}/prometheus"
+    if target.exists():
+        return target
+    if shutil.which("go"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (target.parent / "lock").open("w") as lock:  # for concurrent test runs
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if target.exists() or _build(target):
+                return target
+    return _debian()
+
+
+def _build(target: Path) -> bool:
+    """Build from source; return False if that is impossible, for example without a network."""
+    version = f"-X github.com/prometheus/common/version.Version={VERSION}"
+    command = ["go", "build", "-trimpath", "-buildvcs=false", "-tags=netgo,remove_all_sd", f"-ldflags=-s -w {version}",
+               "-o", f"{target}.partial", "github.com/prometheus/prometheus/cmd/prometheus"]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=MODULE, env=os.environ | {"CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        print(f"Prometheus {VERSION} could not be built, using Debian's:\n{done.stderr[-1000:]}")
+        return False
+    Path(f"{target}.partial").rename(target)
+    return True
+
+
+def _debian() -> Path:
     unpacked = _UNPACKED / "usr/bin/prometheus"
     if not unpacked.exists():
         _UNPACKED.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from prometheus.corpus import NODES, TIMES, chart_queries, generated_queries, node_samples
-from prometheus.peer import running_prometheus
+from prometheus.corpus import NODES, Differences, chart_queries, generated_queries, node_samples
+from prometheus.peer import VERSION, running_prometheus
 from prometheus.remote_write import Series, push
+from rayhistory.metrics.samples import Samples
+from rayhistory.metrics.time_ranges import TimeRange
 from rayhistory.server.app import create_app
 from support.stored_metrics import REF, server_settings, store_object, store_session
 
@@ -27,11 +29,11 @@ Results = dict[frozenset[tuple[str, str]], dict[float, float]]
 class Peers(NamedTuple):
     prometheus: httpx.Client
     history: TestClient
+    differences: Differences
 
 
-def stored_series(node: str, address: str) -> Iterator[Series]:
+def stored_series(samples: Samples, address: str) -> Iterator[Series]:
     """Yield a node's series with the labels that a scraping Prometheus adds; a series that ends becomes stale."""
-    samples = node_samples(node, address)
     common = {"job": "ray", "SessionName": REF.session, "ray_io_cluster": REF.cluster, "instance": address}
     for series in samples.series:
         points = [(at, value) for at, value in _with_stale_marker(list(series_points(samples.times, series.values)))]
@@ -56,15 +58,18 @@ def peers(tmp_path_factory: pytest.TempPathFactory, unused_port: int) -> Iterato
     directory = tmp_path_factory.mktemp("prometheus")
     store_session(directory / "store")
     with running_prometheus(directory, unused_port) as address:
+        version = httpx.get(f"{address}/api/v1/status/buildinfo").json()["data"]["version"]
+        differences = Differences(is_version_2=version.startswith("2."))
+        print(f"\ncompared with Prometheus {version or VERSION}")
         for node, ip in NODES.items():
-            samples = node_samples(node, ip)
+            samples = node_samples(node, ip, differences)
             store_object(directory / "store", node, samples)
-            push(address, stored_series(node, ip))
+            push(address, stored_series(samples, ip))
         with (
             httpx.Client(base_url=f"{address}/api/v1", timeout=60) as prometheus,
             TestClient(create_app(server_settings(directory))) as history,
         ):
-            yield Peers(prometheus, history)
+            yield Peers(prometheus, history, differences)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +79,9 @@ def unused_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def results(client: Any, path: str, query: str) -> Results | str:
+def results(client: Any, path: str, query: str, times: TimeRange) -> Results | str:
     """Return the samples of each series, or the kind of the error."""
-    form = {"query": query, "start": TIMES.start_ms / 1000, "end": TIMES.end_ms / 1000, "step": TIMES.step_ms / 1000}
+    form = {"query": query, "start": times.start_ms / 1000, "end": times.end_ms / 1000, "step": times.step_ms / 1000}
     body = client.post(path, data=form).json()
     if body["status"] != "success":
         return str(body["errorType"])
@@ -107,8 +112,9 @@ def compare(peers: Peers, queries: list[str]) -> tuple[list[str], int]:
     """Return the differences, and the number of queries with results."""
     differences, with_results = [], 0
     for query in queries:
-        expected = results(peers.prometheus, "query_range", query)
-        found = results(peers.history, f"{REF.url}prometheus/api/v1/query_range", query)
+        times = peers.differences.times
+        expected = results(peers.prometheus, "query_range", query, times)
+        found = results(peers.history, f"{REF.url}prometheus/api/v1/query_range", query, times)
         with_results += bool(expected) and not isinstance(expected, str)
         if problem := difference(expected, found):
             differences.append(f"{query}: {problem}")
@@ -124,7 +130,9 @@ def test_queries_of_all_charts_have_equal_results(peers: Peers) -> None:
 
 
 def test_generated_queries_have_equal_results(peers: Peers) -> None:
-    differences, with_results = compare(peers, generated_queries(GENERATED))
+    differences, with_results = compare(
+        peers, generated_queries(GENERATED, peers.differences, int(os.environ.get("RAYHISTORY_SEED", "1")))
+    )
     assert not differences, "\n".join([f"{len(differences)} of {GENERATED} differ", *differences[:20]])
     assert with_results > GENERATED / 2
     print(f"{GENERATED} generated queries equal, {with_results} with results")
