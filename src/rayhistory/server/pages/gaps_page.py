@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory import __version__, web
+from rayhistory import __version__, gap_descriptions, web
 from rayhistory.errors import RayHistoryError, SessionNotIndexed
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.history_api.gap_report import read_gaps
