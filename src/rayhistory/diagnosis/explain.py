@@ -15,6 +15,8 @@ from rayhistory.diagnosis.session_facts import SessionFacts
 MAX_FINDINGS = 100
 _MAX_EVIDENCE = 6
 _MAX_EVIDENCE_CHARS = 8_000
+_MAX_SUBJECTS = 300
+_MAX_SUBJECT_CHARS = 300
 _WAITING_IS_NORMAL = ("waiting",)
 
 
@@ -76,8 +78,22 @@ def _explained(members: list[tuple[Chain, Match, FailureRule]], facts: SessionFa
         suggestion=group.match.suggestion or words.suggestion,
         fingerprint=roots[0].fingerprint if roots[0].kind in ("tasks", "job", "actor") and roots[0].exception else None,
         consequences=sum(failure.count for failure in consequences),
+        subjects=_subjects(failures),
     )
     return Explained(finding, failures)
+
+
+def _subjects(failures: list[Failure]) -> list[str]:
+    ids = dict.fromkeys(each for failure in failures for each in _names(failure) if each)
+    return [each[:_MAX_SUBJECT_CHARS] for each in list(ids)[:_MAX_SUBJECTS]]
+
+
+def _names(failure: Failure) -> tuple[str, ...]:
+    if failure.kind == "tasks" and failure.tasks:
+        return failure.tasks.task_id, f"{failure.job_id} {failure.error_type} {failure.function}"
+    if failure.kind == "waiting" and failure.waiting:
+        return (failure.waiting.task_id,)
+    return (failure.id, failure.job_id) if failure.kind == "job" else (failure.id,)
 
 
 def _severity(rule: FailureRule, *, handled: bool) -> Severity:

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from rayhistory.index.query.state_timeline import StateTimeline
+
 VERSION = 1
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["certain", "likely", "unexplained"]
@@ -54,6 +56,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     consequences: int = 0
     """The number of tasks, actors, workers and jobs that failed because of it."""
+    subjects: list[str] = []
+    """Ids of what it is about, and `job_id error_type function` of its tasks, so that their pages can name it."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +83,33 @@ class TimeShare(msgspec.Struct, frozen=True):
     ms: int
 
 
+class PathStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks of one function that follow each other on the critical path."""
+
+    function: str
+    tasks: int
+    run_ms: int
+    first_ms: int
+    last_ms: int
+    task_id: str
+    """The longest of them."""
+
+
+class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks that one after another decided how long a job took. Estimated from times: Ray exports no data lineage."""
+
+    approximate: bool = True
+    job_id: str
+    span_ms: int
+    """From the creation of the job's first task to the end of its last."""
+    run_ms: int
+    """Run time of the tasks on the path: more CPUs do not make the job shorter than that."""
+    tasks: int
+    ideal_ms: int | None = None
+    """Run time of all tasks, divided by the CPUs of the cluster."""
+    steps: list[PathStep] = []
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The diagnosis of one session."""
 
@@ -90,3 +121,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The session is running, or this is its state at an earlier time."""
     time_shares: list[TimeShare] = []
     """Where the time of tasks went, from creation to end."""
+    states: StateTimeline = StateTimeline()
+    """How many tasks were in each state over time."""
+    critical_path: CriticalPath | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    """The time of the last data while the session is running."""

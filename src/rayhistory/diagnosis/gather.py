@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rayhistory.diagnosis.env_redaction import env_values
 from rayhistory.diagnosis.lenient_json import members, numbers, texts
 from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_exit_statuses, read_stderr_tails
 from rayhistory.diagnosis.session_facts import (
@@ -17,8 +18,10 @@ from rayhistory.diagnosis.session_facts import (
     WorkerFacts,
 )
 from rayhistory.index.query.failure_groups import read_failure_groups, read_waiting_groups
+from rayhistory.index.query.long_tasks import read_long_tasks
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.index.query.state_timeline import read_state_timeline
 from rayhistory.index.query.task_times import read_task_times
 from rayhistory.logs.source import LogSource
 
@@ -60,10 +63,13 @@ async def gather_facts(
         functions=times.functions,
         by_node=times.by_node,
         open_tasks=times.open_tasks,
+        long_tasks=await read_long_tasks(index),
+        states=await read_state_timeline(index),
         times=times.session,
         gaps={row["kind"]: row["sum"] or 0 for row in await index.group(Query("gaps"), ("kind",), summed="count")},
         has_logs=has_logs,
         has_metrics=bool(samples),
+        env_values=await _env_values(index),
         unlisted_workers=unlisted,
     )
 
@@ -74,6 +80,12 @@ def session_state(index: OpenIndex) -> str:
     if closing is None or closing.open:
         return RUNNING
     return ENDED if closing.clean else VANISHED
+
+
+async def _env_values(index: OpenIndex) -> list[str]:
+    tables = (("jobs", MAX_JOBS), ("actors", MAX_ACTORS))
+    rows = [row for table, limit in tables for row in await index.rows(Query(table, ("runtime_env",), limit=limit))]
+    return env_values(row["runtime_env"] for row in rows)
 
 
 async def _jobs(index: OpenIndex) -> list[JobFacts]:

@@ -7,9 +7,14 @@ import msgspec
 from rayhistory.diagnosis.findings import Diagnosis, Evidence
 
 _PAGES = {
-    "task": "#/tasks/{}", "actor": "#/actors/{}", "node": "#/cluster/nodes/{}", "metric": "#/cluster/nodes/{}",
+    "task": "#/tasks/{}", "actor": "#/actors/{}", "node": "#/cluster/nodes/{}",
+    "metric": "#/cluster/nodes/{}",
     "job": "#/jobs/{}", "platform_event": "#/platform-events",
 }  # fmt: skip
+
+
+_CHARTS = "grafana/d/rayDefaultDashboard/?from={}&to={}"
+_BEFORE_MS, _AFTER_MS = 300_000, 60_000
 
 
 def with_links(diagnosis: Diagnosis, base: str) -> Diagnosis:
@@ -22,5 +27,12 @@ def with_links(diagnosis: Diagnosis, base: str) -> Diagnosis:
 
 
 def _linked(evidence: Evidence, base: str) -> Evidence:
-    page = evidence.url or (_PAGES.get(evidence.kind, "").format(quote(evidence.id, safe="")) if evidence.id else "")
+    page = evidence.url or _page(evidence)
     return msgspec.structs.replace(evidence, url=f"{base.rstrip('/')}/{page}" if page else None)
+
+
+def _page(evidence: Evidence) -> str:
+    """Return the page that shows a piece of evidence: for samples the charts around their minute."""
+    if evidence.kind == "metric" and evidence.at_ms is not None:
+        return _CHARTS.format(evidence.at_ms - _BEFORE_MS, evidence.at_ms + _AFTER_MS)
+    return _PAGES.get(evidence.kind, "").format(quote(evidence.id, safe="")) if evidence.id else ""

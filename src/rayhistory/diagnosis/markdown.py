@@ -4,8 +4,8 @@ import html
 import re
 from collections.abc import Iterator
 
-from rayhistory.diagnosis.findings import Diagnosis, Finding
-from rayhistory.diagnosis.headlines import duration, one_line, things, utc
+from rayhistory.diagnosis.findings import CriticalPath, Diagnosis, Finding
+from rayhistory.diagnosis.headlines import duration, one_line, plural, things, utc
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()+!|~@])")
 _MAX_EVIDENCE_LINES = 40
@@ -38,10 +38,23 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[str]:
         for share in diagnosis.time_shares:
             yield f"- {share.state.replace('_', ' ')}: {duration(share.ms)} ({share.ms / total:.0%})"
         yield ""
+    if diagnosis.critical_path:
+        yield from _path(diagnosis.critical_path)
     if diagnosis.skipped:
         yield "## Rules that could not run"
         yield ""
         yield from (f"- `{skipped.code}`: {skipped.reason}" for skipped in diagnosis.skipped)
+
+
+def _path(path: CriticalPath) -> Iterator[str]:
+    yield "## Critical path (approximate)"
+    yield ""
+    yield f"{plural(path.tasks, 'task')} in a row took {duration(path.run_ms)} of {duration(path.span_ms)}."
+    yield ""
+    yield from (
+        f"- {escaped(step.function)}: {plural(step.tasks, 'task')}, {duration(step.run_ms)}" for step in path.steps
+    )
+    yield ""
 
 
 def _finding(finding: Finding) -> Iterator[str]:

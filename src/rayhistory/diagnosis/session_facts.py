@@ -5,7 +5,10 @@ from functools import cached_property
 
 import msgspec
 
+from rayhistory.diagnosis.earlier_runs import EarlierRuns
 from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups, WaitingGroup
+from rayhistory.index.query.long_tasks import LongTask
+from rayhistory.index.query.state_timeline import StateTimeline
 from rayhistory.index.query.task_times import FunctionTimes, NodeTimes, OpenTask, TimeTotals
 
 RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
@@ -121,6 +124,13 @@ class NodeSamples(msgspec.Struct, frozen=True, kw_only=True):
     gpu: list[tuple[int, float]] = []
     """Utilization in percent."""
     oom_kills: float = 0.0
+    data_blocked_s: float = 0.0
+    data_total_s: float = 0.0
+    """Of loops over Ray Data: waiting for the next batch, and in all."""
+    train_ranks: dict[str, float] = {}
+    """Seconds that each rank of Ray Train spent on reports and checkpoints."""
+    train_span_ms: int = 0
+    """How long the node had such ranks."""
 
 
 class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,10 +158,16 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     functions: list[FunctionTimes] = []
     by_node: list[NodeTimes] = []
     open_tasks: list[OpenTask] = []
+    long_tasks: list[LongTask] = []
+    states: StateTimeline = StateTimeline()
     times: TimeTotals = TimeTotals()
     gaps: dict[str, int] = {}
     has_logs: bool = True
     has_metrics: bool = True
+    env_values: list[str] = []
+    """Values of environment variables, which no text may show."""
+    earlier: EarlierRuns | None = None
+    """None if nobody looked for them."""
     unlisted_workers: int = 0
     """Dead workers beyond the limit."""
 

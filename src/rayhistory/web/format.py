@@ -14,6 +14,7 @@ _AGE_UNITS = (
     ("h", _HOUR, 1),
     ("min", _MINUTE, 1),
 )
+_YEAR_10000_MS = 253_402_300_800_000
 _SESSION_NAME = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_\d+_\d+")
 _MAX_SESSION_NAME_LENGTH = 20
 _RUN_KINDS = {
@@ -83,6 +84,9 @@ def format_utc(milliseconds: int) -> str:
 
 
 def format_iso(milliseconds: int) -> str:
+    """Format a time to the second. Clusters may report times that no calendar has."""
+    if not 0 <= milliseconds < _YEAR_10000_MS:
+        return "unknown time"
     timestamp = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return timestamp.isoformat(timespec="seconds").replace("+00:00", "Z")
 

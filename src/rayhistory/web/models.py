@@ -1,11 +1,13 @@
 """The values that pages show. The JSON of a page has the same values."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, get_args
 from urllib.parse import urlencode
 
 import msgspec
+
+from rayhistory.web.diagnosis_charts import TimedFinding
 
 SessionState = Literal["running", "ended", "vanished"]
 SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
@@ -222,12 +224,25 @@ class DashboardVersions(Protocol):
     def versions(self) -> list[str]: ...
 
 
+class StateCounts(Protocol):
+    """How many tasks were in each state over time."""
+
+    @property
+    def states(self) -> Mapping[str, Sequence[int]]: ...
+
+
 class DiagnosisValues(Protocol):
     """The diagnosis of a session, as its page shows it."""
 
     @property
     def verdict(self) -> object: ...
     @property
-    def findings(self) -> Sequence[object]: ...
+    def findings(self) -> Sequence[TimedFinding]: ...
+    @property
+    def states(self) -> StateCounts: ...
+    @property
+    def started_ms(self) -> int | None: ...
+    @property
+    def ended_ms(self) -> int | None: ...
     @property
     def provisional(self) -> bool: ...

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rayhistory.sizes import format_size
 from rayhistory.web import format as formats
 from rayhistory.web import sparklines
+from rayhistory.web.diagnosis_charts import CHART_HEIGHT, CHART_WIDTH, finding_marks, state_bars
 from rayhistory.web.log_models import LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
     SESSION_STATES,
@@ -120,7 +121,15 @@ def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_m
     """Render the verdict, the findings with their evidence, and where time went."""
     base = session.url if as_of_ms is None else f"{session.url.rstrip('/')}@{as_of_ms}/"
     return render_template(
-        "diagnosis.html", session=session, diagnosis=diagnosis, base=base, as_of_ms=as_of_ms, version=version
+        "diagnosis.html",
+        session=session,
+        diagnosis=diagnosis,
+        bars=state_bars(diagnosis.states.states),
+        marks=finding_marks(diagnosis.findings, diagnosis.started_ms, diagnosis.ended_ms),
+        chart=(CHART_WIDTH, CHART_HEIGHT),
+        base=base,
+        as_of_ms=as_of_ms,
+        version=version,
     )
 
 

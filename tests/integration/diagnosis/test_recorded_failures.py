@@ -1,6 +1,7 @@
 """Diagnoses of real failures: small recordings of real Ray sessions, indexed, diagnosed and served."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -75,6 +76,46 @@ def test_silent_death_without_metrics_is_unexplained(tmp_path: Path) -> None:
     found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
     assert found["verdict"]["code"] == "unexplained"
     assert "no memory samples" in found["findings"][0]["detail"]
+
+
+def test_exit_status_in_the_log_of_the_raylet_decides(tmp_path: Path) -> None:
+    """Raylets that reap their children write such a line; its pid is that of the dead worker."""
+    ref = unpack("crashes-killed", tmp_path)
+    (stderr,) = (tmp_path / "store").rglob("worker-*-3456.err")
+    line = "[2026-11-18 03:12:20,235 I 3122 3122] (raylet) subreaper.cc:74: Child process 3456 exited from signal 9\n"
+    stderr.with_name("raylet.out").write_text(f"{'x' * 2_000_000}\n{line}")
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    assert found["verdict"]["confidence"] == "certain"
+    assert "was killed by signal 9 (SIGKILL)" in found["verdict"]["headline"]
+
+
+def test_failure_keeps_its_verdict_without_an_orderly_end(tmp_path: Path) -> None:
+    ref = unpack("exceptions-task_raises", tmp_path)
+    for path in (tmp_path / "store").rglob("end.json"):
+        path.with_name("alive").touch()
+        os.utime(path.with_name("alive"), (1, 1))
+        path.unlink()
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    assert found["verdict"]["code"] == "user_exception"
+
+
+def test_lost_node_is_known_without_logs_and_metrics(tmp_path: Path) -> None:
+    ref = unpack("crashes-lost_node-kill_node", tmp_path)
+    for path in [*(tmp_path / "store").rglob("logs"), tmp_path / "store/ray-history/metrics"]:
+        shutil.rmtree(path)
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    assert (found["verdict"]["code"], found["findings"][0]["counts"]["tasks"]) == ("node_lost", 3)
+    assert {"worker_segfault", "container_oom_killed"} <= {each["code"] for each in found["skipped"]}
+
+
+def test_picture_of_states_covers_the_tasks_of_the_session(tmp_path: Path) -> None:
+    ref = unpack("exceptions-dependency_chain", tmp_path)
+    found = get(tmp_path, f"{ref.url}api/history/diagnosis")[0].json()
+    states = found["states"]["states"]
+    assert list(states) == ["waiting_args", "waiting_node", "fetching_args", "starting", "running"]
+    assert {len(counts) for counts in states.values()} == {60}
+    assert max(states["running"]) >= 1
+    assert all(counts[-1] == 0 for counts in states.values())
 
 
 def test_page_markdown_and_command_show_the_verdict(

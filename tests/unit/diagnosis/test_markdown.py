@@ -1,7 +1,16 @@
 """Markdown and HTML of a diagnosis, with text that tries to break out."""
 
 from rayhistory import web
-from rayhistory.diagnosis.findings import Counts, Diagnosis, Evidence, Finding, TimeShare, Verdict
+from rayhistory.diagnosis.findings import (
+    Counts,
+    CriticalPath,
+    Diagnosis,
+    Evidence,
+    Finding,
+    PathStep,
+    TimeShare,
+    Verdict,
+)
 from rayhistory.diagnosis.markdown import escaped, to_markdown
 from rayhistory.web import SessionRow
 
@@ -15,6 +24,15 @@ DIAGNOSIS = Diagnosis(
     verdict=Verdict(code="user_exception", headline=HOSTILE, confidence="certain", finding=0),
     findings=[FINDING],
     time_shares=[TimeShare("running", 5_000)],
+    critical_path=CriticalPath(
+        job_id=HOSTILE,
+        span_ms=9,
+        run_ms=5,
+        tasks=2,
+        steps=[PathStep(function=HOSTILE, tasks=2, run_ms=5, first_ms=1, last_ms=2, task_id=HOSTILE)],
+    ),
+    started_ms=1,
+    ended_ms=10**17,
 )
 ROW = SessionRow(
     namespace="default", cluster="demo", session="session_x", state="ended", url="/s/default/demo/session_x/"

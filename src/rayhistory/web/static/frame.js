@@ -38,6 +38,7 @@
     };
     let verdict = null;
     let findings = [];
+    const namesOfTask = {};
     let loading = false;
     let currentUrl = location.href;
     let sliderTimer = 0;
@@ -177,17 +178,41 @@
     const findingAt = (ms) =>
       findings.find(({ first_ms, last_ms, root }) => root && first_ms !== null && ms >= first_ms - 1000 && ms <= last_ms + 1000);
 
+    const findingAbout = (names) => {
+      const about = findings.filter(({ subjects, evidence }) => names.some((name) => subjects.includes(name) || evidence.some(({ id }) => id === name)));
+      return about.length === 1 ? about[0] : undefined;
+    };
+
+    // A failed task is in the group of its function and error, or died with its worker, actor or node.
+    const loadTask = async (id) => {
+      namesOfTask[id] = [];
+      const columns = "job_id,error_type,func_or_class_name,worker_id,actor_id,node_id,state";
+      const response = await fetch(`${sessionPath}/api/history/rows/tasks?where=task_id=${encodeURIComponent(id)}&columns=${columns}&limit=100`).catch(() => null);
+      const rows = response?.ok ? (await response.json()).rows : [];
+      const task = rows.find(({ state }) => state === "FAILED");
+      if (!task) return;
+      const group = `${task.job_id} ${task.error_type} ${task.func_or_class_name}`;
+      namesOfTask[id] = [[task.worker_id], [task.actor_id], [group], [task.error_type === "NODE_DIED" ? task.node_id : null]];
+      render();
+    };
+
     const findingOfPage = () => {
-      const id = location.hash.split(/[/?]/).filter((part) => part.length >= 8).pop();
-      return id && findings.find(({ evidence }) => evidence.some((each) => each.id === id));
+      const [, page, id] = [...location.hash.matchAll(/\b(tasks|actors|nodes|jobs)\/([^/?]+)/g)].pop() ?? [];
+      if (!id) return undefined;
+      const found = findingAbout([decoded(id)]);
+      if (found || page !== "tasks") return found;
+      if (!namesOfTask[id]) loadTask(id);
+      return namesOfTask[id].map(findingAbout).find(Boolean);
     };
 
     const renderVerdict = () => {
       const link = element("verdict");
-      const headline = findingOfPage()?.headline ?? verdict?.headline ?? "";
+      const finding = findingOfPage();
+      const headline = finding?.headline ?? verdict?.headline ?? "";
       link.hidden = !headline;
       link.title = headline;
-      link.lastElementChild.textContent = headline;
+      link.href = `${sessionPath}/diagnosis${finding ? `#finding-${findings.indexOf(finding)}` : ""}`;
+      if (link.lastElementChild.textContent !== headline) link.lastElementChild.textContent = headline;
     };
 
     const loadDiagnosis = async () => {

@@ -6,6 +6,7 @@ from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration, plural
 from rayhistory.diagnosis.rules.rule import Example, SessionRule
 from rayhistory.diagnosis.rules.slowness.costs import cluster_cpus, slow
+from rayhistory.diagnosis.rules.slowness.training import blocked_on_checkpoints, blocked_on_data
 from rayhistory.diagnosis.session_facts import NodeFacts, NodeSamples, SessionFacts
 
 _MIN_SPAN_MS = 600_000
@@ -14,7 +15,7 @@ _MIN_OCCUPIED = 0.5
 
 
 def _find(facts: SessionFacts) -> list[Finding]:
-    return [*_idle_gpus(facts), *_idle_cpus(facts)]
+    return [*_idle_gpus(facts), *_idle_cpus(facts), *blocked_on_data(facts), *blocked_on_checkpoints(facts)]
 
 
 def _idle_gpus(facts: SessionFacts) -> list[Finding]:
@@ -59,7 +60,8 @@ def _span(points: list[tuple[int, float]]) -> bool:
 
 RULE = SessionRule(
     code="idle_resources",
-    meaning="GPUs were used less than 30 % for ten minutes, or tasks held CPUs and used less than half of them.",
+    meaning="GPUs were used less than 30 % for ten minutes, or tasks held CPUs and used less than half of them, or a "
+    "loop of Ray Train or Ray Data waited for data (10 %) or checkpoints (5 % of the time).",
     needs=("metrics",),
     find=_find,
     example=Example(

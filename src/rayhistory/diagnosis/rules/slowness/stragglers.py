@@ -4,6 +4,7 @@ from rayhistory.diagnosis.findings import Evidence, Finding
 from rayhistory.diagnosis.headlines import duration
 from rayhistory.diagnosis.rules.rule import Example, SessionRule
 from rayhistory.diagnosis.rules.slowness.costs import example_function, slow
+from rayhistory.diagnosis.rules.slowness.training import slow_ranks
 from rayhistory.diagnosis.session_facts import SessionFacts
 
 _MIN_TASKS = 10
@@ -12,6 +13,10 @@ _FACTOR = 3.16
 
 
 def _find(facts: SessionFacts) -> list[Finding]:
+    return [*_slow_tasks(facts), *slow_ranks(facts)]
+
+
+def _slow_tasks(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
@@ -35,7 +40,7 @@ RULE = SessionRule(
     code="stragglers",
     meaning="A task took more than 3.16 times as long as the median of its function, and more than 10 s, among at "
     "least "
-    "ten tasks.",
+    "ten tasks; or a rank of Ray Train took 1.5 times as long for its reports as the median.",
     find=_find,
     example=Example(
         facts=SessionFacts(functions=[example_function(max_ms=14_000)]),

@@ -1,0 +1,81 @@
+"""How many tasks were in each state over the life of a session, counted in the database."""
+
+import msgspec
+
+from rayhistory.index.query.database import execute
+from rayhistory.index.query.open_index import OpenIndex
+
+BINS = 60
+_END = "coalesce(finished_ns, failed_ns, closed_ns)"
+_STARTED = f"coalesce(running_ns, {_END})"
+_SUBMITTED = f"coalesce(submitted_to_worker_ns, {_STARTED})"
+_PLACED = f"coalesce(pending_args_fetch_ns, {_SUBMITTED})"
+_READY = f"coalesce(pending_node_assignment_ns, {_PLACED})"
+_BEGINS = {
+    "waiting_args": "pending_args_avail_ns", "waiting_node": _READY, "fetching_args": _PLACED, "starting": _SUBMITTED,
+    "running": _STARTED, "": _END,
+}  # fmt: skip
+"""When a task enters each state. It leaves it for the next one; a task that ended early leaves all at once."""
+_LISTED = (
+    "type <> 'DRIVER_TASK' AND NOT starts_with(func_or_class_name, 'JobSupervisor') "
+    "AND pending_args_avail_ns IS NOT NULL"
+)
+
+
+class StateTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of tasks in each state at the end of each of some equal periods."""
+
+    start_ms: int = 0
+    end_ms: int = 0
+    states: dict[str, list[int]] = {}
+    """By state, in the order of a task's life."""
+
+
+_BOUNDS = f"SELECT min(pending_args_avail_ns) AS low, max({_END}) AS high FROM {{tasks}} WHERE {_LISTED}"
+
+
+def _entered(number: int, begin: str) -> str:
+    share = f"({begin}::DOUBLE - $low) / ($high::DOUBLE - $low + 1)"
+    bin_number = f"greatest(least(floor({share} * {BINS})::BIGINT, {BINS - 1}), 0)"
+    return (
+        f"SELECT {number} AS state, {bin_number} AS bin, count(*) AS count "
+        f"FROM {{tasks}} WHERE {_LISTED} AND {begin} IS NOT NULL GROUP BY 1, 2"
+    )
+
+
+_ENTERED = " UNION ALL ".join(_entered(number, begin) for number, begin in enumerate(_BEGINS.values()))
+
+
+async def read_state_timeline(index: OpenIndex) -> StateTimeline:
+    """Return the states of all tasks over time; empty if there are none."""
+
+    def work(tasks: str) -> StateTimeline:
+        bounds = execute(_BOUNDS.format(tasks=tasks), [])[0]
+        low, high = bounds["low"], bounds["high"]
+        if low is None or high is None or high <= low:
+            return StateTimeline()
+        rows = execute(_ENTERED.format(tasks=tasks).replace("$low", str(int(low))).replace("$high", str(int(high))), [])
+        entered = [[0] * BINS for _ in _BEGINS]
+        for row in rows:
+            entered[row["state"]][row["bin"]] = row["count"]
+        return StateTimeline(start_ms=low // 1_000_000, end_ms=high // 1_000_000, states=_states(entered))
+
+    return await index.read(("tasks",), work)
+
+
+def _states(entered: list[list[int]]) -> dict[str, list[int]]:
+    """Return how many are in each state: those that have entered it, without those that have entered the next."""
+    totals = [_running_totals(counts) for counts in entered]
+    names = [name for name in _BEGINS if name]
+    return {
+        name: [max(0, here - left) for here, left in zip(totals[number], totals[number + 1], strict=True)]
+        for number, name in enumerate(names)
+    }
+
+
+def _running_totals(counts: list[int]) -> list[int]:
+    total, totals = 0, []
+    for count in counts:
+        total += count
+        totals.append(total)
+    return totals
