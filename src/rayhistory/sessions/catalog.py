@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +23,8 @@ from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import session_start_time
 from rayhistory.sessions.selection import LATEST, LIVE
 from rayhistory.settings import Settings
-from rayhistory.storage import ObjectInfo, Store
+from rayhistory.storage import Store
+from rayhistory.storage.parallel_listing import list_in_parallel
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -36,9 +36,6 @@ _FRESH_FOR_S = 2.0
 _FAST_LISTING_S = 0.2
 _MAX_AGE_S = 10.0
 _LIST_TIMEOUT_S = 25.0
-_SEQUENTIAL_KEYS = 900
-"""Fewer than a page of keys: above this, clusters are listed in parallel."""
-_MAX_PARALLEL_FOLDERS = 200
 _CONCURRENT_RECORDS = 16
 _MAX_NAME_ERROR_S = 26 * 3600.0
 """A session's name has the head's local time: the time zones of the world span 26 hours."""
@@ -340,30 +337,8 @@ class SessionCatalog:
 
     async def _parsed(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
         """Return the parsed keys below a prefix with their modification times."""
-        return [(parsed, info.modified) for info in await self._keys(prefix) if (parsed := parse(info.key)) is not None]
-
-    async def _keys(self, prefix: str) -> list[ObjectInfo]:
-        """List the keys below a prefix. Pages are sequential, so many keys are listed by cluster in parallel."""
-        found = []
-        async for info in self._store.list_all(prefix):
-            found.append(info)
-            if len(found) == _SEQUENTIAL_KEYS:
-                break
-        else:
-            return found
-        upper = await self._store.list_folder(prefix)
-        below = await asyncio.gather(*(self._list_parallel(f"{prefix}/{folder}") for folder in upper.folders))
-        return [*upper.objects, *chain.from_iterable(below)]
-
-    async def _list_parallel(self, prefix: str) -> list[ObjectInfo]:
-        listing = await self._store.list_folder(prefix)
-        if len(listing.folders) > _MAX_PARALLEL_FOLDERS:  # each holds few keys
-            return await self._list_all(prefix)
-        below = await asyncio.gather(*(self._list_all(f"{prefix}/{folder}") for folder in listing.folders))
-        return [*listing.objects, *chain.from_iterable(below)]
-
-    async def _list_all(self, prefix: str) -> list[ObjectInfo]:
-        return [info async for info in self._store.list_all(prefix)]
+        listed = await list_in_parallel(self._store, prefix)
+        return [(parsed, info.modified) for info in listed if (parsed := parse(info.key)) is not None]
 
 
 def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
