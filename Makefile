@@ -54,6 +54,9 @@ test-prometheus: $(READY) ## compare queries with a real Prometheus: all chart q
 test-failures: $(READY) ## plant failures on real Ray, diagnose them, and print precision and recall per code (CASES="crashes-segfault" for some)
 	@cd tests && $(CURDIR)/$(BIN)/python -m failures.score $(CASES) --recordings $(CURDIR)/build/failures
 
+test-investigations: $(READY) ## investigate the failures that test-failures recorded, as a coding agent does, and print calls and tokens
+	@cd tests && $(CURDIR)/$(BIN)/python -m failures.investigations $(CASES) --recordings $(CURDIR)/build/failures
+
 fuzz: $(READY) ## fuzz the parsers of untrusted data, a minute each (SECONDS=600 TARGETS="packs events" for more)
 	@cd tests && $(CURDIR)/$(BIN)/python -m fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
 

@@ -1,5 +1,7 @@
 """Generated documentation is up to date, and documented commands work."""
 
+import ast
+import asyncio
 import json
 import os
 import re
@@ -140,6 +142,32 @@ def test_source_files_named_in_documents_exist() -> None:
 def test_example_of_the_library_prints_failures(server: str) -> None:
     done = run_example(sys.executable, EXAMPLES / "notebook.py", server)
     assert "suicide WORKER_DIED" in done.stdout
+
+
+def test_cells_of_the_notebook_run_in_order(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, an event loop is running, and the value of a cell is displayed."""
+    monkeypatch.setenv("RAYHISTORY_SERVER", server)
+    cells = json.loads((EXAMPLES / "failure.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+    async def run() -> list[str]:
+        namespace: dict[str, Any] = {}
+        return [_run_cell(source, namespace) for source in sources]
+
+    shown = "".join(asyncio.run(run()))
+    assert REF.session in shown
+    assert "suicide" in shown
+
+
+def _run_cell(source: str, namespace: dict[str, Any]) -> str:
+    """Run a cell; return what a notebook displays of its last expression."""
+    *statements, last = ast.parse(source).body
+    exec(compile(ast.Module(statements, []), "cell", "exec"), namespace)  # noqa: S102
+    if not isinstance(last, ast.Expr):
+        exec(compile(ast.Module([last], []), "cell", "exec"), namespace)  # noqa: S102
+        return ""
+    value = eval(compile(ast.Expression(last.value), "cell", "eval"), namespace)  # noqa: S307
+    return str(value._repr_html_()) if hasattr(value, "_repr_html_") else repr(value)
 
 
 def test_example_of_the_http_api_prints_failures(server: str) -> None:
