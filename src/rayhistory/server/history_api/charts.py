@@ -41,6 +41,7 @@ from rayhistory.server.session_metrics import evaluate_query, read_blocks
 _DEFAULT_FROM, _DEFAULT_TO, _DEFAULT_POINTS = "now-30m", "now", 300
 _VARIABLE_PREFIX = "var-"
 _MAX_GAPS = 100
+_NODE_CHARACTERS = 12
 _CACHED_CHOICES = 64
 _UNREADABLE = "metrics of node {node} could not be read: the stored object is damaged or missing"
 
@@ -173,7 +174,7 @@ async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chose
     data = await asyncio.to_thread(panel_data, panel, queries if panel.kind else [], results, chosen)
     data.series_dropped = dropped
     data.gaps = [
-        ChartGap(max(gap.from_ms, chosen.start_ms), min(gap.to_ms, chosen.end_ms), _UNREADABLE.format(node=gap.node))
+        ChartGap(max(gap.from_ms, chosen.start_ms), min(gap.to_ms, chosen.end_ms), _UNREADABLE.format(node=gap.node[:_NODE_CHARACTERS]))
         for gap in list(gaps)[:_MAX_GAPS]
         if gap.from_ms <= chosen.end_ms and gap.to_ms >= chosen.start_ms
     ]

@@ -10,6 +10,12 @@
   const BINARY_UNITS = new Set(["bytes", "Bps", "binBps"]);
   const POWERS_OF_TWO = Array.from({ length: 60 }, (_, exponent) => 2 ** exponent);
 
+  const TIME_LABELS = [
+    [86_400, "{MM}-{DD}", null, null, null, null, null, null, 1],
+    [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
+    [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
+  ];
+
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const isDark = () => document.documentElement.dataset.theme === "dark";
   const axisColor = () => (isDark() ? "#9aa0a6" : "#5a6269");
@@ -162,11 +168,7 @@
       cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { min: data.from_ms / 1000, max: data.to_ms / 1000 }, y: { range: yRange(panel, columns) } },
       axes: [
-        { ...axis, values: [
-          [86_400, "{MM}-{DD}", null, null, null, null, null, null, 1],
-          [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
-          [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1],
-        ] },
+        { ...axis, values: TIME_LABELS },
         { ...axis, size: axisWidth, incrs: BINARY_UNITS.has(panel.unit) ? POWERS_OF_TWO : undefined, values: (plot, splits) => splits.map((value) => format(value, panel.unit)) },
       ],
       series: [{}, ...lines],
@@ -327,7 +329,7 @@
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), view.zone),
         legend: { show: false },
         scales: { x: { min: data.from_ms / 1000, max: data.to_ms / 1000 }, y: { range: () => [0, Math.max(1, cells.length)] } },
-        axes: [axis, { ...axis, size: 90, splits: () => cells.map((_, row) => row + 0.5), values: () => cells.map((row) => row.name.slice(0, 14)) }],
+        axes: [{ ...axis, values: TIME_LABELS }, { ...axis, size: 90, splits: () => cells.map((_, row) => row + 0.5), values: () => cells.map((row) => row.name.slice(0, 14)) }],
         series: [{}, { show: true, stroke: "transparent", points: { show: false } }],
         hooks: { draw: [(chart) => {
           const width = Math.max(1, chart.bbox.width / Math.max(1, data.times.length));

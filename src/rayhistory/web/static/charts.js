@@ -53,10 +53,10 @@
 
     // Panels
 
-    const notes = (data) => [
+    const notes = (data, kind) => [
       data.series_total > data.series.length && `${data.series.length} of ${data.series_total} series are shown`,
       data.series_dropped && `${data.series_dropped} series were not stored: a node had more than the limit`,
-      data.gaps.length && `Hatched: ${data.gaps[0].reason}`,
+      data.gaps.length && `${kind === "timeseries" ? "Hatched" : "Missing"}: ${data.gaps[0].reason}`,
       data.series.length && data.errors[0],
     ].filter(Boolean);
 
@@ -71,9 +71,9 @@
         const points = Math.min(1000, Math.max(50, Math.round(shown.body.clientWidth / 2)));
         const data = await fetchJson(`charts/${uid}/panels/${shown.panel.id}`, query(points));
         shown.drawing?.destroy();
-        shown.drawing = drawPanel(shown.body, shown.panel, data, view);
-        shown.note.textContent = notes(data).join(" · ");
+        shown.note.textContent = notes(data, shown.panel.kind).join(" · "); // before drawing: it takes room
         shown.note.hidden = !shown.note.textContent;
+        shown.drawing = drawPanel(shown.body, shown.panel, data, view);
         shown.loaded = true;
       } catch (error) {
         shown.body.dataset.state = "error";
