@@ -174,7 +174,11 @@ async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chose
     data = await asyncio.to_thread(panel_data, panel, queries if panel.kind else [], results, chosen)
     data.series_dropped = dropped
     data.gaps = [
-        ChartGap(max(gap.from_ms, chosen.start_ms), min(gap.to_ms, chosen.end_ms), _UNREADABLE.format(node=gap.node[:_NODE_CHARACTERS]))
+        ChartGap(
+            max(gap.from_ms, chosen.start_ms),
+            min(gap.to_ms, chosen.end_ms),
+            _UNREADABLE.format(node=gap.node[:_NODE_CHARACTERS]),
+        )
         for gap in list(gaps)[:_MAX_GAPS]
         if gap.from_ms <= chosen.end_ms and gap.to_ms >= chosen.start_ms
     ]
