@@ -37,7 +37,7 @@ def explain_failures(facts: SessionFacts) -> list[Explained]:
 
 
 def _matches(chain: Chain, facts: SessionFacts) -> Iterator[tuple[Chain, FailureRule, Match]]:
-    """Yield the rule that explains a chain; if tasks waited as usual, what was blamed on them stands for itself."""
+    """Yield the rule that explains a chain. If no rule explains its root, each consequence is matched by itself."""
     if matched := _first_match(chain.root, facts):
         yield chain, *matched
         return

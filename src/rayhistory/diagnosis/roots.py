@@ -193,7 +193,7 @@ class _Links:
         return None
 
     def _passed_on_from(self, failure: Failure) -> Failure | None:
-        """Return the cause of a task that failed because what it asked for had failed."""
+        """Return the cause of a task that failed with the exception of another task."""
         origin = self._origins.get((failure.job_id, failure.fingerprint))
         if origin and origin.key != failure.key:
             return origin

@@ -138,7 +138,7 @@ class ColumnReader:
     async def _metric(
         self, stored: StoredColumns, volume: _Volume, name: str, chunks: list[Chunk]
     ) -> dict[int, TileMetric]:
-        """Read a metric of some tiles with one request for labels and one for values, whose frames are neighbours."""
+        """Read one metric of several tiles, in one request for labels and one for values: their frames are adjacent."""
         key = stored.build, volume.prefix, name
         found = {chunk.tile: metric for chunk in chunks if (metric := self._metrics.get((*key, chunk.tile)))}
         missing = [chunk for chunk in chunks if chunk.tile not in found]

@@ -128,7 +128,7 @@ class PackReader:
         return await self.read_stream(self._stream(name), start, end)
 
     async def read_to_buffer(self, name: str, start: int, end: int, buffer: bytearray) -> None:
-        """Read as `read` does, into a buffer, which gets the size of what is read."""
+        """Read like `read`, into a buffer that is resized to the result."""
         stream = self._stream(name)
         size = max(0, min(end, stream.size) - start)
         del buffer[size:]
@@ -229,12 +229,12 @@ class _Unpacked(msgspec.Struct):
 
 
 def _unpack(batch: list[Frame], data: bytes, by_frame: dict[Frame, list[FrameSlice]], content: bytearray) -> _Unpacked:
-    """Decompress the frames in `data`, which begins with the first one. Frames of large reads go to their place."""
+    """Decompress the frames in `data`, which begins with the first one; in large reads, directly into `content`."""
     begin, unpacked, is_large = batch[0].offset, _Unpacked(set(), {}, []), len(content) >= _MIN_LARGE_BYTES
     for frame in batch:
         slices, packed = by_frame[frame], data[frame.offset - begin : frame.offset - begin + frame.size]
         try:
-            is_last = slices[0].end == len(content)  # whoever reads what follows begins with its last byte
+            is_last = slices[0].end == len(content)  # kept, because the next range begins in this frame
             is_complete = len(packed) == frame.size
             if is_large and is_complete and len(slices) == 1 and slices[0].is_whole(frame) and not is_last:
                 with memoryview(content) as view, view[slices[0].start : slices[0].end] as target:

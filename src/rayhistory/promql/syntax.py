@@ -35,7 +35,7 @@ def parse(query: str) -> Any:
 
 
 def max_depth(query: str) -> int:
-    """Return an upper bound of the nesting: brackets, and operators, each of which nests what is before or after it."""
+    """Return an upper bound of the nesting: brackets, and operators, which nest one of their operands."""
     code = _QUOTED.sub("", query)
     depth = deepest = 0
     for character in code:

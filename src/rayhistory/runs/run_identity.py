@@ -37,7 +37,7 @@ def normalized_entrypoint(text: str) -> str:
 
 
 def normalized_name(name: str) -> str:
-    """Return a name without what was generated for one run; names that consist of nothing else stay."""
+    """Return a name without its generated suffix; a name that is only a suffix stays."""
     return _GENERATED_SUFFIX.sub("", name) or name
 
 

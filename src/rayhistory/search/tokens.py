@@ -149,7 +149,7 @@ def token_key(token: bytes) -> int:
 
 
 def id_part_keys(digits: bytes) -> list[int]:
-    """Return keys that every id has of which this is a part; none if it is too short."""
+    """Return the keys of every id that contains this text; none if the text is too short."""
     if len(digits) < MIN_ID_DIGITS:
         return []
     data = np.frombuffer(digits + PADDING, np.uint8)

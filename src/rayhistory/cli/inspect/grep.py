@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def search(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Print what is found; return the exit code of grep: 0 with, 1 without a match."""
+    """Print the matches; return the exit code of grep: 0 if there were any, else 1."""
     printer = _Printer(arguments)
     opened = open_server(arguments, settings) if arguments.all else open_client(arguments, settings)
     async with opened as client:

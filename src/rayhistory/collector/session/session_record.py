@@ -135,7 +135,7 @@ class SessionRecord:
                 await self._store.delete(end_key)
             await self._spool.mark_ended(session, ended=False)
         elif end:
-            log.info("session was ended by another spool, resuming it", extra={"session": session})
+            log.info("session was ended by another collector, resuming it", extra={"session": session})
         self._written = stored
 
     async def _is_first_since(self, ended: float) -> bool:

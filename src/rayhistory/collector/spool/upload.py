@@ -140,7 +140,7 @@ class Uploader:
 
     async def _discard_lost(self, segment: Segment) -> None:
         log.error(
-            "segment file is missing before its upload, events that are in no pack are lost",
+            "segment file missing before its upload, events not yet in a pack are lost",
             extra={"path": str(segment.path)},
         )
         self._telemetry.lost_count += segment.events

@@ -140,7 +140,7 @@ class IndexBuilder:
         return self._load(ref, manifest)
 
     async def extend(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
-        """Fold what is new, after the folds that somebody waits for; return None if another server is doing that."""
+        """Fold new objects, after the folds that requests wait for; return None if another server is folding them."""
         manifest, listing = await self.existing(ref, closing), None
         if manifest and (listing := await self._uncovered(ref, manifest)) is None:
             return manifest

@@ -1,6 +1,6 @@
 """Slots bound the number of concurrent folds; large sessions never take the last one.
 
-Folds that somebody waits for come before those that are done ahead, in the order in which they came.
+Folds that a request waits for run before folds ahead of requests, each in order of arrival.
 """
 
 import asyncio

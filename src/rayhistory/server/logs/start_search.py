@@ -26,7 +26,7 @@ _ONE_SESSION = ("job", "task", "actor")
 
 
 def as_of_selection(request: Request, query: SearchQuery) -> SearchQuery:
-    """As of a point in time, there are no later lines."""
+    """Limit a search as of a point in time to the lines that were written until then."""
     as_of = selection_of(request).as_of_ms
     return query if as_of is None else msgspec.structs.replace(query, to_ms=min(as_of + 1, query.to_ms or as_of + 1))
 

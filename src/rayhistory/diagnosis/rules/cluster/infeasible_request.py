@@ -27,7 +27,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _missing(group: WaitingGroup, facts: SessionFacts) -> tuple[str, str]:
-    """Return what is wanted, and the most that a node has of it."""
+    """Describe the requested resources that no node has, and the largest amount on a node."""
     required = numbers(group.required_resources)
     most = {name: max((node.resources.get(name, 0.0) for node in facts.nodes), default=0.0) for name in required}
     short = [name for name, amount in required.items() if most[name] < amount] or list(required)
