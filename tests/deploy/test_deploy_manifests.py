@@ -234,7 +234,9 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
     async def scrape_both() -> str:
         collector = Collector(collected, "a-cluster", open_store(collected, writable=True))
-        return await scrape(collector.app) + await scrape(create_app(settings))
+        server = create_app(settings)
+        async with server.router.lifespan_context(server):
+            return await scrape(collector.app) + await scrape(server)
 
     text = asyncio.run(scrape_both())
     names = set()

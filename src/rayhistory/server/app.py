@@ -40,7 +40,7 @@ from rayhistory.server.http.live_router import LiveRouter
 from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware, ReadOnlyMiddleware, RequestMetrics
 from rayhistory.server.http.response_cache import ResponseCache
 from rayhistory.server.http.session_router import SessionCookieRouter, SessionPathRouter, not_found
-from rayhistory.server.insight import compare_routes, diagnosis_page, runs_api, runs_pages
+from rayhistory.server.insight import compare_routes, diagnosis_page, fleet_routes, runs_api, runs_pages
 from rayhistory.server.insight.run_listing import RunListing
 from rayhistory.server.live_sessions import LiveSessions
 from rayhistory.server.pages import gaps_page, home_page, log_page, search_page
@@ -108,6 +108,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
             *all_sessions_search.ROUTES,
             *search_page.ROUTES,
             *compare_routes.ROUTES,
+            *fleet_routes.ROUTES,
             *runs_api.ROUTES,
             *runs_pages.ROUTES,
             *cluster_list.ROUTES,
@@ -142,6 +143,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.state.row_files = RowFiles()
     app.state.grafana_url = settings.grafana_url
     app.state.request_metrics = request_metrics
+    app.state.names_are_public = settings.auth == "none"
     return app
 
 

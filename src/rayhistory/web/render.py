@@ -235,6 +235,7 @@ def _environment() -> Environment:
         hours=formats.format_hours,
         iso=formats.format_iso,
         marked=marked_texts,
+        most_runs=sparklines.most_runs,
         ordered_jobs=_ordered_jobs,
         owner=owner_text,
         percent=formats.format_percent,

@@ -13,6 +13,22 @@ class MetricSteps(Protocol):
     def values(self) -> list[float | None]: ...
 
 
+class DayOfRuns(Protocol):
+    """How the runs of one day ended."""
+
+    @property
+    def succeeded(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def other(self) -> int: ...
+
+
+def most_runs(days: Iterable[DayOfRuns]) -> int:
+    """Return the runs of the busiest day, at least 1, as the height of a chart."""
+    return max((day.succeeded + day.failed + day.other for day in days), default=1) or 1
+
+
 def spark_points(metric: MetricSteps) -> str:
     """Return the points, with seconds as x and percent as y."""
     step = metric.step_ms / 1000

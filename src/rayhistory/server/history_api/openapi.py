@@ -14,6 +14,7 @@ from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_params import DEFAULT_LIMIT, MAX_LIMIT
 from rayhistory.metrics.chart_data import ChartData
 from rayhistory.runs.comparison import SessionComparison
+from rayhistory.runs.fleet import Fleet
 from rayhistory.runs.group_details import RunGroupDetails
 from rayhistory.runs.run_groups import SORTS as RUN_SORTS
 from rayhistory.search.search_query import DEFAULT_LIMIT as SEARCH_DEFAULT_LIMIT
@@ -191,6 +192,14 @@ SERVER_ENDPOINTS = {
                 "explode": True,
                 "schema": {"type": "array", "items": {"type": "string"}},
             },
+        ),
+    ),
+    f"{HISTORY_API}fleet": Endpoint(
+        "Figures of all runs: by day, by namespace, and by failure.",
+        (Fleet,),
+        (
+            _query("namespace", "only runs in this namespace"),
+            _query("since", "only sessions that started within this time: 7d", pattern="^[0-9]{1,5}[hd]$"),
         ),
     ),
     f"{HISTORY_API}runs": Endpoint(

@@ -11,6 +11,7 @@ from rayhistory.errors import RayHistoryError
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.responses import text_response
 from rayhistory.server.http.view_routes import resolver_of
+from rayhistory.server.insight.fleet_metrics import fleet_metrics
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ async def readyz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     registry = request.app.state.request_metrics.registry
-    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    fleet = await fleet_metrics(request, request.app.state.runs, by_namespace=request.app.state.names_are_public)
+    return Response(generate_latest(registry) + fleet, media_type="text/plain; version=0.0.4")
 
 
 ROUTES = [

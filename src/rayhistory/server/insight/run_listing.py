@@ -76,7 +76,7 @@ class RunListing:
         self.table = RunTable(store, layout, Path(settings.cache_dir))
         self.prices = prices_of(settings.price)
         self._run_key = settings.run_key
-        self._keep_removed = settings.keep_runs
+        self.keeps_removed = settings.keep_runs
         self._views: LruCache[tuple[int, int, int], _Groups] = LruCache(_CACHED_VIEWS)
         self._lock = asyncio.Lock()
 
@@ -90,7 +90,7 @@ class RunListing:
         summaries = [
             summary
             for identity, summary in rows.summaries.items()
-            if identity[0] in namespaces and (self._keep_removed or identity in existing)
+            if identity[0] in namespaces and (self.keeps_removed or identity in existing)
         ]
         visible = sum(identity[0] in namespaces for identity in existing)
         known = sum(each.identity in existing for each in summaries)
