@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-sql bench-store bench-freshness bench-open docs docs-site browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -141,6 +141,9 @@ bench-logs: $(READY) # log shipping
 
 bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABYTES=10000 for more, IDS=--ids for the worst case)
 	@$(BIN)/python benchmarks/search.py --megabytes $(or $(MEGABYTES),1000) $(IDS)
+
+bench-runs: $(READY) # lists of 10,000 runs in a real S3 server, compaction, and planted regressions (SESSIONS=2000 for fewer)
+	@$(BIN)/python benchmarks/runs.py --sessions $(or $(SESSIONS),10000)
 
 bench-sql: $(READY) # SQL over many sessions
 	@$(BIN)/python benchmarks/sql.py
