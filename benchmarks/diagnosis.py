@@ -71,19 +71,26 @@ async def measure(directory: Path, ref: SessionRef, arguments: argparse.Namespac
     builder = IndexBuilder(settings, open_store(settings), layout, products=PRODUCTS)
     try:
         index = await builder.open(ref, closing)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), _children_cpu_s()
         product = await builder.products.wait(ref, NAME, index.manifest, 600)
         body = json.loads((await product.file(FILE)).read_bytes())
         seconds = time.monotonic() - began
     finally:
         await builder.close()
+    cpu = _children_cpu_s() - cpu
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     counted = sum(finding["counts"]["tasks"] for finding in body["findings"])
     print(
         f"{arguments.tasks:,} tasks, {arguments.failures:,} failures of {arguments.message_bytes:,} bytes in "
         f"{arguments.fingerprints:,} fingerprints: {product.manifest.seconds:.2f} s to build ({seconds:.2f} s with the "
-        f"start of its process), {peak:.0f} MiB at most, {len(body['findings'])} findings with {counted:,} tasks"
+        f"start of its process, which used {cpu:.2f} s of CPU), "
+        f"{peak:.0f} MiB at most, {len(body['findings'])} findings with {counted:,} tasks"
     )
+
+
+def _children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _multiply_index(

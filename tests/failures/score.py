@@ -22,7 +22,7 @@ from failures.recording import record_case
 from rayhistory.cli.inspect.index_access import open_resolver
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.node_samples import node_samples
-from rayhistory.diagnosis.product import diagnose_index
+from rayhistory.diagnosis.product import RULES_VERSION, diagnose_index
 from rayhistory.metrics.metrics_reader import MetricQuery
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.selection import Selection
@@ -63,6 +63,25 @@ def diagnose_case(name: str, recordings: Path, variant: str) -> Outcome:
     codes = [finding.code for finding in found.findings]
     return Outcome(name, variant, case.verdict, verdict, codes, _is_right(case, verdict, variant),
                    [code for code in case.findings if code not in codes] if variant == "complete" else [])  # fmt: skip
+
+
+def _kept_outcome(name: str, recordings: Path, variant: str, kept: Path | None) -> Outcome:
+    """Return the outcome of an earlier run with the same rules, or diagnose the case."""
+    if kept is None:
+        return diagnose_case(name, recordings, variant)
+    path = _kept_path(name, variant, kept)
+    if not path.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(diagnose_case(name, recordings, variant)))
+    return msgspec.json.decode(path.read_bytes(), type=Outcome)
+
+
+def _kept_path(name: str, variant: str, kept: Path) -> Path:
+    return kept / f"{RULES_VERSION}-{name}-{variant.replace(' ', '-')}.json"
+
+
+def _is_kept(name: str, variant: str, kept: Path | None) -> bool:
+    return kept is not None and _kept_path(name, variant, kept).exists()
 
 
 def _is_right(case: Case, verdict: str | None, variant: str) -> bool:
@@ -174,16 +193,22 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--recordings", type=Path, required=True)
     parser.add_argument("--recorded-only", action="store_true", help="record nothing")
+    parser.add_argument("--outcomes", type=Path, help="keep outcomes in this directory, and reuse those of equal rules")
+    parser.add_argument("--seconds", type=float, default=1e9, help="diagnose nothing more after this time")
     parser.add_argument("--complete-only", action="store_true", help="diagnose no variants")
     arguments = parser.parse_args()
     outcomes = []
+    started = time.monotonic()
     for name in arguments.cases or CASES:
         if not (arguments.recordings / name / "session.json").exists():
             if arguments.recorded_only:
                 continue
             record_case(name, arguments.recordings / name)
         for variant in VARIANTS[:1] if arguments.complete_only else VARIANTS:
-            outcome = diagnose_case(name, arguments.recordings, variant)
+            is_late = time.monotonic() - started > arguments.seconds
+            if is_late and not _is_kept(name, variant, arguments.outcomes):
+                continue
+            outcome = _kept_outcome(name, arguments.recordings, variant, arguments.outcomes)
             outcomes.append(outcome)
             mark = "ok" if outcome.is_right and not outcome.missing else "WRONG"
             planted = f"{outcome.wanted or 'nothing'}{_and(outcome.missing)}"
