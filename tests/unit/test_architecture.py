@@ -32,7 +32,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "live": set(),
     "web": set(),
     "diagnosis": {"index", "logs", "metrics"},
-    "metric_columns": {"index", "metrics"},
+    "metric_columns": {"index", "metrics", "promql", "sessions"},
     "runs": {"diagnosis", "index", "sessions", "settings", "storage"},
     "server": {
         "access",

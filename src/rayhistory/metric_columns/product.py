@@ -1,12 +1,17 @@
 """Metrics columns as a product of a session's index: written once for finished objects, and extended by new ones."""
 
+from pathlib import Path
 from typing import Any
 
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.metrics.column_file import DIRECTORY, VolumeWriter, decode_directory, volumes
+from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.metrics_reader import MetricsObject, MetricsReader, newest_of_nodes
 from rayhistory.metrics.sample_tiles import SampleTile, places
 from rayhistory.metrics.samples import MetricsDamaged
+from rayhistory.metrics.utilization import METRICS, utilization
+from rayhistory.promql.values import NO_TIME
+from rayhistory.sessions import SessionRef
 
 NAME = "metrics"
 _MAX_VOLUMES = 8
@@ -31,10 +36,40 @@ class MetricColumnsProduct:
         reused = tuple(name for prefix in previous for name in _names(context.previous, prefix))
         new = [each for each in objects if (each.key, each.size) not in done]
         number = 1 + max((int(prefix) for prefix in previous), default=0)
-        return BuiltProduct(_write(context, reader, new, f"{number:06d}"), {}, reused)
+        files = _write(context, reader, new, f"{number:06d}")
+        local = _LocalColumns(files | {name: context.previous.fetch(name) for name in reused if context.previous})
+        return BuiltProduct(files, context.run(_facts(context, local)), reused)
 
 
-def _write(context: ProductContext, reader: MetricsReader, objects: list[MetricsObject], prefix: str) -> dict[str, Any]:
+class _LocalColumns:
+    """The files of this build, before they are published."""
+
+    build = "new"
+
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self._paths = paths
+        self.files = {name: path.stat().st_size for name, path in paths.items()}
+
+    async def open(self, ref: SessionRef) -> "_LocalColumns":
+        return self
+
+    async def read(self, name: str, start: int, end: int) -> bytes:
+        with self._paths[name].open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+
+async def _facts(context: ProductContext, local: _LocalColumns) -> dict[str, Any]:
+    """Return the utilization of the session over time, for lists of sessions."""
+    reader = ColumnReader(local, cache_bytes=0)
+    columns = await reader.open(context.ref)
+    tiles = await reader.tiles(columns, (0, NO_TIME), METRICS) if columns else []
+    return utilization(context.ref, tiles)
+
+
+def _write(
+    context: ProductContext, reader: MetricsReader, objects: list[MetricsObject], prefix: str
+) -> dict[str, Path]:
     if not objects:
         return {}
     writer, covered = VolumeWriter(context.scratch, prefix), list[tuple[str, int]]()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -150,9 +151,16 @@ def _styled(panel: Panel, name: str, labels: Labels, values: list[float | None])
 def style_matches(style: SeriesStyle, name: str) -> bool:
     if len(style.name) < 3 or not (style.name.startswith("/") and style.name.endswith("/")):
         return style.name == name
+    pattern = _style_pattern(style.name[1:-1])
+    return pattern is not None and pattern.search(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _style_pattern(text: str) -> "re.Pattern[str] | None":
     options = re2.Options()
     options.log_errors = False
     try:
-        return re2.search(style.name[1:-1], name, options) is not None
+        compiled: re.Pattern[str] = re2.compile(text, options)
     except re2.error:
-        return False
+        return None
+    return compiled

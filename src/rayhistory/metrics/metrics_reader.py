@@ -23,7 +23,8 @@ _MAX_LOADED = 24_000_000
 """Samples of one query: 192 MB."""
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
-_MAX_CONCURRENT_TILES = 2
+_MAX_CONCURRENT_TILES = 1
+"""A tile of an hour has up to 75 MB; its objects are read side by side."""
 _SERIES_BYTES = 900
 """Memory of a series without its values."""
 _CACHE_BYTES = 128 << 20

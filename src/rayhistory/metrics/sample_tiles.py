@@ -16,7 +16,7 @@ from rayhistory.promql.label_table import Codes, LabelColumn, LabelTable
 from rayhistory.promql.values import NO_TIME
 
 SLOT_MS = 3_600_000
-MAX_TILE_OBJECTS = 64
+MAX_TILE_OBJECTS = 128
 _ADDRESS_LABELS = ("ip", "NodeAddress", "node_ip")
 """Labels in which Ray's metrics have their node's address, the most frequent one first."""
 _LABEL_BYTES = 4

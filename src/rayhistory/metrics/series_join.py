@@ -94,5 +94,5 @@ def _between(
         return None
     chosen = slice(int(columns[0]), int(columns[-1]) + 1)
     cut = np.where(times[:, chosen] <= end_ms, times[:, chosen], NO_TIME)
-    kept = values[:, chosen]
+    kept = np.ascontiguousarray(values[:, chosen])
     return SeriesBlock(cut, labels, kept, ~np.isnan(kept), clock)

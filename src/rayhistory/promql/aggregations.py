@@ -86,6 +86,8 @@ def _avg(values: Floats, present: Mask) -> Floats:
 
 
 def _needs_exact(values: Floats, present: Mask) -> bool:
+    if not np.fmax.reduce(np.abs(values), axis=None, initial=0.0) > _EXACT_LIMIT:
+        return False
     finite = values[present & np.isfinite(values)]
     return bool(finite.size) and float(np.abs(finite).max()) > _EXACT_LIMIT
 

@@ -53,6 +53,8 @@ class Matcher(msgspec.Struct, frozen=True):
             return lambda value: value == expected
         if self.operator == "!=":
             return lambda value: value != expected
+        if expected in (".*", ".+"):
+            return lambda value: (expected == ".*" or bool(value)) == (self.operator == "=~")
         literals = literal_alternatives(expected)
         if literals is not None:
             return literals.__contains__ if self.operator == "=~" else lambda value: value not in literals

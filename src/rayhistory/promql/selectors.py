@@ -62,7 +62,7 @@ class Picked:
         if self._clock is None:
             return matrix[:, self._positions[0]]
         flat = self._positions[self._clock] + (np.arange(len(matrix)) * matrix.shape[1])[:, None]
-        picked: NDArray[_Element] = matrix.ravel()[flat]
+        picked: NDArray[_Element] = matrix.ravel().take(flat)
         return picked
 
     def expand(self, by_clock: NDArray[_Element]) -> NDArray[_Element]:
