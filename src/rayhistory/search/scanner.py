@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from rayhistory.errors import IndexDamaged, ProductNotBuilt, UsageError
 from rayhistory.logs.path_glob import PathGlob
 from rayhistory.logs.source import LogSource
+from rayhistory.search.hit_counts import HitCounter
 from rayhistory.search.line_context import read_context
 from rayhistory.search.pattern import SearchPattern
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
@@ -101,6 +102,7 @@ class Scan:
         self.scanned_bytes = 0
         self.total_bytes = 0
         self.count = 0
+        self.counts = HitCounter()
         self.next: Cursor | None = None
         self._scanner = scanner
         self._logs = logs
@@ -114,6 +116,10 @@ class Scan:
         self._counted_bytes = 0
 
     @property
+    def with_counts(self) -> bool:
+        return self._query.counts
+
+    @property
     def complete(self) -> bool:
         """Everything was searched."""
         return self.next is None
@@ -121,7 +127,8 @@ class Scan:
     @property
     def total(self) -> int | None:
         """The number of matching lines; None if this search did not see all of them."""
-        return self.count if self.complete and self._query.cursor is None else None
+        is_counted = self.complete or self.counts.complete
+        return self.count if is_counted and self._query.cursor is None else None
 
     async def lines(self) -> AsyncIterator[list[FoundLine]]:
         """Yield matching lines in their order, batch by batch, up to the limit. Empty lists report progress."""
@@ -144,7 +151,20 @@ class Scan:
             await self._complete_lines(shown)
             yield shown
             if self.next:
+                if self._query.counts:
+                    async for nothing in self._count(plan, number + 1, excluded):
+                        yield nothing
                 return
+        self.counts.complete = cursor is None
+
+    async def _count(self, plan: ScanPlan, first: int, excluded: set[UnitPlace]) -> AsyncIterator[list[FoundLine]]:
+        """Count the matching lines of the other batches, until the time is over."""
+        for batch in plan.batches[first:]:
+            if time.monotonic() > self._deadline:
+                return
+            await self._search_batch([unit for unit in batch if unit_place(unit) not in excluded], 0, None)
+            yield []
+        self.counts.complete = self._query.cursor is None
 
     async def _use_index(self, plan: ScanPlan, first: int) -> set[UnitPlace]:
         """Return the units that need not be read. An index that cannot be read excludes none."""
@@ -195,6 +215,7 @@ class Scan:
             for unit in waiting:
                 result = await self._search(unit, unit_query)
                 self.count += result.count
+                self.counts.add(unit.file.node, unit.file.path, result.count, result.times)
                 self.scanned_bytes += unit.end - unit.start
                 best = heapq.nsmallest(keep, [*best, *result.best], key=lambda line: line.key)
 

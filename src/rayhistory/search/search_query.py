@@ -17,7 +17,7 @@ STREAMS = {"out": "out", "stdout": "out", "err": "err", "stderr": "err", "log": 
 """Names of streams, and the suffix of their files."""
 PARAMETERS = (
     "q", "regex", "case", "word", "node", "file", "stream", "job", "task", "actor", "from", "to", "order", "context",
-    "limit", "cursor",
+    "limit", "cursor", "counts",
 )  # fmt: skip
 _MAX_NUMBER = re.compile("[0-9]{1,9}")
 
@@ -59,6 +59,8 @@ class SearchQuery(msgspec.Struct, frozen=True):
     context: int = 0
     limit: int = DEFAULT_LIMIT
     cursor: Cursor | None = None
+    counts: bool = False
+    """Go on behind the last hit of the page, to count all."""
 
     def pattern(self) -> SearchPattern:
         return SearchPattern(self.q, regex=self.regex, case=self.case, word=self.word)
@@ -93,6 +95,7 @@ def parse_search(params: Mapping[str, str], also: tuple[str, ...] = ()) -> Searc
         context=_parse_number(params, "context", 0, 0, MAX_CONTEXT),
         limit=_parse_number(params, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT),
         cursor=decode_cursor(params["cursor"]) if params.get("cursor") else None,
+        counts=_parse_flag(params, "counts"),
     )
 
 

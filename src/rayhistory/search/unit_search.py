@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from rayhistory.logs.source import Content
+from rayhistory.search.hit_counts import TimeHistogram
 from rayhistory.search.line_breaks import count_line_breaks
 from rayhistory.search.line_times import inherited_ms, line_ms
 from rayhistory.search.pattern import SearchPattern, Span
@@ -66,6 +67,7 @@ class UnitResult(msgspec.Struct):
     best: list[FoundLine]
     line_breaks: int
     """Line breaks in the unit."""
+    times: TimeHistogram = msgspec.field(default_factory=TimeHistogram)
 
 
 def line_bounds(unit: LogUnit, buffer: UnitBuffer) -> Span | None:
@@ -89,7 +91,7 @@ def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResu
     bounds = line_bounds(unit, buffer)
     if bounds is None:
         return UnitResult(0, [], breaks)
-    count = 0
+    count, times = 0, TimeHistogram()
 
     def candidates() -> Iterator[tuple[SortKey, int, int, bool]]:
         nonlocal count
@@ -98,13 +100,14 @@ def search_unit(unit: LogUnit, buffer: UnitBuffer, query: UnitQuery) -> UnitResu
             if not (query.from_ms or 0) <= at_ms < (query.to_ms or 1 << 62):
                 continue
             count += 1
+            times.add(at_ms)
             sign = -1 if query.newest_first else 1
             key = SortKey(sign * at_ms, unit.file.node, unit.file.path, sign * (buffer.offset + begin))
             if query.after is None or key > query.after:
                 yield key, begin, end, approximate
 
-    chosen = heapq.nsmallest(query.keep, candidates(), key=lambda each: each[0])
-    return UnitResult(count, _lines(unit, buffer, query.pattern, chosen), breaks)
+    chosen = heapq.nsmallest(max(1, query.keep), candidates(), key=lambda each: each[0])[: query.keep]
+    return UnitResult(count, _lines(unit, buffer, query.pattern, chosen), breaks, times)
 
 
 def _time_of(unit: LogUnit, data: Content, begin: int, end: int) -> tuple[int, bool]:

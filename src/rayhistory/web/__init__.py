@@ -3,7 +3,7 @@
 Pure rendering from values: no web framework, store or clock.
 """
 
-from rayhistory.web.log_models import LogLinks, LogPage, LogRow, SearchForm
+from rayhistory.web.log_models import HistogramBar, LogLinks, LogPage, LogRow, SearchForm
 from rayhistory.web.models import (
     OWNERS,
     SESSION_STATES,
@@ -52,6 +52,7 @@ __all__ = [
     "FailureMarker",
     "GapGroup",
     "GapLocation",
+    "HistogramBar",
     "Link",
     "LogLinks",
     "LogPage",

@@ -19,8 +19,25 @@ class SearchForm(msgspec.Struct, frozen=True):
     node: str = ""
     since: str = ""
     order: str = "newest"
+    stream: str = ""
+    job: str = ""
+    task: str = ""
+    actor: str = ""
+    start: str = ""
+    end: str = ""
     hidden: list[tuple[str, str]] = []
     """Other parameters that a new search keeps."""
+
+
+class HistogramBar(msgspec.Struct, frozen=True):
+    """One step of the histogram, in a drawing of 1,200 by 60."""
+
+    x: float
+    width: float
+    height: float
+    label: str
+    url: str
+    """The same search within this step."""
 
 
 class ShownHit(Protocol):

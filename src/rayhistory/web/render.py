@@ -15,7 +15,7 @@ from rayhistory.sizes import format_size
 from rayhistory.web import format as formats
 from rayhistory.web import sparklines
 from rayhistory.web.diagnosis_charts import CHART_HEIGHT, CHART_WIDTH, finding_marks, state_bars
-from rayhistory.web.log_models import LogPage, SearchForm, SearchResult, marked_texts
+from rayhistory.web.log_models import HistogramBar, LogPage, SearchForm, SearchResult, marked_texts
 from rayhistory.web.models import (
     SESSION_STATES,
     DashboardVersions,
@@ -141,6 +141,9 @@ def render_search(
     error: str | None,
     view_json: str | None,
     next_page: str | None,
+    count_page: str | None = None,
+    bars: Sequence[HistogramBar] = (),
+    api_path: str = "",
     version: str,
 ) -> str:
     """Render the search in the logs of a session, or of all sessions. Hits are untrusted."""
@@ -152,6 +155,9 @@ def render_search(
         error=error,
         view_json=view_json,
         next_page=next_page,
+        count_page=count_page,
+        bars=bars,
+        api_path=api_path,
         version=version,
     )
 

@@ -169,6 +169,31 @@ class LogHit(Struct, kw_only=True):
     session: Annotated[str, Meta(description="only in a search over sessions")] | UnsetType = UNSET
 
 
+class FileHits(Struct):
+    node_id: str
+    file: str
+    hits: int
+
+
+class NodeHits(Struct):
+    node_id: str
+    hits: int
+
+
+class HitHistogram(Struct):
+    step_ms: int
+    buckets: Annotated[list[tuple[int, int]], Meta(description="start of each step in ms since 1970, and its hits")]
+
+
+class HitCounts(Struct):
+    """All matching lines, with `counts=1`: per file and node, most first, and over time."""
+
+    complete: Annotated[bool, Meta(description="everything was counted")]
+    files: Annotated[list[FileHits], Meta(description="at most 100")]
+    nodes: Annotated[list[NodeHits], Meta(description="at most 100")]
+    histogram: HitHistogram
+
+
 class LogHits(Struct):
     """One page of hits. As application/x-ndjson, hits are followed by progress and by this object without `hits`."""
 
@@ -177,6 +202,7 @@ class LogHits(Struct):
     complete: Annotated[bool, Meta(description="everything was searched: there are no more hits")]
     scanned_bytes: int
     total: Annotated[int | None, Meta(description="number of matching lines; null if not all were counted")]
+    counts: HitCounts | UnsetType = UNSET
 
 
 class SearchEnd(Struct):
@@ -186,6 +212,7 @@ class SearchEnd(Struct):
     complete: bool
     scanned_bytes: int
     total: int | None
+    counts: HitCounts | UnsetType = UNSET
 
 
 class SearchProgress(Struct):
@@ -194,3 +221,4 @@ class SearchProgress(Struct):
     scanned_bytes: int
     total_bytes: int
     hits: int
+    counts: HitCounts | UnsetType = UNSET

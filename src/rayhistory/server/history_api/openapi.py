@@ -119,6 +119,7 @@ SEARCH_PARAMETERS = (
     _query("context", "lines before and after each hit", type="integer", minimum=0, maximum=MAX_CONTEXT, default=0),
     _query("limit", "hits per page", type="integer", minimum=1, maximum=SEARCH_LIMIT, default=SEARCH_DEFAULT_LIMIT),
     _query("cursor", "`next` of the previous page; all other parameters must be the same"),
+    _query("counts", "`1`: count all matching lines, per file, per node and over time"),
 )
 _UID = {
     "name": "uid",
@@ -215,7 +216,7 @@ SERVER_ENDPOINTS = {
         "Search in all log files of all sessions, the newest sessions first.",
         (LogHits,),
         (
-            *(each for each in SEARCH_PARAMETERS if each["name"] not in ("job", "task", "actor")),
+            *(each for each in SEARCH_PARAMETERS if each["name"] not in ("job", "task", "actor", "counts")),
             _query("namespace", "only sessions in this namespace"),
             _query("cluster", "only sessions of clusters with this name"),
             _query("owner", "rayjob, rayservice, none, or a single owner: rayjob/nightly", pattern=_OWNER_PATTERN),

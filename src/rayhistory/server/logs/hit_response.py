@@ -8,8 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from rayhistory.errors import RayHistoryError
+from rayhistory.search.env_var_mask import masked_line
 from rayhistory.server.history_api.api_types import LogHit, LogHits, SearchEnd, SearchProgress
 from rayhistory.server.http.error_responses import error_body
+from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import while_connected
 
@@ -33,7 +35,24 @@ def wants_stream(request: Request) -> bool:
     return NDJSON in request.headers.get("accept", "")
 
 
+class MaskedHits:
+    """A search whose hits have no values of environment variables: what browsers get."""
+
+    def __init__(self, source: HitSource) -> None:
+        self._source = source
+        self.progress = source.progress
+        self.end = source.end
+
+    async def hits(self) -> AsyncIterator[list[LogHit]]:
+        async for hits in self._source.hits():
+            for hit in hits:
+                hit.text, hit.matches = masked_line(hit.text, hit.matches)
+                hit.before, hit.after = ([masked_line(line)[0] for line in lines] for lines in (hit.before, hit.after))
+            yield hits
+
+
 async def hit_response(request: Request, source: HitSource) -> Response:
+    source = MaskedHits(source) if is_browser(request) else source
     if wants_stream(request):
         return StreamingResponse(_stream(source), headers={"Cache-Control": "no-store"}, media_type=NDJSON)
 
@@ -47,7 +66,7 @@ async def hit_page(source: HitSource) -> LogHits:
     """Run a search to its end, and return its hits."""
     hits = [hit async for some in source.hits() for hit in some]
     end = source.end()
-    return LogHits(hits, end.next, end.complete, end.scanned_bytes, end.total)
+    return LogHits(hits, end.next, end.complete, end.scanned_bytes, end.total, end.counts)
 
 
 async def _stream(source: HitSource) -> AsyncIterator[bytes]:

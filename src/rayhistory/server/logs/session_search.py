@@ -1,16 +1,30 @@
 """A search in the logs of one session: what it finds, with task, actor and address of each line."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
 
+from rayhistory.search.hit_counts import HitCounter
 from rayhistory.search.scanner import Scan
 from rayhistory.search.search_query import encode_cursor
 from rayhistory.search.unit_search import FoundLine
-from rayhistory.server.history_api.api_types import LogHit, SearchEnd, SearchProgress
+from rayhistory.server.history_api.api_types import (
+    FileHits,
+    HitCounts,
+    HitHistogram,
+    LogHit,
+    NodeHits,
+    SearchEnd,
+    SearchProgress,
+)
 from rayhistory.server.logs.line_owners import NOBODY, LineOwner, find_owners
 from rayhistory.server.view import SessionView
+
+_MAX_COUNTS = 100
+T = TypeVar("T", str, tuple[str, str])
 
 
 class SessionSearch:
@@ -24,11 +38,26 @@ class SessionSearch:
             yield [log_hit(self._view.ref.url, line, owners.get(place_of(line), NOBODY)) for line in lines]
 
     def progress(self) -> SearchProgress:
-        return SearchProgress(self._scan.scanned_bytes, self._scan.total_bytes, self._scan.count)
+        return SearchProgress(self._scan.scanned_bytes, self._scan.total_bytes, self._scan.count, self._counts())
 
     def end(self) -> SearchEnd:
         scan = self._scan
-        return SearchEnd(encode_cursor(scan.next) if scan.next else None, scan.complete, scan.scanned_bytes, scan.total)
+        cursor = encode_cursor(scan.next) if scan.next else None
+        return SearchEnd(cursor, scan.complete, scan.scanned_bytes, scan.total, self._counts())
+
+    def _counts(self) -> HitCounts | msgspec.UnsetType:
+        return hit_counts(self._scan.counts) if self._scan.with_counts else msgspec.UNSET
+
+
+def hit_counts(counts: HitCounter) -> HitCounts:
+    files = [FileHits(*place, hits) for place, hits in _most(counts.files)]
+    nodes = [NodeHits(node, hits) for node, hits in _most(counts.nodes())]
+    histogram = HitHistogram(counts.times.step_ms, sorted(counts.times.buckets.items()))
+    return HitCounts(counts.complete, files, nodes, histogram)
+
+
+def _most(counts: Counter[T]) -> list[tuple[T, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_COUNTS]
 
 
 def place_of(line: FoundLine) -> tuple[str, str, int]:

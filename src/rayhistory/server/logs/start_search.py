@@ -22,7 +22,7 @@ from rayhistory.server.view import SessionView
 from rayhistory.sessions import SessionRef
 
 SESSION_FILTERS = ("namespace", "cluster", "owner", "since")
-_ONE_SESSION = ("job", "task", "actor")
+_ONE_SESSION = ("job", "task", "actor", "counts")
 
 
 def as_of_selection(request: Request, query: SearchQuery) -> SearchQuery:

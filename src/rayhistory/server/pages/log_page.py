@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError, SessionNotIndexed, UsageError
 from rayhistory.logs.source import LogSource, StoredLogFile, find_file
+from rayhistory.search.env_var_mask import masked_line
 from rayhistory.search.log_window import (
     LINES_ABOVE,
     LogWindow,
@@ -105,8 +106,8 @@ def _row(base: str, line: WindowLine, owner: LineOwner | None, *, chosen: bool) 
     place = {"offset": line.offset} | ({"line": line.number} if line.number is not None else {})
     return LogRow(
         anchor=anchor, label=str(line.number if line.number is not None else line.offset),
-        url=f"{base}?{urlencode(place)}#{anchor}", pieces=styled_texts(line.text), cut=line.cut, selected=chosen,
-        owner=_owner_text(owner),
+        url=f"{base}?{urlencode(place)}#{anchor}", pieces=styled_texts(masked_line(line.text)[0]), cut=line.cut,
+        selected=chosen, owner=_owner_text(owner),
     )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from starlette.routing import BaseRoute, Route
 from rayhistory import __version__, web
 from rayhistory.errors import AccessError, RayHistoryError, SessionNotIndexed, UsageError
 from rayhistory.search.search_query import PARAMETERS, parse_search
-from rayhistory.server.history_api.api_types import LogHits
+from rayhistory.server.history_api.api_types import HitCounts, LogHits
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of, while_connected
-from rayhistory.server.logs.hit_response import TIME_BUDGET_S, hit_page
+from rayhistory.server.logs.hit_response import TIME_BUDGET_S, MaskedHits, hit_page
 from rayhistory.server.logs.start_search import (
     SESSION_FILTERS,
     as_of_selection,
@@ -24,9 +24,12 @@ from rayhistory.server.logs.start_search import (
 )
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
 from rayhistory.server.pages.message_page import error_page, page_response, progress_page
-from rayhistory.web import SearchForm, SessionRow
+from rayhistory.web import HistogramBar, SearchForm, SessionRow
+from rayhistory.web.format import format_utc
 
-_SHOWN = ("q", "regex", "case", "word", "file", "node", "order", "since", "cursor")
+_SHOWN = ("q", "regex", "case", "word", "file", "node", "order", "since", "cursor", "counts")
+_SESSION_SHOWN = ("stream", "job", "task", "actor", "from", "to")
+_DRAWING_WIDTH, _DRAWING_HEIGHT = 1200, 60
 
 
 async def session_search_page(request: Request) -> Response:
@@ -46,14 +49,14 @@ async def _session_search_page(request: Request) -> Response:
 
     async def search() -> LogHits:
         query = as_of_selection(request, parse_search(_given(request)))
-        return await hit_page(await start_session_search(request, view, query, TIME_BUDGET_S))
+        return await hit_page(MaskedHits(await start_session_search(request, view, query, TIME_BUDGET_S)))
 
     return await _render(request, row, search, f"{entry.ref.url}api/history/search")
 
 
 async def all_sessions_search_page(request: Request) -> Response:
     async def search() -> LogHits:
-        return await hit_page(await start_sessions_search(request, _given(request), TIME_BUDGET_S))
+        return await hit_page(MaskedHits(await start_sessions_search(request, _given(request), TIME_BUDGET_S)))
 
     return await while_connected(request, _render(request, None, search, f"{HISTORY_API}search"))
 
@@ -70,11 +73,30 @@ async def _render(
         except (AccessError, RayHistoryError) as error:
             return error_page(error)
     next_page = f"?{urlencode({**given, 'cursor': result.next})}" if result and result.next else None
+    can_count = result and session and not given.get("cursor") and not given.get("counts") and not result.complete
     text = web.render_search(
-        session, _form(given), result=result, error=str(problem) if problem else None,
+        session, _form(given), result=result, error=str(problem) if problem else None, api_path=api_path,
         view_json=f"{api_path}?{urlencode(given)}" if result else None, next_page=next_page, version=__version__,
+        count_page=f"?{urlencode({**given, 'counts': '1'})}" if can_count else None,
+        bars=_bars(given, result.counts) if result and result.counts else (),
     )  # fmt: skip
     return page_response(text, 400 if problem else 200, error_headers(problem) if problem else None)
+
+
+def _bars(given: dict[str, str], counts: HitCounts) -> list[HistogramBar]:
+    step, buckets = counts.histogram.step_ms, counts.histogram.buckets
+    if not buckets:
+        return []
+    first, most = buckets[0][0], max(hits for _, hits in buckets)
+    width = _DRAWING_WIDTH / ((buckets[-1][0] - first) // step + 1)
+    return [
+        HistogramBar(
+            x=(start - first) / step * width, width=max(1, width - 1), height=max(2, hits / most * _DRAWING_HEIGHT),
+            label=f"{format_utc(start)} UTC: {hits:,}",
+            url=f"?{urlencode({**given, 'from': start, 'to': start + step})}",
+        )
+        for start, hits in buckets
+    ]  # fmt: skip
 
 
 def _given(request: Request) -> dict[str, str]:
@@ -87,8 +109,10 @@ def _form(given: dict[str, str]) -> SearchForm:
     return SearchForm(
         q=given.get("q", ""), regex=given.get("regex") == "1", case=given.get("case") == "1",
         word=given.get("word") == "1", file=given.get("file", ""), node=given.get("node", ""),
-        since=given.get("since", ""), order=given.get("order", "newest"),
-        hidden=[(name, value) for name, value in given.items() if name not in _SHOWN],
+        since=given.get("since", ""), order=given.get("order", "newest"), stream=given.get("stream", ""),
+        job=given.get("job", ""), task=given.get("task", ""), actor=given.get("actor", ""),
+        start=given.get("from", ""), end=given.get("to", ""),
+        hidden=[(name, value) for name, value in given.items() if name not in (*_SHOWN, *_SESSION_SHOWN)],
     )  # fmt: skip
 
 

@@ -159,3 +159,16 @@ def test_a_store_that_fails_midway_is_an_error(tmp_path: Path, monkeypatch: pyte
     last = json.loads(response.text.splitlines()[-1])
     assert last["error"]["code"] == "store_unavailable"
     assert response.status_code == (200 if stream else 503)
+
+
+def test_counts_are_of_all_lines_and_not_of_the_page(client: TestClient) -> None:
+    body = search(client, limit=1, counts=1)
+    everything = search(client)
+    counts = body["counts"]
+    assert "counts" not in everything
+    assert (len(body["hits"]), body["total"], counts["complete"]) == (1, everything["total"], True)
+    assert counts["nodes"] == [{"node_id": NODE, "hits": everything["total"]}]
+    assert sum(each["hits"] for each in counts["files"]) == everything["total"]
+    assert sum(hits for _, hits in counts["histogram"]["buckets"]) == everything["total"]
+    streamed = client.get("api/history/search?q=line&counts=1", headers={"Accept": "application/x-ndjson"}).text
+    assert json.loads(streamed.splitlines()[-1])["counts"] == counts

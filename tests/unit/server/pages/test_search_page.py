@@ -107,3 +107,34 @@ def test_the_bar_has_a_search_box(client: TestClient) -> None:
     response = client.get("", headers={**HTML, "Sec-Fetch-Dest": "document"})
     if response.status_code == 200:
         assert f'action="{REF.url}search"' in response.text
+
+
+def test_all_matching_lines_are_counted_on_request(client: TestClient) -> None:
+    text = page(client, "search?q=line&limit=10&file=raylet.out&counts=1")
+    assert "3,000 matching lines" in text
+    assert text.split('class="histogram"')[1].count("<rect ") == 31
+    assert "1 file on 1 node" in text
+    assert "from=1794769200000" in text
+    assert "Count all matching lines" not in text
+    first_page = page(client, "search?q=line&limit=10&file=raylet.out")
+    assert "counts=1" in first_page
+
+
+def test_the_form_keeps_all_filters(client: TestClient) -> None:
+    text = page(
+        client, "search?q=line&stream=out&job=01000000&task=ab&actor=cd&from=2026-11-15T19:20&to=2026-11-15T19:30"
+    )
+    for name, value in (("job", "01000000"), ("task", "ab"), ("actor", "cd"), ("from", "2026-11-15T19:20")):
+        assert f'name="{name}" value="{value}"' in text
+    assert '<option value="out" selected>' in text
+
+
+def test_values_of_environment_variables_are_hidden(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For browsers, as in runtime environments. Programs get the line."""
+    line = b'starting with {"env_vars": {"TOKEN": "s3cret"}}\n'
+    with serving(tmp_path_factory.mktemp("masked"), {"agent.log": line}) as client:
+        for path in ("search?q=starting&context=1", f"logs/{NODE}/agent.log", "api/history/search?q=starting"):
+            text = client.get(path, headers={"User-Agent": "Mozilla/5.0"}).text
+            assert "redacted" in text
+            assert "s3cret" not in text
+        assert "s3cret" in client.get("api/history/search?q=starting", headers={"User-Agent": "curl"}).text

@@ -1,0 +1,45 @@
+"""Hide the values of environment variables in lines of log text, as pages do in runtime environments."""
+
+import re
+
+from rayhistory.masking import MASK
+
+_ENV_VARS = re.compile(r"""(?:env_vars|envVars)\\*["']?\s{0,8}[:=]\s{0,8}\{""")
+_QUOTE_OR_BRACE = re.compile(r"""\\*["']|[{}]""")
+"""In JSON within JSON, a quote has backslashes, and ends where one with as many is."""
+
+Span = tuple[int, int]
+
+
+def masked_line(text: str, matches: list[Span] | None = None) -> tuple[str, list[Span]]:
+    """Return a line without values of env_vars, and the matches outside of them at their new places."""
+    spans = list(matches or [])
+    if "env" not in text:
+        return text, spans
+    position = 0
+    while found := _ENV_VARS.search(text, position):
+        begin, end = found.end(), _closing_brace(text, found.end())
+        if begin < end:
+            text = text[:begin] + MASK + text[end:]
+            shift = len(MASK) - (end - begin)
+            spans = [_moved(span, begin, end, shift) for span in spans if span[1] <= begin or span[0] >= end]
+            end = begin + len(MASK)
+        position = end
+    return text, spans
+
+
+def _moved(span: Span, begin: int, end: int, shift: int) -> Span:
+    return span if span[1] <= begin else (span[0] + shift, span[1] + shift)
+
+
+def _closing_brace(text: str, position: int) -> int:
+    """Return where the object ends; the end of the line if it does not: what is not understood is hidden."""
+    depth, quote = 1, ""
+    for found in _QUOTE_OR_BRACE.finditer(text, position):
+        if found[0] in "{}":
+            depth += 0 if quote else 1 if found[0] == "{" else -1
+            if depth == 0:
+                return found.start()
+        elif not quote or found[0] == quote:
+            quote = "" if quote else found[0]
+    return len(text)

@@ -1,0 +1,64 @@
+"""Counts of matching lines: per file, and over time in a bounded number of steps."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+MAX_BUCKETS = 120
+_STEPS_MS = [
+    1000 * seconds
+    for seconds in (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800, 4 * 604_800, 52 * 604_800, 520 * 604_800)
+]
+"""Each step is a multiple of the one before, so that buckets can be added up."""
+
+
+class TimeHistogram:
+    """Lines per step of time. The step grows with the range of times."""
+
+    def __init__(self, times: Iterable[int] = ()) -> None:
+        self.buckets: Counter[int] = Counter()
+        self._step = 0
+        for ms in times:
+            self.add(ms)
+
+    @property
+    def step_ms(self) -> int:
+        return _STEPS_MS[self._step]
+
+    def add(self, ms: int, count: int = 1) -> None:
+        self.buckets[ms // self.step_ms * self.step_ms] += count
+        while len(self.buckets) > MAX_BUCKETS and self._step + 1 < len(_STEPS_MS):
+            self._coarsen(self._step + 1)
+
+    def merge(self, other: "TimeHistogram") -> None:
+        self._coarsen(max(self._step, other._step))
+        for ms, count in other.buckets.items():
+            self.add(ms, count)
+
+    def _coarsen(self, step: int) -> None:
+        self._step, finer = step, self.buckets
+        self.buckets = Counter()
+        for ms, count in finer.items():
+            self.buckets[ms // self.step_ms * self.step_ms] += count
+
+
+class HitCounter(msgspec.Struct):
+    """What a search counted so far."""
+
+    files: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """By node and path."""
+    times: TimeHistogram = msgspec.field(default_factory=TimeHistogram)
+    complete: bool = False
+    """All lines were counted."""
+
+    def add(self, node: str, path: str, count: int, times: TimeHistogram) -> None:
+        if count:
+            self.files[node, path] += count
+            self.times.merge(times)
+
+    def nodes(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for (node, _), count in self.files.items():
+            counts[node] += count
+        return counts
