@@ -134,6 +134,8 @@ class AsOfJob(msgspec.Struct):
     """The number of files that each table must have."""
     names: list[str]
     """The tables to write."""
+    first_part: int = 0
+    """The number of the first part of the merged task tables."""
 
 
 def merged_tables_for(names: Iterable[str]) -> list[str]:
@@ -150,9 +152,8 @@ def merged_tables_for(names: Iterable[str]) -> list[str]:
 def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     """Write the served tables as of a point in time; return their files."""
     settings = Settings(**job.settings)
-    threads = (
-        available_cores() if TASK_TABLES[0] in job.merged else 1
-    )  # small tables: threads would wait for each other
+    # With small tables, threads would wait for each other.
+    threads = available_cores() if TASK_TABLES[0] in job.merged else 1
     with (
         scratch_directory(Path(settings.cache_dir) / "scratch") as scratch,
         open_database(scratch, settings.index_memory, threads) as database,
@@ -168,7 +169,10 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         if {"tasks", "profile_events", "gaps"} & set(job.names):
             _write_task_tables(database, scratch, job, files)
         return {
-            name: [shutil.move(path, f"{job.folder}/{name}.{number}.parquet") for number, path in enumerate(paths)]
+            name: [
+                shutil.move(path, f"{job.folder}/{name}.{number}.parquet")
+                for number, path in enumerate(paths, job.first_part)
+            ]
             for name, paths in files.items()
             if name in job.names
         }

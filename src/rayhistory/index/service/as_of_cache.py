@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.errors import IndexDamaged, IndexFailed, SessionNotIndexed
+from rayhistory.events.merged_tables import TASK_TABLES
 from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob, merged_tables_for
-from rayhistory.index.fold.served_tables import merged_table_name
+from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, merged_table_name
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.service.fair_slots import FairSlots
@@ -19,7 +20,10 @@ from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
 _LARGE_TABLES = ("tasks", "task_list", "profile_events", "gaps")
-"""Tables that take seconds for a million tasks. Each is built by itself when it is needed, all others together."""
+"""Tables that take seconds for a million tasks. Each is built by itself when it is needed, all others together.
+
+Of whole rows of tasks, only the parts that can match are built: one for a page by id.
+"""
 _FORGOTTEN_AFTER_S = 30.0
 """A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
 
@@ -43,6 +47,27 @@ class AsOfPoint(msgspec.Struct, frozen=True):
     manifest: Manifest
     ns: int
     large_table: str | None
+    parts: tuple[int, int] | None
+    """First part, and end of the parts, of a table with one part per range of task ids."""
+
+    @classmethod
+    def of(cls, ref: SessionRef, manifest: Manifest, ns: int, table: str, parts: range) -> "AsOfPoint":
+        return cls(
+            ref,
+            manifest,
+            ns,
+            table if table in _LARGE_TABLES else None,
+            (parts.start, parts.stop) if table in SERVED_TASK_TABLES else None,
+        )
+
+    @property
+    def folder_name(self) -> str:
+        what = [self.large_table] if self.large_table else []
+        return "-".join([f"{self.manifest.build}@{self.ns}", *what, *map(str, self.parts or ())])
+
+    def parts_of(self, merged_table: str) -> range | None:
+        """Return the parts to read of a merged table; None for all."""
+        return range(*self.parts) if self.parts and merged_table in TASK_TABLES else None
 
     @property
     def tables(self) -> list[str]:
@@ -64,8 +89,8 @@ class AsOfCache:
         as_of_manifest = msgspec.structs.replace(manifest, files=served, closing=None, last_ns=ns)
 
         async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
-            point = AsOfPoint(ref, manifest, ns, name if name in _LARGE_TABLES else None)
-            folder = self._cache.folder(ref, "-".join(filter(None, (f"{manifest.build}@{ns}", point.large_table))))
+            point = AsOfPoint.of(ref, manifest, ns, name, parts)
+            folder = self._cache.folder(ref, point.folder_name)
             paths = [folder / f"{name}.{part}.parquet" for part in parts]
             if refetch or not all(path.exists() for path in paths):
                 await self._ensure_built(point, folder, caller)
@@ -113,7 +138,9 @@ class AsOfCache:
         async with self._slots.acquire(visitor, point.ref.path):
             for refetch in (False, True):
                 merged = {
-                    name: await self._cache.table(point.ref, point.manifest, merged_table_name(name), refetch=refetch)
+                    name: await self._cache.table(
+                        point.ref, point.manifest, merged_table_name(name), point.parts_of(name), refetch=refetch
+                    )
                     for name in merged_tables_for(point.tables)
                 }
                 try:
@@ -133,7 +160,8 @@ class AsOfCache:
         merged = {name: list(map(str, paths)) for name, paths in tables.items()}
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(partial.mkdir, parents=True)
-        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, point.tables)
+        first = point.parts[0] if point.parts else 0
+        job = AsOfJob(msgspec.to_builtins(self._settings), merged, str(partial), point.ns, parts, point.tables, first)
         try:
             await self._processes.run(msgspec.json.encode(job), reuse=point.large_table is None)
             await asyncio.to_thread(self._publish, partial, folder)

@@ -320,6 +320,29 @@ def test_as_of_view_survives_corrupt_copies_and_reports_a_corrupt_index(tmp_path
     with_builder(settings_for(tmp_path), work)
 
 
+def test_page_by_id_as_of_a_time_builds_only_the_parts_that_it_needs(tmp_path: Path) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    manifest = fold_session(tmp_path, memory="64Ki")
+    assert len(manifest.files["tasks"]) > 4
+    assert manifest.first_ns
+    assert manifest.last_ns
+    middle_ms = (manifest.first_ns + manifest.last_ns) // 2 // 10**6
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open_as_of(REF, END, middle_ms, 120)
+        (first,) = await index.rows(Query("tasks", sort=("task_id",), limit=1))
+        built = [path.name for path in (tmp_path / "cache").rglob("tasks.*.parquet")]
+        everything = await index.rows(Query("tasks", sort=("task_id",)))
+        last = everything[-1]
+        (found,) = await index.rows(Query("tasks", filters=(Filter("task_id", "=", last["task_id"]),)))
+        assert built
+        assert len(built) < len(manifest.files["tasks"])
+        assert (first, found) == (everything[0], last)
+        assert first["task_id"] != last["task_id"]
+
+    with_builder(settings_for(tmp_path), work)
+
+
 def test_as_of_view_of_a_session_without_event_timestamps(tmp_path: Path) -> None:
     """Its events have no time of their own, but their contents do."""
     put(tmp_path, 0, as_lines([event | {"timestamp": ""} for event in RECORDED]))
