@@ -8,7 +8,12 @@ from deploy.files import ROOT
 
 DOCS = ROOT / "docs"
 OVERVIEW = DOCS / "how-to/kubernetes/README.md"
-GUIDES = [*sorted(OVERVIEW.parent.glob("*.md")), DOCS / "tutorial/kind-minio.md", DOCS / "how-to/troubleshooting.md"]
+GUIDES = [
+    *sorted(OVERVIEW.parent.glob("*.md")),
+    DOCS / "tutorial/kind-minio.md",
+    DOCS / "how-to/troubleshooting.md",
+    DOCS / "how-to/least-privilege.md",
+]
 
 
 def commands(guide: Path) -> list[str]:

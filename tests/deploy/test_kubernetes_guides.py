@@ -1,5 +1,6 @@
 """The commands of the guides work, and the names in the others exist."""
 
+import json
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ from _pytest.mark.structures import ParameterSet
 
 from deploy.files import MANIFESTS, ROOT, clean_environment, documents
 from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
+from rayhistory.storage.permissions import permissions_of
 from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 
@@ -74,6 +76,45 @@ def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) 
     assert done.returncode == 0, done.stderr
     kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout) if each]
     assert "Deployment" in kinds
+
+
+RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst"}
+"""Programs whose commands are run by tests, here or by `make test-kubernetes`."""
+ON_YOUR_MACHINE = {"ray", "eval", "kind", "docker"}
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_programs_that_need_a_cloud_are_named(guide: Path) -> None:
+    used = {shlex.split(line)[0] for line in commands(guide)} - RUN_BY_TESTS - ON_YOUR_MACHINE
+    marked = " ".join(re.findall(r"^Needs an? [^\n]*not run by tests: [^\n]*", guide.read_text(), re.MULTILINE))
+    assert [program for program in sorted(used) if f"`{program}`" not in marked] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_policies_are_filled_in(guide: Path, tmp_path: Path) -> None:
+    lines = [line for line in commands(guide) if line.startswith("envsubst < deploy/policies")]
+    environment = clean_environment() | exports(guide) | {"PATH": os.environ["PATH"], "TARGET": str(tmp_path)}
+    for line in lines:
+        command = line.replace("> ", '> "$TARGET"/')
+        subprocess.run(["bash", "-ec", command], cwd=ROOT, env=environment, check=True, timeout=60)
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert len(written) == len(lines)
+    assert not [text for text in written if "${" in text]
+    assert all(yaml.safe_load(text) for text in written if not text.startswith("("))
+
+
+@pytest.mark.parametrize("cloud", ["s3", "oss"])
+def test_policies_name_the_permissions_of_the_doctor(cloud: str) -> None:
+    """The policies of S3 are also tested on a server: tests/contract/test_least_privilege.py."""
+    names = permissions_of({"s3": "s3", "oss": "aliyunoss"}[cloud])
+    policies = {
+        path.stem: json.loads(path.read_text())["Statement"] for path in (ROOT / "deploy/policies" / cloud).iterdir()
+    }
+    actions = {name: {action for rule in rules for action in rule["Action"]} for name, rules in policies.items()}
+    assert actions.keys() == {"collector", "server", "retention"}
+    assert names.delete not in actions["collector"]
+    for found in actions.values():
+        assert {names.list, names.read, *names.write.split(" and ")} <= found
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,15 @@ from deploy.guides import GUIDES, commands, exports
 from support.kubernetes_real import ControlPlane
 
 NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe) ")
-FOLLOWED = ["kind-minio.md", "gke-gcs.md", "eks-s3.md", "aks-azureblob.md", "ack-oss.md", "set_up_historyserver.md"]
+FOLLOWED = [
+    "kind-minio.md",
+    "gke-gcs.md",
+    "eks-s3.md",
+    "aks-azureblob.md",
+    "ack-oss.md",
+    "set_up_historyserver.md",
+    "operator-injection.md",
+]
 
 
 @pytest.mark.parametrize("guide", [path for path in GUIDES if path.name in FOLLOWED], ids=lambda path: path.name)
@@ -23,6 +31,7 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) ->
         "KUBECONFIG": str(kubernetes.kubeconfig),
         "PATH": f"{kubernetes.programs}:{os.environ['PATH']}",
         "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
+        "COLLECTOR_ID": "00000000-0000-0000-0000-000000000001",
     }  # fmt: skip
     try:
         for line in lines:
