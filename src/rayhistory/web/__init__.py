@@ -20,6 +20,7 @@ from rayhistory.web.models import (
     SessionRow,
     SessionRowCounts,
     SessionState,
+    UtilizationLine,
 )
 from rayhistory.web.render import (
     CONTENT_SECURITY_POLICY,
@@ -64,6 +65,7 @@ __all__ = [
     "SessionRow",
     "SessionRowCounts",
     "SessionState",
+    "UtilizationLine",
     "render_charts",
     "render_diagnosis",
     "render_frame",

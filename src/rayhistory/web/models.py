@@ -37,6 +37,14 @@ class SessionRowCounts(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int
 
 
+class UtilizationLine(msgspec.Struct, frozen=True):
+    """Percent of one resource over the time of a session, in equal steps; None where nothing was measured."""
+
+    name: str
+    values: list[float | None]
+    step_ms: int = 1000
+
+
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """One session in the list. `counts` is None while the session has no index or the index cannot be read."""
 
@@ -60,6 +68,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The version of Ray's frontend that the session opens in by default."""
     headline: str | None = None
     """Why the session failed, in one line; None if it did not, or if it has no diagnosis yet."""
+    utilization: list[UtilizationLine] = []
+    """CPU, memory and GPU; empty while the session has no metrics by name."""
 
     @property
     def owner(self) -> str | None:

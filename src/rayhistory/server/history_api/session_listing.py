@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -15,12 +16,13 @@ from rayhistory.errors import StoreError, UsageError
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
+from rayhistory.metric_columns.product import NAME as METRICS
 from rayhistory.server.pages.frontend import Frontends
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
 from rayhistory.utc import parse_utc_ms
-from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts
+from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, UtilizationLine
 
 PAGE_SIZE = 50
 _HOURS = {"h": 1, "d": 24}
@@ -33,6 +35,8 @@ _MAX_SEARCHED = 1_000
 """Sessions whose indexes one search reads."""
 _CONCURRENT_READS = 32
 _MAX_CACHED_MANIFESTS, _MAX_CACHED_TEXT = 2_000, 8_192
+_LINES_TTL_S = 60.0
+_MAX_LINE = 100
 _MANIFEST_TTL_S = 30.0
 """How long the counts of an ended session are cached. Late events may still change them."""
 
@@ -80,6 +84,9 @@ class SessionListing:
         self._layout = layout
         self._products = products
         self._manifests: LruCache[tuple[str, str, str], tuple[Manifest, float]] = LruCache(_MAX_CACHED_MANIFESTS)
+        self._lines: LruCache[tuple[str, str, str], list[UtilizationLine]] = LruCache(
+            _MAX_CACHED_MANIFESTS, ttl=_LINES_TTL_S
+        )
 
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
         """Return the requested page of these sessions, which come in the order of the catalog."""
@@ -183,7 +190,22 @@ class SessionListing:
             counts=_counts(manifest) if manifest else None,
             unreadable=isinstance(manifest_or_error, StoreError),
             headline=await self._headline(entry, manifest) if manifest else None,
+            utilization=await self._utilization(entry) if manifest else [],
         )
+
+    async def _utilization(self, entry: CatalogEntry) -> list[UtilizationLine]:
+        """Return utilization from the facts of the metrics product, which are kept for some minutes."""
+        if self._products is None or METRICS not in self._products.names:
+            return []
+        known = self._lines.get(entry.ref.identity)
+        if known is None:
+            try:
+                product = await self._products.latest(entry.ref, METRICS)
+            except StoreError:
+                return []
+            known = utilization_lines(product.facts if product else {})
+            self._lines.put(entry.ref.identity, known)
+        return known
 
     async def _headline(self, entry: CatalogEntry, manifest: Manifest) -> str | None:
         """Return why a session failed; None if it did not. Sessions that succeeded cost no read from the store."""
@@ -210,6 +232,17 @@ class SessionListing:
         if manifest and manifest.closing:
             self._manifests.put(entry.ref.identity, (_small(manifest), now + _MANIFEST_TTL_S))
         return manifest
+
+
+def utilization_lines(facts: dict[str, Any]) -> list[UtilizationLine]:
+    """Return the lines in the facts of a product, which are untrusted."""
+    found = []
+    for name, shown in (("cpu", "CPU"), ("memory", "Memory"), ("gpu", "GPU")):
+        values = facts.get(name)
+        if isinstance(values, list) and len(values) > 1:
+            numbers = [float(min(max(v, 0), 100)) if isinstance(v, int) else None for v in values[:_MAX_LINE]]
+            found.append(UtilizationLine(shown, numbers))
+    return found
 
 
 def _small(manifest: Manifest) -> Manifest:

@@ -1,5 +1,6 @@
 """The list of sessions: filters, sort orders, pages and errors."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +13,11 @@ from starlette.testclient import TestClient
 
 from rayhistory.errors import StoreUnavailable
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts
+from rayhistory.index.products.product_manifest import ProductManifest, publish_product
+from rayhistory.metric_columns.product import PRODUCT
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api import session_listing
+from rayhistory.server.history_api.session_listing import utilization_lines
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import session_start_time
@@ -234,6 +238,39 @@ def test_counts_follow_an_index_extended_after_the_end(tmp_path: Path, monkeypat
         assert shown() == 2
         add_manifest(tmp_path / "store", 3, tasks=3)
         assert shown() == 3
+
+
+def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:
+    store_sessions(tmp_path / "store", KUBERAY_SESSION)
+    add_manifest(tmp_path / "store", 1, tasks=1)
+    product = ProductManifest(
+        product="metrics", version=PRODUCT.version, generation=1, build="b", files={}, tables_generation=1,
+        tables_covered="", closing=Closing(0, clean=True), facts={"cpu": [0, 50, None], "gpu": [3, 4]}, seconds=0,
+    )  # fmt: skip
+    store = LocalStore(tmp_path / "store")
+    asyncio.run(publish_product(store, LAYOUT, KUBERAY_SESSION, product))
+    with serve(tmp_path, store) as client:
+        (row,) = client.get("/home.json").json()["sessions"]
+        assert [(line["name"], line["values"]) for line in row["utilization"]] == [
+            ("CPU", [0.0, 50.0, None]),
+            ("GPU", [3.0, 4.0]),
+        ]
+        page = client.get("/home").text
+    assert 'aria-label="CPU utilization: mean 25, most 50 %"' in page
+    assert 'points="0,100.0 1,50.0"' in page
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"cpu": "<b>"}, {"cpu": [1]}, {"cpu": {"a": 1}}, {"other": [1, 2]}, {"cpu": None, "gpu": 3}]
+)
+def test_facts_of_another_shape_have_no_lines(facts: dict[str, Any]) -> None:
+    assert utilization_lines(facts) == []
+
+
+def test_lines_are_bounded() -> None:
+    (line,) = utilization_lines({"cpu": [10**400, -5, "x", *range(1000)]})
+    assert line.values[:3] == [100.0, 0.0, None]
+    assert len(line.values) == 100
 
 
 def test_unreadable_index_is_not_shown_as_missing(tmp_path: Path) -> None:
