@@ -86,6 +86,7 @@ def test_hostile_text_stays_text() -> None:
     assert not parser.found
 
 
+@pytest.mark.slow
 def test_large_report_is_cut_to_its_limit_and_says_so() -> None:
     task = {"name": "t", "attempt_number": 0, "error_type": "E", "error_message": "x" * 100_000, "end_time_ms": 1}
     page = report_page(report(failed=[task] * 500, failed_total=40_000), "1")

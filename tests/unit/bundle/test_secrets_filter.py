@@ -48,6 +48,7 @@ def test_documents_are_redacted_at_any_depth() -> None:
     assert redacted["jobs"][0]["message"] == "token=<redacted>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["token" * 20_000, "secret=" * 20_000, "://" * 30_000, "-----BEGIN " * 10_000, "--" * 50_000]
 )

@@ -119,6 +119,7 @@ def test_texts_are_found_like_ripgrep(case: Case) -> None:
     assert_equal_to_ripgrep(case.contents, query, "--fixed-strings", *case.flags, unit_bytes=case.unit_bytes)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(cases(REGEXES, st.just(value=False)))
 def test_regular_expressions_are_found_like_ripgrep(case: Case) -> None:
@@ -223,6 +224,7 @@ def test_node_file_and_stream_select_files() -> None:
     assert len(scan(logs, SearchQuery("hit"))[0]) == 10
 
 
+@pytest.mark.slow
 def test_every_visitor_gets_a_turn_while_another_searches_for_long() -> None:
     """One visitor starts twenty searches of everything; the search of another does not wait for their end."""
     big = MemoryLogs({(NODE_A, f"{number}.out"): b"x" * 4000 for number in range(400)})

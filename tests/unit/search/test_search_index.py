@@ -68,6 +68,7 @@ PATTERNS = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(LINES, PATTERNS, st.booleans(), st.booleans(), st.sampled_from([20, 64, 300]))
 def test_a_search_with_an_index_finds_the_same(
@@ -115,6 +116,7 @@ def test_an_index_of_a_shorter_file_does_not_hide_new_lines(logs: MemoryLogs, tm
     assert [text for _, _, text in found] == ["a new zebra"]
 
 
+@pytest.mark.slow
 def test_an_extension_indexes_what_is_new_alone(logs: MemoryLogs, tmp_path: Path) -> None:
     files = build(logs, tmp_path, 10_000)
     before = asyncio.run(open_index(files).units())

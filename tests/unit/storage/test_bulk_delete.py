@@ -41,6 +41,7 @@ class PlainStore:
         await self._store.delete(key)
 
 
+@pytest.mark.slow
 def test_million_objects_are_deleted_in_bounded_memory(tmp_path: Path) -> None:
     store = BulkStore(tmp_path)
     store.requests = []

@@ -238,6 +238,7 @@ def test_object_that_vanished_after_the_listing_is_a_gap_and_no_failure(tmp_path
     assert (sources[1].key, GapCode.OBJECT_DISAPPEARED.value) in gaps
 
 
+@pytest.mark.slow
 def test_tables_do_not_depend_on_the_size_of_pieces_or_the_number_of_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

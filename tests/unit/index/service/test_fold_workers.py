@@ -20,6 +20,8 @@ from rayhistory.sessions import Layout
 from rayhistory.storage import open_store
 from support.folding import END, RECORDED, REF, as_lines, put, settings_for
 
+pytestmark = pytest.mark.slow
+
 
 def running(pid: int) -> bool:
     """Return whether a process runs; a zombie does not."""

@@ -83,6 +83,7 @@ def test_anything_but_a_harmless_select_is_refused(client: TestClient, query: st
     assert error_of(client.post(PATH, json={"query": query}))["status"] == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
