@@ -84,6 +84,10 @@ class UnitIndex(Protocol):
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
         """Return the number of line breaks of whole units."""
 
+    @property
+    def report_damage(self) -> Callable[[str], object]:
+        """Called with a reason when what the index knows cannot be read."""
+
 
 class Scan:
     """One search: `lines` yields what it finds, the attributes say how far it is."""
@@ -174,8 +178,11 @@ class Scan:
         try:
             self._line_breaks |= await self._unit_index.line_breaks(plan)
             return await self._unit_index.excluded(units, self._pattern)
-        except (IndexDamaged, ProductNotBuilt):
-            return set()
+        except IndexDamaged as error:
+            self._unit_index.report_damage(str(error))
+        except ProductNotBuilt:
+            pass
+        return set()
 
     async def _plan(self) -> ScanPlan:
         cursor = self._query.cursor

@@ -50,8 +50,15 @@ class SegmentCache:
 class SearchIndex:
     """Segments of one session."""
 
-    def __init__(self, segments: Iterable[SegmentFile], read: ReadRange, cache: SegmentCache | None = None) -> None:
+    def __init__(
+        self,
+        segments: Iterable[SegmentFile],
+        read: ReadRange,
+        cache: SegmentCache | None = None,
+        on_damage: Callable[[str], object] = lambda reason: None,
+    ) -> None:
         cache = cache or SegmentCache()
+        self.report_damage = on_damage
         self._segments = [_Segment(segment, read, cache) for segment in segments]
 
     async def units(self) -> list[IndexedUnit]:

@@ -9,11 +9,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.index.products.product_manifest import read_latest_product
+from rayhistory.search.product import PRODUCT
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
-from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
+from support.recorded_sample import NODE, REF, settings_for, store_sample
 
 FILES = {f"worker-{number}.out": b"an ordinary line %d\n" % number * 1000 for number in range(20)}
 NEEDLE = {"raylet.out": b"a line\n" * 1000 + b"the needle\n"}
@@ -21,7 +22,7 @@ NEEDLE = {"raylet.out": b"a line\n" * 1000 + b"the needle\n"}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    store_indexed_sample(settings_for(tmp_path), FILES | NEEDLE)
+    store_sample(settings_for(tmp_path), FILES | NEEDLE)
     return dataclasses.replace(settings_for(tmp_path), index_ahead=False)
 
 
@@ -49,7 +50,7 @@ def manifest(settings: Settings) -> Any:
     async def read() -> Any:
         store = open_store(settings)
         try:
-            return await read_latest_product(store, Layout(settings.storage_root_dir), REF, "search", 1)
+            return await read_latest_product(store, Layout(settings.storage_root_dir), REF, "search", PRODUCT.version)
         finally:
             await store.close()
 
@@ -64,10 +65,13 @@ def test_a_search_reads_only_what_the_index_does_not_exclude(settings: Settings)
     assert search(settings, "is nowhere")["scanned_bytes"] == 0
 
 
-def test_a_damaged_index_changes_no_result(settings: Settings) -> None:
+def test_a_damaged_index_changes_no_result_and_is_rebuilt(settings: Settings) -> None:
     search(settings, "needle")
     for path in Path(settings.local_storage_dir).rglob("*.segment"):
-        path.write_bytes(b"damaged" * 100)
+        path.write_bytes(b"damaged".ljust(path.stat().st_size, b"!"))
+    before = manifest(settings).build
     body = search(settings, "needle")
     assert [hit["file"] for hit in body["hits"]] == ["raylet.out"]
     assert body["complete"]
+    assert manifest(settings).build != before
+    assert body["scanned_bytes"] == len(NEEDLE["raylet.out"])

@@ -49,7 +49,7 @@ def _unit_index(request: Request, ref: SessionRef, product: OpenProduct | None) 
     cache: SegmentCache = request.app.state.segment_cache
     files = product.manifest.files.items()
     segments = [SegmentFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
-    return SearchIndex(segments, product.read, cache)
+    return SearchIndex(segments, product.read, cache, on_damage=product.damaged)
 
 
 async def start_sessions_search(
