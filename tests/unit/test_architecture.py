@@ -34,6 +34,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "diagnosis": {"index", "logs", "metrics"},
     "metric_columns": {"index", "metrics", "promql", "sessions"},
     "runs": {"diagnosis", "index", "sessions", "settings", "storage"},
+    "notify": {"index", "runs", "sessions", "storage"},
     "server": {
         "access",
         "api",
@@ -45,6 +46,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "mcp",
         "metric_columns",
         "metrics",
+        "notify",
         "packs",
         "promql",
         "runs",
@@ -68,6 +70,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "logs",
         "mcp",
         "runs",
+        "notify",
         "search",
         "server",
         "sessions",

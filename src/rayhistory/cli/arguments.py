@@ -20,7 +20,7 @@ INDEX_SETTINGS = CATALOG_SETTINGS | {"cache_dir", "cache_size", "index_memory", 
 SERVER_SETTINGS = INDEX_SETTINGS | {
     "port", "host", "allowed_hosts", "cors_origins", "dashboard_dir", "grafana_url", "index_ahead", "auth",
     "access_file", "trusted_proxies", "user_header", "groups_header", "proxy_secret", "tls_cert", "tls_key",
-    "audit_log", "rate_limit", "live", "live_networks", "sql", "sql_memory", "sql_timeout",
+    "audit_log", "rate_limit", "live", "live_networks", "sql", "sql_memory", "sql_timeout", "notify_rules",
 }  # fmt: skip
 
 _DAY_S = 86_400

@@ -47,6 +47,7 @@ def _table_command(table: str) -> Command:
 
 
 _STORE, _CATALOG, _INDEX, _SERVER = STORE_SETTINGS, CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS
+_NOTIFY = frozenset({"notify_rules"})
 
 COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
     "Record": (
@@ -89,6 +90,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Set up": (
         Command("doctor", "doctor", "check the settings, the store, Ray and the ports", _SERVER),
+        Command("notify", "notify", "send a test notification to the receivers of your rules", _NOTIFY),
         Command("dashboards", "dashboards", "list, add and remove Ray Dashboard frontends"),
         Command("completion", "completion", "print a script that completes commands and flags in your shell"),
     ),

@@ -25,7 +25,10 @@ from rayhistory.kubernetes_api import open_kubernetes
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
 from rayhistory.networks import Networks
+from rayhistory.notify.notifier import Notifier
+from rayhistory.notify.notify_rules import NotifyRules, read_rules
 from rayhistory.runs.run_maintenance import RunMaintenance
+from rayhistory.runs.run_table import RunTable
 from rayhistory.search import Scanner
 from rayhistory.search.search_index import SegmentCache
 from rayhistory.server import kuberay, mcp_endpoint
@@ -56,12 +59,14 @@ from rayhistory.storage import Store, open_store
 
 
 def create_app(settings: Settings, store: Store | None = None) -> Starlette:
+    rules = read_rules(settings.notify_rules) if settings.notify_rules else NotifyRules()
     store = store or open_store(settings)
     layout = Layout(settings.storage_root_dir)
     kubernetes = open_kubernetes(settings)
     access = open_access(settings, kubernetes)
-    discover = kubernetes is not None and settings.discover
-    discovery = ClusterDiscovery(kubernetes, settings.kubernetes_namespaces) if kubernetes and discover else None
+    discovery = (
+        ClusterDiscovery(kubernetes, settings.kubernetes_namespaces) if kubernetes and settings.discover else None
+    )
     catalog = SessionCatalog.from_settings(store, layout, settings, *([discovery.has_cluster] if discovery else []))
     live = LiveSessions(
         catalog, discovery, kubernetes, HeadProxy() if settings.live else None,
@@ -86,7 +91,8 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         if discovery:
             discovery.start()
         app.state.runs = RunListing(index_store(store, settings), layout, settings)
-        tasks = _background_tasks(settings, catalog, builder, app.state.runs) if settings.index_ahead else []
+        notifier = _notifier(rules, app.state.runs.table, settings, request_metrics)
+        tasks = _background_tasks(settings, catalog, builder, app.state.runs, notifier) if settings.index_ahead else []
         try:
             yield
         finally:  # also after an error in the `async with` of a command
@@ -160,11 +166,25 @@ def _session_router(frontends: Frontends) -> Router:
     return Router(routes, redirect_slashes=False, default=not_found)
 
 
+def _notifier(rules: NotifyRules, table: RunTable, settings: Settings, metrics: RequestMetrics) -> Notifier | None:
+    def count(outcome: str) -> None:
+        metrics.notifications.labels(outcome).inc()
+
+    return Notifier(rules, table, settings.run_key, count) if rules.rule else None
+
+
 def _background_tasks(
-    settings: Settings, catalog: SessionCatalog, builder: IndexBuilder, runs: RunListing
+    settings: Settings,
+    catalog: SessionCatalog,
+    builder: IndexBuilder,
+    runs: RunListing,
+    notifier: Notifier | None,
 ) -> list[asyncio.Task[None]]:
     maintenance = RunMaintenance(runs.table, catalog, builder.products, keep_removed=settings.keep_runs)
-    return [asyncio.create_task(work) for work in (AheadIndexer(catalog, builder).run(), maintenance.run())]
+    work = [AheadIndexer(catalog, builder).run(), maintenance.run()]
+    if notifier:
+        work.append(notifier.run())
+    return [asyncio.create_task(each) for each in work]
 
 
 def _frame_origins(settings: Settings) -> tuple[str, ...]:

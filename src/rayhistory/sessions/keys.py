@@ -27,6 +27,7 @@ KubeRay's layout (since its v1.7) for everything that KubeRay has, and our own t
     ray-history/runs/parts/<name>.parquet                                summaries of many sessions
     ray-history/runs/inbox/<ns>/<cluster>/<session>/<n>-<id>.json        a summary that is in no part yet
     ray-history/runs/quarantine/…                                        damaged summaries
+    ray-history/notifications/…                                          what is to be sent, and what was sent
     ray-history/pins/<ns>/<cluster>/<session>                            empty: excluded from retention
     ray-history/tombstones/<ns>/<cluster>/<session>                      the session is being removed, and hidden
 """
@@ -243,7 +244,7 @@ class Layout:
 
     def is_tree_of_sessions(self, tree: str) -> bool:
         """Return whether a tree holds data of sessions. Trees of later releases do."""
-        return tree not in {"pins", "tombstones", "doctor", "runs"}
+        return tree not in {"pins", "tombstones", "doctor", "runs", "notifications"}
 
     def own_tree_prefix(self, tree: str, ref: SessionRef) -> str:
         return self._own(tree, ref)
@@ -346,6 +347,29 @@ class Layout:
 
     def product_lease_key(self, ref: SessionRef, product: str) -> str:
         return f"{self.product_prefix(ref, product)}/{LEASE}"
+
+    # Notifications about runs
+
+    def notifications_prefix(self) -> str:
+        return self._join("ray-history", "notifications")
+
+    def outbox_prefix(self) -> str:
+        return f"{self.notifications_prefix()}/outbox"
+
+    def outbox_key(self, name: str) -> str:
+        return f"{self.outbox_prefix()}/{name}.json"
+
+    def sent_prefix(self) -> str:
+        return f"{self.notifications_prefix()}/sent"
+
+    def sent_key(self, name: str) -> str:
+        return f"{self.sent_prefix()}/{name}"
+
+    def notifications_started_key(self) -> str:
+        return f"{self.notifications_prefix()}/started.json"
+
+    def notifications_lease_key(self) -> str:
+        return f"{self.notifications_prefix()}/{LEASE}"
 
     # The run table: summaries of all sessions
 

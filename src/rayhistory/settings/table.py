@@ -291,6 +291,10 @@ class Settings:
         (), "prices per hour of a CPU, a GPU and a GiB of memory, for costs of runs: cpu=0.04,gpu=2.5,memory=0.005",
         _SERVER_AND_CLI, parse=parse_prices, metavar="PRICES",
     )  # fmt: skip
+    notify_rules: str = setting(
+        "", "TOML file with rules that send notifications about runs (docs/how-to/notifications.md)", _SERVER_AND_CLI,
+        metavar="FILE",
+    )  # fmt: skip
     keep_runs: bool = setting(
         False, "keep the summaries of removed sessions in the lists of runs", _SERVER_AND_CLI, parse=parse_bool,
         metavar="BOOL",

@@ -29,7 +29,7 @@ def call(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (
             ["rayhistory", "serve", "--prot", "1"],
             {},
-            "rayhistory serve: unknown flag or argument: --prot 1: did you mean --port?",
+            "rayhistory serve: unknown flag or argument: --prot: did you mean --port?",
         ),
         (["rayhistory", "serve", "--port", "x"], {}, "rayhistory: --port=x: use a port number"),
         (["rayhistory", "run", "--name", "A_b", "--", "ls"], {}, "argument --name: 'A_b': use lower-case"),

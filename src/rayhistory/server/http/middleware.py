@@ -79,6 +79,9 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter("rayhistory_requests", "HTTP requests by status", ["status"], registry=self.registry)
+        self.notifications = Counter(
+            "rayhistory_notifications", "Attempts to send notifications by outcome", ["outcome"], registry=self.registry
+        )
         self.seconds = Histogram("rayhistory_request_seconds", "HTTP request duration", registry=self.registry)
 
 

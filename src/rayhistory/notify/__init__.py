@@ -1,0 +1,1 @@
+"""Notifications: tell people and programs when a run fails, gets slower, works again, or is lost."""
