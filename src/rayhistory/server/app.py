@@ -91,8 +91,13 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         if discovery:
             discovery.start()
         app.state.runs = RunListing(index_store(store, settings), layout, settings)
-        notifier = _notifier(rules, app.state.runs.table, settings, request_metrics)
-        tasks = _background_tasks(settings, catalog, builder, app.state.runs, notifier) if settings.index_ahead else []
+        tasks = _background_tasks(
+            settings,
+            catalog,
+            builder,
+            app.state.runs,
+            _notifier(rules, app.state.runs.table, settings, request_metrics),
+        )
         try:
             yield
         finally:  # also after an error in the `async with` of a command
@@ -180,6 +185,8 @@ def _background_tasks(
     runs: RunListing,
     notifier: Notifier | None,
 ) -> list[asyncio.Task[None]]:
+    if not settings.index_ahead:
+        return []
     maintenance = RunMaintenance(runs.table, catalog, builder.products, keep_removed=settings.keep_runs)
     work = [AheadIndexer(catalog, builder).run(), maintenance.run()]
     if notifier:
