@@ -21,6 +21,7 @@ SERVER_SETTINGS = INDEX_SETTINGS | {
     "port", "host", "allowed_hosts", "cors_origins", "dashboard_dir", "grafana_url", "index_ahead", "auth",
     "access_file", "trusted_proxies", "user_header", "groups_header", "proxy_secret", "tls_cert", "tls_key",
     "audit_log", "rate_limit", "live", "live_networks", "sql", "sql_memory", "sql_timeout", "notify_rules",
+    "run_key", "price", "keep_runs",
 }  # fmt: skip
 
 _DAY_S = 86_400

@@ -79,7 +79,10 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("bundle", "archive.bundle", "write a session to one file: an HTML report, or all data as zip", _INDEX),
         Command("import-dir", "archive.import_dir", "import a session directory of Ray from disk", _CATALOG),
         Command("snapshot", "archive.snapshot", "store a running cluster's state and logs via its dashboard", _CATALOG),
-        Command("retention", "archive.retention", "list sessions that exceed limits; --yes removes them", _CATALOG),
+        Command(
+            "retention", "archive.retention", "list sessions that exceed limits; --yes removes them",
+            _CATALOG | {"keep_runs"},
+        ),
         Command("store", "archive.store_commands", "check and repair the indexes in the store, and compact its logs"),
         Command("pin", "archive.pin", "exclude sessions from retention", _CATALOG, {"pinned": True}),
         Command("unpin", "archive.pin", "include pinned sessions in retention again", _CATALOG, {"pinned": False}),

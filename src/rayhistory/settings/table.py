@@ -288,7 +288,7 @@ class Settings:
         "auto takes the first of these that a job has", _SERVER_AND_CLI, parse=parse_run_key, metavar="KEY",
     )  # fmt: skip
     price: tuple[str, ...] = setting(
-        (), "prices per hour of a CPU, a GPU and a GiB of memory, for costs of runs: cpu=0.04,gpu=2.5,memory=0.005",
+        (), "prices per hour of a CPU, a GPU and a GiB of memory, for costs of runs, such as gpu=2.5,memory=0.005",
         _SERVER_AND_CLI, parse=parse_prices, metavar="PRICES",
     )  # fmt: skip
     notify_rules: str = setting(
