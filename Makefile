@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -89,6 +89,19 @@ check: $(READY) docs-site ## format, lint, types, and links of the docs
 format: $(READY) ## format the code and fix lint
 	@$(BIN)/ruff format src tests benchmarks tools examples
 	@$(BIN)/ruff check --fix src tests benchmarks tools examples
+
+coverage: $(READY) ## branch coverage of the fast tests, child processes included (COVERED="tests/unit/access" for some; HTML in build/coverage)
+	@mkdir -p build/coverage && rm -f build/coverage/data*
+	@$(BIN)/coverage run -m pytest $(or $(COVERED),tests/unit) -m "not slow"
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage html --quiet --directory build/coverage/html
+	@$(BIN)/coverage report
+
+release-check: check docs wheel ## what can be checked locally before a tag: generated pages, wheel, chart, versions
+	@git diff --exit-code --stat docs || { echo "generated pages are not up to date: commit them" >&2; exit 1; }
+	@$(BIN)/python tools/release_check.py
+	@$(BIN)/helm lint --quiet --strict deploy/helm/ray-history-server --values deploy/helm/ray-history-server/ci/production.yaml
+	@$(BIN)/helm package --destination dist deploy/helm/ray-history-server
 
 images: localimage-build ## build collector:v0.1.0 and historyserver:v0.1.0 with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends)
 
