@@ -74,7 +74,10 @@
     timeFormat({ timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName")?.value ?? "";
 
   const showLocalTimes = () => {
-    for (const time of document.querySelectorAll("time[datetime]")) time.textContent = formatTime(new Date(time.dateTime));
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      if (Number.isNaN(Date.parse(time.dateTime))) continue;
+      time.textContent = formatTime(new Date(time.dateTime), time.closest(".to-the-second") ? { second: "2-digit" } : {});
+    }
     const header = document.getElementById("time-zone");
     if (header) header.textContent = zoneName();
   };
