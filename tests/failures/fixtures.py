@@ -9,6 +9,7 @@ import gzip
 import io
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ _REPLACED = {
     str(ROOT / ".venv"): "/opt/venv",
     str(ROOT): "/opt/project",
     sys.base_prefix: "/usr/local",
+    tempfile.gettempdir(): "/tmp",
 }
 _SKIPPED = ("/index/", "/packs/", "/logs/default/", "/dashboards/")
 
