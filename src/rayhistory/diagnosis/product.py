@@ -16,7 +16,7 @@ from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
 
 NAME = "diagnosis"
 FILE = "diagnosis.json"
-RULES_VERSION = 4
+RULES_VERSION = 5
 """Raised when a rule or its words change, so that stored diagnoses are rebuilt."""
 
 

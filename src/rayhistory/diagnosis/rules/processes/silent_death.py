@@ -90,6 +90,8 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
         return SilentDeath(by="signal", confidence="likely", cause="nothing ran in it, so that it did not end itself")
     group = min(running, key=lambda each: each.started_ms or end)
     deaths = _deaths(group, facts)
+    if worker.stderr is None:  # a crash would have been reported there
+        return SilentDeath(by="either", confidence="unexplained", cause="its own log was not recorded")
     if _has_finished(group, facts):
         return SilentDeath(by="either", confidence="unexplained", cause="other tasks of the function succeeded")
     if deaths > 1:

@@ -62,6 +62,16 @@ def test_process_that_dies_as_its_task_starts_ended_itself() -> None:
     assert "40 ms after train had started" in found.headline
 
 
+def test_process_whose_own_log_is_missing_is_not_said_to_have_ended_itself() -> None:
+    """It may have crashed: all that is known of its output is what Ray forwarded to the driver."""
+    worker = dead_example_worker(stderr=None)
+    facts = dead(worker, task(started_ms=END - 40))
+    said = msgspec.structs.replace(facts.jobs[0], output=f"(crash pid={worker.pid}) hello\n{facts.jobs[0].output}")
+    found = cause(msgspec.structs.replace(facts, jobs=[said]))
+    assert (found.code, found.confidence) == ("worker_killed", "unexplained")
+    assert "its own log was not recorded" in found.detail
+
+
 def test_function_that_succeeded_elsewhere_is_not_blamed() -> None:
     facts = dead(WORKER, task(started_ms=END - 40), functions=[example_function()])
     assert cause(facts).code == "worker_killed"
