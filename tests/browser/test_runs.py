@@ -1,0 +1,111 @@
+"""Runs, a group, a comparison and the fleet in a real browser: light, dark, narrow, and without JavaScript."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, expect
+
+from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
+from rayhistory.runs.session_summary import NodeType, StoredSummary, SummaryMetric
+from rayhistory.settings import Settings, resolve
+from support.generated_runs import DAY_MS, generated, store_runs
+from support.server_process import running_server
+
+NOT_AHEAD = "import os\nos.environ['RAYHISTORY_INDEX_AHEAD'] = 'false'\n"
+HOSTILE = "<script>document.title='owned'</script>"
+
+
+def nights() -> Iterator[StoredSummary]:
+    today = int(time.time() * 1000) // DAY_MS * DAY_MS
+    for night in range(25):
+        started = today - (25 - night) * DAY_MS
+        duration = 600_000 + night % 5 * 9_000 if night < 24 else 1_000_000
+        version = "2.60.0" if night < 15 else "2.61.0"
+        stored = generated(night, started_ms=started, duration_ms=duration, ray_version=version)
+        cpu = SummaryMetric(name="cpu_percent", step_ms=10_000, values=[float(20 + step % 60) for step in range(60)])
+        details = msgspec.structs.replace(
+            stored.details, metrics=[cpu], packages=[f"torch==2.{8 + night // 20}"],
+            node_types=[NodeType(name="m5.4xlarge", count=2, resources={"CPU": 16.0})],
+        )  # fmt: skip
+        yield msgspec.structs.replace(stored, details=details)
+        failed = night % 4 == 3
+        yield generated(
+            100 + night, name="etl-of-the-warehouse", namespace="research", started_ms=started + 3_600_000,
+            status="FAILED" if failed else "SUCCEEDED", fingerprint="ab12" if failed else None,
+        )  # fmt: skip
+    evil = generated(300, owner=False, status="FAILED", fingerprint="cd34", started_ms=today)
+    job = msgspec.structs.replace(evil.summary.jobs[0], name=HOSTILE)
+    yield msgspec.structs.replace(evil, summary=msgspec.structs.replace(evil.summary, jobs=[job]))
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("runs")
+    store_runs(_settings(directory), list(nights()))
+    with running_server(directory / "store", directory / "work", at_start=NOT_AHEAD) as address:
+        yield address
+
+
+def _settings(directory: Path) -> Settings:
+    return resolve("historyserver", {"setting_local_storage_dir": str(directory / "store")}, {})[0]
+
+
+def test_a_slower_night_is_found_from_the_list_to_the_comparison(monitored: MonitoredBrowser, history: str) -> None:
+    page = monitored.open(f"{history}/runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page).not_to_have_title("owned")
+    row = page.locator("tr", has_text="nightly").first
+    expect(row.locator(".square")).to_have_count(20)
+    expect(row).to_contain_text("slower")
+    save_screenshot(page, "runs")
+    page.get_by_role("button", name="Slower").click()
+    expect(page).to_have_url(re.compile("regressed=1"))
+    page.get_by_role("link", name="nightly", exact=True).click()
+    expect(page.get_by_role("heading", name="Duration over time")).to_be_visible()
+    expect(page.locator("svg.durations circle")).to_have_count(25)
+    expect(page.locator("svg.durations text.version")).to_have_text("Ray 2.61.0")
+    save_screenshot(page, "run-group")
+    page.get_by_role("link", name="Compare the newest run with the last good one").click()
+    expect(page.get_by_role("heading", name="Compare 2 sessions")).to_be_visible()
+    expect(page.locator("td.worse").first).to_contain_text("×")
+    save_screenshot(page, "compare")
+    page.get_by_role("link", name="Show everything").click()
+    expect(page.get_by_text("package torch")).to_be_visible()
+
+
+def test_sessions_are_compared_from_the_list(monitored: MonitoredBrowser, history: str) -> None:
+    page = monitored.open(f"{history}/fleet")
+    expect(page.get_by_role("heading", name="Runs per day")).to_be_visible()
+    expect(page.locator(".bars rect")).to_have_count(90)
+    save_screenshot(page, "fleet")
+    page.get_by_role("link", name="research").click()
+    expect(page).to_have_url(re.compile(r"/runs\?namespace=research"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_narrow_window_without_javascript(browser: Browser, history: str, scheme: str) -> None:
+    context = browser.new_context(
+        java_script_enabled=False, color_scheme=scheme, viewport={"width": 800, "height": 900}
+    )  # type: ignore[arg-type]
+    page = context.new_page()
+    for path in ("/runs", "/fleet"):
+        page.goto(f"{history}{path}")
+        save_screenshot(page, f"{path.strip('/')}-narrow-{scheme}")
+        body = page.locator("body").bounding_box()
+        assert body
+        assert body["width"] <= 800
+    page.goto(f"{history}/runs?q=nightly")
+    page.locator("td.job a").first.click()
+    expect(page.get_by_role("heading", name="Functions × runs")).to_be_visible()
+    save_screenshot(page, f"run-group-narrow-{scheme}")
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def browser(history: str) -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
