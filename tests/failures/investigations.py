@@ -7,6 +7,7 @@ answer named the planted cause, and fails above 6 calls or 12,000 tokens.
 import argparse
 import asyncio
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -96,6 +97,8 @@ def main() -> None:
             folder = arguments.recordings / name
             shutil.copytree(folder / "store", store, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
             sessions[name] = msgspec.json.decode((folder / "session.json").read_bytes(), type=SessionRef)
+        index = [Path(sys.executable).with_name("rayhistory"), "index", "--store", f"file://{store}"]
+        subprocess.run([*index, "--cache-dir", f"{scratch}/cache"], check=True, stdout=subprocess.DEVNULL)
         with running_server(store, Path(scratch) / "server", "--rate-limit", "0") as address:
             investigations = asyncio.run(investigate_all(address, sessions))
     print(table(investigations))

@@ -4,6 +4,7 @@ Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on, every req
 `server/discover` says what a server can do. Both are answered, so that older clients work too.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,6 +26,8 @@ _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 _SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
+TOOL_TIMEOUT_S = 20.0
+"""Clients wait 30 s at least; a first fold may take longer."""
 _MAX_SESSIONS = 50
 _SESSION_URI = "rayhistory://session/"
 
@@ -165,7 +168,10 @@ async def _call_tool(params: Message, history: AsyncHistory) -> Message:
         )
     try:
         given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
-        text, failed = str(await tool.run(history, given)), False
+        async with asyncio.timeout(TOOL_TIMEOUT_S):
+            text, failed = str(await tool.run(history, given)), False
+    except TimeoutError:
+        text, failed = f"no answer within {TOOL_TIMEOUT_S:g} s: the session may still be indexed, call again", True
     except (msgspec.ValidationError, RayHistoryError) as error:
         text, failed = str(error), True
     return {"content": [{"type": "text", "text": text}], "isError": failed}

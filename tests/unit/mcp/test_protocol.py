@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from rayhistory.mcp import protocol
 from rayhistory.mcp.answer import Answer
 from rayhistory.mcp.prompts import PROMPTS
 from rayhistory.mcp.tools import TOOLS
@@ -185,3 +187,14 @@ def test_answers_are_bounded_and_say_what_is_missing() -> None:
     assert len(text) <= 300 * 4
     assert "of rows: use a filter" in text
     assert "http://history/s/x/" in text
+
+
+def test_tool_that_takes_long_asks_to_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(*_: object) -> Answer:
+        return await asyncio.Future()
+
+    monkeypatch.setattr(protocol, "TOOL_TIMEOUT_S", 0.01)
+    monkeypatch.setitem(TOOLS, "diagnose", msgspec.structs.replace(TOOLS["diagnose"], run=endless))
+    result = asyncio.run(protocol._call_tool({"name": "diagnose"}, None))  # type: ignore[arg-type]
+    assert result["isError"]
+    assert "call again" in result["content"][0]["text"]
