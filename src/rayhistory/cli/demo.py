@@ -27,4 +27,4 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not asyncio.run(list_sessions(settings)):
         print_status("the store has no sessions: recording a sample job (about a minute)")
         asyncio.run(record(RecordingOptions([sys.executable, str(_SAMPLE_JOB)], settings, arguments.name)))
-    return serve.run(arguments, settings)
+    return serve.serve(settings)
