@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean bench-growth
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -133,6 +133,9 @@ bench-performance: $(READY) # all figures of docs/reference/performance.md (abou
 
 bench-query: $(READY) # requests on a large session
 	@$(BIN)/python benchmarks/query.py
+
+bench-growth: $(READY) # a hundred extensions of one index, against one fold
+	@$(BIN)/python benchmarks/growth.py
 
 bench-lists: $(READY) # memory and liveness of the server while it lists 200,000 event lines
 	@$(BIN)/python benchmarks/long_lists.py

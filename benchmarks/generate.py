@@ -85,11 +85,14 @@ def _time(ns: int) -> str:
     return f"{stamp}.{fraction:09d}Z"
 
 
-def _write_part(part: Part) -> None:
-    directory, ref, first, count, compressed, few_nodes = part
+def generate_events(first: int, count: int) -> list[str]:
+    """Return the event lines of these tasks, in the order in which they arrive."""
     rng = random.Random(first)
-    node = random.Random(rng.randrange(NODES)).randbytes(28) if few_nodes else rng.randbytes(28)
-    head = rng.randbytes(28)
+    node, head = rng.randbytes(28), rng.randbytes(28)
+    return _events(rng, first, count, node, head)
+
+
+def _events(rng: random.Random, first: int, count: int, node: bytes, head: bytes) -> list[str]:
     workers = [rng.randbytes(28) for _ in range(16)]
     lines: list[str] = []
     for number in range(first, first + count):
@@ -97,11 +100,18 @@ def _write_part(part: Part) -> None:
     lines += rng.sample(lines, len(lines) // 200)
     window = 2000
     for start in range(0, len(lines), window):
-        shuffled = lines[start : start + window]
-        rng.shuffle(shuffled)
-        lines[start : start + window] = shuffled
-    if first == 0:
-        lines = _cluster_events(head, node) + lines
+        part = lines[start : start + window]
+        rng.shuffle(part)
+        lines[start : start + window] = part
+    return _cluster_events(head, node) + lines if first == 0 else lines
+
+
+def _write_part(part: Part) -> None:
+    directory, ref, first, count, compressed, few_nodes = part
+    rng = random.Random(first)
+    node = random.Random(rng.randrange(NODES)).randbytes(28) if few_nodes else rng.randbytes(28)
+    head = rng.randbytes(28)
+    lines = _events(rng, first, count, node, head)
     key = Layout().events_key(ref, node.hex(), "job_events/01000000", BEGIN + first, compressed=compressed)
     path = directory / key
     path.parent.mkdir(parents=True, exist_ok=True)
