@@ -134,7 +134,7 @@ def _summarize(version: Version) -> None:
     fold_cpu, size = version.fold_afresh(None)
     print(
         f"{version.name}: {len(version.steps)} extensions {cpu:.1f} CPU s, one fold {fold_cpu:.1f} CPU s; "
-        f"written {written / 1e6:.1f} MB for an index of {size / 1e6:.1f} MB: write amplification {written / size:.1f}; "
+        f"written {written / 1e6:.1f} MB, index {size / 1e6:.1f} MB: write amplification {written / size:.1f}; "
         f"CPU per new MB, last third / first third: {late / early:.2f}"
     )
 

@@ -1,7 +1,8 @@
-"""Run many coroutines at once, with a bound, and with no request left behind after a failure."""
+"""Run many coroutines at once, bounded by their number and their bytes, and leave no request behind after a failure."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,3 +29,25 @@ async def concurrently(calls: Iterable[Coroutine[Any, Any, T]], limit: int) -> l
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return [results[number] for number in range(len(results))]
+
+
+class ByteBudget:
+    """The bytes that requests may hold in memory at once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._released = asyncio.Condition()
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Wait until `size` more bytes fit, and hold them. One that is larger than the limit is held alone."""
+        async with self._released:
+            await self._released.wait_for(lambda: not self._held or self._held + size <= self._limit)
+            self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+            async with self._released:
+                self._released.notify_all()

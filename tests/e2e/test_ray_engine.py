@@ -32,7 +32,7 @@ def test_tables_equal_those_of_a_local_fold(tmp_path: Path) -> None:
     whole, parts = asyncio.run(index_on_ray(store_session(tmp_path / "whole"), store_session(tmp_path / "parts")))
     local = store_session(tmp_path / "local")
     expected = tables(local, fold_session(local, whole.closing))
-    assert (len(whole.files["tasks"]), len(parts.files["tasks"]) > 1) == (1, True)
+    assert (len(whole.files_of("tasks")), len(parts.files_of("tasks")) > 1) == (1, True)
     assert tables(tmp_path / "whole", whole) == expected
     assert tables(tmp_path / "parts", parts) == expected
 

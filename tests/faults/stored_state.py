@@ -12,6 +12,8 @@ from pathlib import Path
 
 import duckdb
 
+from faults.index_tables import latest_manifest, table_source
+
 EVENT_FILE = re.compile(r"/(node_events|job_events/[^/]+)/[^/]+-\d{4}-\d{2}-\d{2}-\d{2}-\d+\.jsonl(\.gz)?$")
 
 
@@ -41,9 +43,14 @@ def index_and_read_tasks(store: Path) -> list[str]:
     environment = {**os.environ, "LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": str(store / "cache")}
     command = [Path(sys.executable).parent / "rayhistory", "index"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    files = f"{store}/ray-history/index/*/*/*/*/tasks.*.parquet"
+    found: list[str] = []
     with duckdb.connect() as database:
-        return [task for (task,) in database.execute(f"SELECT task_id FROM read_parquet('{files}')").fetchall()]
+        for index in store.glob("ray-history/index/*/*/*"):
+            manifest = latest_manifest(index)
+            assert manifest
+            source = table_source(index, manifest, "tasks")
+            found += [task for (task,) in database.execute(f"SELECT task_id FROM {source}").fetchall()]
+    return found
 
 
 def read_state(store: Path, acked: set[str]) -> StoredState:

@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 
+from faults.index_tables import latest_manifest, table_source
 from faults.log_writer import LogVersion
 from faults.pack_parser import EVENTS, LOG, StoredStream, read_streams
 from faults.verified_entities import check_entities, from_base64, to_ms
@@ -200,17 +201,16 @@ def _placed_at(report: dict[str, Any]) -> str:
 def check_index(store: Path, cluster: str, session: str, stored: StoredSession) -> Iterator[str]:
     directory = store / "ray-history" / "index" / "default" / cluster / session
     expected = expected_tasks(stored)
-    generations = sorted(directory.glob("manifest-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
-    if not generations:
+    manifest = latest_manifest(directory)
+    if not manifest:
         yield "the index is missing"
         return
-    manifest = json.loads(generations[-1].read_bytes())
-    files = directory / manifest["build"] / "tasks.*.parquet"
+    source = table_source(directory, manifest, "tasks")
     columns = "state, name, error_message, closed_by_history, node_id, worker_id, start_time_ms, end_time_ms"
     with duckdb.connect() as database:
-        rows = database.execute(f"SELECT task_id, attempt_number, {columns} FROM read_parquet('{files}')").fetchall()
+        rows = database.execute(f"SELECT task_id, attempt_number, {columns} FROM {source}").fetchall()
     indexed = {(row[0], row[1]): ExpectedAttempt(*row[2:]) for row in rows}
-    yield from check_entities(directory / manifest["build"], stored.events.values())
+    yield from check_entities(directory, manifest, stored.events.values())
     if (manifest["last_ns"] or 0) > (time.time() + MAX_CLOCK_SKEW_S) * 1e9:
         yield "the session's last sign of life is in the future"
     if len(rows) != len(indexed):

@@ -9,6 +9,8 @@ from typing import Any
 
 import duckdb
 
+from faults.index_tables import Manifest, table_source
+
 Row = tuple[Any, ...]
 Events = Iterable[dict[str, Any]]
 DRIVER_WORKER_SUFFIX = "f" * 48
@@ -24,12 +26,12 @@ QUERIES = {
 }
 
 
-def check_entities(build: Path, events: Events) -> Iterator[str]:
+def check_entities(index: Path, manifest: Manifest, events: Events) -> Iterator[str]:
     """Compare states, times and places of everything but tasks."""
     expected = expected_entities(events)
     with duckdb.connect() as database:
         for table, columns in QUERIES.items():
-            source = f"read_parquet('{build}/{table}.*.parquet')"
+            source = table_source(index, manifest, table)
             found = {row[0]: row[1:] for row in database.execute(f"SELECT {columns} FROM {source}").fetchall()}
             if table == "workers":
                 found = {key: row for key, row in found.items() if not key.endswith(DRIVER_WORKER_SUFFIX)}

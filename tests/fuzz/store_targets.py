@@ -9,7 +9,14 @@ import msgspec
 import zstandard
 
 from fuzz.target import MS, NODE, REF, Target
-from rayhistory.index.manifest import MERGED_PREFIX, SCHEMA_VERSION, Manifest, SessionCounts, parse_manifest
+from rayhistory.index.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    Part,
+    SessionCounts,
+    StoredFile,
+    parse_manifest,
+)
 from rayhistory.metrics import samples
 from rayhistory.packs.pack_format import (
     Compressor,
@@ -162,17 +169,25 @@ def manifests(data: bytes) -> None:
     manifest = parse_manifest(data)
     if manifest is None:
         return
-    checked_key(Layout().index_file_key(REF, manifest.build, next(iter(manifest.files), "x"), 0))
-    assert all(is_safe_component(name) for name in (manifest.build, *manifest.files))
+    for name, file in manifest.all_files():
+        checked_key(Layout().index_file_key(REF, file.folder, name, file.number))
+    assert all(is_safe_component(name) for name in (manifest.build, *manifest.tables))
     assert manifest.size >= 0
     for ns in (manifest.first_ns, manifest.last_ns):
         web_format.format_iso((ns or 0) // 1_000_000)
     format_size(manifest.counts.size_bytes)
 
 
+PART_TABLES = (
+    "tasks", "task_list", "profile_events", "merged.task_definitions", "merged.task_updates", "merged.keys",
+    "merged.depends", "merged.unexecuted", "merged.superseded",
+)  # fmt: skip
+
+
 def _manifest_seeds() -> list[bytes]:
     manifest = Manifest(
-        schema=SCHEMA_VERSION, generation=3, build="3-abcd1234", files={"tasks": [10], f"{MERGED_PREFIX}tasks": [1, 2]},
+        schema=SCHEMA_VERSION, generation=3, build="3-abcd1234", files={"jobs": [StoredFile("3-abcd1234", 0, 10)]},
+        parts=[Part("3-abcd1234", {name: [StoredFile("2-x", 0, 9)] for name in PART_TABLES}, 9, 1, [2, 3])],
         covered="d" * 64,
         closing=Closing(MS * 10**6, clean=True), counts=SessionCounts({"FAILED": 1}, 5, 1, 2, 1, 0, 99),
         first_ns=MS * 10**6, last_ns=None, ray_version="2.60.0", seconds=0.5, events=7,

@@ -28,6 +28,7 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 from support.folding import NODE, RECORDED, as_lines, fold_session, put, rows
 from support.recorded_sample import REF, settings_for, store_sample
+from support.stored_manifest import set_file_size
 
 HOSTILE = SessionRef.checked("default", "hostile", "session_2026-11-15_20-00-00_000000_1")
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -106,14 +107,17 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], None]] = {
     "an absolute build path": lambda m: m.update(build="/tmp/elsewhere"),
     "a build with a quote": lambda m: m.update(build="x') OR true --"),
     "a relative table path": lambda m: m["files"].update({"../../tasks": [7]}),
-    "a missing table": lambda m: m["files"].pop("tasks"),
+    "a missing table": lambda m: m["parts"][0]["files"].pop("tasks"),
+    "a part without keys": lambda m: m["parts"][0]["files"].pop("merged.keys"),
+    "a part without name": lambda m: m["parts"][0].update(name="../.."),
+    "a file elsewhere": lambda m: m["files"].update(jobs=[["../../elsewhere", 0, 1]]),
     "no tables": lambda m: m.update(files={}),
     "no merged tables": lambda m: m.update(
         files={k: v for k, v in m["files"].items() if not k.startswith(MERGED_PREFIX)}
     ),
-    "too many files": lambda m: m["files"].update(tasks=[1] * 100_000),
-    "a negative file size": lambda m: m["files"].update(tasks=[-1]),
-    "a huge file size": lambda m: m["files"].update(tasks=[2**62]),
+    "too many files": lambda m: m["files"].update(jobs=[["1-x", 0, 1]] * 100_000),
+    "a negative file size": lambda m: m["files"].update(jobs=[["1-x", 0, -1]]),
+    "a huge file size": lambda m: m["files"].update(jobs=[["1-x", 0, 2**62]]),
     "a count out of range": lambda m: m["counts"].update(tasks=10**80),
     "a time out of range": lambda m: m.update(last_ns=10**40),
     "text instead of numbers": lambda m: m.update(first_ns="now", generation="x"),
@@ -140,8 +144,8 @@ def test_hostile_manifest_is_ignored(home: Path, name: str) -> None:
 def test_manifest_with_too_many_tables_is_invalid() -> None:
     template = (b'{"schema":%d,"generation":1,"build":"1-a","files":{%s},"covered":"","closing":null,"counts":{},'
                b'"first_ns":null,"last_ns":null,"ray_version":null,"seconds":1,"events":1}')  # fmt: skip
-    assert parse_manifest(template % (SCHEMA_VERSION, b'"tasks":[1]')) is not None
-    assert parse_manifest(template % (SCHEMA_VERSION, b",".join(b'"t%d":[1]' % n for n in range(5_000)))) is None
+    assert parse_manifest(template % (SCHEMA_VERSION, b'"tasks":[["1-a",0,1]]')) is not None
+    assert parse_manifest(template % (SCHEMA_VERSION, b",".join(b'"t%d":[]' % n for n in range(5_000)))) is None
 
 
 def _replace_table(directory: Path, table: str, query: str) -> None:
@@ -151,7 +155,7 @@ def _replace_table(directory: Path, table: str, query: str) -> None:
         path = directory / "store" / LAYOUT.index_file_key(REF, manifest["build"], table, 0)
         with duckdb.connect() as database:
             database.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
-        manifest["files"][table] = [path.stat().st_size]
+        set_file_size(manifest, table, path.stat().st_size)
 
     _change_manifest(directory, change)
     for path in (directory / "cache").rglob("*.parquet"):

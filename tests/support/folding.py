@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,18 @@ import duckdb
 import msgspec
 
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold.as_of import AsOfJob, merged_tables_for, serve_as_of
+from rayhistory.index.fold.as_of import merged_tables_for, serve_as_of
 from rayhistory.index.fold.fetch_ahead import FetchAhead
 from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.part_tables import SUPERSEDED
 from rayhistory.index.fold.process import FoldJob, fold
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.source_ranges import SourceRanges
 from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import Source
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
+from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.service.as_of_cache import AsOfPoint, as_of_job
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings, resolve
@@ -92,50 +95,68 @@ def fold_session(
 
 
 def files_of(directory: Path, manifest: Manifest, table: str) -> list[Path]:
-    numbers = range(len(manifest.files[table]))
-    return [directory / Layout().index_file_key(REF, manifest.build, table, number) for number in numbers]
+    files = manifest.files_of(table)
+    return [directory / Layout().index_file_key(REF, file.folder, table, file.number) for file in files]
+
+
+def opened(directory: Path, manifest: Manifest) -> OpenIndex:
+    """Open an index without a cache."""
+
+    async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
+        paths = files_of(directory, manifest, name)
+        return [paths[number] for number in numbers]
+
+    return OpenIndex(manifest, fetch)
+
+
+def source_of(directory: Path, manifest: Manifest, table: str) -> str:
+    """Return the SQL source of a table, as readers see it."""
+    return asyncio.run(opened(directory, manifest).read((table,), str))
+
+
+def read_rows(source: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    with duckdb.connect() as database:
+        return sorted(database.execute(f"SELECT {columns} FROM {source}").fetchall(), key=repr)
 
 
 def read_files(paths: list[Path], columns: str = "*") -> list[tuple[Any, ...]]:
-    with duckdb.connect() as database:
-        return sorted(database.execute(f"SELECT {columns} FROM {parquet(paths)}").fetchall(), key=repr)
+    return read_rows(parquet(paths), columns)
+
+
+def served_tables(manifest: Manifest) -> list[str]:
+    return [name for name in manifest.tables if not name.startswith(MERGED_PREFIX)]
 
 
 def tables(directory: Path, manifest: Manifest, task_columns: str = "*") -> Tables:
     """Read the served tables, without gaps in single objects."""
     found = {
-        name: read_files(files_of(directory, manifest, name), task_columns if name == "tasks" else "*")
-        for name in manifest.files
-        if not name.startswith(MERGED_PREFIX)
+        name: read_rows(source_of(directory, manifest, name), task_columns if name == "tasks" else "*")
+        for name in served_tables(manifest)
     }
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
     return found
 
 
 def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str = "*") -> Tables:
-    found = build_as_of(directory, manifest, ns, list(manifest.files), task_columns)
+    found = build_as_of(directory, manifest, ns, served_tables(manifest), task_columns)
     found["gaps"] = [row for row in found["gaps"] if row[0] == ""]
     return found
 
 
 def build_as_of(directory: Path, manifest: Manifest, ns: int, names: list[str], task_columns: str = "*") -> Tables:
     """Build some tables as of a point in time, from only those files that they need."""
+    merged = {name: files_of(directory, manifest, merged_table_name(name)) for name in merged_tables_for(names)}
+    superseded = files_of(directory, manifest, SUPERSEDED) if SUPERSEDED in manifest.tables else []
     with tempfile.TemporaryDirectory() as folder:
-        files = {name: files_of(directory, manifest, merged_table_name(name)) for name in merged_tables_for(names)}
-        merged = {name: list(map(str, paths)) for name, paths in files.items()}
-        file_counts = {name: len(sizes) for name, sizes in manifest.files.items()}
-        job = AsOfJob(msgspec.to_builtins(settings_for(directory)), merged, folder, ns, file_counts, names)
-        return {
-            name: read_files(list(map(Path, paths)), task_columns if name == "tasks" else "*")
-            for name, paths in serve_as_of(job).items()
-        }
+        job = as_of_job(settings_for(directory), AsOfPoint(REF, manifest, ns, None), merged, superseded, folder)
+        written = serve_as_of(msgspec.structs.replace(job, names=names))
+        columns = {"tasks": task_columns, "task_list": "* EXCLUDE (position)"}
+        return {name: read_files(list(map(Path, paths)), columns.get(name, "*")) for name, paths in written.items()}
 
 
 def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...]]:
     """Run a query on the served tables."""
     with duckdb.connect() as database:
-        for name in manifest.files:
-            if not name.startswith(MERGED_PREFIX):
-                source = parquet(files_of(directory, manifest, name))
-                database.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
+        for name in served_tables(manifest):
+            database.execute(f"CREATE VIEW {name} AS SELECT * FROM {source_of(directory, manifest, name)}")
         return database.execute(query).fetchall()

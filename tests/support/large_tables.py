@@ -8,6 +8,7 @@ import duckdb
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.sessions import Layout
 from support.recorded_sample import REF, settings_for, store_indexed_sample
+from support.stored_manifest import set_file_size
 
 _LAYOUT = Layout()
 _TEXT = 300
@@ -28,7 +29,8 @@ def store_large_tables(directory: Path, rows: int, events: int) -> None:
     for table in KEY_COLUMNS:
         if table not in ("tasks", "profile_events", "snapshots"):
             file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
-            manifest["files"][table] = [_repeat(file, table, events if table in _EMPTY_ROWS else rows)]
+            size = _repeat(file, table, events if table in _EMPTY_ROWS else rows)
+            set_file_size(manifest, table, size)
     path.write_bytes(json.dumps(manifest).encode())
 
 

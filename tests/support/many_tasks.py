@@ -7,6 +7,7 @@ import duckdb
 
 from rayhistory.sessions import Layout
 from support.recorded_sample import REF, settings_for, store_indexed_sample
+from support.stored_manifest import set_file_size
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 SMALL_JOB = "02000000"
@@ -21,7 +22,7 @@ def store_many_tasks(directory: Path, tasks: int, *, small_job: int = 0) -> None
     manifest = json.loads(path.read_bytes())
     for table, order in _SORT_ORDERS.items():
         file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
-        manifest["files"][table] = [_repeat(file, order, tasks, small_job)]
+        set_file_size(manifest, table, _repeat(file, order, tasks, small_job))
     manifest["counts"]["tasks"] = tasks
     path.write_bytes(json.dumps(manifest).encode())
 

@@ -16,9 +16,8 @@ class PromisedObject(msgspec.Struct, frozen=True):
 def table_objects(layout: Layout, ref: SessionRef, manifest: Manifest) -> dict[str, PromisedObject]:
     """Return the objects of one generation of the tables by key."""
     return {
-        layout.index_file_key(ref, manifest.build, table, part): PromisedObject(size)
-        for table, sizes in manifest.files.items()
-        for part, size in enumerate(sizes)
+        layout.index_file_key(ref, file.folder, table, file.number): PromisedObject(file.size, file.digest)
+        for table, file in manifest.all_files()
     }
 
 

@@ -1,28 +1,42 @@
-"""The manifest, which makes one generation of an index visible. It is written last, and never overwritten."""
+"""The manifest, which makes one generation of an index visible. It is written last, and never overwritten.
+
+A generation is a list of immutable files. Small tables are written whole. Tables of tasks are in parts: each extension
+adds one, and compaction replaces several by one. A generation shares the files that did not change with the one before.
+"""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
 from rayhistory.errors import IndexDamaged, ObjectExists, ObjectNotFound
-from rayhistory.index.fold.partitions import MAX_PARTITIONS
+from rayhistory.index.batch_ranges import BatchRange
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, SessionRef, read_record
 from rayhistory.sessions.records import Closing, Count
 from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """Incremented whenever the tables change. Indexes with another version belong to other releases."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MAX_TABLES = 1000
+_MAX_PARTS = 1000
+_MAX_FILES_PER_TABLE = 10_000
 _MAX_GENERATIONS = 32
 _USED_PER_SCHEMA = 2
 """The latest generation, and the one before, which may still be read."""
 
 MERGED_PREFIX = "merged."
 """The prefix of tables that only the next fold reads. All others are served."""
+
+
+_PARTITION_TABLES = (
+    "tasks", "profile_events", "merged.task_definitions", "merged.task_updates", "merged.keys", "merged.depends",
+    "merged.unexecuted",
+)  # fmt: skip
+"""The tables that every part has, each with a file for each of its ranges of task ids."""
 
 
 class SessionCounts(msgspec.Struct, omit_defaults=True):
@@ -39,13 +53,41 @@ class SessionCounts(msgspec.Struct, omit_defaults=True):
     """Ids, entrypoint and metadata of each job, for the search over sessions."""
 
 
+class StoredFile(msgspec.Struct, frozen=True, array_like=True):
+    """One Parquet file of a table."""
+
+    folder: str
+    number: Count
+    size: Count
+    rows: Count = 0
+    digest: str = ""
+    """The SHA-256 of its content."""
+
+
+Tables = dict[str, list[StoredFile]]
+"""The files of each table."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """An immutable share of the tables of tasks. Its files are ranges of task ids, in order."""
+
+    name: str
+    files: Tables
+    rows: Count
+    """The rows of `tasks`."""
+    superseded: Count = 0
+    """The attempts in it that a later part replaces."""
+    batches: list[BatchRange] = []
+    """The extensions whose objects must be read again if the part is lost."""
+
+
 class Manifest(msgspec.Struct):
     schema: int
     generation: int
     build: str
-    """The folder with the tables of this generation."""
-    files: dict[str, list[Count]]
-    """The sizes of the files of each table."""
+    """The folder with the new files of this generation. Its name identifies the generation."""
+    files: Tables
+    """The files of the tables that are not in parts."""
     covered: str
     """A digest of the names and versions of all sources."""
     closing: Closing | None
@@ -57,16 +99,38 @@ class Manifest(msgspec.Struct):
     events: int
     long_bytes: int = 0
     """The number of bytes by which the rows of tasks exceed their typical size."""
+    parts: list[Part] = []
+    task_counts: dict[str, int] = {}
+    """Counts of tasks by condition, kept up to date by each extension."""
+    key_hash: int = 0
+    """A hash that shows whether this release hashes keys in the same way."""
+    covered_in: str = ""
+    """The folder with the list of covered sources."""
+    folders: list[str] = []
+    """All folders with files of this generation. Releases with another schema version keep them."""
 
     @property
     def size(self) -> int:
-        return sum(map(sum, self.files.values()))
+        return sum(file.size for _, file in self.all_files())
 
-    def sizes(self, table: str) -> list[int]:
-        """Return the sizes of the files of a table."""
-        if table not in self.files:
+    @property
+    def tables(self) -> list[str]:
+        return [*self.files, *dict.fromkeys(name for part in self.parts for name in part.files)]
+
+    def all_files(self) -> Iterator[tuple[str, StoredFile]]:
+        """Yield each file with the name of its table."""
+        for tables in (self.files, *(part.files for part in self.parts)):
+            for name, files in tables.items():
+                yield from ((name, file) for file in files)
+
+    def files_of(self, table: str) -> list[StoredFile]:
+        """Return the files of a table, those of tables of tasks by part."""
+        if table in self.files:
+            return self.files[table]
+        found = [file for part in self.parts for file in part.files.get(table, ())]
+        if not found:
             raise IndexDamaged(f"generation {self.generation} of an index has no table {table}")
-        return self.files[table]
+        return found
 
 
 def parse_manifest(data: bytes) -> Manifest | None:
@@ -75,10 +139,29 @@ def parse_manifest(data: bytes) -> Manifest | None:
     Its names become paths, so that a name that is not a safe path component makes it invalid.
     """
     manifest = read_record(data, Manifest)
-    if manifest is None or manifest.schema != SCHEMA_VERSION or len(manifest.files) > _MAX_TABLES:
+    if manifest is None or manifest.schema != SCHEMA_VERSION or len(manifest.parts) > _MAX_PARTS:
         return None
-    names_are_safe = all(map(is_safe_component, (manifest.build, *manifest.files)))
-    return manifest if names_are_safe and max(map(len, manifest.files.values()), default=0) <= MAX_PARTITIONS else None
+    all_tables = (manifest.files, *(part.files for part in manifest.parts))
+    if any(len(tables) > _MAX_TABLES for tables in all_tables):
+        return None
+    if not all(map(_is_complete, manifest.parts)):
+        return None
+    names = {
+        manifest.build,
+        manifest.covered_in or manifest.build,
+        *manifest.tables,
+        *(part.name for part in manifest.parts),
+        *manifest.folders,
+    }
+    names |= {file.folder for _, file in manifest.all_files()}
+    most_files = max((len(files) for tables in all_tables for files in tables.values()), default=0)
+    return manifest if all(map(is_safe_component, names)) and most_files <= _MAX_FILES_PER_TABLE else None
+
+
+def _is_complete(part: Part) -> bool:
+    """Return whether a part has all tables, each with the same number of files."""
+    counts = {len(part.files.get(name, ())) for name in _PARTITION_TABLES}
+    return len(counts) == 1 and 0 not in counts and len(part.files.get("task_list", ())) == 1
 
 
 async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
@@ -102,7 +185,7 @@ async def used_generations(store: Store, layout: Layout, ref: SessionRef) -> tup
         if head is not None and by_schema[head.schema] < _USED_PER_SCHEMA:
             by_schema[head.schema] += 1
             generations.add(generation)
-            folders.add(head.build)
+            folders |= {head.build, *head.folders}
     return generations, folders
 
 
@@ -111,6 +194,7 @@ class _ManifestHead(msgspec.Struct):
 
     schema: int
     build: str
+    folders: list[str] = []
 
 
 async def _newest_generations(store: Store, layout: Layout, ref: SessionRef) -> list[int]:
@@ -134,17 +218,18 @@ async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
 
 
 async def publish_manifest(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:
-    """Make the generation visible; if another process has published it first, return its manifest.
+    """Make the generation visible; if another process has published one since, return its manifest.
 
-    If that process is of another release, publish under the next number.
+    The number was chosen when the fold began: a generation that another one has overtaken refers to its files in vain.
+    If the other process is of another release, publish under the next number.
     """
     while True:
         try:
             await store.create(layout.manifest_key(ref, manifest.generation), msgspec.json.encode(manifest))
         except ObjectExists:
-            other = parse_manifest(await _read_manifest(store, layout, ref, manifest.generation))
-            if other is not None:
-                return other
+            latest = await read_latest_manifest(store, layout, ref)
+            if latest is not None and latest.generation >= manifest.generation:
+                return latest
             manifest = msgspec.structs.replace(manifest, generation=await next_generation(store, layout, ref))
         else:
             return manifest

@@ -125,7 +125,7 @@ SECTIONS: dict[str, list[Row]] = {
         Row("manifest_key", lambda layout: layout.manifest_key(_REF, 4242),
             "manifest of generation `<n>` of the index", _FOLD, f"{SERVER}, retention"),
         Row("index_file_key", lambda layout: layout.index_file_key(_REF, "4242-<build>", "<table>", 4242),
-            "one part of a table of that generation", _FOLD, SERVER),
+            "one file of a table, written for that generation and used by later ones", _FOLD, SERVER),
         Row("covered_key", lambda layout: layout.covered_key(_REF, "4242-<build>"),
             "the objects that the generation covers", _FOLD, _FOLD),
         Row("lease_key", lambda layout: layout.lease_key(_REF),

@@ -19,8 +19,10 @@ from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_STATES, TASK_TABLES, state_column
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.cores import available_cores
-from rayhistory.index.fold.build import Files, open_database, write_final_tables, write_small_tables
+from rayhistory.index.fold.build import open_database, write_small_tables
+from rayhistory.index.fold.gap_rows import write_gaps
 from rayhistory.index.fold.merge import create_sql, merge_sql, parquet
+from rayhistory.index.fold.part_tables import PartFile, count_tasks, merged_rows_sql, unexecuted_sql
 from rayhistory.index.fold.partial_files import PartialWriter
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE, list_responses, write_responses
@@ -30,7 +32,7 @@ from rayhistory.index.fold.served_tables import (
     served_sql,
     task_list_sql,
 )
-from rayhistory.index.fold.table_files import Database, write_table
+from rayhistory.index.fold.table_files import Database, Files, write_table
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
 
@@ -126,7 +128,7 @@ class AsOfJob(msgspec.Struct):
 
     settings: dict[str, Any]
     merged: dict[str, list[str]]
-    """The files of the merged tables that `merged_tables_for` names."""
+    """The files of the merged tables that `merged_tables_for` names, and that are not in parts."""
     folder: str
     """The folder that the served tables are written to."""
     ns: int
@@ -134,8 +136,18 @@ class AsOfJob(msgspec.Struct):
     """The number of files that each table must have."""
     names: list[str]
     """The tables to write."""
-    first_part: int = 0
-    """The number of the first part of the merged task tables."""
+    task_files: tuple[int, int]
+    """The first file of the tables of tasks to write, and the end of the files."""
+    parts: dict[str, list[PartFile]] = {}
+    """The files of the merged tables of tasks."""
+    superseded: list[str] = []
+    """The lists of rows in them that are not valid."""
+
+    def source(self, table: str, condition: str = "true") -> str:
+        """Return an SQL source with the valid rows of a merged table."""
+        if table not in self.parts:
+            return parquet(self.merged[table])
+        return merged_rows_sql(self.parts[table], [] if table == "profile_events" else self.superseded, condition)
 
 
 def merged_tables_for(names: Iterable[str]) -> list[str]:
@@ -153,7 +165,7 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
     """Write the served tables as of a point in time; return their files."""
     settings = Settings(**job.settings)
     # With small tables, threads would wait for each other.
-    threads = available_cores() if TASK_TABLES[0] in job.merged else 1
+    threads = available_cores() if TASK_TABLES[0] in job.parts else 1
     with (
         scratch_directory(Path(settings.cache_dir) / "scratch") as scratch,
         open_database(scratch, settings.index_memory, threads) as database,
@@ -163,7 +175,7 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
             _write_small_tables(database, scratch, job, files)
         else:
             for name in job.merged.keys() & set(TASK_END_TABLES):
-                _create_as_of(database, name, job.merged[name], job)
+                _create_as_of(database, name, job.source(name), job)
         if "task_list" in job.names:
             _write_task_list(database, scratch, job, files)
         if {"tasks", "profile_events", "gaps"} & set(job.names):
@@ -171,7 +183,7 @@ def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
         return {
             name: [
                 shutil.move(path, f"{job.folder}/{name}.{number}.parquet")
-                for number, path in enumerate(paths, job.first_part)
+                for number, path in enumerate(paths, job.task_files[0])
             ]
             for name, paths in files.items()
             if name in job.names
@@ -184,14 +196,14 @@ def _write_small_tables(database: Database, scratch: Path, job: AsOfJob, files: 
     _read_reported_states(database, scratch, files[LAST_RESPONSES_TABLE])
     for table in TABLES:
         if table.name not in (*TASK_TABLES, RESPONSES_TABLE):
-            _create_as_of(database, table.name, job.merged[table.name], job)
+            _create_as_of(database, table.name, job.source(table.name), job)
     files |= write_small_tables(database, scratch, None)
 
 
 def _write_task_list(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
     """Write the list of tasks. It has few columns, so that all partitions are joined at once."""
-    _create_task_views(database, job, slice(None))
-    tasks = f"({served_sql(None)['tasks']})"
+    _create_task_views(database, job, "true")
+    tasks = f"(SELECT *, 0 AS position FROM ({served_sql(None)['tasks']}))"  # no row is replaced by another
     files["task_list"] = [write_table(database, scratch, "task_list", f"({task_list_sql(tasks)})")]
 
 
@@ -199,23 +211,26 @@ def _write_task_tables(database: Database, scratch: Path, job: AsOfJob, files: F
     """Write the other tables of tasks, and the gaps, which count what tasks lack."""
     tasks = served_sql(None)["tasks"]
     profiles = f"SELECT * FROM profile_events ORDER BY {SERVED_AS_MERGED['profile_events']}"
-    for partition in range(len(job.merged["profile_events"])):
-        part = slice(partition, partition + 1)
+    partitions = Partitions(job.file_counts["tasks"])
+    for partition in range(*job.task_files):
+        condition = partitions.condition(partition)
         if "profile_events" in job.names:
-            _create_as_of(database, "profile_events", job.merged["profile_events"][part], job)
+            _create_as_of(database, "profile_events", job.source("profile_events", condition), job)
             path = write_table(database, scratch, "profile_events", f"({profiles})", partition)
             files.setdefault("profile_events", []).append(path)
         if {"tasks", "gaps"} & set(job.names):
-            _create_task_views(database, job, part)
+            _create_task_views(database, job, condition)
             files.setdefault("tasks", []).append(write_table(database, scratch, "tasks", f"({tasks})", partition))
     if "gaps" in job.names:
-        write_final_tables(database, scratch, None, files)
+        rows = parquet(files["tasks"])
+        counts, unexecuted = count_tasks(database, rows), f"({unexecuted_sql(rows)})"
+        write_gaps(database, scratch, None, files, counts, unexecuted=unexecuted)
 
 
-def _create_task_views(database: Database, job: AsOfJob, partitions: slice) -> None:
+def _create_task_views(database: Database, job: AsOfJob, condition: str) -> None:
     for name in TASK_TABLES:
         query = _ORPHANED_PROFILES if name == "profile_events" else ""
-        _create_as_of(database, name, job.merged[name][partitions], job, query)
+        _create_as_of(database, name, job.source(name, condition), job, query)
 
 
 def _read_reported_states(database: Database, scratch: Path, last_responses: list[Path]) -> None:
@@ -237,10 +252,10 @@ def _read_reported_states(database: Database, scratch: Path, last_responses: lis
             database.execute(f"INSERT INTO reported_{table.name} {merge_sql(table, parquet([path]))}")
 
 
-def _create_as_of(database: Database, name: str, files: list[str], job: AsOfJob, query: str = "") -> None:
+def _create_as_of(database: Database, name: str, source: str, job: AsOfJob, query: str = "") -> None:
     query = query or _AS_OF_QUERIES[name]
     for placeholder, value in {
-        "{source}": parquet(files),
+        "{source}": source,
         "{reported}": f"reported_{name}",
         "{transitions}": parquet(job.merged.get("node_transitions", [])),
         "{t}": str(job.ns),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from itertools import accumulate
 from pathlib import Path
 
 import duckdb
@@ -10,21 +11,36 @@ import msgspec
 
 from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES, Table
 from rayhistory.gap_descriptions import INFORMATIONAL_CODES
-from rayhistory.gaps import GapCode
 from rayhistory.index.cores import available_cores
+from rayhistory.index.fold.earlier_rows import AFFECTED, FOUND, EarlierRows, find_earlier_rows
+from rayhistory.index.fold.gap_rows import add_empty_table_gaps, add_seal_gaps, delete_gaps, write_gaps
 from rayhistory.index.fold.merge import create_sql, merge_sql, parquet
+from rayhistory.index.fold.part_tables import (
+    DEPENDS,
+    KEYS,
+    SUPERSEDED,
+    TASK_COUNTS,
+    UNEXECUTED,
+    PartFile,
+    count_flags,
+    depends_sql,
+    keys_sql,
+    merged_rows_sql,
+    task_list_rows_sql,
+    unexecuted_sql,
+)
 from rayhistory.index.fold.partitions import Partitions
+from rayhistory.index.fold.previous_index import PreviousIndex
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE, list_responses, write_responses
 from rayhistory.index.fold.served_tables import (
-    GAP_CONDITIONS,
     SERVED_AS_MERGED,
     SERVED_TASK_TABLES,
     TASK_END_TABLES,
     merged_table_name,
-    served_sql,
+    served_queries,
     task_list_sql,
 )
-from rayhistory.index.fold.table_files import Database, table_path, write_table
+from rayhistory.index.fold.table_files import Database, Files, row_count, scalar, table_path, write_table
 from rayhistory.index.manifest import SessionCounts
 from rayhistory.sessions.records import Closing, NodeSeal
 from rayhistory.settings import Settings
@@ -38,18 +54,25 @@ _MAX_MERGED_ROWS = 1_000_000
 _MAX_COUNT = 2**53
 _MAX_JOB_TEXTS, _MAX_JOB_TEXT = 50, 200
 PREVIOUS_FOLDER = "earlier"
-"""The folder of the scratch directory with the merged rows of the previous generation."""
+"""The folder of the scratch directory with rows of the previous generation that are merged with new ones."""
+
+_ONE_ROW_TABLES = ("task_definitions", "task_updates")
+"""Task tables with one row per attempt."""
 
 Report = Callable[[float, str], None]
 """Called with the progress from 0 to 1, and a short description of it."""
-Files = dict[str, list[Path]]
-"""The files of each table."""
 
 
 class BuiltTables(msgspec.Struct):
     """The files of the tables, and facts about them for the manifest."""
 
     files: Files
+    part: Files
+    """The files of the new part. It is empty if no task has changed."""
+    superseded: dict[str, int]
+    """How many attempts of each older part are replaced by others."""
+    touched_parts: set[str]
+    task_counts: dict[str, int]
     counts: SessionCounts
     first_ns: int | None
     last_ns: int | None
@@ -64,6 +87,9 @@ class FoldInputs(msgspec.Struct):
     seals: list[NodeSeal]
     removed_sources: set[str]
     """Sources of the previous generation that no longer exist. Their content was moved, and read from there."""
+    previous: PreviousIndex | None = None
+    partition_again: Callable[[EarlierRows], Partitions] = lambda earlier: Partitions()
+    """Returns the partitions for the new rows together with these."""
 
 
 def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor | None, report: Report) -> BuiltTables:
@@ -77,33 +103,93 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
     for table in small_tables:
         merge_table(database, table, scratch)
     list_responses(database, _input_files(scratch, RESPONSES_TABLE))
-    _delete_gaps(database, inputs.removed_sources)
+    delete_gaps(database, inputs.removed_sources)
     files = _write_merged(database, scratch, TASK_END_TABLES)
-    closing = inputs.closing
-    if closing:
-        closing = msgspec.structs.replace(closing, ns=max(closing.ns, _last_event_ns(database)))
-    partition_count = inputs.partitions.count
-    is_parallel = pool is not None and partition_count > 1
+    closing = _effective(inputs.closing, _last_event_ns(database))
+    earlier, partitions = None, inputs.partitions
+    extended = inputs.previous if inputs.previous and inputs.previous.parts else None
+    if extended:
+        earlier = _find_earlier(database, scratch, extended, closing)
+        partitions = inputs.partition_again(earlier)
+    is_parallel = pool is not None and partitions.count > 1
     memory, threads = settings.index_memory, cores
     if is_parallel:
         memory, threads = memory // available_cores(), 1
-    work = PartitionWork(scratch, inputs.partitions, closing, memory, threads)
+    work = PartitionWork(scratch, partitions, closing, memory, threads, extends=earlier is not None)
     run = pool.map if pool and is_parallel else map
-    partitions = run(fold_partition, [work] * partition_count, range(partition_count))  # a pool starts at once
+    folded = run(fold_partition, [work] * partitions.count, range(partitions.count))  # a pool starts at once
     others = [table.name for table in small_tables if table.name not in (*TASK_END_TABLES, *SERVED_AS_MERGED)]
     files |= _write_merged(database, scratch, others)
-    _add_seal_gaps(database, inputs.seals)
+    add_seal_gaps(database, inputs.seals)
     files |= write_small_tables(database, scratch, closing) | write_responses(database, scratch)
-    for partition, names in enumerate(partitions):
+    part: Files = {}
+    for partition, names in enumerate(folded):
         report(
-            0.7 + 0.25 * (partition + 1) / partition_count, f"{partition + 1} of {partition_count} partitions merged"
+            0.7 + 0.25 * (partition + 1) / partitions.count, f"{partition + 1} of {partitions.count} partitions merged"
         )
         for name in names:
-            files.setdefault(name, []).append(table_path(scratch, name, partition))
+            part.setdefault(name, []).append(table_path(scratch, name, partition))
+    task_counts, superseded = _count_tasks(database, part, extended)
     if closing:
-        _add_empty_table_gaps(database, files)
-    write_final_tables(database, scratch, closing, files)
-    return _summarize(database, files)
+        add_empty_table_gaps(database, files, task_counts)
+    part["task_list"] = [write_task_list(database, scratch, part["tasks"])]
+    unexecuted = _unexecuted(part, extended, superseded)
+    write_gaps(database, scratch, closing, files, task_counts, unexecuted=unexecuted)
+    if earlier and not any(row_count(database, path) for path in part[KEYS]):
+        part = {}
+    elif earlier and not any(row_count(database, path) for path in part[SUPERSEDED]):
+        del part[SUPERSEDED]
+    first, last = database.execute("SELECT min(first_ns), max(last_ns) FROM life_signs").fetchall()[0]
+    return BuiltTables(
+        files=files,
+        part=part,
+        superseded=superseded,
+        touched_parts=earlier.touched_parts if earlier else set(),
+        task_counts=task_counts,
+        counts=_session_counts(database, files, task_counts),
+        first_ns=first,
+        last_ns=last,
+        ray_version=_ray_version(database, files),
+    )
+
+
+def _effective(closing: Closing | None, last_event_ns: int) -> Closing | None:
+    """Return the closing at the session's last event, if that is later."""
+    return closing and msgspec.structs.replace(closing, ns=max(closing.ns, last_event_ns))
+
+
+def _find_earlier(database: Database, scratch: Path, previous: PreviousIndex, closing: Closing | None) -> EarlierRows:
+    before = _effective(previous.manifest.closing, previous.manifest.last_ns or 0)
+    folder = scratch / PREVIOUS_FOLDER
+    return find_earlier_rows(database, scratch, folder, previous, closing_changed=closing != before)
+
+
+def _count_tasks(
+    database: Database, part: Files, previous: PreviousIndex | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the counts of all tasks, and how many attempts of each older part are replaced."""
+    counts = count_flags(database, parquet(part[KEYS]))
+    if previous is None:
+        return counts, {}
+    replaced = parquet(part[SUPERSEDED])
+    lost, before = count_flags(database, replaced), previous.task_counts(database)
+    superseded = previous.superseded_counts(database)
+    for name, count in database.execute(f"SELECT part, count(*) FROM {replaced} GROUP BY part").fetchall():
+        superseded[name] = superseded.get(name, 0) + count
+    return {name: before[name] + counts[name] - lost[name] for name in TASK_COUNTS}, superseded
+
+
+def _unexecuted(part: Files, previous: PreviousIndex | None, superseded: dict[str, int]) -> str:
+    """Return an SQL source with the tasks of all parts that ended and did not run."""
+    files = [PartFile("", str(path)) for path in part[UNEXECUTED]]
+    lists = list(map(str, part.get(SUPERSEDED, [])))
+    if previous:
+        lists += previous.superseded()
+        files += [
+            msgspec.structs.replace(file, is_superseded=bool(superseded.get(file.part)))
+            for file in previous.fetch_whole(UNEXECUTED)
+        ]
+    return merged_rows_sql(files, lists)
 
 
 class PartitionWork(msgspec.Struct):
@@ -114,6 +200,8 @@ class PartitionWork(msgspec.Struct):
     closing: Closing | None
     memory: int
     threads: int
+    extends: bool = False
+    """There is a previous generation: only attempts that have changed are written."""
 
 
 def fold_partition(work: PartitionWork, partition: int) -> list[str]:
@@ -125,17 +213,65 @@ def fold_partition(work: PartitionWork, partition: int) -> list[str]:
             database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
         for name in TASK_TABLES:
             merge_table(database, TABLES_BY_NAME[name], scratch, work.partitions, partition)
-        merged = {merged_table_name(name): name for name in TASK_TABLES if name not in SERVED_AS_MERGED}
-        for file_name, name in merged.items():
-            write_table(database, scratch, file_name, name, partition)
-        return [*merged, *write_task_tables(database, scratch, work.closing, partition)]
+        written = []
+        if work.extends:
+            _keep_changed(database, work, partition)
+            source = f"(SELECT * FROM {FOUND} SEMI JOIN changed USING (task_id, attempt))"
+            write_table(database, scratch, SUPERSEDED, source, partition)
+            written.append(SUPERSEDED)
+        for name in TASK_TABLES:
+            if name not in SERVED_AS_MERGED:
+                write_table(database, scratch, merged_table_name(name), name, partition)
+                written.append(merged_table_name(name))
+        written += write_task_tables(database, scratch, work.closing, partition, extends=work.extends)
+        write_key_tables(database, scratch, partition)
+        return [*written, KEYS, DEPENDS, UNEXECUTED]
+
+
+def _keep_changed(database: Database, work: PartitionWork, partition: int) -> None:
+    """Delete the merged rows of attempts that the new rows did not change.
+
+    Most events are read twice: from packs while they are new, and from an object of their own later.
+    """
+    condition = work.partitions.condition(partition)
+    for name in (*TASK_TABLES, FOUND, AFFECTED):
+        paths = sorted((work.scratch / PREVIOUS_FOLDER).glob(f"{name}.*parquet"))
+        source = f"SELECT * FROM {parquet(paths)} WHERE {condition}" if paths else f"SELECT * FROM {name} WHERE false"
+        target = name if name in (FOUND, AFFECTED) else f"earlier_{name}"
+        database.execute(f"CREATE TABLE {target} AS {source}")
+    database.execute("CREATE TABLE new_profile_events AS FROM profile_events EXCEPT FROM earlier_profile_events")
+    keys = [f"SELECT task_id, attempt FROM (FROM {name} EXCEPT FROM earlier_{name})" for name in _ONE_ROW_TABLES]
+    # Without a definition, name and end of an attempt are those of its profile events.
+    keys.append("SELECT task_id, attempt FROM new_profile_events ANTI JOIN task_definitions USING (task_id, attempt)")
+    keys.append(f"SELECT task_id, attempt FROM {AFFECTED}")
+    database.execute(f"CREATE TABLE changed AS {' UNION '.join(keys)}")
+    for name in _ONE_ROW_TABLES:
+        database.execute(
+            f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM {name} SEMI JOIN changed USING (task_id, attempt)"
+        )
+
+
+def write_key_tables(database: Database, scratch: Path, partition: int) -> None:
+    """Write what extensions need to know about the rows of a partition, whose tables have been written."""
+    tasks = table_path(scratch, "tasks", partition)
+    write_table(database, scratch, KEYS, f"({keys_sql(tasks)})", partition)
+    write_table(database, scratch, DEPENDS, f"({depends_sql(tasks)})", partition)
+    write_table(database, scratch, UNEXECUTED, f"({unexecuted_sql(parquet([tasks]))})", partition)
+
+
+def write_task_list(database: Database, scratch: Path, tasks: list[Path]) -> Path:
+    """Write the list of the tasks of a part."""
+    first_rows = [0, *accumulate(row_count(database, path) for path in tasks)]
+    rows = task_list_rows_sql(list(zip(tasks, first_rows, strict=False)))
+    return write_table(database, scratch, "task_list", f"({task_list_sql(rows)})")
 
 
 def partition_inputs(work: PartitionWork, partition: int) -> list[Path]:
     """Return the files that folding a partition reads."""
     scratch, file_number = work.scratch, work.partitions.file_number(partition)
     new = [path for name in TASK_TABLES for path in scratch.glob(f"{name}-{file_number}-*.parquet")]
-    previous = [path for name in TASK_TABLES for path in (scratch / PREVIOUS_FOLDER).glob(f"{name}.*.parquet")]
+    earlier = (*TASK_TABLES, FOUND, AFFECTED)
+    previous = [path for name in earlier for path in (scratch / PREVIOUS_FOLDER).glob(f"{name}.*parquet")]
     return [*new, *previous, *(table_path(scratch, merged_table_name(name), 0) for name in TASK_END_TABLES)]
 
 
@@ -177,118 +313,75 @@ def merge_table(
     if not sources:
         return
     rows = f"({' UNION ALL BY NAME '.join(sources)})"
-    passes = _scalar(database, f"SELECT count(*) FROM {rows}") // _MAX_MERGED_ROWS + 1
+    passes = scalar(database, f"SELECT count(*) FROM {rows}") // _MAX_MERGED_ROWS + 1
     for number in range(passes):
         where = f"hash({table.keys[0]}) % {passes} = {number}" if passes > 1 else ""
         database.execute(f"INSERT INTO {table.name} {merge_sql(table, rows, where)}")
 
 
-def write_task_tables(database: Database, scratch: Path, closing: Closing | None, partition: int) -> dict[str, Path]:
+def write_task_tables(
+    database: Database, scratch: Path, closing: Closing | None, partition: int, *, extends: bool = False
+) -> dict[str, Path]:
     """Write the served task tables of one partition, from its merged tables in the database."""
-    served = _served_queries(closing)
-    return {name: write_table(database, scratch, name, f"({served[name]})", partition) for name in SERVED_TASK_TABLES}
+    served = served_queries(closing)
+    files = {"tasks": write_table(database, scratch, "tasks", f"({served['tasks']})", partition)}
+    if extends:  # older profile events stay where they are
+        database.execute("CREATE OR REPLACE TABLE profile_events AS FROM new_profile_events")
+    for name in SERVED_TASK_TABLES:
+        if name not in files:
+            files[name] = write_table(database, scratch, name, f"({served[name]})", partition)
+    return files
 
 
 def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Files:
-    """Write merged tables, which the next generation extends."""
-    return {merged_table_name(name): [write_table(database, scratch, merged_table_name(name), name)] for name in names}
+    """Write merged tables, which the next generation extends. In order, so that equal tables are equal files."""
+    return {
+        merged_table_name(name): [
+            write_table(database, scratch, merged_table_name(name), f"(FROM {name} ORDER BY ALL)")
+        ]
+        for name in names
+    }
 
 
 def write_small_tables(database: Database, scratch: Path, closing: Closing | None) -> Files:
     """Write the served tables that need no task tables, except gaps and dashboard responses."""
-    served = _served_queries(closing)
+    served = served_queries(closing)
     names = served.keys() - {"gaps", RESPONSES_TABLE, *SERVED_TASK_TABLES}
     return {name: [write_table(database, scratch, name, f"({served[name]})")] for name in names}
 
 
-def write_final_tables(database: Database, scratch: Path, closing: Closing | None, files: Files) -> None:
-    """Write the list of tasks and the gaps, which count what the other served tables lack."""
-    files["task_list"] = [write_table(database, scratch, "task_list", f"({task_list_sql(parquet(files['tasks']))})")]
-    for code, (table, condition) in GAP_CONDITIONS.items():
-        others = {name: parquet(files[name]) for name in ("actors", "workers")}
-        query = f"SELECT count(*) FROM {parquet(files[table])} {table} WHERE {condition.format(**others)}"
-        count = _scalar(database, query)
-        if count:
-            _add_gap(database, code, count)
-    files["gaps"] = [write_table(database, scratch, "gaps", f"({_served_queries(closing)['gaps']})")]
-
-
-def _served_queries(closing: Closing | None) -> dict[str, str]:
-    as_merged = {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
-    return served_sql(closing) | as_merged
-
-
-def _scalar(database: Database, query: str) -> int:
-    return int(database.execute(query).fetchall()[0][0])
-
-
 def _last_event_ns(database: Database) -> int:
-    return _scalar(database, "SELECT coalesce(max(last_ns), 0) FROM life_signs")
+    return scalar(database, "SELECT coalesce(max(last_ns), 0) FROM life_signs")
 
 
-def _add_gap(database: Database, code: GapCode, count: int, *, source: str = "", detail: str = "") -> None:
-    row = {"source": source, "kind": code.value, "detail": detail, "count": count}
-    values = ", ".join(f"${name}" for name in row)
-    database.execute(f"INSERT INTO gaps ({', '.join(row)}) VALUES ({values})", row)
-
-
-def _add_seal_gaps(database: Database, seals: list[NodeSeal]) -> None:
-    """Add the losses that the collectors of the nodes counted."""
-    for seal in seals:
-        node = f"node {seal.node_id}"
-        if seal.set_aside:
-            _add_gap(database, GapCode.EVENTS_QUARANTINED, seal.set_aside, source=node)
-        if seal.dropped:
-            _add_gap(database, GapCode.EVENTS_DROPPED, seal.dropped, source=node)
-        if seal.late:
-            _add_gap(database, GapCode.EVENTS_LATE, seal.late, detail=node)
-
-
-def _add_empty_table_gaps(database: Database, files: Files) -> None:
-    """Add tables that a cluster cannot have left empty: it has a node, and where there is a job there are tasks."""
-    counts = {
-        name: _scalar(database, f"SELECT count(*) FROM {parquet(files[name])}")
-        for name in ("nodes", "jobs", "tasks", "actors")
-    }
-    if counts["nodes"]:
-        del counts["actors"]
-        if not (counts["jobs"] or counts["tasks"]):
-            return  # no job ran
-    for name in (name for name, count in counts.items() if not count):
-        _add_gap(database, GapCode.TABLE_EMPTY, 1, detail=name)
-
-
-def _delete_gaps(database: Database, sources: set[str]) -> None:
-    source = r"regexp_replace(source, '@\d+$', '')"  # without the offset from which the source was read
-    database.execute(f"DELETE FROM gaps WHERE {source} IN (SELECT unnest(?::VARCHAR[]))", [list(sources)])
-
-
-def _summarize(database: Database, files: Files) -> BuiltTables:
-    def count(table: str, condition: str = "true") -> int:
-        return _scalar(database, f"SELECT count(*) FROM {parquet(files[table])} WHERE {condition}")
+def _session_counts(database: Database, files: Files, task_counts: dict[str, int]) -> SessionCounts:
+    def count(table: str) -> int:
+        return scalar(database, f"SELECT count(*) FROM {parquet(files[table])}")
 
     jobs = database.execute(f"SELECT status, count(*) FROM {parquet(files['jobs'])} GROUP BY 1").fetchall()
-    first, last = database.execute("SELECT min(first_ns), max(last_ns) FROM life_signs").fetchall()[0]
+    informational = [code.value for code in INFORMATIONAL_CODES]
+    [(losses,)] = database.execute(
+        "SELECT coalesce(sum(count), 0)::BIGINT FROM gaps WHERE NOT list_contains(?::VARCHAR[], kind)", [informational]
+    ).fetchall()
+    return SessionCounts(
+        jobs=dict(jobs),
+        tasks=task_counts["tasks"],
+        failed_tasks=task_counts["failed_tasks"],
+        actors=count("actors"),
+        nodes=count("nodes"),
+        gaps=min(losses, _MAX_COUNT),
+        job_texts=[row[0] for row in database.execute(_job_texts_sql(files)).fetchall()],
+    )
+
+
+def _ray_version(database: Database, files: Files) -> str | None:
     responses = parquet(files[LAST_RESPONSES_TABLE])
     versions = database.execute(
         f"SELECT json_extract_string(body, '$.ray_version') FROM {responses} WHERE uri = '/api/version' "
         f"UNION ALL SELECT json_extract_string(body, '$.data.rayVersion') FROM {responses} "
         "WHERE uri = '/api/v0/cluster_metadata'"
     ).fetchall()
-    informational = [code.value for code in INFORMATIONAL_CODES]
-    [(losses,)] = database.execute(
-        "SELECT coalesce(sum(count), 0)::BIGINT FROM gaps WHERE NOT list_contains(?::VARCHAR[], kind)", [informational]
-    ).fetchall()
-    counts = SessionCounts(
-        jobs=dict(jobs),
-        tasks=count("tasks", "type <> 'DRIVER_TASK'"),
-        failed_tasks=count("tasks", "state = 'FAILED' AND type <> 'DRIVER_TASK' AND NOT closed_by_history"),
-        actors=count("actors"),
-        nodes=count("nodes"),
-        gaps=min(losses, _MAX_COUNT),
-        job_texts=[row[0] for row in database.execute(_job_texts_sql(files)).fetchall()],
-    )
-    return BuiltTables(files, counts, first, last, next((row[0] for row in versions if row[0]), None))
+    return next((row[0] for row in versions if row[0]), None)
 
 
 def _job_texts_sql(files: Files) -> str:

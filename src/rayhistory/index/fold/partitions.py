@@ -62,6 +62,13 @@ class Partitions:
         first = bisect_right(self._bounds, low)
         return range(first, max(first, bisect_right(self._bounds, high)) + 1)
 
+    def bounds(self, partition: int) -> tuple[str, str]:
+        """Return the lowest id of the partition, and a text between its highest id and the next partition."""
+        low = self._bounds[partition - 1] if partition else ""
+        if partition == self.count - 1:
+            return low, "g"
+        return low, f"{int(self._bounds[partition], 16) - 1:0{_BOUND_DIGITS}x}g"
+
     def condition(self, partition: int) -> str:
         """Return the SQL condition that a task is in the partition."""
         terms = [f"task_id >= '{self._bounds[partition - 1]}'"] if partition else []

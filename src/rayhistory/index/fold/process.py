@@ -2,49 +2,49 @@
 
 It runs apart from the server, to isolate its memory and CPU. It reads FoldJobs from standard input, one JSON line each,
 and writes FoldReports to standard output in the same way: of each job the progress, the manifest, and that it is ready
-for the next. After an error it ends. If a previous generation covers some of the sources, its merged rows are reused
-and only the other sources are read.
+for the next. After an error it ends. If a previous generation covers some of the sources, only the other sources are
+read, and their rows become a new part of the index. A part that cannot be read is rebuilt from its sources.
 """
 
 import asyncio
-import contextlib
+import logging
 import math
 import os
-import secrets
-import shutil
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 
 from rayhistory.concurrency import concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound, StoreError
-from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.merged_tables import TABLES, TASK_TABLES
+from rayhistory.index.batch_ranges import join_ranges
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.build import PREVIOUS_FOLDER, BuiltTables, FoldInputs, Report, build
+from rayhistory.index.fold.compaction import choose_parts, compact, parts_after
+from rayhistory.index.fold.earlier_rows import EarlierRows
 from rayhistory.index.fold.parallel_decode import DecodeStats, DecodeWork, decode_all, start_pool
+from rayhistory.index.fold.part_tables import key_hash
 from rayhistory.index.fold.partial_files import TYPICAL_ROW_BYTES
 from rayhistory.index.fold.partitions import Partitions
+from rayhistory.index.fold.previous_index import CoveredSource, PartDamaged, PreviousIndex
+from rayhistory.index.fold.publication import Publication, delete_old_generations
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
-from rayhistory.index.manifest import (
-    SCHEMA_VERSION,
-    Manifest,
-    next_generation,
-    publish_manifest,
-    read_latest_manifest,
-    used_generations,
-)
+from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, next_generation, read_latest_manifest
 from rayhistory.index.service.overlay import index_store
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
+
+log = logging.getLogger(__name__)
 
 _COMPRESSION_RATIO = 10
 _MEMORY_PER_BYTE = 1.5
@@ -52,9 +52,6 @@ _MEMORY_PER_LONG_BYTE = 10
 """DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
 """From twice this size on, processes that merge a partition each are faster than one process with threads."""
-_MAX_CONCURRENT_TRANSFERS = 64
-"""Index files that are fetched or uploaded at once."""
-_MAX_BYTES_IN_FLIGHT = 64 << 20
 _MAX_CONCURRENT_RECORDS = 32
 _NICENESS = 10
 """Requests have priority over folds: a page must be fast, a fold takes long anyway."""
@@ -69,7 +66,9 @@ class FoldJob(msgspec.Struct):
     scratch: str
     """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Read all sources, because the previous generation cannot be trusted."""
+    """Read all sources, whatever a previous generation covers."""
+    repair: bool = False
+    """The previous generation cannot be read: rebuild its damaged parts; if there are none, everything."""
     sources: list[Source] | None = None
     """The sources, if the caller has just listed them; otherwise the fold lists them."""
 
@@ -86,15 +85,6 @@ class FoldReport(msgspec.Struct, omit_defaults=True):
     """The process waits for its next job."""
 
 
-class _FoldStats(msgspec.Struct):
-    """Facts about the fold itself, for the manifest."""
-
-    sources: list[Source]
-    decoded: DecodeStats
-    """Of this and all previous generations."""
-    began: float
-
-
 def _ignore(manifest: Manifest) -> None:
     """Do nothing when an index is published."""
 
@@ -104,48 +94,246 @@ async def fold(
 ) -> Manifest:
     """Fold a session and publish its index. With a pool, its processes decode and merge.
 
-    Old generations are deleted after `on_published` was called, because nobody needs to wait for that.
+    Parts are compacted and old generations are deleted after `on_published` was called: nobody needs to wait for that.
     """
-    began = time.monotonic()
     settings = Settings(**job.settings)
-    scratch = Path(job.scratch)
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
-    indexes = index_store(store, settings)
     try:
         sources = job.sources if job.sources is not None else await list_sources(store, layout, job.ref)
-        previous, covered = None, set[tuple[str, int]]()
-        if not job.fresh:
-            previous, covered = await _fetch_previous(indexes, layout, job.ref, scratch)
-        unread = unread_sources(sources, covered)
-        report(0.02, f"{len(unread)} of {len(sources)} objects to read")
-        before = _previous_stats(previous)
-        expected = before + estimate(unread)
-        min_partitions = min(available_cores(), expected.raw_bytes // _MIN_BYTES_PER_PROCESS) if pool else 1
-        partitions = partitions_for(settings, expected, min_partitions)
-        work = DecodeWork(settings, scratch, partitions)
-        decoded = await decode_all(
-            work, unread, pool, lambda done, count: report(0.02 + 0.68 * done, f"{count:,} events read")
-        )
-        report(0.7, f"{decoded.events:,} events read, merging")
-        partitions = partitions.finer(partitions_for(settings, before + decoded).count)
-        seals = await _read_seals(store, sources)
-        removed = {key for key, _ in covered} - {source.key for source in sources}
-        inputs = FoldInputs(partitions, job.closing, seals, removed)
-        built = await asyncio.to_thread(build, settings, scratch, inputs, pool, report)
-        report(0.95, "writing the index")
-        stats = _FoldStats(sources, before + decoded, began)
-        manifest = await _publish(indexes, layout, job, built, stats)
-        on_published(manifest)
-        await _delete_old_generations(indexes, layout, job.ref, manifest.generation)
-        return manifest
+        return await _Fold(job, settings, store, sources, pool=pool, report=report).run(on_published)
     finally:
         await store.close()
 
 
-def _previous_stats(previous: Manifest | None) -> DecodeStats:
-    if previous is None:
+class _Fold:
+    """One fold: read new sources, build tables, publish them, and compact parts."""
+
+    def __init__(
+        self,
+        job: FoldJob,
+        settings: Settings,
+        store: Store,
+        sources: list[Source],
+        *,
+        pool: Executor | None,
+        report: Report,
+    ) -> None:
+        self._began = time.monotonic()
+        self._job = job
+        self._settings = settings
+        self._store = store
+        self._indexes = index_store(store, settings)
+        self._layout = Layout(settings.storage_root_dir)
+        self._sources = sources
+        self._pool = pool
+        self._report = report
+        self._attempts = 0
+
+    async def run(self, on_published: Callable[[Manifest], None]) -> Manifest:
+        """Fold; leave out parts that turn out to be damaged, and read their sources again."""
+        lost: set[str] | None = set()
+        if self._job.fresh:
+            lost = None
+        elif self._job.repair:
+            lost = await self._find_damage()
+        while True:
+            try:
+                published = await self._fold(lost)
+            except PartDamaged as error:
+                if lost is None or error.part in lost:
+                    raise
+                log.warning("part of the index is damaged, rebuilding it", extra={"reason": str(error)})
+                lost.add(error.part)
+            else:
+                on_published(published)
+                await delete_old_generations(self._indexes, self._layout, self._job.ref, published.generation)
+                return await self._compact(published)
+
+    def _scratch(self) -> Path:
+        """Return a new empty directory."""
+        self._attempts += 1
+        scratch = Path(self._job.scratch) / str(self._attempts)
+        (scratch / PREVIOUS_FOLDER).mkdir(parents=True)
+        return scratch
+
+    def _open(self, manifest: Manifest, lost: set[str]) -> PreviousIndex:
+        return PreviousIndex(self._indexes, self._layout, self._job.ref, manifest, self._scratch(), lost=lost)
+
+    async def _find_damage(self) -> set[str] | None:
+        """Return the damaged parts; None if that would not help."""
+        manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
+        if manifest is None:
+            return None
+        previous = self._open(manifest, set())
+        try:
+            await previous.check_small_tables()
+        except IndexDamaged:
+            return None
+        return await previous.damaged_parts() or None
+
+    async def _fold(self, lost: set[str] | None) -> Manifest:
+        """Fold what the previous generation lacks, without its lost parts. Without a set, fold everything."""
+        generation = await next_generation(self._indexes, self._layout, self._job.ref)
+        scratch = self._scratch()
+        previous, listed = None, list[CoveredSource]()
+        if lost is not None:
+            previous, listed = await self._fetch_previous(scratch / PREVIOUS_FOLDER, lost)
+        covered = [source for source in listed if not (previous and previous.is_lost(source))]
+        unread = unread_sources(self._sources, [(key, version) for key, version, _, _ in covered])
+        self._report(0.02, f"{len(unread)} of {len(self._sources)} objects to read")
+        decoded, partitions = await self._decode(unread, scratch)
+        self._report(0.7, f"{decoded.events:,} events read, merging")
+
+        def partition_again(earlier: EarlierRows) -> Partitions:
+            typical = earlier.rows * TYPICAL_ROW_BYTES
+            older = DecodeStats(0, typical, max(0, _COMPRESSION_RATIO * earlier.size - typical))
+            return partitions.finer(partitions_for(self._settings, decoded + older).count)
+
+        removed = {source[0] for source in listed} - {source.key for source in self._sources}
+        inputs = FoldInputs(
+            partitions.finer(partitions_for(self._settings, decoded).count),
+            self._job.closing,
+            await _read_seals(self._store, self._sources),
+            removed,
+            previous,
+            partition_again,
+        )
+        built = await asyncio.to_thread(build, self._settings, scratch, inputs, self._pool, self._report)
+        self._report(0.95, "writing the index")
+        total = _previous_stats(previous) + decoded
+        publication = Publication(self._indexes, self._layout, self._job.ref, generation)
+        await publication.put_covered(_covered_sources(self._sources, unread, covered, generation))
+        return await publication.publish(await self._manifest(publication, built, previous, total))
+
+    async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
+        """Fetch what each extension reads of the latest generation. One with a damaged small table is ignored."""
+        manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
+        if manifest is None or manifest.key_hash != await asyncio.to_thread(_key_hash):
+            return None, []
+        previous = self._open(manifest, lost)
+        try:
+            listed = await previous.covered()
+            tables = [table.name for table in TABLES if table.name not in TASK_TABLES]
+            fetches = [previous.fetch_table(merged_table_name(name), folder, name) for name in tables]
+            await concurrently([previous.fetch_lookups(), *fetches], 1 + len(fetches))
+        except PartDamaged:
+            raise
+        except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, IndexDamaged):
+            await asyncio.to_thread(_empty, folder)
+            return None, []
+        return previous, listed
+
+    async def _decode(self, unread: list[Source], scratch: Path) -> tuple[DecodeStats, Partitions]:
+        expected = estimate(unread)
+        min_partitions = min(available_cores(), expected.raw_bytes // _MIN_BYTES_PER_PROCESS) if self._pool else 1
+        partitions = partitions_for(self._settings, expected, min_partitions)
+        work = DecodeWork(self._settings, scratch, partitions)
+
+        def progress(done: float, count: int) -> None:
+            self._report(0.02 + 0.68 * done, f"{count:,} events read")
+
+        return await decode_all(work, unread, self._pool, progress), partitions
+
+    async def _manifest(
+        self, publication: Publication, built: BuiltTables, previous: PreviousIndex | None, total: DecodeStats
+    ) -> Manifest:
+        files = await publication.upload(built.files, previous.manifest.files if previous else None)
+        parts = [_extended(part, built, publication.generation) for part in (previous.parts if previous else [])]
+        if built.part:
+            new = await publication.upload(built.part)
+            rows = sum(file.rows for file in new["tasks"])
+            parts.append(Part(publication.folder, new, rows, 0, [(publication.generation, publication.generation)]))
+        built.counts.size_bytes = sum(source.size for source in self._sources)
+        return Manifest(
+            schema=SCHEMA_VERSION,
+            generation=publication.generation,
+            build=publication.folder,
+            files=files,
+            covered=sources_digest(self._sources),
+            closing=self._job.closing,
+            counts=built.counts,
+            first_ns=built.first_ns,
+            last_ns=built.last_ns,
+            ray_version=built.ray_version,
+            seconds=round(time.monotonic() - self._began, 3),
+            events=total.events,
+            long_bytes=total.long_bytes,
+            parts=parts,
+            task_counts=built.task_counts,
+            key_hash=await asyncio.to_thread(_key_hash),
+            covered_in=publication.folder,
+        )
+
+    async def _compact(self, manifest: Manifest) -> Manifest:
+        """Replace parts by fewer ones, as a generation of its own. Damage is left to the next extension."""
+        chosen = choose_parts(manifest.parts)
+        if not chosen:
+            return manifest
+        publication = Publication(self._indexes, self._layout, self._job.ref, manifest.generation + 1)
+        previous, scratch = self._open(manifest, set()), self._scratch()
+        rows, all_rows = sum(part.rows for part in chosen), sum(part.rows for part in manifest.parts)
+        size = DecodeStats(0, rows * TYPICAL_ROW_BYTES, manifest.long_bytes * rows // max(all_rows, 1))
+        partitions = partitions_for(self._settings, size)
+        memory = self._settings.index_memory
+        pool = self._pool if isinstance(self._pool, ProcessPoolExecutor) else None  # a cluster does not have the files
+        try:
+            written = await asyncio.to_thread(compact, previous, chosen, scratch, partitions, memory=memory, pool=pool)
+        except (IndexDamaged, StoreError, duckdb.Error) as error:
+            log.warning("compaction failed", extra={"reason": str(error)})
+            return manifest
+        replaced_by = await asyncio.to_thread(_replaced_by, previous)
+        files = await publication.upload(written)
+        batches = join_ranges(batch for part in chosen for batch in part.batches)
+        replacement = Part(publication.folder, files, sum(file.rows for file in files["tasks"]), 0, batches)
+        parts = parts_after(previous, chosen, replacement, replaced_by)
+        compacted = msgspec.structs.replace(
+            manifest, generation=publication.generation, build=publication.folder, parts=parts
+        )
+        published = await publication.publish(compacted)
+        await delete_old_generations(self._indexes, self._layout, self._job.ref, published.generation)
+        return published
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _key_hash() -> int:
+    with duckdb.connect() as database:
+        return key_hash(database)
+
+
+def _replaced_by(previous: PreviousIndex) -> dict[str, set[str]]:
+    with duckdb.connect() as database:
+        return previous.replaced_by(database)
+
+
+def _extended(part: Part, built: BuiltTables, generation: int) -> Part:
+    """Return an older part in the next generation."""
+    batches = part.batches
+    if part.name in built.touched_parts:
+        batches = join_ranges([*batches, (generation, generation)])
+    return msgspec.structs.replace(part, superseded=built.superseded.get(part.name, 0), batches=batches)
+
+
+def _covered_sources(
+    sources: list[Source], unread: Iterable[Source], covered: list[CoveredSource], generation: int
+) -> list[CoveredSource]:
+    """Return all sources with the first and last extension that read them."""
+    first = {key: batch for key, _, batch, _ in covered}
+    last = {key: batch for key, _, _, batch in covered} | {source.key: generation for source in unread}
+    return [
+        (source.key, source.version, first.get(source.key, generation), last.get(source.key, generation))
+        for source in sources
+    ]
+
+
+def _previous_stats(previous: PreviousIndex | None) -> DecodeStats:
+    if previous is None or previous.has_lost_parts:
         return DecodeStats()
-    return DecodeStats(previous.events, previous.events * TYPICAL_ROW_BYTES, previous.long_bytes)
+    manifest = previous.manifest
+    return DecodeStats(manifest.events, 0, manifest.long_bytes)
 
 
 def estimate(sources: list[Source]) -> DecodeStats:
@@ -160,47 +348,6 @@ def partitions_for(settings: Settings, decoded: DecodeStats, min_count: int = 1)
     return Partitions(max(min_count, math.ceil(memory * available_cores() / settings.index_memory)))
 
 
-async def _fetch_previous(
-    store: Store, layout: Layout, ref: SessionRef, scratch: Path
-) -> tuple[Manifest | None, set[tuple[str, int]]]:
-    """Copy the merged tables of the latest generation to the scratch directory; return the sources that they cover.
-
-    A generation that is damaged or incomplete is ignored.
-    """
-    previous = await read_latest_manifest(store, layout, ref)
-    if previous is None:
-        return None, set()
-    folder = scratch / PREVIOUS_FOLDER
-    folder.mkdir()
-    try:
-        covered = await store.get(layout.covered_key(ref, previous.build))
-        listed = msgspec.json.decode(covered, type=list[tuple[str, int]])
-        largest = max((size for table in TABLES for size in previous.sizes(merged_table_name(table.name))), default=0)
-        limit = max(1, min(_MAX_CONCURRENT_TRANSFERS, _MAX_BYTES_IN_FLIGHT // max(1, largest)))
-        await concurrently(_previous_fetches(store, layout, ref, previous, folder), limit)
-    except (ObjectNotFound, msgspec.DecodeError, UnicodeDecodeError, IndexDamaged):
-        await asyncio.to_thread(shutil.rmtree, folder)
-        return None, set()
-    return previous, set(listed)
-
-
-def _previous_fetches(
-    store: Store, layout: Layout, ref: SessionRef, previous: Manifest, folder: Path
-) -> Iterator[Coroutine[Any, Any, None]]:
-    for table in TABLES:
-        name = merged_table_name(table.name)
-        for number, size in enumerate(previous.sizes(name)):
-            key = layout.index_file_key(ref, previous.build, name, number)
-            yield _fetch(store, key, size, folder / f"{table.name}.{number}.parquet")
-
-
-async def _fetch(store: Store, key: str, size: int, path: Path) -> None:
-    data = await store.get_range(key, 0, size + 1)
-    if len(data) != size:
-        raise IndexDamaged(f"{key} has {len(data)} bytes instead of {size}")
-    await asyncio.to_thread(path.write_bytes, data)
-
-
 async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
     async def read(source: Source) -> NodeSeal | None:
         try:
@@ -210,44 +357,6 @@ async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
 
     seals = (read(source) for source in sources if source.kind is SourceKind.SEAL)
     return [seal for seal in await concurrently(seals, _MAX_CONCURRENT_RECORDS) if seal]
-
-
-async def _publish(store: Store, layout: Layout, job: FoldJob, built: BuiltTables, stats: _FoldStats) -> Manifest:
-    generation = await next_generation(store, layout, job.ref)
-    folder = f"{generation}-{secrets.token_hex(4)}"
-    covered = msgspec.json.encode([(source.key, source.version) for source in stats.sources])
-    files: list[tuple[str, bytes | Path]] = [(layout.covered_key(job.ref, folder), covered)]
-    for name, paths in built.files.items():
-        files += [(layout.index_file_key(job.ref, folder, name, number), path) for number, path in enumerate(paths)]
-    await concurrently((store.put(key, data) for key, data in files), _MAX_CONCURRENT_TRANSFERS)
-    built.counts.size_bytes = sum(source.size for source in stats.sources)
-    manifest = Manifest(
-        schema=SCHEMA_VERSION,
-        generation=generation,
-        build=folder,
-        files={name: [path.stat().st_size for path in paths] for name, paths in built.files.items()},
-        covered=sources_digest(stats.sources),
-        closing=job.closing,
-        counts=built.counts,
-        first_ns=built.first_ns,
-        last_ns=built.last_ns,
-        ray_version=built.ray_version,
-        seconds=round(time.monotonic() - stats.began, 3),
-        events=stats.decoded.events,
-        long_bytes=stats.decoded.long_bytes,
-    )
-    return await publish_manifest(store, layout, job.ref, manifest)
-
-
-async def _delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-    """Delete generations that are not read any more, by no release. Errors are left to the next fold."""
-    with contextlib.suppress(StoreError):
-        generations, folders = await used_generations(store, layout, ref)
-        async for info in store.list_all(layout.index_prefix(ref)):
-            number = layout.generation_of(ref, info.key)
-            folder = info.key.removeprefix(layout.index_prefix(ref) + "/").partition("/")[0]
-            if number is not None and number < generation - 1 and number not in generations and folder not in folders:
-                await store.delete(info.key)
 
 
 def main() -> None:

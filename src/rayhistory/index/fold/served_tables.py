@@ -326,10 +326,12 @@ TASK_LIST_COLUMNS = (
 
 
 def task_list_sql(tasks: str) -> str:
-    return f"SELECT {', '.join(TASK_LIST_COLUMNS)} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
+    """Return the query of `task_list`. `position` is the number of the row in `tasks`, which readers never see."""
+    columns = ", ".join((*TASK_LIST_COLUMNS, "position"))
+    return f"SELECT {columns} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
 
-_HAS_NO_EXECUTION = (
+HAS_NO_EXECUTION = (
     "type <> 'DRIVER_TASK' AND running_ns IS NULL AND pending_actor_task_args_fetch_ns IS NULL AND "
     "pending_actor_task_ordering_or_concurrency_ns IS NULL AND "
     "(finished_ns IS NOT NULL OR (failed_ns IS NOT NULL AND submitted_to_worker_ns IS NOT NULL))"
@@ -337,16 +339,17 @@ _HAS_NO_EXECUTION = (
 _WORKER_REPORT_MS = 2000
 """Workers report every second; one that ends within this time after a task may not have reported it."""
 _WORKER_HAD_ENDED = f"""(
-  worker_id IN (SELECT w.worker_id FROM {{workers}} w WHERE w.end_time_ms <= tasks.end_time_ms + {_WORKER_REPORT_MS})
+  worker_id IN (
+    SELECT w.worker_id FROM {{workers}} w WHERE w.end_time_ms <= unexecuted.end_time_ms + {_WORKER_REPORT_MS})
   OR (worker_id IS NULL AND actor_id IN (
     SELECT a.actor_id FROM {{actors}} a
-    WHERE a.num_restarts > 0 OR a.end_time_ms <= tasks.end_time_ms + {_WORKER_REPORT_MS})))"""
+    WHERE a.num_restarts > 0 OR a.end_time_ms <= unexecuted.end_time_ms + {_WORKER_REPORT_MS})))"""
 """The owner of an actor's creation task does not report its worker; of restarted actors, only the last one is known."""
 
 GAP_CONDITIONS = {
     GapCode.TASK_WITHOUT_DEFINITION: ("tasks", "NOT defined"),
-    GapCode.TASK_WITHOUT_EXECUTION: ("tasks", f"{_HAS_NO_EXECUTION} AND NOT {_WORKER_HAD_ENDED}"),
-    GapCode.TASK_EXECUTION_UNREPORTED: ("tasks", f"{_HAS_NO_EXECUTION} AND {_WORKER_HAD_ENDED}"),
+    GapCode.TASK_WITHOUT_EXECUTION: ("unexecuted", f"NOT {_WORKER_HAD_ENDED}"),
+    GapCode.TASK_EXECUTION_UNREPORTED: ("unexecuted", _WORKER_HAD_ENDED),
     GapCode.TASK_CLOCK_SKEW: (
         "tasks",
         "running_ns // 1000000 + 1000 < submitted_to_worker_ns // 1000000 OR "
@@ -361,5 +364,12 @@ GAP_CONDITIONS = {
 }
 """Gaps that the served tables show: the table, and the condition of the rows that are counted.
 
-A condition may name other served tables, in braces.
+A condition may name other served tables, in braces. `unexecuted` are the tasks that ended and did not run, as far as
+their workers reported.
 """
+
+
+def served_queries(closing: Closing | None) -> dict[str, str]:
+    """Return the query of each served table, also of those that are served as they are merged."""
+    as_merged = {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
+    return served_sql(closing) | as_merged

@@ -5,7 +5,7 @@ Only this module and `lineage.py` run SQL to serve requests.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +17,7 @@ import msgspec
 from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError
 from rayhistory.events.merged_tables import Type
 from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, rows_sql
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE
 from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, TASK_LIST_COLUMNS
@@ -48,8 +49,8 @@ _MAX_READS = 20
 
 
 class FetchTable(Protocol):
-    async def __call__(self, name: str, parts: range, *, refetch: bool) -> list[Path]:
-        """Return local copies of these parts of a table; `refetch` replaces damaged copies."""
+    async def __call__(self, name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
+        """Return local copies of some of the manifest's files of a table; `refetch` replaces damaged copies."""
 
 
 class OpenIndex:
@@ -70,12 +71,14 @@ class OpenIndex:
         """Return the rows and True, or the first rows with about `max_bytes` of text and False."""
         if _needs_key_lookup(query):
             return await self._rows_by_key(query, max_bytes)
-        file, first_parts, other_parts = self._read_plan(query)
-        found, complete = await self._read({file: first_parts}, partial(self._rows, query, max_bytes))
-        if complete and other_parts and len(found) < (query.limit or 0):
-            remaining = msgspec.structs.replace(query, limit=(query.limit or 0) - len(found))
-            more, complete = await self._read({file: other_parts}, partial(self._rows, remaining, max_bytes))
-            found += more
+        table, steps = self._read_plan(query)
+        found, complete = list[Row](), True
+        for step, numbers in steps:
+            if complete and (query.limit is None or len(found) < query.limit):
+                rest = None if query.limit is None else query.limit - len(found)
+                remaining = msgspec.structs.replace(step, limit=rest)
+                more, complete = await self._read({table: numbers}, partial(self._rows, remaining, max_bytes))
+                found += more
         return found, complete
 
     async def prefetch(self, query: Query, *tables: str) -> None:
@@ -83,19 +86,36 @@ class OpenIndex:
 
         Callers do this before they take a lock, so that no other request waits for the store.
         """
-        file, first, _ = self._read_plan(msgspec.structs.replace(query, limit=query.limit or _BATCH_ROWS))
-        await self._fetch(file, first, refetch=False)
-        for name in tables:
-            await self._fetch(name, first if name in SERVED_TASK_TABLES else self._all_parts(name), refetch=False)
+        table, steps = self._read_plan(msgspec.structs.replace(query, limit=query.limit or _BATCH_ROWS))
+        first = steps[0][1]
+        numbers = {name: first if name in SERVED_TASK_TABLES else self._all_files(name) for name in tables}
+        await asyncio.gather(
+            self._fetch_superseded(table, *tables, refetch=False),
+            *(self._fetch(name, numbers[name], refetch=False) for name in tables),
+            self._fetch(table, first, refetch=False),
+        )
 
-    def _read_plan(self, query: Query) -> tuple[str, range, range]:
-        """Return the file to read, the parts to read first, and the parts to read if those have too few rows.
+    def _read_plan(self, query: Query) -> tuple[str, list[tuple[Query, list[int]]]]:
+        """Return the table to read, and one or two queries with the files to read for each.
 
-        Parts are ranges of task ids, so a page sorted by id is often complete after the first part.
+        Files of a part are ranges of task ids, so a page sorted by id is often complete after the first range.
         """
-        file, parts = self._locate(query, query.columns or ("*",))
-        by_id = query.limit is not None and query.order[:1] == ("task_id",)
-        return (file, parts[:1], parts[1:]) if by_id else (file, parts, parts[:0])
+        table, numbers = self._locate(query, query.columns or ("*",))
+        ranges = Partitions(max(self._file_counts(table), default=1))
+        by_id = query.limit is not None and query.order[:1] == ("task_id",) and table in SERVED_TASK_TABLES
+        if not by_id or ranges.count == 1:
+            return table, [(query, numbers)]
+        low, high = _task_id_range(query)
+        first = ranges.between(low, high)[0]
+        if first == ranges.count - 1:
+            return table, [(query, numbers)]
+        following, _ = ranges.bounds(first + 1)
+        lower = msgspec.structs.replace(query, filters=(*query.filters, Filter("task_id", "<", following)))
+        higher = msgspec.structs.replace(query, filters=(*query.filters, Filter("task_id", ">=", following)))
+        steps = [(lower, self._files_between(table, low, min(high, ranges.bounds(first)[1])))]
+        if others := self._files_between(table, following, high) if high >= following else []:
+            steps.append((higher, others))
+        return table, steps
 
     async def batches(self, query: Query) -> AsyncIterator[list[Row]]:
         """Yield the rows of a sorted query in batches, bounded by rows and by bytes.
@@ -175,7 +195,7 @@ class OpenIndex:
     def tables(self) -> list[str]:
         """The tables that a query may name."""
         return sorted(
-            name for name in self.manifest.files if not name.startswith(MERGED_PREFIX) and name not in _DERIVED_TABLES
+            name for name in self.manifest.tables if not name.startswith(MERGED_PREFIX) and name not in _DERIVED_TABLES
         )
 
     async def columns(self, table: str) -> dict[str, str]:
@@ -184,45 +204,90 @@ class OpenIndex:
 
     async def read(self, files: tuple[str, ...], work: Callable[..., T]) -> T:
         """Call `work` in a thread with one SQL source per table."""
-        return await self._read({file: self._all_parts(file) for file in files}, work)
+        return await self._read({file: self._all_files(file) for file in files}, work)
 
-    async def _read(self, files: dict[str, range], work: Callable[..., T]) -> T:
+    async def _read(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
         """Run `work` on local copies. Another process may evict a copy before it is opened: that is not damage."""
         refetch = False
         for _ in range(_MAX_READS):
-            tables = [await self._fetch(file, parts, refetch=refetch) for file, parts in files.items()]
+            fetches = [self._fetch(file, numbers, refetch=refetch) for file, numbers in files.items()]
+            lists, *tables = await asyncio.gather(self._fetch_superseded(*files, refetch=refetch), *fetches)
+            sources = [
+                self._source(file, numbers, paths, lists)
+                for (file, numbers), paths in zip(files.items(), tables, strict=True)
+            ]
             try:
-                return await asyncio.to_thread(work, *map(parquet, tables))
+                return await asyncio.to_thread(work, *sources)
             except duckdb.OutOfMemoryException as error:
                 raise StoreUnavailable(f"query needs more memory than is free, try again: {error}") from error
             except _NO_DAMAGE as error:
                 raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
-                evicted = not all(path.exists() for paths in tables for path in paths)
+                evicted = not all(path.exists() for paths in (*tables, lists) for path in paths)
                 is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
                 if not evicted and (refetch or not is_unreadable):
                     raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
                 refetch = not evicted
         raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
 
-    def _all_parts(self, file: str) -> range:
-        return range(len(self.manifest.sizes(file)))
+    async def _fetch_superseded(self, *tables: str, refetch: bool) -> list[Path]:
+        """Fetch the lists of rows that other parts replace, if one of the tables has such rows."""
+        has_superseded = any(part.superseded for part in self.manifest.parts)
+        if not has_superseded or not {"tasks", "task_list"}.intersection(tables):
+            return []
+        return await self._fetch(SUPERSEDED, self._all_files(SUPERSEDED), refetch=refetch)
+
+    def _source(self, table: str, numbers: list[int], paths: list[Path], superseded: list[Path]) -> str:
+        """Return the SQL source of the valid rows in these files."""
+        if table not in ("tasks", "task_list") or table in self.manifest.files:
+            return parquet(paths)
+        files = [
+            msgspec.structs.replace(self._part_files(table)[number], path=str(path))
+            for number, path in zip(numbers, paths, strict=True)
+        ]
+        return rows_sql(files, list(map(str, superseded)), hidden="position" if table == "task_list" else "")
+
+    def _part_files(self, table: str) -> list[PartFile]:
+        """Return the part of each file of a table of tasks, and the number of its first row in `tasks`."""
+        found = []
+        for part in self.manifest.parts:
+            first_row = 0
+            for file in part.files.get(table, ()):
+                found.append(PartFile(part.name, "", first_row, part.superseded > 0))
+                first_row += file.rows
+        return found
+
+    def _all_files(self, table: str) -> list[int]:
+        return list(range(len(self.manifest.files_of(table))))
+
+    def _file_counts(self, table: str) -> list[int]:
+        """Return the number of files of a table in each part."""
+        if table in self.manifest.files:
+            return [len(self.manifest.files[table])]
+        return [len(part.files.get(table, ())) for part in self.manifest.parts]
+
+    def _files_between(self, table: str, low: str, high: str) -> list[int]:
+        """Return the files of a table of tasks that can have ids from `low` to `high`."""
+        found, first = list[int](), 0
+        for count in self._file_counts(table):
+            found += [first + number for number in Partitions(count).between(low, high) if count]
+            first += count
+        return found
 
     async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
-        file, parts = self._locate(query, by)
-        return await self._read({file: parts}, partial(work, query))
+        table, numbers = self._locate(query, by)
+        return await self._read({table: numbers}, partial(work, query))
 
-    def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, range]:
-        """Return the smallest table with the needed columns, and the parts of it that can hold matching rows."""
+    def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, list[int]]:
+        """Return the smallest table with the needed columns, and the files of it that can hold matching rows."""
         if query.table not in self.tables and query.table in KEY_COLUMNS:
             raise IndexDamaged(f"index generation {self.manifest.generation} has no table {query.table}")
         if query.table not in self.tables:
             raise UsageError(f"unknown table {query.table!r}: use one of {', '.join(self.tables)}")
-        file = best_file(query, by)
-        parts = self._all_parts(file)
-        if file in SERVED_TASK_TABLES and len(parts) > 1:
-            parts = Partitions(len(parts)).between(*_task_id_range(query))
-        return file, parts
+        table = best_file(query, by)
+        if table in SERVED_TASK_TABLES:
+            return table, self._files_between(table, *_task_id_range(query))
+        return table, self._all_files(table)
 
     def _rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
         return execute_within(*self._select(query, source), max_bytes)

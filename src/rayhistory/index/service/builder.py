@@ -336,7 +336,7 @@ class IndexBuilder:
         try:
             with scratch_directory(self._scratch) as scratch:
                 settings = msgspec.to_builtins(self._settings)
-                job = FoldJob(settings, ref, closing, str(scratch), from_scratch, listing.sources)
+                job = FoldJob(settings, ref, closing, str(scratch), repair=from_scratch, sources=listing.sources)
                 return await self._engine.fold(job, lambda report: self._on_report(ref, report))
         except IndexFailed as error:
             if from_scratch or await read_latest_manifest(self._index_store, self._layout, ref) is None:

@@ -8,14 +8,13 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from rayhistory.concurrency import concurrently
+from rayhistory.concurrency import ByteBudget, concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound
-from rayhistory.index.manifest import Manifest
+from rayhistory.index.manifest import Manifest, StoredFile
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import PRODUCTS_FOLDER
@@ -35,14 +34,13 @@ class TableCache:
         self._layout = layout
         self._budget = budget
         self._fetch_locks: dict[Path, asyncio.Lock] = {}
-        self._bytes_in_flight = 0
-        self._block_written = asyncio.Condition()
+        self._memory = ByteBudget(_MAX_BYTES_IN_FLIGHT)
 
     def open(self, ref: SessionRef, manifest: Manifest) -> OpenIndex:
         """Open the index of this generation. Its tables are fetched when a query needs them."""
 
-        async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
-            return await self.table(ref, manifest, name, parts, refetch=refetch)
+        async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
+            return await self.table(ref, manifest, name, numbers, refetch=refetch)
 
         return OpenIndex(manifest, fetch)
 
@@ -51,17 +49,28 @@ class TableCache:
         return self._directory / ref.path / build
 
     async def table(
-        self, ref: SessionRef, manifest: Manifest, name: str, parts: range | None = None, *, refetch: bool = False
+        self,
+        ref: SessionRef,
+        manifest: Manifest,
+        name: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        refetch: bool = False,
     ) -> list[Path]:
         """Return local copies of a table's files; `refetch` replaces damaged copies."""
-        parts = range(len(manifest.sizes(name))) if parts is None else parts
-        return list(await asyncio.gather(*(self._part(ref, manifest, name, part, refetch=refetch) for part in parts)))
+        files = manifest.files_of(name)
+        wanted = files if numbers is None else [files[number] for number in numbers]
+        return list(
+            await asyncio.gather(*(self._table_file(ref, manifest, name, file, refetch=refetch) for file in wanted))
+        )
 
-    async def _part(self, ref: SessionRef, manifest: Manifest, name: str, part: int, *, refetch: bool) -> Path:
-        path = self.folder(ref, manifest.build) / f"{name}.{part}.parquet"
-        key, size = self._layout.index_file_key(ref, manifest.build, name, part), manifest.files[name][part]
+    async def _table_file(
+        self, ref: SessionRef, manifest: Manifest, name: str, file: StoredFile, *, refetch: bool
+    ) -> Path:
+        path = self.folder(ref, file.folder) / f"{name}.{file.number}.parquet"
+        key = self._layout.index_file_key(ref, file.folder, name, file.number)
         what = f"index table {name} of {ref.path} is {{}} (generation {manifest.generation})"
-        return await self.file(key, size, path, what, refetch=refetch)
+        return await self.file(key, file.size, path, what, refetch=refetch)
 
     async def file(self, key: str, size: int, path: Path, what: str, *, refetch: bool = False) -> Path:
         """Return the local copy of an object with this size; `what` is the message about damage, with a gap for it."""
@@ -79,7 +88,7 @@ class TableCache:
 
         async def fetch_block(start: int) -> None:
             end = min(start + _BLOCK_BYTES, size)
-            async with self._reserve_memory(end - start):
+            async with self._memory.hold(end - start):
                 data = await self._store.get_range(key, start, end + 1 if end == size else end)
                 if len(data) != end - start:
                     raise IndexDamaged(what.format("damaged"))
@@ -92,18 +101,6 @@ class TableCache:
             raise IndexDamaged(what.format("missing")) from None
         finally:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
-
-    @asynccontextmanager
-    async def _reserve_memory(self, size: int) -> AsyncIterator[None]:
-        async with self._block_written:
-            await self._block_written.wait_for(lambda: self._bytes_in_flight + size <= _MAX_BYTES_IN_FLIGHT)
-            self._bytes_in_flight += size
-        try:
-            yield
-        finally:
-            self._bytes_in_flight -= size
-            async with self._block_written:
-                self._block_written.notify_all()
 
     def _write_block(self, partial: Path, start: int, data: bytes) -> None:
         self.make_room(len(data))

@@ -13,7 +13,7 @@ from rayhistory import web
 from rayhistory.diagnosis.headlines import one_line
 from rayhistory.diagnosis.product import NAME as DIAGNOSIS
 from rayhistory.errors import StoreError, UsageError
-from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.manifest import Manifest, StoredFile, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
 from rayhistory.metric_columns.product import NAME as METRICS
@@ -249,7 +249,7 @@ def _small(manifest: Manifest) -> Manifest:
     """Keep only the total size of the index, and bounded text: a session may have hundreds of files and jobs."""
     text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
     counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
-    return msgspec.structs.replace(manifest, files={"all": [manifest.size]}, counts=counts)
+    return msgspec.structs.replace(manifest, files={"all": [StoredFile("", 0, manifest.size)]}, parts=[], counts=counts)
 
 
 def parse_session_filters(params: QueryParams) -> SessionFilters:

@@ -70,17 +70,17 @@ def test_long_texts_are_folded_in_more_partitions(tmp_path: Path) -> None:
     put(tmp_path, 0, gzip.compress(as_lines(failures(0, 500))), suffix=".jsonl.gz")
     expected = tables(tmp_path, fold_session(tmp_path))
     first = fold_session(tmp_path, memory="16Mi", fresh=True)
-    assert len(first.files["tasks"]) > 2
+    assert len(first.files_of("tasks")) > 2
     assert tables(tmp_path, first) == expected
     put(tmp_path, 1, as_lines(failures(500, 1)))
     again = fold_session(tmp_path, memory="16Mi")
-    assert len(again.files["tasks"]) > 2, "the long rows of the previous generation count too"
+    assert len(again.files_of("tasks")) > 2, "the long rows of the previous generation count too"
     assert rows(tmp_path, again, "SELECT count(*), min(length(error_message)) > 11000 FROM tasks") == [(501, True)]
 
 
 def test_short_texts_are_folded_in_one_partition(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(failures(0, 2000, "Traceback")))
-    assert len(fold_session(tmp_path, memory="16Mi").files["tasks"]) == 1
+    assert len(fold_session(tmp_path, memory="16Mi").files_of("tasks")) == 1
 
 
 @settings(max_examples=30, deadline=None)

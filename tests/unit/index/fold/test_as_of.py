@@ -33,6 +33,7 @@ from support.folding import (
     put,
     rows,
     same_spans,
+    served_tables,
     tables,
     tables_as_of,
 )
@@ -111,7 +112,7 @@ def test_table_built_by_itself_equals_the_one_built_with_all(tmp_path: Path) -> 
     put(tmp_path, 0, as_lines(without))
     manifest = fold_session(tmp_path)
     as_of_ns = ((manifest.first_ns or 0) + (manifest.last_ns or 0)) // 2
-    together = build_as_of(tmp_path, manifest, as_of_ns, list(manifest.files))
+    together = build_as_of(tmp_path, manifest, as_of_ns, served_tables(manifest))
     assert together["tasks"]
     assert together["profile_events"]
     for name in ("tasks", "task_list", "profile_events", "gaps"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayhistory.events.merged_tables import TASK_STATES
-from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts
+from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts, StoredFile
 from rayhistory.index.query.lineage import MAX_DEPTH, LineageTree, read_lineage
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter
@@ -64,7 +64,7 @@ def write_rows(path: Path, types: dict[str, str], rows: list[Row]) -> None:
 
 
 def open_index(folder: Path) -> OpenIndex:
-    files = {"tasks": [1], "task_list": [1], "actors": [1]}
+    files = {name: [StoredFile("b", 0, 1)] for name in ("tasks", "task_list", "actors")}
     manifest = Manifest(SCHEMA_VERSION, 1, "b", files, "", None, SessionCounts(), None, None, None, 0, 0)
 
     async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:

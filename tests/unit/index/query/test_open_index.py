@@ -132,7 +132,7 @@ def test_partitioned_index_returns_the_same_rows(tmp_path: Path) -> None:
     for directory, memory in ((single, "1Gi"), (partitioned, "64Ki")):
         put(directory, 0, as_lines(RECORDED))
         manifest = fold_session(directory, memory=memory)
-    assert len(manifest.files["tasks"]) > 4
+    assert len(manifest.files_of("tasks")) > 4
     keys = ("task_id", "attempt_number")
     found: list[list[object]] = []
 
@@ -174,7 +174,7 @@ def test_partitioned_index_returns_the_same_rows(tmp_path: Path) -> None:
 def test_only_matching_partitions_are_fetched(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
     manifest = fold_session(tmp_path, memory="64Ki")
-    number = len(manifest.files["tasks"])
+    number = len(manifest.files_of("tasks"))
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)

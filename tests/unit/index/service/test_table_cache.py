@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rayhistory.errors import IndexDamaged
-from rayhistory.index.manifest import Manifest
+from rayhistory.index.manifest import Manifest, StoredFile
 from rayhistory.index.service import table_cache
 from rayhistory.index.service.table_cache import TableCache
 from rayhistory.sessions import Layout
@@ -46,7 +46,8 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     manifest = fold_session(tmp_path)
     for part, size in enumerate(SIZES):
         part_path(tmp_path, manifest, part).write_bytes(os.urandom(size))
-    return msgspec.structs.replace(manifest, files={**manifest.files, "tasks": SIZES})
+    files = [StoredFile(manifest.build, number, size) for number, size in enumerate(SIZES)]
+    return msgspec.structs.replace(manifest, files={**manifest.files, "tasks": files})
 
 
 def part_path(directory: Path, manifest: Manifest, part: int) -> Path:

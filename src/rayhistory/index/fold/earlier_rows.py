@@ -1,0 +1,148 @@
+"""Find the older rows that an extension needs: those of attempts with new events, and of attempts that end otherwise.
+
+Rows of all other attempts are not read. They stay valid in their parts.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from rayhistory.events.merged_tables import TASK_TABLES
+from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.part_tables import (
+    DEFINITIONS,
+    DEPENDS,
+    IS_OPEN,
+    KEYS,
+    UPDATES,
+    PartFile,
+    merged_rows_sql,
+    rows_sql,
+)
+from rayhistory.index.fold.previous_index import PreviousIndex
+from rayhistory.index.fold.table_files import Database, copy_rows
+from rayhistory.index.manifest import Part
+
+FOUND = "found"
+"""Where the valid row of each attempt with new events is: part, row, and what it counts for."""
+AFFECTED = "affected"
+"""The attempts that are derived again because their worker, job or session ended."""
+
+_MERGED_NAMES = {"task_definitions": DEFINITIONS, "task_updates": UPDATES, "profile_events": "profile_events"}
+_WORKER_END = "worker_id, end_ms, dead_ns, exit_type, exit_detail"
+_NO_KEYS = "SELECT ''::VARCHAR AS task_id, 0::BIGINT AS attempt WHERE false"
+
+
+class EarlierRows(msgspec.Struct):
+    """What was found in the previous generation."""
+
+    touched_parts: set[str]
+    """Parts with rows of the attempts. If one is lost, the objects of this extension must be read again, too."""
+    rows: int
+    size: int
+    """The bytes of the files with older rows, which bound the memory of the merge."""
+
+
+def find_earlier_rows(
+    database: Database, scratch: Path, folder: Path, previous: PreviousIndex, *, closing_changed: bool
+) -> EarlierRows:
+    """Write the older rows of all attempts that can change to `folder`, as files of the task tables."""
+    superseded = previous.superseded()
+    _find_changed_ends(database, folder)
+    _find_affected(database, previous, superseded, closing_changed=closing_changed)
+    _find_touched(database, scratch)
+    places = _match_keys(database, previous, superseded)
+    for name in (FOUND, AFFECTED):
+        copy_rows(database, name, folder / f"{name}.parquet")
+    paths = [folder / f"{table}.0.parquet" for table in TASK_TABLES]
+    for table, path in zip(TASK_TABLES, paths, strict=True):
+        files = previous.fetch_parts(_MERGED_NAMES[table], places)
+        if files:
+            replaced = superseded if table != "profile_events" else []
+            rows = merged_rows_sql(files, replaced)
+            copy_rows(database, f"(SELECT * FROM {rows} SEMI JOIN touched USING (task_id, attempt))", path)
+    rows = database.execute("SELECT count(*) FROM touched").fetchall()[0][0]
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    return EarlierRows({part.name for part, _ in places}, rows, size)
+
+
+def _find_changed_ends(database: Database, folder: Path) -> None:
+    """Find workers and jobs that have ended, or whose end is known better, and workers whose process is known now."""
+
+    def changed(name: str, table: str, columns: str, condition: str) -> None:
+        earlier = parquet(sorted(folder.glob(f"{table}.*.parquet")))
+        database.execute(
+            f"CREATE TABLE {name} AS SELECT * FROM (SELECT {columns} FROM {table} WHERE {condition} "
+            f"EXCEPT SELECT {columns} FROM {earlier})"
+        )
+
+    changed("ended_workers", "workers", _WORKER_END, "dead_ns IS NOT NULL OR end_ms IS NOT NULL")
+    changed("known_processes", "workers", "worker_id, pid", "pid IS NOT NULL")
+    changed("ended_jobs", "driver_jobs", "job_id, finished_ns", "finished_ns IS NOT NULL")
+
+
+def _is_affected(is_open: str, *, closing_changed: bool) -> str:
+    ended = "worker_id IN (SELECT worker_id FROM ended_workers) OR job_id IN (SELECT job_id FROM ended_jobs)"
+    return (
+        f"({is_open} AND ({'true' if closing_changed else ended})) "
+        "OR worker_id IN (SELECT worker_id FROM known_processes)"
+    )
+
+
+def _find_affected(
+    database: Database, previous: PreviousIndex, superseded: list[str], *, closing_changed: bool
+) -> None:
+    condition = _is_affected("is_open", closing_changed=closing_changed)
+    wanted = []
+    depends = previous.fetch_whole(DEPENDS)
+    for part, files in _by_part(previous, depends):
+        found = database.execute(f"SELECT count(*) FROM {parquet(files)} WHERE {condition}").fetchall()[0][0]
+        if found:
+            wanted.append(part)
+    tasks = previous.fetch_whole("tasks", wanted)
+    rows = _NO_KEYS
+    if tasks:
+        condition = _is_affected(f"({IS_OPEN})", closing_changed=closing_changed)
+        rows = f"SELECT task_id, attempt_number AS attempt FROM {rows_sql(tasks, superseded)} WHERE {condition}"
+    database.execute(f"CREATE TABLE {AFFECTED} AS {rows}")
+
+
+def _find_touched(database: Database, scratch: Path) -> None:
+    new = [path for table in TASK_TABLES for path in sorted(scratch.glob(f"{table}-*.parquet"))]
+    keys = [f"SELECT task_id, attempt FROM {AFFECTED}"]
+    keys += [f"SELECT task_id, attempt FROM {parquet(new)}"] if new else []
+    distinct = f"SELECT DISTINCT task_id, attempt FROM ({' UNION ALL '.join(keys)})"
+    database.execute(f"CREATE TABLE touched AS SELECT *, hash(task_id, attempt) AS h FROM ({distinct})")
+
+
+def _match_keys(database: Database, previous: PreviousIndex, superseded: list[str]) -> list[tuple[Part, list[int]]]:
+    """Find the touched attempts in all parts; return the files that have them."""
+    files = previous.fetch_whole(KEYS)
+    # The key files of a part have the same ranges as its other files, but not the same numbers of rows.
+    numbers = [(part, number) for part in previous.parts for number in range(len(part.files[KEYS]))]
+    first_rows = [sum(file.rows for file in part.files["tasks"][:number]) for part, number in numbers]
+    places = ", ".join(
+        f"('{file.path}', '{file.part}', {number}, {first}::BIGINT)"
+        for file, (_, number), first in zip(files, numbers, first_rows, strict=True)
+    )
+    database.execute(f"""
+        CREATE TABLE matched AS
+        SELECT p.part, p.number, t.task_id, t.attempt, if(k.row >= 0, k.row + p.first_row, k.row) AS row, k.flags
+        FROM {parquet([file.path for file in files], ", filename = true")} k
+        JOIN touched t USING (h) JOIN (VALUES {places}) p (path, part, number, first_row) ON k.filename = p.path""")
+    valid = f"ANTI JOIN {parquet(superseded)} USING (part, task_id, attempt)" if superseded else ""
+    database.execute(
+        f"CREATE TABLE {FOUND} AS SELECT part, task_id, attempt, row, flags "
+        f"FROM (SELECT * FROM matched WHERE row IS NOT NULL) {valid}"
+    )
+    matched = set(database.execute("SELECT DISTINCT part, number FROM matched").fetchall())
+    wanted = [(part, [n for n in range(len(part.files[KEYS])) if (part.name, n) in matched]) for part in previous.parts]
+    return [(part, chosen) for part, chosen in wanted if chosen]
+
+
+def _by_part(previous: PreviousIndex, files: Iterable[PartFile]) -> Iterator[tuple[Part, list[str]]]:
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        paths.setdefault(file.part, []).append(file.path)
+    return ((part, paths[part.name]) for part in previous.parts if part.name in paths)

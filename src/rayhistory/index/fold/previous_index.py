@@ -1,0 +1,196 @@
+"""The previous generation of an index, as an extension reads it: only the files that are needed are fetched."""
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from rayhistory.concurrency import ByteBudget, concurrently
+from rayhistory.errors import IndexDamaged, ObjectNotFound
+from rayhistory.index.batch_ranges import join_ranges, overlaps
+from rayhistory.index.fold.merge import parquet
+from rayhistory.index.fold.part_tables import DEPENDS, KEYS, SUPERSEDED, TASK_COUNTS, UNEXECUTED, PartFile, count_flags
+from rayhistory.index.fold.table_files import Database
+from rayhistory.index.manifest import Manifest, Part, StoredFile
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.storage import Store
+
+T = TypeVar("T")
+
+_BLOCK_BYTES = 16 << 20
+_MAX_CONCURRENT_FETCHES = 64
+_MAX_BYTES_IN_FLIGHT = 64 << 20
+
+_LOOKUP_TABLES = (KEYS, DEPENDS, UNEXECUTED, SUPERSEDED)
+
+CoveredSource = tuple[str, int, int, int]
+"""Key and version of a source, and the first and last extension that read it."""
+
+
+class PartDamaged(IndexDamaged):
+    """A file of a part is missing or damaged. The part is rebuilt from events, the others are used as they are."""
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
+
+
+class PreviousIndex:
+    """The previous generation. Its methods are called from the thread that builds; files are fetched on the loop."""
+
+    def __init__(
+        self, store: Store, layout: Layout, ref: SessionRef, manifest: Manifest, folder: Path, *, lost: set[str]
+    ) -> None:
+        """`lost` are parts that cannot be read."""
+        self.parts = [part for part in manifest.parts if part.name not in lost]
+        self.has_lost_parts = len(self.parts) < len(manifest.parts)
+        self._lost_batches = join_ranges(
+            batch for part in manifest.parts if part.name in lost for batch in part.batches
+        )
+        self.manifest = manifest
+        self._store = store
+        self._layout = layout
+        self._ref = ref
+        self._folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._memory = ByteBudget(_MAX_BYTES_IN_FLIGHT)
+
+    async def covered(self) -> list[CoveredSource]:
+        """Return the sources that the index covers."""
+        listed = await self._store.get(self._layout.covered_key(self._ref, self.manifest.covered_in))
+        return msgspec.json.decode(listed, type=list[CoveredSource])
+
+    def is_lost(self, source: CoveredSource) -> bool:
+        """Return whether rows of a source were lost with a part."""
+        return overlaps(self._lost_batches, source[2], source[3])
+
+    def replaced_by(self, database: Database) -> dict[str, set[str]]:
+        """Return the parts that replace rows of each part."""
+        found: dict[str, set[str]] = {}
+        for file in self.fetch_whole(SUPERSEDED):
+            for (name,) in database.execute(f"SELECT DISTINCT part FROM {parquet([file.path])}").fetchall():
+                found.setdefault(name, set()).add(file.part)
+        return found
+
+    def superseded_counts(self, database: Database) -> dict[str, int]:
+        """Return how many attempts of each part are replaced. If a part is lost, they are counted again."""
+        lists = self.superseded() if self.has_lost_parts else []
+        if not lists:
+            return {part.name: 0 if self.has_lost_parts else part.superseded for part in self.parts}
+        return dict(database.execute(f"SELECT part, count(*) FROM {parquet(lists)} GROUP BY part").fetchall())
+
+    async def fetch_table(self, table: str, folder: Path, name: str) -> None:
+        """Fetch the files of a table that is not in parts to `<folder>/<name>.<number>.parquet`."""
+        files = self.manifest.files.get(table)
+        if files is None:
+            raise IndexDamaged(f"generation {self.manifest.generation} of an index has no table {table}")
+        fetches = (self._fetch(table, file, folder / f"{name}.{number}.parquet") for number, file in enumerate(files))
+        await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
+
+    async def fetch_lookups(self) -> None:
+        """Fetch the tables in parts that every extension reads, at once."""
+        whole = [(part, table) for table in _LOOKUP_TABLES for part in self.parts]
+        fetches = (self._fetch_parts(table, [(part, _numbers(part, table))]) for part, table in whole)
+        await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
+
+    def fetch_parts(self, table: str, wanted: Iterable[tuple[Part, Iterable[int]]]) -> list[PartFile]:
+        """Fetch some files of a table in parts."""
+        return self._wait(self._fetch_parts(table, [(part, list(numbers)) for part, numbers in wanted]))
+
+    def fetch_whole(self, table: str, parts: Iterable[Part] | None = None) -> list[PartFile]:
+        """Fetch all files of a table in parts; of these parts, or of all."""
+        wanted = self.parts if parts is None else parts
+        return self.fetch_parts(table, ((part, _numbers(part, table)) for part in wanted))
+
+    def superseded(self) -> list[str]:
+        """Fetch the lists of replaced rows of all parts."""
+        return [file.path for file in self.fetch_whole(SUPERSEDED)]
+
+    def task_counts(self, database: Database) -> dict[str, int]:
+        """Return the counts of the tasks that the index has. If a part is lost, they are counted again."""
+        if not self.has_lost_parts:
+            return self.manifest.task_counts
+        counts = dict.fromkeys(TASK_COUNTS, 0)
+        if keys := [file.path for file in self.fetch_whole(KEYS)]:
+            counts = count_flags(database, parquet(keys))
+        if superseded := self.superseded():
+            names = ", ".join(f"'{part.name}'" for part in self.parts)
+            replaced = count_flags(database, f"(FROM {parquet(superseded)} WHERE part IN ({names}))")
+            counts = {name: counts[name] - replaced[name] for name in counts}
+        return counts
+
+    async def damaged_parts(self) -> set[str]:
+        """Return the parts with a file that is missing or differs from what was written."""
+        found = set()
+        for part in self.parts:
+            try:
+                for table, files in part.files.items():
+                    for file in files:
+                        await self._check(part, table, file)
+            except PartDamaged:
+                found.add(part.name)
+        return found
+
+    async def check_small_tables(self) -> None:
+        """Raise IndexDamaged if a table that is not in parts is missing or differs from what was written."""
+        for table, files in self.manifest.files.items():
+            for file in files:
+                await self._check(None, table, file)
+
+    async def _check(self, part: Part | None, table: str, file: StoredFile) -> None:
+        path = self._folder / "checked.parquet"
+        await self._fetch(table, file, path, part)
+        digest = await asyncio.to_thread(file_digest, path)
+        await asyncio.to_thread(path.unlink)
+        if digest != file.digest:
+            raise _damaged(part, f"{table} {file.number} of {file.folder} differs from what was written")
+
+    async def _fetch_parts(self, table: str, wanted: Sequence[tuple[Part, Sequence[int]]]) -> list[PartFile]:
+        found, fetches = [], []
+        for part, numbers in wanted:
+            files = part.files.get(table, [])
+            for number in numbers:
+                path = self._folder / f"{part.name}.{table}.{number}.parquet"
+                first_row = sum(file.rows for file in files[:number])
+                found.append(PartFile(part.name, str(path), first_row, part.superseded > 0))
+                if not path.exists():
+                    fetches.append(self._fetch(table, files[number], path, part))
+        await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
+        return found
+
+    async def _fetch(self, table: str, file: StoredFile, path: Path, part: Part | None = None) -> None:
+        """Download a file in blocks. The last range is one byte too long, so that a longer object is noticed."""
+        key = self._layout.index_file_key(self._ref, file.folder, table, file.number)
+        partial = path.with_suffix(".partial")
+        try:
+            with partial.open("wb") as target:
+                for start in range(0, max(file.size, 1), _BLOCK_BYTES):
+                    end = min(start + _BLOCK_BYTES, file.size)
+                    async with self._memory.hold(end - start):
+                        data = await self._store.get_range(key, start, end + 1 if end == file.size else end)
+                        if len(data) != end - start:
+                            raise _damaged(part, f"{key} does not have {file.size} bytes")
+                        await asyncio.to_thread(target.write, data)
+        except ObjectNotFound:
+            raise _damaged(part, f"{key} is missing") from None
+        partial.rename(path)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _numbers(part: Part, table: str) -> range:
+    return range(len(part.files.get(table, ())))
+
+
+def _damaged(part: Part | None, reason: str) -> IndexDamaged:
+    return PartDamaged(part.name, reason) if part else IndexDamaged(reason)
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file that the manifest has."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
