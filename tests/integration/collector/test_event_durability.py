@@ -178,7 +178,7 @@ def test_clean_end_leaves_events_in_objects_only(home: Path) -> None:
         assert running.tasks() == 23
         index = running.store / Layout().index_prefix(REF)
         newest = max(index.glob("*-*/covered.json"), key=lambda path: int(path.parent.name.partition("-")[0]))
-        assert not [key for key, _ in json.loads(newest.read_text()) if "#" in key and ".wal" in key]
+        assert not [key for key, *_ in json.loads(newest.read_text()) if "#" in key and ".wal" in key]
         assert running.seal()["stored"] == len(EVENTS)
         assert "late" not in running.seal()
 
