@@ -63,12 +63,21 @@ def record(directory: Path) -> None:
 async def _record(directory: Path, temp_dir: Path) -> dict[str, Any]:
     async with ray_without_collector(temp_dir, **EXPORT_FILES) as ray:
         await run_sample_job(ray)
-        await asyncio.sleep(3)  # Ray reports tasks every second
+        await _wait_until_reported(ray)
         recorded = await _record_running(directory, ray)
     (directory / "disk").mkdir()
     no_sockets = shutil.ignore_patterns("sockets")
     shutil.copytree(ray.session, directory / "disk" / ray.session.name, symlinks=True, ignore=no_sockets)
     return recorded
+
+
+async def _wait_until_reported(ray: RunningRay) -> None:
+    """Wait until the list of tasks has not changed for three seconds: Ray reports tasks every second, or later."""
+    earlier = None
+    async with httpx.AsyncClient(base_url=ray.dashboard, timeout=60, trust_env=False) as http:
+        while (tasks := (await http.get(URIS[0])).json()["data"]["result"]["result"]) != earlier:
+            earlier = tasks
+            await asyncio.sleep(3)
 
 
 async def _record_running(directory: Path, ray: RunningRay) -> dict[str, Any]:
