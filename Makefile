@@ -15,7 +15,7 @@ LOCK := .venv-audit/bin/uv pip compile --quiet --constraints constraints.txt --g
   --python-version 3.11 --python-platform linux
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean bench-growth
+.PHONY: help run test test-unit test-failures bench-diagnosis test-matrix check format bench test-faults test-laws test-load test-promql test-prometheus bench-metrics fuzz test-kubernetes images localimage-build localimage-collector localimage-historyserver lock audit bench-fold bench-performance bench-query bench-lists bench-as-of bench-http bench-clients bench-collector bench-logs bench-search bench-runs bench-library bench-sql bench-store bench-freshness bench-open docs docs-site coverage release-check browser clean bench-growth
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -160,6 +160,9 @@ bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABY
 
 bench-runs: $(READY) # lists of 10,000 runs in a real S3 server, compaction, and planted regressions (SESSIONS=2000 for fewer)
 	@$(BIN)/python benchmarks/runs.py --sessions $(or $(SESSIONS),10000)
+
+bench-library: $(READY) # time the Python library and the Model Context Protocol (TASKS=1000000 for more)
+	@$(BIN)/python benchmarks/library.py $(or $(TASKS),100000)
 
 bench-sql: $(READY) # SQL over many sessions
 	@$(BIN)/python benchmarks/sql.py

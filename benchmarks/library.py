@@ -1,0 +1,71 @@
+"""Time the Python library and the Model Context Protocol on a session of a given size, from a directory.
+
+python benchmarks/library.py [TASKS] [--rounds 5] [--store DIRECTORY]
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+from mcp import Client
+from query import Server, prepared
+
+import rayhistory
+from rayhistory.sessions import SessionRef
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the library.")
+    parser.add_argument("tasks", nargs="?", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--store", help="directory for generated sessions, reused by later runs")
+    arguments = parser.parse_args()
+    with prepared(arguments.tasks, arguments.store) as (ref, environment):
+        os.environ |= environment
+        store = environment["LOCAL_STORAGE_DIR"]
+        report("connect, first 100 rows", arguments.rounds, lambda: first_rows(store, ref))
+        with rayhistory.connect(store) as history:
+            session = history.session(ref.path)
+            report("all tasks as Arrow", arguments.rounds, session.tasks().to_arrow)
+            report("failed tasks as Arrow", arguments.rounds, session.tasks("state = FAILED").to_arrow)
+        with Server(environment) as server:
+            server.wait_until_indexed(ref)
+            asyncio.run(time_agent(server.address, ref, arguments.rounds))
+
+
+def report(name: str, rounds: int, work: Callable[[], object]) -> None:
+    times = []
+    for _ in range(rounds + 1):
+        start_time = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start_time)
+    print_times(name, times)
+
+
+def print_times(name: str, times: list[float]) -> None:
+    first, later = times[0] * 1000, statistics.median(times[1:]) * 1000
+    print(f"{name:<28} first {first:>8.0f} ms, then {later:>8.0f} ms", flush=True)
+
+
+def first_rows(store: str, ref: SessionRef) -> None:
+    with rayhistory.connect(store) as history:
+        history.session(ref.path).tasks(limit=100).to_list()
+
+
+async def time_agent(url: str, ref: SessionRef, rounds: int) -> None:
+    async with Client(url.rstrip("/") + "/mcp") as client:
+        times = []
+        for _ in range(rounds + 1):
+            start_time = time.perf_counter()
+            result = await client.call_tool("diagnose", {"session": ref.path})
+            times.append(time.perf_counter() - start_time)
+            if result.is_error:
+                raise RuntimeError(str(result.content))
+        print_times("diagnose over MCP", times)
+
+
+if __name__ == "__main__":
+    main()
