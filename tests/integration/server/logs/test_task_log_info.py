@@ -30,11 +30,13 @@ def older(
 
 
 def test_task_log_info_equals_that_of_the_live_cluster(older: httpx.Client, recorded: Recording) -> None:
-    """The live cluster may lack the end of a worker's last task; the history has it then."""
+    """The live cluster may lack the end of a worker's last task, or all of it; the history has it then."""
     live = {_key(task): task["task_log_info"] for task in _tasks(recorded.live(full_list("tasks")))}
     dead = {_key(task): task["task_log_info"] for task in _tasks(older.get(full_list("tasks")).json())}
     assert sum(info is not None for info in live.values()) > 5
     for key, info in dead.items():
+        if live[key] is None:
+            continue  # a worker under load does not report it
         if info and live[key] and "stdout_end" not in live[key]:
             info = {name: value for name, value in info.items() if not name.endswith("_end")}  # noqa: PLW2901
         assert info == live[key]
