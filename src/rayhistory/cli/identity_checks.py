@@ -27,7 +27,7 @@ class Identity(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What an identity may do below a prefix."""
+    """The operations that an identity may do below a prefix."""
 
     prefix: str
     read: bool = True

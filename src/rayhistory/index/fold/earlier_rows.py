@@ -35,7 +35,7 @@ _NO_KEYS = "SELECT ''::VARCHAR AS task_id, 0::BIGINT AS attempt WHERE false"
 
 
 class EarlierRows(msgspec.Struct):
-    """What was found in the previous generation."""
+    """Rows and counts of the previous generation."""
 
     touched_parts: set[str]
     """Parts with rows of the attempts. If one is lost, the objects of this extension must be read again, too."""

@@ -21,7 +21,7 @@ _NEAR_MS = 60_000
 _ENOUGH_FREE = 0.95
 """Kernels kill when memory is full, see `container_oom_killed`."""
 _SOON_MS = 1_000
-"""Whoever kills a process from outside rarely meets the first second of its first task."""
+"""A process that dies this soon after its first task began was hardly killed from outside."""
 
 
 class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
