@@ -19,7 +19,7 @@ import duckdb
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from failures.fixtures import unpack
-from rayhistory.diagnosis.product import FILE, NAME
+from rayhistory.diagnosis.diagnosis_product import FILE, NAME
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.server.products import PRODUCTS

@@ -25,9 +25,9 @@ from rayhistory.logs.source import PackLogs
 from rayhistory.packs.pack_directory import PackDirectory
 from rayhistory.packs.pack_reader import PackCache
 from rayhistory.search.index_builder import build_segments, new_units
-from rayhistory.search.product import keep_freed_memory
 from rayhistory.search.scanner import Scan, Scanner
 from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
+from rayhistory.search.search_product import keep_freed_memory
 from rayhistory.search.search_query import SearchQuery
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore

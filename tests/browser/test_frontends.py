@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
-from rayhistory.server.pages.frontend import Frontends
+from rayhistory.server.frontend import Frontends
 from recorded.recorder import Recording
 from recorded.workloads import FAILING, RUNNING, SAMPLE
 from support.server_process import running_server

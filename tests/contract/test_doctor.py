@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rayhistory.cli.check_result import CheckResult
-from rayhistory.cli.doctor import run_checks
+from rayhistory.cli.setup.check_result import CheckResult
+from rayhistory.cli.setup.doctor import run_checks
 from rayhistory.settings import SERVER, resolve
 from rayhistory.storage import open_store
 from support.store_servers import seaweed as weed

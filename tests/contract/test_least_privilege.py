@@ -13,9 +13,9 @@ import boto3
 import msgspec
 import pytest
 
-from rayhistory.cli.check_result import CheckResult
-from rayhistory.cli.doctor import check_identity
-from rayhistory.cli.identity_checks import Identity
+from rayhistory.cli.setup.check_result import CheckResult
+from rayhistory.cli.setup.doctor import check_identity
+from rayhistory.cli.setup.identity_checks import Identity
 from rayhistory.errors import StoreDenied
 from rayhistory.settings import SERVER, Settings, resolve
 from rayhistory.storage import open_store

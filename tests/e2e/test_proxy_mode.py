@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
-from rayhistory.server.pages.frontend import Frontends
+from rayhistory.server.frontend import Frontends
 from recorded.ray_versions import PYTHONS, THIS_PYTHON, name, ray_command
 from recorded.recorder import Recording
 from recorded.workloads import RUNNING, SAMPLE

@@ -20,9 +20,9 @@ import msgspec
 from failures.cases import CASES, NOT_PLANTED, Case
 from failures.recording import record_case
 from rayhistory.cli.inspect.index_access import open_resolver
+from rayhistory.diagnosis.diagnosis_product import RULES_VERSION, diagnose_index
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.node_samples import node_samples
-from rayhistory.diagnosis.product import RULES_VERSION, diagnose_index
 from rayhistory.metrics.metrics_reader import MetricQuery
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.selection import Selection

@@ -9,7 +9,7 @@ from starlette.routing import WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
-from rayhistory.collector.dashboard.dashboard_client import DashboardClient, DashboardError
+from rayhistory.collector.dashboard_client import DashboardClient, DashboardError
 from rayhistory.collector.session.ray_discovery import find_dashboard_address
 from rayhistory.settings import Settings
 from support.dashboard_double import SESSION, VERSION, FakeDashboard, run_dashboard

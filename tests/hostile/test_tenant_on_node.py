@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR
+from rayhistory.collector.spool.quarantine import QUARANTINE_DIR
 from support.collector_process import (
     NODE,
     SESSION,

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from rayhistory.errors import StoreUnavailable
 from rayhistory.server.app import create_app
-from rayhistory.server.http import revocation
+from rayhistory.server.routing import revocation
 from rayhistory.storage.local import LocalStore
 from support import head_double, live_server
 from support.head_double import HeadDouble

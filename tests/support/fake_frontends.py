@@ -4,7 +4,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from rayhistory.server.pages.frontend import Frontends
+from rayhistory.server.frontend import Frontends
 
 BUILD_IN_WHEEL = "ray/dashboard/client/build"
 

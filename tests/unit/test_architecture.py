@@ -93,7 +93,6 @@ REPEATED_MODULE_NAMES = {
     "diagnose",
     "gaps",
     "import_dir",
-    "product",  # a product of the index, and what a product is
     "retention",
     "snapshot",
 }
@@ -139,6 +138,28 @@ def test_the_graph_has_no_cycles() -> None:
         free = [name for name, uses in ALLOWED_IMPORTS.items() if name not in order and uses <= set(order)]
         assert free, set(ALLOWED_IMPORTS) - set(order)
         order.extend(free)
+
+
+def test_sub_packages_do_not_import_each_other_in_circles() -> None:
+    """Modules beside the sub-packages of a package may stand below or above them."""
+    uses: dict[str, set[str]] = {}
+    for path in modules():
+        if own := sub_package(path.relative_to(SOURCE).parts):
+            others = {sub_package(tuple(name.split(".")[1:])) for name in imported_modules(path)}
+            uses.setdefault(own, set()).update(each for each in others if each.split("/")[0] == own.split("/")[0])
+    for own, others in uses.items():
+        others -= {own, ""}
+    assert len(uses) > 20
+    done: set[str] = set()
+    while len(done) < len(uses):
+        free = [name for name, others in uses.items() if name not in done and others <= done]
+        assert free, {name: others - done for name, others in uses.items() if name not in done}
+        done.update(free)
+
+
+def sub_package(parts: tuple[str, ...]) -> str:
+    """Return "server/http" for modules below that folder, and "" for modules beside sub-packages."""
+    return "/".join(parts[:2]) if len(parts) > 2 and (SOURCE / parts[0] / parts[1]).is_dir() else ""
 
 
 def test_folders_have_at_most_22_modules() -> None:

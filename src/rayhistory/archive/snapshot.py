@@ -16,9 +16,9 @@ import msgspec
 from rayhistory.archive.registration import SNAPSHOT, SessionOrigin, register_session
 from rayhistory.archive.transfer import Transfer
 from rayhistory.collector.dashboard import schedule
-from rayhistory.collector.dashboard.dashboard_client import DashboardClient, DashboardError
 from rayhistory.collector.dashboard.poller import library_uris
 from rayhistory.collector.dashboard.response_record import dashboard_response_record
+from rayhistory.collector.dashboard_client import DashboardClient, DashboardError
 from rayhistory.errors import HeadUnavailable, StoreError
 from rayhistory.events.state_api import is_truncated
 from rayhistory.sessions import Layout, NodeSeal, SessionRef

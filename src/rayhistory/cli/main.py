@@ -53,7 +53,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
     "Record": (
         Command("run", "local_ray.run", "run a command as a Ray job on this machine, and record its session", _STORE),
         Command("demo", "demo", "record a sample session if the store is empty, then serve", _SERVER),
-        Command("env", "env", "print the environment variables that make a Ray cluster export events"),
+        Command("env", "setup.env", "print the environment variables that make a Ray cluster export events"),
     ),
     "Look": (
         Command("serve", "serve", "serve the sessions in the store", _SERVER),
@@ -88,14 +88,14 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("unpin", "archive.pin", "include pinned sessions in retention again", _CATALOG, {"pinned": False}),
     ),
     "Serve agents": (
-        Command("mcp", "mcp", "serve sessions to a coding agent over standard input and output (MCP)", _INDEX),
-        Command("skill", "skill", "print a guide for coding agents"),
+        Command("mcp", "agents.mcp", "serve sessions to a coding agent over standard input and output (MCP)", _INDEX),
+        Command("skill", "agents.skill", "print a guide for coding agents"),
     ),
     "Set up": (
-        Command("doctor", "doctor", "check the settings, the store, Ray and the ports", _SERVER),
-        Command("notify", "notify", "send a test notification to the receivers of your rules", _NOTIFY),
-        Command("dashboards", "dashboards", "list, add and remove Ray Dashboard frontends"),
-        Command("completion", "completion", "print a script that completes commands and flags in your shell"),
+        Command("doctor", "setup.doctor", "check the settings, the store, Ray and the ports", _SERVER),
+        Command("notify", "setup.notify", "send a test notification to the receivers of your rules", _NOTIFY),
+        Command("dashboards", "setup.dashboards", "list, add and remove Ray Dashboard frontends"),
+        Command("completion", "setup.completion", "print a script that completes commands and flags in your shell"),
     ),
 }  # fmt: skip
 """All commands by purpose, as `rayhistory --help` lists them."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from rayhistory import jsonlog
 from rayhistory.bundle.session_zip import extract_zip
 from rayhistory.cli.session_store import list_sessions
+from rayhistory.server import frontend
 from rayhistory.server.app import create_app
 from rayhistory.server.main import bind, prepare_access
 from rayhistory.server.main import serve as serve_until_stopped
-from rayhistory.server.pages import frontend
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.settings import Settings

@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from rayhistory.collector.app import make_app
 from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
-from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.session.node_id import NodeIdFinder
 from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper, has_unshipped_logs
@@ -29,8 +28,9 @@ from rayhistory.collector.session.ray_discovery import (
     raylet_state,
     session_state,
 )
-from rayhistory.collector.session.session_collector import CollectorContext, SessionCollector
 from rayhistory.collector.session.session_record import build_node_seal, write_node_seal
+from rayhistory.collector.session_collector import CollectorContext, SessionCollector
+from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.spool_location import first_release_directory, spool_directory
 from rayhistory.collector.spool.upload import Uploader

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from rayhistory.errors import RayHistoryError
-from rayhistory.index.service.leases import Leases
+from rayhistory.index.leases import Leases
 from rayhistory.notify.delivery import deliver
 from rayhistory.notify.notification import MAX_AGE_MS, notifications_for
 from rayhistory.notify.notify_rules import NotifyRules

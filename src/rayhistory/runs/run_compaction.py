@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.errors import IndexDamaged, ObjectNotFound
-from rayhistory.index.service.leases import Leases
+from rayhistory.index.leases import Leases
 from rayhistory.runs.run_inbox import InboxEntry, read_entries
 from rayhistory.runs.run_manifest import FENCES, RunManifest, RunPart, day_of, list_generations, publish_run_manifest
 from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS, FullRow, Identity, write_part

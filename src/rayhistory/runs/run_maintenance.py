@@ -8,11 +8,11 @@ from collections.abc import Collection
 from rayhistory.errors import RayHistoryError
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
-from rayhistory.runs.product import FILE, NAME
 from rayhistory.runs.run_compaction import BATCH, CompactionReport, RunCompactor
 from rayhistory.runs.run_parts import Identity
 from rayhistory.runs.run_table import RunTable
 from rayhistory.runs.session_summary import decode_summary
+from rayhistory.runs.summary_product import FILE, NAME
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
 
 log = logging.getLogger(__name__)

@@ -3,19 +3,15 @@
 from starlette.routing import BaseRoute
 
 from rayhistory.server.history_api import (
-    chart_markers,
-    charts,
     dashboard_versions,
-    log_search,
-    metric_points,
     overview,
-    prometheus,
+    session_diagnosis,
     session_gaps,
     sql_queries,
     table_rows,
     task_output,
 )
-from rayhistory.server.insight import session_diagnosis
+from rayhistory.server.metrics_api import chart_markers, charts, metric_points, prometheus
 from rayhistory.server.ray_api import (
     actors,
     chrome_trace,
@@ -27,6 +23,7 @@ from rayhistory.server.ray_api import (
     state,
     summaries,
 )
+from rayhistory.server.search_api import log_search
 
 SESSION_ROUTES: list[BaseRoute] = [
     *nodes.ROUTES,

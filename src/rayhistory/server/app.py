@@ -17,10 +17,10 @@ from rayhistory.access.hosts import HostMiddleware
 from rayhistory.access.security_headers import SecurityHeadersMiddleware
 from rayhistory.access.trusted_proxies import TrustedProxies
 from rayhistory.errors import ERROR_HEADER
+from rayhistory.index.overlay import index_store
 from rayhistory.index.query.database import connection
 from rayhistory.index.service.ahead_indexer import AheadIndexer
 from rayhistory.index.service.builder import IndexBuilder
-from rayhistory.index.service.overlay import index_store
 from rayhistory.kubernetes_api import open_kubernetes
 from rayhistory.live.head_proxy import HeadProxy
 from rayhistory.live.kubernetes_watch import ClusterDiscovery
@@ -33,25 +33,36 @@ from rayhistory.search import Scanner
 from rayhistory.search.search_index import SegmentCache
 from rayhistory.server import kuberay, mcp_endpoint
 from rayhistory.server.api_routes import SESSION_ROUTES
-from rayhistory.server.history_api import all_sessions_search, cluster_list, openapi, session_list
+from rayhistory.server.frontend import Frontends
+from rayhistory.server.history_api import cluster_list, sessions_endpoint
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.history_api.sql_queries import SqlService
-from rayhistory.server.http import health
 from rayhistory.server.http.admission import Admission
-from rayhistory.server.http.auth_middleware import AuthMiddleware
-from rayhistory.server.http.live_router import LiveRouter
 from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware, ReadOnlyMiddleware, RequestMetrics
 from rayhistory.server.http.response_cache import ResponseCache
-from rayhistory.server.http.session_router import SessionCookieRouter, SessionPathRouter, not_found
-from rayhistory.server.insight import compare_routes, diagnosis_page, fleet_routes, runs_api, runs_pages
-from rayhistory.server.insight.run_listing import RunListing
 from rayhistory.server.live_sessions import LiveSessions
-from rayhistory.server.pages import gaps_page, home_page, log_page, search_page
-from rayhistory.server.pages.frontend import Frontends
-from rayhistory.server.pages.frontend_routes import frontend_routes
+from rayhistory.server.openapi import openapi
+from rayhistory.server.pages import (
+    compare_page,
+    diagnosis_page,
+    fleet_page,
+    gaps_page,
+    home_page,
+    log_page,
+    runs_page,
+    search_page,
+)
 from rayhistory.server.products import PRODUCTS
 from rayhistory.server.resolve import SessionResolver
+from rayhistory.server.routing import health
+from rayhistory.server.routing.auth_middleware import AuthMiddleware
+from rayhistory.server.routing.frontend_routes import frontend_routes
+from rayhistory.server.routing.live_router import LiveRouter
+from rayhistory.server.routing.session_router import SessionCookieRouter, SessionPathRouter, not_found
 from rayhistory.server.row_files import RowFiles
+from rayhistory.server.runs_api import compare_routes, fleet_routes, run_routes
+from rayhistory.server.runs_api.run_listing import RunListing
+from rayhistory.server.search_api import all_sessions_search
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import Settings
@@ -115,13 +126,15 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         routes=[
             *health.ROUTES,
             *home_page.ROUTES,
-            *session_list.ROUTES,
+            *sessions_endpoint.ROUTES,
             *all_sessions_search.ROUTES,
             *search_page.ROUTES,
             *compare_routes.ROUTES,
             *fleet_routes.ROUTES,
-            *runs_api.ROUTES,
-            *runs_pages.ROUTES,
+            *run_routes.ROUTES,
+            *runs_page.ROUTES,
+            *compare_page.ROUTES,
+            *fleet_page.ROUTES,
             *cluster_list.ROUTES,
             *openapi.ROUTES,
             *kuberay.ROUTES,

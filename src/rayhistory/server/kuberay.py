@@ -13,11 +13,11 @@ from starlette.routing import Route
 from rayhistory.errors import AccessError, RayHistoryError, SessionNotFound, UsageError
 from rayhistory.live.kubernetes_resources import RayClusterResource
 from rayhistory.server.http.admission import admission_of, admit
-from rayhistory.server.http.auth_middleware import access_error_response
 from rayhistory.server.http.error_responses import text_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of
+from rayhistory.server.routing.auth_middleware import access_error_response
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry
 from rayhistory.sessions.ref import is_safe_component

@@ -1,9 +1,9 @@
 """The products of this release: what servers and commands build beside a session's tables."""
 
 PRODUCTS: tuple[str, ...] = (
-    "rayhistory.diagnosis.product:PRODUCT",
-    "rayhistory.runs.product:PRODUCT",
-    "rayhistory.metric_columns.product:PRODUCT",
-    "rayhistory.search.product:PRODUCT",
+    "rayhistory.diagnosis.diagnosis_product:PRODUCT",
+    "rayhistory.runs.summary_product:PRODUCT",
+    "rayhistory.metric_columns.columns_product:PRODUCT",
+    "rayhistory.search.search_product:PRODUCT",
 )
-"""Dotted paths, in the order in which they are built: "rayhistory.diagnosis.product:PRODUCT"."""
+"""Dotted paths, in the order in which they are built."""

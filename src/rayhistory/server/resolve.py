@@ -11,7 +11,7 @@ from rayhistory.metrics.dashboard_library import DashboardLibrary, DashboardSet
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics, StoredTiles
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.packs.pack_reader import PackCache
-from rayhistory.server.session_columns import ProductColumnStore
+from rayhistory.server.metrics_api.session_columns import ProductColumnStore
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import CatalogEntry, SessionCatalog

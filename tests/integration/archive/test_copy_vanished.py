@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rayhistory.archive.copy import SessionCopy
-from rayhistory.collector.ingest.quarantine import Quarantine
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.pack_series import PackSeries
 from rayhistory.collector.spool.block import Block
 from rayhistory.collector.spool.private_directory import PrivateDirectory
+from rayhistory.collector.spool.quarantine import Quarantine
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.telemetry import Telemetry

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.index.products.product_manifest import read_latest_product
-from rayhistory.search.product import PRODUCT
+from rayhistory.search.search_product import PRODUCT
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.index.manifest import Manifest
-from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.table_cache import TableCache
 from rayhistory.runs.gather_summary import gather_summary
 from rayhistory.runs.session_summary import StoredSummary
 from rayhistory.runs.summarize import summarize

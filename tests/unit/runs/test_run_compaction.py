@@ -210,7 +210,7 @@ class KillingStore(LocalStore):
 def test_no_summary_is_lost_when_replicas_compact_at_once_and_are_killed(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayhistory.index.service.leases.LEASE_EXPIRES_AFTER_S", 0.0)  # leases are only hints
+    monkeypatch.setattr("rayhistory.index.leases.LEASE_EXPIRES_AFTER_S", 0.0)  # leases are only hints
     random.seed(seed)
     good = LocalStore(tmp_path / "store")
     everything = list(fleet(30, days=2, jobs=4, seed=seed))

@@ -9,11 +9,11 @@ import pytest
 
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.index.products.product_manifest import ProductFile, ProductManifest, publish_product
-from rayhistory.index.service.table_cache import TableCache
-from rayhistory.runs.product import FILE, NAME, PRODUCT
+from rayhistory.index.table_cache import TableCache
 from rayhistory.runs.run_maintenance import RunMaintenance
 from rayhistory.runs.run_table import RunTable
 from rayhistory.runs.session_summary import StoredSummary
+from rayhistory.runs.summary_product import FILE, NAME, PRODUCT
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.settings import resolve
 from rayhistory.storage.local import LocalStore
@@ -40,7 +40,7 @@ def maintain(directory: Path, work: Work, *, keep_removed: bool = False) -> None
         store = LocalStore(directory / "store")
         settings = resolve("historyserver", {"setting_cache_dir": str(directory / "cache")}, {})[0]
         cache = TableCache(directory / "index", store, LAYOUT, 1 << 30)
-        products = ProductBuilder(settings, store, LAYOUT, cache, ("rayhistory.runs.product:PRODUCT",))
+        products = ProductBuilder(settings, store, LAYOUT, cache, ("rayhistory.runs.summary_product:PRODUCT",))
         table = RunTable(store, LAYOUT, directory / "cache")
         catalog = SessionCatalog(store, LAYOUT, 120.0)
         await work(store, RunMaintenance(table, catalog, products, keep_removed=keep_removed), table)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.cli.doctor import run_checks
+from rayhistory.cli.setup.doctor import run_checks
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.sessions.legacy_layout import LegacySessionScanner, probe_legacy_sessions

@@ -13,8 +13,8 @@ from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S
 from rayhistory.cli.session_args import add_session_names_argument, select_sessions
 from rayhistory.cli.session_store import SessionStore, open_session_store
 from rayhistory.errors import RayHistoryError
+from rayhistory.index.overlay import index_store
 from rayhistory.index.service.builder import IndexBuilder
-from rayhistory.index.service.overlay import index_store
 from rayhistory.logs.session_compaction import compact_session
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions.catalog import CatalogEntry

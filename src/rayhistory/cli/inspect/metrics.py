@@ -13,7 +13,7 @@ from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect.terminal_plot import LETTERS, plot
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import UsageError
-from rayhistory.server.history_api.chart_types import DashboardTitles
+from rayhistory.server.metrics_api.chart_types import DashboardTitles
 from rayhistory.settings import Settings
 from rayhistory.utc import parse_utc_ms
 

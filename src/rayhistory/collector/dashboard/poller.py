@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rayhistory.collector.dashboard.dashboard_client import DashboardClient, DashboardError
 from rayhistory.collector.dashboard.response_record import dashboard_response_record, response_digest
 from rayhistory.collector.dashboard.schedule import (
     ACTORS,
@@ -23,6 +22,7 @@ from rayhistory.collector.dashboard.schedule import (
     Poll,
     PollSchedule,
 )
+from rayhistory.collector.dashboard_client import DashboardClient, DashboardError
 from rayhistory.collector.ingest.driver_watch import SILENT_AFTER_S, DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Block

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from rayhistory.collector.ingest.body_budget import BodyBudget, IncomingBody
 from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.ingest.event_routing import RoutingError, route_batch
-from rayhistory.collector.ingest.quarantine import Quarantine
+from rayhistory.collector.spool.quarantine import Quarantine
 from rayhistory.collector.spool.spool import Spool, SpoolError
 from rayhistory.collector.telemetry import Telemetry
 

@@ -189,7 +189,7 @@ class _NodeListResponse(msgspec.Struct):
 async def find_node_id_by_ip(ip: str, settings: Settings) -> str | None:
     """Find the id of the live node with this IP address on the dashboard of the operator's head."""
     # Imported here, because an HTTP client costs memory that most nodes do not need.
-    from rayhistory.collector.dashboard.dashboard_client import (  # noqa: PLC0415
+    from rayhistory.collector.dashboard_client import (  # noqa: PLC0415
         DashboardClient,
         DashboardError,
         operator_dashboard_address,

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from rayhistory.collector.held_directory import stable_path
-from rayhistory.collector.ingest.quarantine import Quarantine
 from rayhistory.collector.spool.block import Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
+from rayhistory.collector.spool.quarantine import Quarantine
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.segment_objects import SegmentPart, split_segment
 from rayhistory.collector.spool.spool import Spool

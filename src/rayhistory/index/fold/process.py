@@ -38,7 +38,7 @@ from rayhistory.index.fold.publication import Publication, delete_old_generation
 from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, next_generation, read_latest_manifest
-from rayhistory.index.service.overlay import index_store
+from rayhistory.index.overlay import index_store
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings

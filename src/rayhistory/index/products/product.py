@@ -1,6 +1,7 @@
 """What a product is, and what its build may use.
 
-A product is named by a dotted path such as "rayhistory.diagnosis.product:PRODUCT", so that this package imports none.
+A product is named by a dotted path such as "rayhistory.diagnosis.diagnosis_product:PRODUCT", so that this package
+imports no product.
 """
 
 import dataclasses

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rayhistory.errors import IndexDamaged, ProductFailed, ProductNotBuilt, UsageError
+from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.products.product import Product, load_product
 from rayhistory.index.products.product_engine import run_product_process
@@ -17,8 +18,7 @@ from rayhistory.index.products.product_files import OpenProduct, ProductFiles
 from rayhistory.index.products.product_manifest import ProductManifest, read_latest_product
 from rayhistory.index.products.product_process import ProductJob, ProductReport
 from rayhistory.index.scratch import scratch_directory
-from rayhistory.index.service.leases import Leases
-from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.table_cache import TableCache
 from rayhistory.lru import LruCache
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 from rayhistory.errors import IndexDamaged, ObjectNotFound, ProductNotBuilt
 from rayhistory.index.products.product_manifest import ProductFile, ProductManifest
-from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import PRODUCTS_FOLDER
 from rayhistory.storage import Store

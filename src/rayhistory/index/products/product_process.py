@@ -21,6 +21,7 @@ import msgspec
 from rayhistory.errors import IndexDamaged, RayHistoryError, StoreError
 from rayhistory.index.child_process import end_with_parent
 from rayhistory.index.manifest import Manifest
+from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product import BuiltProduct, Product, ProductContext, load_product
 from rayhistory.index.products.product_files import ProductFiles
 from rayhistory.index.products.product_manifest import (
@@ -32,8 +33,7 @@ from rayhistory.index.products.product_manifest import (
     read_latest_product,
     unused_product_keys,
 )
-from rayhistory.index.service.overlay import index_store
-from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.ref import is_safe_component
 from rayhistory.settings import Settings

@@ -17,8 +17,8 @@ from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, merged_table
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest, Part, StoredFile
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.service.fair_slots import FairSlots
-from rayhistory.index.service.table_cache import TableCache
 from rayhistory.index.service.warm_process import ProcessFailed, WarmProcess
+from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 

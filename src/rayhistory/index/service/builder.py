@@ -11,16 +11,16 @@ import msgspec
 from rayhistory.errors import IndexFailed, SessionNotIndexed, StoreError
 from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import Source, list_sources, sources_digest
+from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest, read_latest_manifest
+from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.index.service.as_of_cache import AsOfCache, AsOfCaller
 from rayhistory.index.service.fold_engine import FoldEngine, ProcessEngine
-from rayhistory.index.service.leases import Leases
-from rayhistory.index.service.overlay import index_store
 from rayhistory.index.service.slots import SlotRequest, Slots
-from rayhistory.index.service.table_cache import TableCache
+from rayhistory.index.table_cache import TableCache
 from rayhistory.lru import LruCache
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing

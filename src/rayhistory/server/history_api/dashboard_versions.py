@@ -4,10 +4,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from rayhistory.server.frontend import VERSION_PARAM, Frontends
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import view_route
-from rayhistory.server.pages.frontend import VERSION_PARAM, Frontends
 from rayhistory.server.view import SessionView
 
 

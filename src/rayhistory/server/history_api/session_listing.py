@@ -10,14 +10,14 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from rayhistory import web
+from rayhistory.diagnosis.diagnosis_product import NAME as DIAGNOSIS
 from rayhistory.diagnosis.headlines import one_line
-from rayhistory.diagnosis.product import NAME as DIAGNOSIS
 from rayhistory.errors import StoreError, UsageError
 from rayhistory.index.manifest import Manifest, StoredFile, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
-from rayhistory.metric_columns.product import NAME as METRICS
-from rayhistory.server.pages.frontend import Frontends
+from rayhistory.metric_columns.columns_product import NAME as METRICS
+from rayhistory.server.frontend import Frontends
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store

@@ -1,1 +1,1 @@
-"""HTTP of the history server: middleware, session routing, response cache and error responses."""
+"""HTTP of the history server: middleware, admission, response cache and error responses."""

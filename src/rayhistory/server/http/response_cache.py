@@ -23,7 +23,7 @@ from rayhistory import __version__
 from rayhistory.lru import LruCache
 from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.redaction import is_browser
-from rayhistory.server.logs.stream import empty_body, prefetch_first
+from rayhistory.server.http.streaming import empty_body, prefetch_first
 from rayhistory.server.view import SessionView
 
 LARGE_RESPONSE_ROWS = 1_000

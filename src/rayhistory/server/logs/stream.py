@@ -43,20 +43,3 @@ async def decode_text(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
-
-
-async def empty_body() -> AsyncIterator[bytes]:
-    return
-    yield b""
-
-
-async def prefetch_first(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first block at once, so that an error of the store is raised before the response starts."""
-    first = [await anext(blocks, b"")]
-
-    async def stream() -> AsyncIterator[bytes]:
-        yield first.pop()
-        async for block in blocks:
-            yield block
-
-    return stream()

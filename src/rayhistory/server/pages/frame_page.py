@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rayhistory import __version__, web
+from rayhistory.server.frontend import VERSION_PARAM, Frontends
 from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.message_page import page_response
 from rayhistory.server.http.ray_proxy import is_ray_proxy_request
 from rayhistory.server.http.view_routes import selection_of
-from rayhistory.server.pages.frontend import VERSION_PARAM, Frontends
-from rayhistory.server.pages.message_page import page_response
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import CatalogEntry
 

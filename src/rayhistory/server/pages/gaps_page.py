@@ -9,9 +9,9 @@ from rayhistory.errors import RayHistoryError, SessionNotIndexed
 from rayhistory.server.history_api.api_types import GapTotal, SessionGap, SessionGaps
 from rayhistory.server.history_api.gap_report import read_gaps
 from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.message_page import error_page, page_response, progress_page
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
-from rayhistory.server.pages.message_page import error_page, page_response, progress_page
 from rayhistory.web import GapGroup, GapLocation
 
 _MAX_PLACES = 100

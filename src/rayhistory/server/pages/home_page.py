@@ -9,7 +9,7 @@ from starlette.routing import Route
 from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError
 from rayhistory.server.history_api.visible_sessions import load_session_page
-from rayhistory.server.pages.message_page import error_page, page_response
+from rayhistory.server.http.message_page import error_page, page_response
 
 
 async def home_page(request: Request) -> Response:

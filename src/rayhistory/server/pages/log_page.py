@@ -24,11 +24,11 @@ from rayhistory.search.log_window import (
     read_window,
 )
 from rayhistory.server.history_api.session_listing import SessionListing
+from rayhistory.server.http.message_page import error_page, page_response, progress_page
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
 from rayhistory.server.logs.line_owners import LineOwner, find_owners
 from rayhistory.server.logs.locate import check_node
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
-from rayhistory.server.pages.message_page import error_page, page_response, progress_page
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING
 from rayhistory.utc import parse_utc_ms

@@ -7,7 +7,7 @@ from rayhistory import __version__, web
 from rayhistory.errors import AccessError
 from rayhistory.server.http.admission import Admission
 from rayhistory.server.http.error_responses import error_headers
-from rayhistory.server.pages.message_page import page_response
+from rayhistory.server.http.message_page import page_response
 
 
 async def login_page(admission: Admission, connection: HTTPConnection) -> Response:

@@ -13,17 +13,17 @@ from rayhistory.search.search_query import PARAMETERS, parse_search
 from rayhistory.server.history_api.api_types import HitCounts, LogHits
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.message_page import error_page, page_response, progress_page
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of, while_connected
-from rayhistory.server.logs.hit_response import TIME_BUDGET_S, MaskedHits, hit_page
-from rayhistory.server.logs.start_search import (
+from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
+from rayhistory.server.search_api.hit_response import TIME_BUDGET_S, MaskedHits, hit_page
+from rayhistory.server.search_api.start_search import (
     SESSION_FILTERS,
     as_of_selection,
     start_session_search,
     start_sessions_search,
 )
-from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
-from rayhistory.server.pages.message_page import error_page, page_response, progress_page
 from rayhistory.web import HistogramBar, SearchForm, SessionRow
 from rayhistory.web.format import format_utc
 

@@ -13,10 +13,10 @@ from starlette.staticfiles import StaticFiles
 from rayhistory import __version__, web
 from rayhistory.errors import RayHistoryError
 from rayhistory.server.http.error_responses import ray_error_response
+from rayhistory.server.http.message_page import error_page, page_response
 from rayhistory.server.http.ray_proxy import is_ray_proxy_request
 from rayhistory.server.http.responses import rest_response, text_response
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
-from rayhistory.server.pages.message_page import error_page, page_response
 from rayhistory.server.untrusted_json import nested_dict
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING

@@ -18,6 +18,7 @@ from rayhistory.server.http.json_lists import concatenated, encoded_items, json_
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, json_list_response
 from rayhistory.server.http.responses import json_response, text_response
+from rayhistory.server.http.streaming import empty_body, prefetch_first
 from rayhistory.server.http.view_routes import (
     end_open_rows_for_browsers,
     plain_route,
@@ -27,7 +28,7 @@ from rayhistory.server.http.view_routes import (
 )
 from rayhistory.server.logs.follow import follow, session_has_ended
 from rayhistory.server.logs.locate import LogQuery, find_log
-from rayhistory.server.logs.stream import decode_text, empty_body, prefetch_first, read_range
+from rayhistory.server.logs.stream import decode_text, read_range
 from rayhistory.server.ray_api.job_details import JOBS_ORDER, find_job, job_details
 from rayhistory.server.view import SessionView
 from rayhistory.sessions import SessionRef

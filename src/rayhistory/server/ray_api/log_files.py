@@ -18,6 +18,7 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.ray_proxy import is_kuberay_request
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.responses import rest_failure, rest_response, text_response
+from rayhistory.server.http.streaming import empty_body, prefetch_first
 from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.logs.follow import follow, session_has_ended
 from rayhistory.server.logs.kuberay_logs import (
@@ -29,7 +30,7 @@ from rayhistory.server.logs.kuberay_logs import (
 )
 from rayhistory.server.logs.listing import group_logs
 from rayhistory.server.logs.locate import ERR, OUT, LogQuery, LogRange, check_node, find_log, node_by_ip
-from rayhistory.server.logs.stream import empty_body, prefetch_first, read_range, split_at_characters
+from rayhistory.server.logs.stream import read_range, split_at_characters
 from rayhistory.server.view import SessionView
 
 _DEFAULT_LINES = 1000

@@ -12,11 +12,11 @@ from rayhistory.errors import IndexDamaged, IndexFailed, ObjectExists, StoreDeni
 from rayhistory.index.fold.process import FoldJob
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest, read_latest_manifest
+from rayhistory.index.overlay import Overlay
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.index.service.fold_engine import ReportProgress
-from rayhistory.index.service.overlay import Overlay
 from rayhistory.index.service.slots import Slots
 from rayhistory.sessions import Layout
 from rayhistory.storage import open_store

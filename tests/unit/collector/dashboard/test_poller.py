@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rayhistory.collector.dashboard.dashboard_client import DashboardClient
 from rayhistory.collector.dashboard.poller import DashboardPoller
 from rayhistory.collector.dashboard.schedule import (
     ACTORS,
@@ -19,6 +18,7 @@ from rayhistory.collector.dashboard.schedule import (
     SERVE,
     PollSchedule,
 )
+from rayhistory.collector.dashboard_client import DashboardClient
 from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Block, Damage

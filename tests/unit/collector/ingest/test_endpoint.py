@@ -14,9 +14,9 @@ import pytest
 
 from rayhistory.collector.app import make_app
 from rayhistory.collector.ingest.endpoint import IngestEndpoint, is_loopback
-from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.block import Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
+from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry

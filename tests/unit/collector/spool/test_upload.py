@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from faults.disks import used_bytes
-from rayhistory.collector.ingest.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.block import Block, compress_block
 from rayhistory.collector.spool.private_directory import PrivateDirectory
+from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.segment_objects import split_segment
 from rayhistory.collector.spool.spool import Spool, SpoolError

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rayhistory.errors import ProductFailed, ProductNotBuilt, UsageError
+from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.products import product_builder
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.index.products.product_manifest import ProductManifest
 from rayhistory.index.service.builder import IndexBuilder
-from rayhistory.index.service.leases import Leases
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from rayhistory.errors import StoreUnavailable
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts
 from rayhistory.index.products.product_manifest import ProductManifest, publish_product
-from rayhistory.metric_columns.product import PRODUCT
+from rayhistory.metric_columns.columns_product import PRODUCT
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api import session_listing
 from rayhistory.server.history_api.session_listing import utilization_lines

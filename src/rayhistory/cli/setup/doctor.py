@@ -1,0 +1,176 @@
+"""`rayhistory doctor`: checks of the store, Ray and ports, with hints for those that fail."""
+
+import argparse
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+
+from rayhistory.cli.arguments import add_namespace_argument
+from rayhistory.cli.setup.check_result import CheckResult
+from rayhistory.cli.setup.env import DEFAULT_RAY_VERSION, installed_ray_version
+from rayhistory.cli.setup.identity_checks import Identity, grants_of, identity_checks
+from rayhistory.errors import BucketNotFound, ObjectExists, RayHistoryError, StoreError
+from rayhistory.ray_env import export_environment
+from rayhistory.server import frontend
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions.catalog import SessionCatalog
+from rayhistory.sessions.legacy_layout import probe_legacy_sessions
+from rayhistory.settings import Settings
+from rayhistory.storage import Store, open_store
+from rayhistory.storage.permissions import Permissions, permissions_of
+
+_COLLECTOR_PORT = 8084
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--as", dest="identity", choices=[each.value for each in Identity],
+        help="check that the credentials in use may do what this program needs, and nothing else",
+    )  # fmt: skip
+    add_namespace_argument(parser)
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.identity:
+        results = asyncio.run(check_identity(settings, Identity(arguments.identity), arguments.namespace))
+    else:
+        results = asyncio.run(run_checks(settings))
+    for result in results:
+        label = "ok  " if result.passed else "FAIL" if result.required else "note"
+        print(f"{label}  {result.text}")
+        if not result.passed and result.hint:
+            print(f"      {result.hint}")
+    return 0 if all(result.passed or not result.required for result in results) else 1
+
+
+async def run_checks(settings: Settings) -> list[CheckResult]:
+    results = [result async for result in _store_checks(settings)]
+    results += _ray_checks(settings)
+    results += [_port_check(settings.port, "historyserver"), _port_check(_COLLECTOR_PORT, "collector")]
+    return results
+
+
+async def check_identity(settings: Settings, identity: Identity, namespace: str) -> list[CheckResult]:
+    """Check the credentials of one program; a collector's for one namespace."""
+    try:
+        store = open_store(settings)
+    except RayHistoryError as error:
+        return [CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")]
+    try:
+        grants = grants_of(identity, Layout(settings.storage_root_dir), namespace)
+        checks = identity_checks(store, grants, permissions_of(settings.storage_backend))
+        return [CheckResult(True, f"store: {store.url}"), *[result async for result in checks]]
+    finally:
+        await store.close()
+
+
+async def _store_checks(settings: Settings) -> AsyncIterator[CheckResult]:
+    try:
+        store = open_store(settings, writable=True)
+    except RayHistoryError as error:
+        yield CheckResult(False, f"store: {error}", "Correct this setting, or use another store.")
+        return
+    try:
+        yield CheckResult(True, f"store: {store.url}")
+        layout = Layout(settings.storage_root_dir)
+        permissions = permissions_of(settings.storage_backend)
+        try:
+            entries = await SessionCatalog.from_settings(store, layout, settings).entries()
+            yield CheckResult(True, f"store: list sessions ({len(entries)} found)")
+            if not settings.read_legacy_layout and (legacy := await probe_legacy_sessions(store, layout)):
+                yield _legacy_layout_note(legacy)
+        except BucketNotFound as error:
+            action = permissions.create_bucket
+            hint = f"The collector creates it at its first write, if it has {action}." if action else "Create it."
+            yield CheckResult(False, f"store: {error}", hint)
+            return
+        except StoreError as error:
+            yield CheckResult(False, f"store: list sessions: {error}", f"Collector and server need {permissions.list}.")
+        async for result in _object_checks(store, f"{layout.scratch_prefix()}/{secrets.token_hex(8)}", permissions):
+            yield result
+    finally:
+        await store.close()
+
+
+def _legacy_layout_note(sessions: list[SessionRef]) -> CheckResult:
+    text = f"store: has sessions in the legacy layout, such as {sessions[0].path}, which are not read"
+    return CheckResult(False, text, "Set --read-legacy-layout to read them.", required=False)
+
+
+async def _object_checks(store: Store, key: str, permissions: Permissions) -> AsyncIterator[CheckResult]:
+    """Check every operation on objects, with temporary ones."""
+
+    async def check(operation: str, work: Callable[[], Awaitable[str]], hint: str) -> CheckResult:
+        try:
+            problem = await work()
+        except StoreError as error:
+            problem = str(error)
+        return CheckResult(not problem, f"store: {operation}" + (f": {problem}" if problem else ""), hint)
+
+    async def write() -> str:
+        await store.put(key, b"doctor")
+        return ""
+
+    async def read() -> str:
+        return "" if await store.get_range(key, 1, 4) == b"oct" else "the store returned other bytes"
+
+    async def create() -> str:
+        await store.create(f"{key}-once", b"doctor")
+        with suppress(ObjectExists):
+            await store.create(f"{key}-once", b"again")
+            return "a second create of the same key succeeded"
+        return ""
+
+    async def delete() -> str:
+        await store.delete(key)
+        await store.delete(f"{key}-once")
+        return ""
+
+    role = f" (or the role {permissions.role!r})" if permissions.role else ""
+    write_hint = f"The collector needs {permissions.write}{role}; the server works without."
+    yield await check("write objects", write, write_hint)
+    yield await check("read ranges of objects", read, f"Collector and server need {permissions.read}{role}.")
+    yield await check(
+        "create objects only once", create, f"Without it, two servers may index the same session. {write_hint}"
+    )
+    yield await check("delete objects", delete, f"Only retention needs {permissions.delete}{role}.")
+
+
+def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
+    version = installed_ray_version()
+    yield CheckResult(
+        version is not None,
+        f"Ray {version} is installed" if version else "Ray is not installed",
+        "Only `rayhistory run` needs it: pip install 'ray[default]'",
+        required=False,
+    )
+    versions = ", ".join(each.version for each in frontend.Frontends(settings.dashboard_dir).installed())
+    yield CheckResult(
+        bool(versions),
+        f"dashboard frontends: {versions}" if versions else frontend.NOT_INSTALLED,
+        frontend.INSTALL_HINT,
+    )
+    variables = export_environment("", version or DEFAULT_RAY_VERSION)
+    missing = [name for name in variables if not os.environ.get(name)]
+    yield CheckResult(
+        not missing,
+        f"Ray's export variables: {f'{len(missing)} are not set' if missing else 'all are set'} in this environment",
+        "A driver that starts here exports no events, and its tasks have no name and no error, unless the head was "
+        'started with: ray start --head --system-config="$(rayhistory env --system-config)". '
+        '`rayhistory run` does that; on nodes, before `ray start`: eval "$(rayhistory env)"',
+        required=False,
+    )
+
+
+def _port_check(port: int, program: str) -> CheckResult:
+    with socket.socket() as probe:
+        is_free = probe.connect_ex(("127.0.0.1", port)) != 0
+    return CheckResult(
+        is_free,
+        f"port {port} ({program}) is {'free' if is_free else 'in use'}",
+        f"This is fine if {program} is running; otherwise choose another port.",
+        required=False,
+    )

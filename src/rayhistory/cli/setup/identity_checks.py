@@ -1,0 +1,104 @@
+"""Checks of `rayhistory doctor --as`: an identity may do what its program needs, and nothing else.
+
+Collectors create objects of their own namespace and delete nothing. The server reads everything and writes only what it
+derives. Only retention deletes. The policies in `deploy/policies` grant exactly this.
+"""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from enum import StrEnum
+
+import msgspec
+
+from rayhistory.cli.setup.check_result import CheckResult
+from rayhistory.errors import ObjectNotFound, StoreDenied, StoreError
+from rayhistory.sessions import Layout, SessionRef
+from rayhistory.storage import Store
+from rayhistory.storage.permissions import Permissions
+
+_PROBE = "doctor"
+_OTHER_NAMESPACE = "doctor-other-namespace"
+
+
+class Identity(StrEnum):
+    COLLECTOR = "collector"
+    SERVER = "server"
+    RETENTION = "retention"
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The operations that an identity may do below a prefix."""
+
+    prefix: str
+    read: bool = True
+    write: bool = False
+    delete: bool = False
+
+
+def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]:
+    """Return prefixes that stand for every rule of the identity's policy, with the operations that it grants."""
+    own, other = (SessionRef(name, _PROBE, _PROBE) for name in (namespace, _OTHER_NAMESPACE))
+    if identity is Identity.COLLECTOR:
+        written = (layout.history_prefix(own), *_own_trees(layout, own))
+        return [
+            *(Grant(prefix, write=True) for prefix in written),
+            Grant(layout.packs_prefix(other), read=False),
+            Grant(layout.index_prefix(own), read=False),
+        ]
+    derived = [Grant(prefix, write=True, delete=True) for prefix in (layout.index_prefix(own), layout.runs_prefix())]
+    if identity is Identity.SERVER:
+        return [*derived, *(Grant(prefix) for prefix in (layout.history_prefix(own), *_own_trees(layout, own)))]
+    return [
+        Grant(layout.scratch_prefix(), write=True, delete=True),
+        Grant(layout.tombstones_prefix(), write=True, delete=True),
+        Grant(layout.packs_prefix(own), write=True, delete=True),
+        Grant(layout.history_prefix(own), delete=True),
+        *derived,
+    ]
+
+
+def _own_trees(layout: Layout, ref: SessionRef) -> list[str]:
+    return [
+        layout.packs_prefix(ref),
+        layout.node_seals_prefix(ref),
+        layout.dashboard_responses_prefix(ref),
+        layout.metrics_prefix(ref),
+    ]
+
+
+async def identity_checks(store: Store, grants: list[Grant], permissions: Permissions) -> AsyncIterator[CheckResult]:
+    """Try each operation below each prefix, and compare with what is granted. Test objects have fixed names."""
+    for grant in grants:
+        key = f"{grant.prefix}/{_PROBE}"
+        for operation, granted, permission, attempt in (
+            ("write", grant.write, permissions.write, store.put(key, b"doctor")),
+            ("read", grant.read, permissions.read, _read(store, key)),
+            ("list", grant.read, permissions.list, store.list_folder(grant.prefix)),
+            ("delete", grant.delete, permissions.delete, store.delete(key)),
+        ):
+            implied = operation == "delete" and grant.write and permissions.overwriting_needs_delete
+            yield await _check(f"{operation} below {grant.prefix}/", granted or implied, permission, attempt)
+        if grant.write and not grant.delete:
+            continue  # the next check overwrites the object
+        with suppress(StoreError):
+            await store.delete(key)
+
+
+async def _read(store: Store, key: str) -> None:
+    with suppress(ObjectNotFound):
+        await store.get_range(key, 0, 1)
+
+
+async def _check(operation: str, granted: bool, permission: str, attempt: Awaitable[object]) -> CheckResult:
+    try:
+        await attempt
+    except StoreDenied as error:
+        if not granted:
+            return CheckResult(True, f"store: may not {operation}")
+        return CheckResult(False, f"store: {operation}: {error}", f"It needs {permission} there.")
+    except StoreError as error:
+        return CheckResult(False, f"store: {operation}: {error}", "Check that the store is reachable.")
+    if granted:
+        return CheckResult(True, f"store: {operation}")
+    hint = "It does not need that: use the policies in deploy/policies."
+    return CheckResult(False, f"store: may {operation}", hint, required=False)

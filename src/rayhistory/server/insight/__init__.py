@@ -1,1 +1,0 @@
-"""What explains a session: its diagnosis, as API and page."""

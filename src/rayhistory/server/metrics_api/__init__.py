@@ -1,0 +1,1 @@
+"""The history API of metrics: charts, PromQL and points of stored samples."""

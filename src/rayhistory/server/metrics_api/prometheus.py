@@ -1,0 +1,273 @@
+"""Prometheus' HTTP API over a session's stored samples: queries, labels, series and metadata.
+
+A Grafana with a Prometheus data source works with it unmodified. Without a time, a query is evaluated at the end of the
+session, or at the chosen point in time: that is the session's *now*.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rayhistory.errors import RayHistoryError
+from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.promql.arrays import Times
+from rayhistory.promql.engine import QueryResult, grid
+from rayhistory.promql.labels import Labels
+from rayhistory.promql.matchers import matchers_of
+from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
+from rayhistory.promql.syntax import parse
+from rayhistory.promql.values import Scalar, Text, Vector
+from rayhistory.server.http.error_responses import error_headers
+from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
+from rayhistory.server.http.responses import json_response
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, read_blocks
+from rayhistory.utc import parse_utc_ms
+
+_MAX_FORM_BYTES = 1 << 18
+_DURATION = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
+_MAX_SELECTORS = 20
+_MAX_MS = 2**53
+_MAX_POINTS = 500_000
+_MAX_DURATION_CHARACTERS = 100
+
+Parameters = dict[str, list[str]]
+Handler = Callable[[Request, Parameters], Awaitable[Response]]
+
+
+async def query(request: Request, parameters: Parameters) -> Response:
+    """Evaluate an instant query."""
+    text = _required(parameters, "query")
+    at = _time(parameters, "time", await now_ms(request))
+    result = await _evaluate(request, text, grid(at, at, 1))
+    return await _in_thread(lambda: _success(_instant_data(result), result))
+
+
+async def query_range(request: Request, parameters: Parameters) -> Response:
+    text = _required(parameters, "query")
+    start, end = _time(parameters, "start"), _time(parameters, "end")
+    times = grid(start, end, _duration_ms(_required(parameters, "step"), "step"))
+    result = await _evaluate(request, text, times)
+    return await _in_thread(lambda: _success(_range_data(result), result))
+
+
+async def labels(request: Request, parameters: Parameters) -> Response:
+    found = await _matching_labels(request, parameters)
+    return await _in_thread(lambda: _success(sorted({name for each in found for name, _ in each})))
+
+
+async def label_values(request: Request, parameters: Parameters) -> Response:
+    name = request.path_params["name"]
+    found = await _matching_labels(request, parameters)
+    return await _in_thread(
+        lambda: _success(sorted({value for each in found for label, value in each if label == name}))
+    )
+
+
+async def series(request: Request, parameters: Parameters) -> Response:
+    if not parameters.get("match[]"):
+        raise QuerySyntaxError("no match[] parameter provided")
+    found = await _matching_labels(request, parameters)
+    return await _in_thread(lambda: _success([dict(each) for each in sorted(found)]))
+
+
+async def metadata(request: Request, parameters: Parameters) -> Response:
+    stored = await resolver_of(request).metrics(selection_of(request), await _everything(request))
+    wanted = parameters.get("metric", [""])[0]
+
+    def response() -> Response:
+        types = {name: kind for _, samples in stored.samples for name, kind in samples.types.items()}
+        names = [name for name in sorted(types) if wanted in ("", name)]
+        return _success({name: [{"type": types[name], "help": "", "unit": ""}] for name in names})
+
+    return await _in_thread(response)
+
+
+async def build_info(request: Request, parameters: Parameters) -> Response:
+    """Report the version of Prometheus whose semantics queries have; Grafana chooses its features by it."""
+    return _success(
+        {"version": "3.0.0", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": ""}
+    )
+
+
+async def _in_thread(make: Callable[[], Response]) -> Response:
+    """Make a response off the event loop: a cluster chooses how many series there are."""
+    return await asyncio.to_thread(make)
+
+
+async def _evaluate(request: Request, text: str, times: Times) -> QueryResult:
+    return (await evaluate_query(request, text, times)).result
+
+
+async def _everything(request: Request) -> MetricQuery:
+    as_of_ms = selection_of(request).as_of_ms
+    return MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
+
+
+async def _matching_labels(request: Request, parameters: Parameters) -> set[Labels]:
+    selectors = parameters.get("match[]", [])
+    if len(selectors) > _MAX_SELECTORS:
+        raise QuerySyntaxError(f"more than {_MAX_SELECTORS} match[] parameters")
+    matchers = [matchers_of(parse(selector)) for selector in selectors] or [()]
+    everything = await _everything(request)
+    chosen = MetricQuery(
+        None,
+        _time(parameters, "start", everything.start),
+        min(_time(parameters, "end", everything.end), everything.end),
+    )
+    blocks, _ = await read_blocks(request, chosen)
+    return await asyncio.to_thread(lambda: {each for some in matchers for each in blocks.labels(some)})
+
+
+def _required(parameters: Parameters, name: str) -> str:
+    values = parameters.get(name)
+    if not values or not values[0]:
+        raise QuerySyntaxError(f"invalid parameter {name!r}: it is missing")
+    return values[0]
+
+
+def _time(parameters: Parameters, name: str, default: int | None = None) -> int:
+    """Parse a Unix time in seconds, or RFC 3339, as milliseconds."""
+    if default is not None and not parameters.get(name):
+        return default
+    text = _required(parameters, name)
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            return parse_utc_ms(text)
+        except ValueError:
+            seconds = math.nan
+    if not abs(seconds * 1000) < _MAX_MS:
+        raise QuerySyntaxError(f"invalid parameter {name!r}: cannot parse {text!r} to a valid timestamp")
+    return round(seconds * 1000)
+
+
+def _duration_ms(text: str, name: str) -> int:
+    if len(text) <= _MAX_DURATION_CHARACTERS and _DURATION.fullmatch(text):
+        return sum(int(number) * _UNIT_MS[unit] for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text))
+    try:
+        milliseconds = float(text) * 1000
+    except ValueError:
+        milliseconds = math.nan
+    if not abs(milliseconds) < _MAX_MS:
+        raise QuerySyntaxError(f"invalid parameter {name!r}: cannot parse {text!r} to a valid duration")
+    return round(milliseconds)
+
+
+def _instant_data(result: QueryResult) -> dict[str, Any]:
+    at, value = int(result.times[0]) / 1000, result.value
+    if isinstance(value, Scalar):
+        return {"resultType": "scalar", "result": [at, format_sample(float(value.values[0]))]}
+    if isinstance(value, Text):
+        return {"resultType": "string", "result": [at, value.value]}
+    rows = [
+        {"metric": dict(labels), "value": [at, format_sample(float(value.values[row, 0]))]}
+        for row, labels in enumerate(value.labels)
+    ]
+    return {"resultType": "vector", "result": rows}
+
+
+def _range_data(result: QueryResult) -> dict[str, Any]:
+    value = result.value
+    if isinstance(value, Text):
+        raise QuerySyntaxError('invalid expression type "string" for range query, must be Scalar or instant Vector')
+    seconds = (result.times / 1000).tolist()
+    total = int(value.present.sum()) if isinstance(value, Vector) else len(seconds)
+    if total > _MAX_POINTS:
+        raise EvaluationFailed(
+            f"result has {total:,} points, more than {_MAX_POINTS:,}: use a larger step or fewer series"
+        )
+    if isinstance(value, Scalar):
+        points = [[at, format_sample(number)] for at, number in zip(seconds, value.values.tolist(), strict=True)]
+        return {"resultType": "matrix", "result": [{"metric": {}, "values": points}]}
+    return {"resultType": "matrix", "result": [_row(value, row, seconds) for row in _by_labels(value)]}
+
+
+def _by_labels(vector: Vector) -> list[int]:
+    return sorted(range(len(vector.labels)), key=lambda row: vector.labels[row])
+
+
+def _row(vector: Vector, row: int, seconds: list[float]) -> dict[str, Any]:
+    numbers, exist = vector.values[row].tolist(), vector.present[row].tolist()
+    points = [
+        [at, format_sample(number)]
+        for at, number, is_present in zip(seconds, numbers, exist, strict=True)
+        if is_present
+    ]
+    return {"metric": dict(vector.labels[row]), "values": points}
+
+
+def format_sample(value: float) -> str:
+    """Format a sample's value as Prometheus does in JSON."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    text = repr(value)
+    return text.removesuffix(".0") if "e" not in text else text
+
+
+def _success(data: object, result: QueryResult | None = None) -> Response:
+    body: dict[str, Any] = {"status": "success", "data": data}
+    if result and result.warnings:
+        body["warnings"] = result.warnings
+    if result and result.infos:
+        body["infos"] = result.infos
+    return json_response(body)
+
+
+def prometheus_error(error: RayHistoryError) -> Response:
+    kind = error.error_type if isinstance(error, PromqlError) else _error_type(error.http_status)
+    body = {"status": "error", "errorType": kind, "error": str(error)}
+    return json_response(body, error.http_status, error_headers(error))
+
+
+def _error_type(status: int) -> str:
+    return {400: "bad_data", 404: "not_found", 503: "unavailable"}.get(status, "internal")
+
+
+async def _parameters(request: Request) -> Parameters:
+    """Return the parameters of the URL and of the form, if there is one."""
+    found: Parameters = {}
+    for name, value in request.query_params.multi_items():
+        found.setdefault(name, []).append(value)
+    if request.method == "POST":
+        body = b""
+        async for block in request.stream():
+            body += block
+            if len(body) > _MAX_FORM_BYTES:
+                raise QuerySyntaxError(f"form is larger than {_MAX_FORM_BYTES} bytes")
+        for name, values in parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True).items():
+            found.setdefault(name, []).extend(values)
+    return found
+
+
+def _route(path: str, handler: Handler) -> BaseRoute:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(request, await _parameters(request))
+        except RayHistoryError as error:
+            return prometheus_error(error)
+
+    methods = ("GET", "POST") if path in PROMETHEUS_FORMS else ("GET",)
+    return plain_route(f"{PROMETHEUS_API}{path}", endpoint, methods)
+
+
+ROUTES: list[BaseRoute] = [
+    _route("query", query),
+    _route("query_range", query_range),
+    _route("labels", labels),
+    _route("label/{name}/values", label_values),
+    _route("series", series),
+    _route("metadata", metadata),
+    _route("status/buildinfo", build_info),
+]

@@ -1,0 +1,31 @@
+"""The page `/compare`: up to ten sessions side by side."""
+
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rayhistory import __version__
+from rayhistory.errors import AccessError, RayHistoryError
+from rayhistory.server.http.message_page import error_page, page_response
+from rayhistory.server.runs_api.compared_sessions import compare_requested, session_names
+from rayhistory.web.render_runs import render_compare
+
+
+async def compare_page(request: Request) -> Response:
+    try:
+        comparison = await compare_requested(request)
+    except (AccessError, RayHistoryError) as error:
+        return error_page(error)
+    show_all = request.query_params.get("all") == "1"
+    sessions = [("session", name) for name in session_names(request)]
+    toggled = urlencode(sessions if show_all else [*sessions, ("all", "1")])
+    text = render_compare(
+        comparison, show_all=show_all, all_url=f"/compare?{toggled}",
+        json_url=f"/compare.json?{urlencode(sessions)}", version=__version__,
+    )  # fmt: skip
+    return page_response(text)
+
+
+ROUTES = [Route("/compare", compare_page)]

@@ -1,0 +1,68 @@
+"""Figures of the fleet as Prometheus metrics of the server.
+
+The metrics endpoint has no sign-in, so that namespaces are labels only where everybody may see everything.
+"""
+
+import logging
+import time
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from starlette.requests import Request
+
+from rayhistory.errors import RayHistoryError
+from rayhistory.runs.fleet import FleetFigures, fleet_of
+from rayhistory.server.http.view_routes import resolver_of
+from rayhistory.server.runs_api.run_listing import RunListing
+
+log = logging.getLogger(__name__)
+
+_MAX_AGE_S = 15.0
+_GAUGES = {
+    "lost_nodes": ("rayhistory_fleet_lost_nodes", "nodes lost in sessions that started today or yesterday (UTC)"),
+    "oom_kills": ("rayhistory_fleet_oom_kills", "workers killed for memory, likewise"),
+    "cpu_hours": ("rayhistory_fleet_cpu_hours", "CPU-hours of their nodes"),
+    "idle_cpu_hours": ("rayhistory_fleet_idle_cpu_hours", "of these, not used"),
+    "gpu_hours": ("rayhistory_fleet_gpu_hours", "GPU-hours of their nodes"),
+    "idle_gpu_hours": ("rayhistory_fleet_idle_gpu_hours", "of these, not used"),
+}
+
+
+async def fleet_metrics(request: Request, runs: RunListing, *, by_namespace: bool) -> bytes:
+    """Return the metrics as text. If the store cannot be read, only that is reported."""
+    registry = CollectorRegistry()
+    up = Gauge("rayhistory_fleet_up", "1 if the figures of the fleet could be read", registry=registry)
+    try:
+        rows = await runs.table.load(max_age_s=_MAX_AGE_S)
+        existing = {entry.ref.identity for entry in await resolver_of(request).catalog.entries()}
+    except RayHistoryError as error:
+        log.warning("cannot read the figures of the fleet", extra={"reason": str(error)})
+        return generate_latest(registry)
+    up.set(1)
+    summaries = [each for identity, each in rows.summaries.items() if runs.keeps_removed or identity in existing]
+    recent = fleet_of(summaries, int(time.time() * 1000), days=2)
+    everything = fleet_of(summaries, int(time.time() * 1000), days=92)
+    labels = ["namespace"] if by_namespace else []
+    groups = recent.namespaces if by_namespace else [recent.total]
+    _add_runs(registry, groups, labels)
+    for field, (name, text) in _GAUGES.items():
+        gauge = Gauge(name, text, labels, registry=registry)
+        for group in groups:
+            _labelled(gauge, group, labels).set(getattr(group, field))
+    stored = Gauge("rayhistory_fleet_stored_bytes", "size of sessions of the last 92 days", labels, registry=registry)
+    for group in everything.namespaces if by_namespace else [everything.total]:
+        _labelled(stored, group, labels).set(group.size_bytes + group.index_bytes)
+    Gauge("rayhistory_runs_quarantined", "summaries that could not be read", registry=registry).set(rows.quarantined)
+    return generate_latest(registry)
+
+
+def _add_runs(registry: CollectorRegistry, groups: list[FleetFigures], labels: list[str]) -> None:
+    text = "runs in sessions that started today or yesterday (UTC)"
+    gauge = Gauge("rayhistory_fleet_runs", text, [*labels, "status"], registry=registry)
+    for group in groups:
+        other = group.runs - group.succeeded - group.failed
+        for status, count in (("succeeded", group.succeeded), ("failed", group.failed), ("other", other)):
+            gauge.labels(*([group.namespace] if labels else []), status).set(count)
+
+
+def _labelled(gauge: Gauge, group: FleetFigures, labels: list[str]) -> Gauge:
+    return gauge.labels(group.namespace) if labels else gauge

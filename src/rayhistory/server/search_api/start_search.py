@@ -1,0 +1,82 @@
+"""Start the search that a request asks for, in one session or in all that its visitor may see."""
+
+from collections.abc import Mapping
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from rayhistory.errors import UsageError
+from rayhistory.index.products.product_files import OpenProduct
+from rayhistory.search.scanner import Scan, Scanner
+from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
+from rayhistory.search.search_product import NAME
+from rayhistory.search.search_query import SearchQuery, parse_search
+from rayhistory.server.history_api.visible_sessions import matching_sessions
+from rayhistory.server.http.admission import admission_of, caller_of
+from rayhistory.server.http.view_routes import resolver_of, selection_of
+from rayhistory.server.search_api.multi_session_search import MultiSessionSearch, decode_multi_session_cursor
+from rayhistory.server.search_api.search_scope import find_scope
+from rayhistory.server.search_api.session_search import SessionSearch
+from rayhistory.server.view import SessionView
+from rayhistory.sessions import SessionRef
+
+SESSION_FILTERS = ("namespace", "cluster", "owner", "since")
+_ONE_SESSION = ("job", "task", "actor", "counts")
+
+
+def as_of_selection(request: Request, query: SearchQuery) -> SearchQuery:
+    """Limit a search as of a point in time to the lines that were written until then."""
+    as_of = selection_of(request).as_of_ms
+    return query if as_of is None else msgspec.structs.replace(query, to_ms=min(as_of + 1, query.to_ms or as_of + 1))
+
+
+async def start_session_search(
+    request: Request, view: SessionView, query: SearchQuery, time_budget_s: float | None
+) -> SessionSearch:
+    scanner: Scanner = request.app.state.scanner
+    product = await view.products.open(NAME) if view.products else None
+    scan = Scan(
+        scanner, resolver_of(request).search_logs(view.ref), query, scope=await find_scope(view, query),
+        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=_unit_index(request, view.ref, product),
+    )  # fmt: skip
+    return SessionSearch(view, scan)
+
+
+def _unit_index(request: Request, ref: SessionRef, product: OpenProduct | None) -> SearchIndex | None:
+    if product is None:
+        return None
+    cache: SegmentCache = request.app.state.segment_cache
+    files = product.manifest.files.items()
+    segments = [SegmentFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
+    return SearchIndex(segments, product.read, cache, on_damage=product.damaged)
+
+
+async def start_sessions_search(
+    request: Request, params: Mapping[str, str], time_budget_s: float | None
+) -> MultiSessionSearch:
+    if one_session := [name for name in _ONE_SESSION if params.get(name)]:
+        raise UsageError(f"{', '.join(one_session)}: search one session, at /s/{{namespace}}/{{cluster}}/{{session}}/")
+    cursor = decode_multi_session_cursor(params["cursor"]) if params.get("cursor") else None
+    query = parse_search({name: value for name, value in params.items() if name != "cursor"}, SESSION_FILTERS)
+    query.pattern()  # before sessions are listed
+    filters = {name: params[name] for name in SESSION_FILTERS if name in params and name != "cluster"}
+    entries = await matching_sessions(request, QueryParams(filters))
+    if cluster := params.get("cluster"):
+        entries = [entry for entry in entries if entry.ref.cluster == cluster]
+    scanner: Scanner = request.app.state.scanner
+
+    async def start_scan(ref: SessionRef, query: SearchQuery, time_budget_s: float | None) -> Scan:
+        resolver = resolver_of(request)
+        product = await resolver.builder.products.stored(ref, NAME)
+        return Scan(
+            scanner, resolver.search_logs(ref), query, visitor=caller_of(request), time_budget_s=time_budget_s,
+            unit_index=_unit_index(request, ref, product),
+        )  # fmt: skip
+
+    async def is_visible(ref: SessionRef) -> bool:
+        return bool(await admission_of(request).visible_namespaces(request, {ref.namespace}))
+
+    return MultiSessionSearch(
+        resolver_of(request), entries, query, start_scan, is_visible, cursor=cursor, time_budget_s=time_budget_s
+    )

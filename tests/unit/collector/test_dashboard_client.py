@@ -1,0 +1,44 @@
+"""Requests to the dashboard: memory, and the address of the head."""
+
+import asyncio
+
+import pytest
+
+from rayhistory.collector.dashboard.schedule import JOBS
+from rayhistory.collector.dashboard_client import DashboardClient, operator_dashboard_address
+from rayhistory.settings import Settings
+from support.dashboard_double import SESSION, FakeDashboard, run_dashboard
+
+
+@pytest.mark.slow
+def test_one_large_response_is_in_memory_at_a_time() -> None:
+    """The next one waits until the first is stored; small ones do not wait."""
+
+    async def use(client: DashboardClient, dashboard: FakeDashboard) -> None:
+        dashboard.responses |= {"/a": "x" * 3_000_000, "/b": "y" * 3_000_000}
+        async with asyncio.timeout(60):
+            async with client.open_response("/a"):
+                other = asyncio.create_task(client.get("/b"))
+                for _ in range(50):
+                    await client.get(JOBS)
+                assert dashboard.count("/b") == 1
+                assert not other.done()
+            assert len(await other) > 3_000_000
+        await client.close()
+
+    with run_dashboard() as dashboard:
+        settings = Settings(ray_dashboard_address=dashboard.url)
+        asyncio.run(use(DashboardClient(settings, SESSION, lambda: None), dashboard))
+
+
+def test_operator_address_is_accepted_in_all_its_forms() -> None:
+    """With or without scheme and port, IPv4 and IPv6."""
+    addresses = {
+        "": None,
+        "head.ns.svc.cluster.local": "http://head.ns.svc.cluster.local:8265",
+        "https://head": "https://head:8265",
+        "http://10.0.0.1:9000": "http://10.0.0.1:9000",
+        "fd00::1": "http://[fd00::1]:8265",
+        "[fd00::1]:9000": "http://[fd00::1]:9000",
+    }
+    assert {text: operator_dashboard_address(Settings(fq_ray_ip=text)) for text in addresses} == addresses
