@@ -1,6 +1,7 @@
 """The worked examples of CONTRIBUTING.md fit the code, and the tutorial's job is that of the examples."""
 
 import ast
+import builtins
 import re
 import textwrap
 
@@ -33,7 +34,15 @@ def test_code_of_an_example_parses(indent: str, code: str) -> None:
 
 
 def test_files_of_the_examples_exist_or_are_created() -> None:
-    created = {"share.py", "node_zones.py", "zones.html", "zones_page.py", "zone_counts.py", "dataset_not_found.py"}
+    created = {
+        "share.py",
+        "node_zones.py",
+        "test_node_zones.py",
+        "zones.html",
+        "zones_page.py",
+        "zone_counts.py",
+        "dataset_not_found.py",
+    }
     named = set(re.findall(r"`((?:src|tests)/[\w/.-]+\.(?:py|html))`", GUIDE))
     missing = [name for name in named if not (ROOT / name).exists()]
     assert {name.rpartition("/")[2] for name in missing} == created
@@ -44,3 +53,37 @@ def test_job_of_the_tutorial_is_an_example() -> None:
     job = re.search(r"```python\n(.*?)```", tutorial, re.DOTALL)
     assert job
     assert (ROOT / "examples/failing_job.py").read_text().endswith(job[1])
+
+
+def blocks_for_existing_files() -> list[tuple[str, str]]:
+    """Return the Python blocks that go into a file of the tree: the last one that is named before the block."""
+    found = []
+    for match in re.finditer(r"^( *)```python\n(.*?)^\1```", GUIDE, re.MULTILINE | re.DOTALL):
+        named = re.findall(r"`((?:src|tests)/[\w/.-]+\.\w+)`", GUIDE[: match.start()])[-1]
+        if (ROOT / named).exists():
+            found.append((named, textwrap.dedent(match[2])))
+    return found
+
+
+@pytest.mark.parametrize(("path", "code"), blocks_for_existing_files(), ids=lambda value: value if "/" in value else "")
+def test_names_that_an_example_uses_are_in_its_file(path: str, code: str) -> None:
+    module = ast.parse((ROOT / path).read_text())
+    known = {*dir(builtins), *bound_names(module), *bound_names(ast.parse(code))}
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    assert sorted(used - known) == []
+
+
+def bound_names(module: ast.Module) -> set[str]:
+    """Return names that a module imports, defines or assigns, arguments included."""
+    names: set[str] = set()
+    for node in ast.walk(module):
+        match node:
+            case ast.alias():
+                names.add((node.asname or node.name).partition(".")[0])
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.arg():
+                names.add(node.arg)
+            case ast.Name(ctx=ast.Store()):
+                names.add(node.id)
+    return names
