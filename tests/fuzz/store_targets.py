@@ -37,7 +37,7 @@ from rayhistory.packs.pack_format import (
 )
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import EndRecord, Layout, NodeSeal, SessionRef, StartRecord, Tombstone, read_record
-from rayhistory.sessions.keys import is_event_file
+from rayhistory.sessions.kuberay_keys import is_event_file
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import is_safe_component, is_session_name, session_start_time
 from rayhistory.sizes import format_size

@@ -32,7 +32,8 @@ from rayhistory.sessions import (
     read_record,
 )
 from rayhistory.sessions.catalog import is_resumed
-from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD, is_node_folder
+from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD
+from rayhistory.sessions.kuberay_keys import is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
 _CONCURRENT_OBJECTS = 8

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rayhistory.packs.pack_compaction import CompactionResult, compact_node
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.sessions.keys import is_node_folder
+from rayhistory.sessions.kuberay_keys import is_node_folder
 from rayhistory.storage import Store
 from rayhistory.storage.bulk_delete import delete_keys
 

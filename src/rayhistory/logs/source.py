@@ -15,7 +15,7 @@ from rayhistory.errors import LogNotFound, ObjectNotFound
 from rayhistory.logs.pack_times import PackTimes
 from rayhistory.packs.pack_reader import PackCache, PackReader
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.sessions.keys import is_node_folder
+from rayhistory.sessions.kuberay_keys import is_node_folder
 from rayhistory.storage import Store
 
 LISTING_TTL_S = 5.0

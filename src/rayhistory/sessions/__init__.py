@@ -1,6 +1,7 @@
 """Sessions in the store: their identity, keys, records and catalog."""
 
-from rayhistory.sessions.keys import EventObject, Layout
+from rayhistory.sessions.keys import Layout
+from rayhistory.sessions.kuberay_keys import EventObject
 from rayhistory.sessions.records import (
     MAX_RECORD_BYTES,
     EndRecord,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rayhistory.packs.pack_format import pack_name
-from rayhistory.sessions.keys import DASHBOARD_RESPONSES, JOB_EVENTS, NODE_EVENTS, V1_6, Layout
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES, Layout
+from rayhistory.sessions.kuberay_keys import JOB_EVENTS, NODE_EVENTS, V1_6
 from rayhistory.sessions.ref import SessionRef
 
 _INTRODUCTION = """\

@@ -6,7 +6,7 @@ import pytest
 
 from rayhistory.errors import UsageError
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.sessions.keys import endpoint_uri
+from rayhistory.sessions.kuberay_keys import endpoint_uri
 from rayhistory.sessions.layout_reference import SECTIONS, document
 from support.paths import DOCS
 

@@ -13,7 +13,7 @@ import msgspec
 
 from rayhistory import ids
 from rayhistory.collector.spool.block import Block
-from rayhistory.sessions.keys import JOB_EVENTS
+from rayhistory.sessions.kuberay_keys import JOB_EVENTS
 
 SILENT_AFTER_S = 10.0
 _MAX_DRIVERS = 4096

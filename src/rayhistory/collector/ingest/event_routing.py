@@ -16,7 +16,7 @@ import msgspec
 from rayhistory import ids
 from rayhistory.collector.spool.block import Block
 from rayhistory.events import event_types
-from rayhistory.sessions.keys import JOB_EVENTS, NODE_EVENTS
+from rayhistory.sessions.kuberay_keys import JOB_EVENTS, NODE_EVENTS
 from rayhistory.sessions.ref import is_safe_component, is_session_name
 
 _NODE_EVENT_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}

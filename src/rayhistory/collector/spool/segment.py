@@ -23,7 +23,8 @@ from rayhistory.collector.spool.block import (
     read_verified_members,
 )
 from rayhistory.collector.spool.private_directory import PrivateDirectory
-from rayhistory.sessions.keys import DASHBOARD_RESPONSES, NODE_EVENTS
+from rayhistory.sessions.keys import DASHBOARD_RESPONSES
+from rayhistory.sessions.kuberay_keys import NODE_EVENTS
 
 _NAME = re.compile(r"(\d{1,20})(?:-([A-Za-z0-9._-]+))?\.wal\Z")
 _MAX_CATEGORIES = 256

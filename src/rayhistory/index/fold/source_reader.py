@@ -11,7 +11,7 @@ from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.gaps import GapCode
 from rayhistory.index.fold.decompression import MAX_TEXT_BYTES, GzipDecompressor, decompressor_for
 from rayhistory.index.fold.sources import MAX_WHOLE_BYTES, READ_WHOLE, Source, SourceKind
-from rayhistory.sessions.keys import endpoint_uri
+from rayhistory.sessions.kuberay_keys import endpoint_uri
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _PORTION_BYTES = 4 << 20

@@ -10,7 +10,7 @@ import msgspec
 from rayhistory.concurrency import concurrently
 from rayhistory.packs.pack_reader import PackReader
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.sessions.keys import EVENT_FOLDERS, is_event_file, is_node_folder
+from rayhistory.sessions.kuberay_keys import EVENT_FOLDERS, is_event_file, is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
 _MAX_CONCURRENT_READS = 32

@@ -8,7 +8,7 @@ import pytest
 
 from rayhistory.collector.session import node_id
 from rayhistory.collector.session.node_id import NodeIdFinder, find_node_id, find_node_id_by_ip, placeholder_node_id
-from rayhistory.sessions.keys import is_node_folder
+from rayhistory.sessions.kuberay_keys import is_node_folder
 from rayhistory.settings import Settings
 from support.dashboard_double import run_dashboard
 
