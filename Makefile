@@ -40,7 +40,7 @@ endif
 
 test-laws: $(READY) ## laws of merge, fold and lineage, and generated requests, 100 examples each (EXAMPLES=1000 for more)
 	@RAYHISTORY_LAWS=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/unit/index/fold tests/unit/index/query/test_lineage.py \
-	  tests/unit/runs tests/integration/server/history_api/test_openapi.py
+	  tests/unit/runs tests/integration/server/openapi/test_document.py
 
 test-load: $(READY) ## the server under load for 30 minutes (MINUTES=2 for less), with figures
 	@$(BIN)/python benchmarks/load.py --minutes $(or $(MINUTES),30)

@@ -12,6 +12,8 @@ from support.paths import ROOT
 
 SOURCE = ROOT / "src/rayhistory"
 MAX_MODULES_PER_FOLDER = 22
+MAX_LINES_PER_MODULE = 400
+MAX_LINES_PER_FUNCTION = 60
 
 IMPORT_FROM = re.compile(r"^[ \t]*from (rayhistory\S*) import (\([^)]*\)|[^\n#(]*)", re.MULTILINE)
 IMPORT = re.compile(r"^[ \t]*import (rayhistory[\w.]*)", re.MULTILINE)
@@ -165,6 +167,38 @@ def sub_package(parts: tuple[str, ...]) -> str:
 def test_folders_have_at_most_22_modules() -> None:
     sizes = Counter(path.parent for path in modules() if path.name != "__init__.py")
     assert not {str(folder): size for folder, size in sizes.items() if size > MAX_MODULES_PER_FOLDER}
+
+
+def test_modules_have_at_most_400_lines() -> None:
+    lengths = {str(path.relative_to(SOURCE)): len(text(path).splitlines()) for path in modules()}
+    assert not {name: length for name, length in lengths.items() if length > MAX_LINES_PER_MODULE}
+
+
+def test_functions_have_at_most_60_lines() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)}: {name} has {length} lines"
+        for path in modules()
+        for name, length in function_lengths(text(path))
+        if length > MAX_LINES_PER_FUNCTION
+    ]
+    assert not wrong
+
+
+def function_lengths(code: str) -> Iterator[tuple[str, int]]:
+    """Count the lines of each function by indentation. Parsing all modules would take seconds."""
+    open_functions: list[tuple[int, str, int]] = []
+    last = 0
+    for number, line in enumerate([*code.splitlines(), "end"], 1):
+        stripped = line.lstrip()
+        if not stripped or stripped.startswith(("#", ")")):
+            continue
+        indent = len(line) - len(stripped)
+        while open_functions and indent <= open_functions[-1][0]:
+            _, name, first = open_functions.pop()
+            yield name, last - first + 1
+        if definition := re.match(r"(?:async )?def (\w+)", stripped):
+            open_functions.append((indent, definition[1], number))
+        last = number
 
 
 def test_module_names_do_not_repeat() -> None:

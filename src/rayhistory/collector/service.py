@@ -30,9 +30,8 @@ from rayhistory.collector.session.ray_discovery import (
 )
 from rayhistory.collector.session.session_record import build_node_seal, write_node_seal
 from rayhistory.collector.session_collector import CollectorContext, SessionCollector
-from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.spool import Spool
-from rayhistory.collector.spool.spool_location import first_release_directory, spool_directory
+from rayhistory.collector.spool.spool_factory import make_quarantine, make_spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
@@ -51,8 +50,6 @@ _SEAL_RESERVE_S = 2.0
 _EXIT_RESERVE_S = 1.0
 _FAST_SHUTDOWN_S = 5.0
 _NO_DIRECTORY_AFTER_S = 5.0  # a session with events and still no directory runs where its files are not visible
-_MB = 10**6
-_QUARANTINE_SHARE_DIVISOR = 8
 
 
 class Collector:
@@ -68,18 +65,8 @@ class Collector:
         telemetry = Telemetry()
         layout = Layout(settings.storage_root_dir, settings.storage_layout)
         compressed = settings.event_compression_enabled and not layout.writes_v1_6
-        budget = settings.event_max_disk_mb * _MB
-        directory, old_directory = spool_directory(settings, cluster), first_release_directory(settings, cluster)
-        spool = Spool(
-            directory,
-            budget=budget - budget // _QUARANTINE_SHARE_DIVISOR,
-            segment_size=settings.event_max_file_size_mb * _MB,
-            segment_age=settings.event_rotation_interval,
-            uncompressed=not compressed,
-            mask_env_vars=settings.mask_env_vars,
-            predecessor=old_directory if old_directory.path != directory.path else None,
-        )
-        quarantine = Quarantine(spool.directory.folder(QUARANTINE_DIR), telemetry, budget // _QUARANTINE_SHARE_DIVISOR)
+        spool = make_spool(settings, cluster, compressed=compressed)
+        quarantine = make_quarantine(settings, spool, telemetry)
         uploader = Uploader(
             spool=spool,
             store=store,
@@ -117,6 +104,9 @@ class Collector:
         """Set after the first look for a session."""
         self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._add_gauges(spool, telemetry)
+
+    def _add_gauges(self, spool: Spool, telemetry: Telemetry) -> None:
         telemetry.add_gauge("log_lag_seconds", "Age of the oldest log bytes that are not uploaded", self._log_lag)
         telemetry.add_gauge("spool_bytes", "Bytes in the spool", lambda: spool.bytes)
         telemetry.add_gauge("segments_waiting", "Closed segments that are not uploaded", lambda: len(spool.closed))
@@ -242,8 +232,8 @@ class Collector:
     async def _admits(self, session: str) -> bool:
         """Return whether this node may have events of a session; others are quarantined. May raise SpoolError.
 
-        Whoever can post could otherwise add events to any session of the cluster. While the current raylet is alive,
-        only its session and those that were collected here before count.
+        Without this check, any client could add events to any session of the cluster. While the current raylet is
+        alive, only its session and those that were collected here before count.
         """
         if session in self._active_sessions():
             return True

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount, Router
+from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 
 from rayhistory import web
@@ -41,7 +41,7 @@ from rayhistory.server.http.admission import Admission
 from rayhistory.server.http.middleware import ErrorMiddleware, MetricsMiddleware, ReadOnlyMiddleware, RequestMetrics
 from rayhistory.server.http.response_cache import ResponseCache
 from rayhistory.server.live_sessions import LiveSessions
-from rayhistory.server.openapi import openapi
+from rayhistory.server.openapi import document
 from rayhistory.server.pages import (
     compare_page,
     diagnosis_page,
@@ -85,75 +85,24 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
         through_api=settings.use_kubernetes_proxy, pass_own_tokens=settings.use_auth_token_mode,
     )  # fmt: skip
     frontends = Frontends(settings.dashboard_dir)
-    session = LiveRouter(_session_router(frontends), SESSION_ROUTES, frontends)
     request_metrics = RequestMetrics()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
-        if settings.index_ahead:
-            builder.warm_up()
-        app.state.resolver = SessionResolver(catalog, builder, store, layout)
-        app.state.response_cache = ResponseCache()
-        app.state.scanner = Scanner()
-        app.state.segment_cache = SegmentCache()
-        app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout, builder.products)
-        await asyncio.to_thread(connection)  # start the database now, not in the first request
         if discovery:
             discovery.start()
-        app.state.runs = RunListing(index_store(store, settings), layout, settings)
-        tasks = _background_tasks(
-            settings,
-            catalog,
-            builder,
-            app.state.runs,
-            _notifier(rules, app.state.runs.table, settings, request_metrics),
-        )
         try:
-            yield
-        finally:  # also after an error in the `async with` of a command
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            app.state.scanner.close()
-            await builder.close()
+            async with _running(app, settings, store, layout, catalog=catalog, rules=rules):
+                yield
+        finally:
             await store.close()
             await live.close()
             if kubernetes:
                 await kubernetes.close()
 
     app = Starlette(
-        routes=[
-            *health.ROUTES,
-            *home_page.ROUTES,
-            *sessions_endpoint.ROUTES,
-            *all_sessions_search.ROUTES,
-            *search_page.ROUTES,
-            *compare_routes.ROUTES,
-            *fleet_routes.ROUTES,
-            *run_routes.ROUTES,
-            *runs_page.ROUTES,
-            *compare_page.ROUTES,
-            *fleet_page.ROUTES,
-            *cluster_list.ROUTES,
-            *openapi.ROUTES,
-            *kuberay.ROUTES,
-            *mcp_endpoint.ROUTES,
-            Mount("/assets", StaticFiles(directory=web.STATIC_DIR)),
-            Mount("/s", SessionPathRouter(session)),
-            Mount("/", SessionCookieRouter(session)),
-        ],
-        middleware=[
-            Middleware(MetricsMiddleware, metrics=request_metrics),
-            Middleware(
-                SecurityHeadersMiddleware, private=settings.auth != "none", frame_origins=_frame_origins(settings)
-            ),
-            Middleware(ErrorMiddleware),
-            Middleware(HostMiddleware, allowed_hosts=settings.allowed_hosts, origins=settings.cors_origins),
-            *_cors(settings.cors_origins),
-            Middleware(ReadOnlyMiddleware),
-            Middleware(AuthMiddleware),
-        ],
+        routes=_routes(LiveRouter(_session_router(frontends), SESSION_ROUTES, frontends)),
+        middleware=_middleware(settings, request_metrics),
         lifespan=lifespan,
     )
     app.router.default = not_found  # a Mount does not match a path with a line break
@@ -169,6 +118,68 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
     app.state.request_metrics = request_metrics
     app.state.names_are_public = settings.auth == "none"
     return app
+
+
+@asynccontextmanager
+async def _running(
+    app: Starlette, settings: Settings, store: Store, layout: Layout, *, catalog: SessionCatalog, rules: NotifyRules
+) -> AsyncIterator[None]:
+    """Make the components that need an event loop, and run the background tasks."""
+    builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
+    if settings.index_ahead:
+        builder.warm_up()
+    app.state.resolver = SessionResolver(catalog, builder, store, layout)
+    app.state.response_cache = ResponseCache()
+    app.state.scanner = Scanner()
+    app.state.segment_cache = SegmentCache()
+    app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout, builder.products)
+    await asyncio.to_thread(connection)  # start the database now, not in the first request
+    app.state.runs = RunListing(index_store(store, settings), layout, settings)
+    notifier = _notifier(rules, app.state.runs.table, settings, app.state.request_metrics)
+    tasks = _background_tasks(settings, catalog, builder, app.state.runs, notifier)
+    try:
+        yield
+    finally:  # also after an error in the `async with` of a command
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        app.state.scanner.close()
+        await builder.close()
+
+
+def _routes(session: LiveRouter) -> list[BaseRoute]:
+    return [
+        *health.ROUTES,
+        *home_page.ROUTES,
+        *sessions_endpoint.ROUTES,
+        *all_sessions_search.ROUTES,
+        *search_page.ROUTES,
+        *compare_routes.ROUTES,
+        *fleet_routes.ROUTES,
+        *run_routes.ROUTES,
+        *runs_page.ROUTES,
+        *compare_page.ROUTES,
+        *fleet_page.ROUTES,
+        *cluster_list.ROUTES,
+        *document.ROUTES,
+        *kuberay.ROUTES,
+        *mcp_endpoint.ROUTES,
+        Mount("/assets", StaticFiles(directory=web.STATIC_DIR)),
+        Mount("/s", SessionPathRouter(session)),
+        Mount("/", SessionCookieRouter(session)),
+    ]
+
+
+def _middleware(settings: Settings, request_metrics: RequestMetrics) -> list[Middleware]:
+    return [
+        Middleware(MetricsMiddleware, metrics=request_metrics),
+        Middleware(SecurityHeadersMiddleware, private=settings.auth != "none", frame_origins=_frame_origins(settings)),
+        Middleware(ErrorMiddleware),
+        Middleware(HostMiddleware, allowed_hosts=settings.allowed_hosts, origins=settings.cors_origins),
+        *_cors(settings.cors_origins),
+        Middleware(ReadOnlyMiddleware),
+        Middleware(AuthMiddleware),
+    ]
 
 
 def _session_router(frontends: Frontends) -> Router:

@@ -1,7 +1,6 @@
 """The spool: all data on local disk that is acknowledged and not yet uploaded.
 
-Concurrent posts share one write and one fdatasync (group commit). A group grows only as far as a slow disk makes it
-necessary, so that no post waits long for the compression of others. One thread writes segments, in order; a second
+Concurrent posts share one write and one fdatasync (`pending_writes.py`). One thread writes segments, in order; a second
 one deletes segments and writes the ledger, so that these never delay a post.
 """
 
@@ -9,34 +8,29 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
-from rayhistory.collector.spool.block import Block, merge_blocks
+from rayhistory.collector.spool.block import merge_blocks
 from rayhistory.collector.spool.ledger import Ledger
 from rayhistory.collector.spool.migration import take_over
+from rayhistory.collector.spool.pending_writes import Blocks, PendingWrites
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.recovery import find_segments, lock_spool
 from rayhistory.collector.spool.segment import OpenSegment, Segment
+from rayhistory.collector.spool.upload_space import UploadSpace
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.masking import mask_env_vars_in_lines
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Blocks = Mapping[str, Sequence[Block]]
-"""Blocks by session."""
 
 _PROBE_FILE = "probe"
 _MAX_OPEN_SEGMENTS = 16  # normally one session sends events, or two while Ray restarts
 _MAX_SESSIONS = 1000  # with data on disk: each costs a directory, a file, and syncs
 _UPLOAD_SPACE_DIVISOR = 4
-_MIN_GROUP_BYTES = 1 << 20
-_GROUP_BYTES_PER_SYNC_SECOND = 128 << 20  # the slower the disk, the larger the groups
 
 
 class SpoolError(RayHistoryError):
@@ -79,11 +73,12 @@ class Spool:
         events were stored after their seal."""
         self.bytes = 0
         self.writable = False
-        self._upload_space = budget // _UPLOAD_SPACE_DIVISOR
-        self._budget = budget - self._upload_space
+        self.upload_space = UploadSpace(budget // _UPLOAD_SPACE_DIVISOR)
+        self._budget = budget - self.upload_space.size
         # Uncompressed, a nearly full segment and one more group must fit into the upload space.
-        self._max_group_bytes = self._upload_space // 2 if uncompressed else budget
-        self._segment_size = min(segment_size, self._max_group_bytes)
+        max_group_bytes = self.upload_space.size // 2 if uncompressed else budget
+        self._pending = PendingWrites(max_group_bytes)
+        self._segment_size = min(segment_size, max_group_bytes)
         self._segment_age = segment_age
         self._mask_env_vars = mask_env_vars
         self._ledger = Ledger(directory)
@@ -92,12 +87,7 @@ class Spool:
         self._nodes: dict[str, str] = {}
         self._last_created = 0
         self._lock_descriptor: int | None = None
-        self._pending: list[tuple[Blocks, int, asyncio.Future[None]]] = []
-        self._pending_bytes = 0
-        self._sync_seconds = 0.0
         self._commit_task: asyncio.Task[None] | None = None
-        self._upload_bytes = 0
-        self._upload_finished = asyncio.Condition()
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="spool-ledger")
 
@@ -182,45 +172,24 @@ class Spool:
         if self._mask_env_vars:
             blocks = await asyncio.to_thread(_masked, blocks)
         size = sum(len(block.data) for each in blocks.values() for block in each)
-        if self.bytes + self._pending_bytes + size > self._budget:
+        if self.bytes + self._pending.bytes + size > self._budget:
             raise SpoolError("spool disk budget exceeded (--event-max-disk-mb)")
-        done = asyncio.get_running_loop().create_future()
-        self._pending.append((blocks, size, done))
-        self._pending_bytes += size
+        done = self._pending.add(blocks, size)
         if self._commit_task is None:
             self._commit_task = asyncio.create_task(self._commit())
         await done
 
     async def _commit(self) -> None:
         try:
-            while self._pending:
-                batch = self._next_group()
+            while group := self._pending.next_group():
                 failure: SpoolError | None = None
                 try:
-                    await self._on_writer(lambda batch=batch: self._write([blocks for blocks, _, _ in batch]))  # type: ignore[misc]
+                    await self._on_writer(lambda group=group: self._write([each.blocks for each in group]))  # type: ignore[misc]
                 except (OSError, UsageError) as error:
                     failure = SpoolError(f"cannot write to the spool: {error}")
-                for _, size, done in batch:
-                    self._pending_bytes -= size
-                    if done.done():
-                        continue
-                    if failure:
-                        done.set_exception(failure)
-                    else:
-                        done.set_result(None)
+                self._pending.finish(group, failure)
         finally:
             self._commit_task = None
-
-    def _next_group(self) -> list[tuple[Blocks, int, asyncio.Future[None]]]:
-        room = min(max(_MIN_GROUP_BYTES, int(self._sync_seconds * _GROUP_BYTES_PER_SYNC_SECOND)), self._max_group_bytes)
-        count = 0
-        for _, size, _ in self._pending:
-            room -= size
-            if count and room < 0:
-                break
-            count += 1
-        group, self._pending = self._pending[:count], self._pending[count:]
-        return group
 
     def _write(self, batch: list[Blocks]) -> None:
         try:
@@ -231,12 +200,12 @@ class Spool:
                 blocks = segment.limit_categories(block for each in batch for block in each.get(session, ()))
                 try:
                     self.bytes += segment.append(merge_blocks(blocks))
-                    self._sync_seconds = segment.sync_seconds
+                    self._pending.sync_seconds = segment.sync_seconds
                     segment.last_append_ms = time.time_ns() // 10**6
                 except OSError:
                     self._close(session)
                     raise
-                if segment.raw_size >= self._segment_size or segment.size >= self._upload_space:
+                if segment.raw_size >= self._segment_size or segment.size >= self.upload_space.size:
                     self._close(session)
         except OSError:
             self.writable = False
@@ -289,22 +258,6 @@ class Spool:
         segments = [*self.closed, *self._open_segments.values()]
         opened = [segment.opened for segment in segments if session in {None, segment.session}]
         return time.monotonic() - min(opened) if opened else 0.0
-
-    @asynccontextmanager
-    async def reserve_upload_space(self, size: int) -> "AsyncIterator[bool]":
-        """Wait for disk space for the files of an upload; yield False if they are larger than all of it."""
-        if size > self._upload_space:
-            yield False
-            return
-        async with self._upload_finished:
-            await self._upload_finished.wait_for(lambda: self._upload_bytes + size <= self._upload_space)
-            self._upload_bytes += size
-        try:
-            yield True
-        finally:
-            self._upload_bytes -= size
-            async with self._upload_finished:
-                self._upload_finished.notify_all()
 
     async def discard(self, segment: Segment, stored: int, *, complete: bool = True) -> None:
         """Delete an uploaded segment and count `stored` events; `complete` is False if some of it was damaged."""

@@ -150,7 +150,7 @@ class Uploader:
         size = (
             segment.size if self._compressed else segment.raw_size + segment.events
         )  # an array adds a comma per event
-        async with self._spool.reserve_upload_space(size) as on_disk:
+        async with self._spool.upload_space.reserve(size) as on_disk:
             parts, damage = await self._upload(segment, stored_categories, on_disk=on_disk)
         self._telemetry.spool_damaged.inc(damage.torn + damage.lost)
         self._telemetry.lost_count += damage.lost

@@ -260,7 +260,7 @@ def test_files_of_uploads_stay_within_their_disk_space(tmp_path: Path) -> None:
         order: list[str] = []
 
         async def upload(name: str, size: int) -> None:
-            async with setup.spool.reserve_upload_space(size):
+            async with setup.spool.upload_space.reserve(size):
                 order.append(f"{name} begins")
                 await asyncio.sleep(0.01)
                 order.append(f"{name} ends")

@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.app import create_app
-from rayhistory.server.openapi import openapi
+from rayhistory.server.openapi import descriptions, document
 from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
 from support.two_namespaces import ALLOWED_TOKEN, HIDDEN, UNKNOWN_TOKEN, bearer, serve_two_namespaces, write_access_file
@@ -45,19 +45,19 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="module")
 def described(client: TestClient) -> dict[str, Any]:
-    document: dict[str, Any] = client.get(openapi.DOCUMENT_PATH).json()
-    return document
+    body: dict[str, Any] = client.get(descriptions.DOCUMENT_PATH).json()
+    return body
 
 
 def test_routes_and_descriptions_match(client: TestClient, described: dict[str, Any]) -> None:
     def paths(routes: Any) -> list[str]:
-        return openapi.api_paths(route.path for route in routes if isinstance(route, Route))
+        return document.api_paths(route.path for route in routes if isinstance(route, Route))
 
-    assert paths(client.app.routes) == sorted(openapi.SERVER_ENDPOINTS)  # type: ignore[attr-defined]
-    assert paths(SESSION_ROUTES) == sorted(openapi.SESSION_ENDPOINTS)
-    assert len(described["paths"]) == len(openapi.SERVER_ENDPOINTS) + len(openapi.SESSION_ENDPOINTS)
+    assert paths(client.app.routes) == sorted(descriptions.SERVER_ENDPOINTS)  # type: ignore[attr-defined]
+    assert paths(SESSION_ROUTES) == sorted(descriptions.SESSION_ENDPOINTS)
+    assert len(described["paths"]) == len(descriptions.SERVER_ENDPOINTS) + len(descriptions.SESSION_ENDPOINTS)
     with pytest.raises(KeyError):
-        openapi.build_document(["/api/history/undescribed"], [])
+        document.build_document(["/api/history/undescribed"], [])
 
 
 def test_schema_references_resolve(described: dict[str, Any]) -> None:
