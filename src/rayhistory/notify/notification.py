@@ -62,7 +62,7 @@ def _of_group(group: GroupedRuns, wanted: set[Identity]) -> Iterable[Notificatio
     for place, run in enumerate(group.runs):
         if run.summary.identity not in wanted:
             continue
-        summary, verdict = run.summary, run.summary.verdict
+        summary, verdict = run.summary, run.verdict
         for outcome in outcomes_of(run, group.runs[:place]):
             failed = outcome.kind in ("failed", "vanished")
             yield Notification(

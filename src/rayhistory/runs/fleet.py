@@ -122,15 +122,15 @@ def _days(runs: list[Run], first_ms: int, days: int) -> list[FleetDay]:
 def _failures(runs: list[Run]) -> list[FleetFailure]:
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.started_ms):
-        if run.job.status == FAILED and run.summary.verdict:
-            groups.setdefault(run.summary.verdict.fingerprint or run.summary.verdict.code, []).append(run)
+        if run.job.status == FAILED and (verdict := run.verdict):
+            groups.setdefault(verdict.fingerprint or verdict.code, []).append(run)
     found = [_failure(group) for group in groups.values()]
     return sorted(found, key=lambda each: (-each.runs, -(each.last_ms or 0)))[:MAX_FAILURES]
 
 
 def _failure(runs: list[Run]) -> FleetFailure:
     last = runs[-1]
-    verdict = last.summary.verdict
+    verdict = last.verdict
     assert verdict  # noqa: S101 - only runs with a verdict are grouped
     return FleetFailure(
         fingerprint=verdict.fingerprint,

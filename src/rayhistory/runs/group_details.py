@@ -105,7 +105,7 @@ def _cell(figures: FunctionFigures | None) -> FunctionCell | None:
 
 def _fingerprints(runs: list[Run], details: Mapping[Identity, SessionDetails]) -> list[SightedFingerprint]:
     words = {each.fingerprint: each for known in details.values() for each in known.fingerprints}
-    verdicts = {run.fingerprint: run.summary.verdict for run in runs if run.fingerprint}
+    verdicts = {run.fingerprint: run.verdict for run in runs if run.fingerprint}
     sights: dict[str, list[Run]] = {}
     for run in runs:
         for fingerprint in run.summary.fingerprints:

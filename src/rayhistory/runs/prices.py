@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rayhistory.runs.session_summary import SessionSummary
+from rayhistory.runs.session_summary import JobHours, SessionSummary
 
 
 class Prices(msgspec.Struct, frozen=True):
@@ -14,16 +14,16 @@ class Prices(msgspec.Struct, frozen=True):
     gpu: float | None = None
     memory: float | None = None
 
-    def cost(self, sessions: Iterable[SessionSummary]) -> float | None:
+    def cost(self, runs: Iterable[SessionSummary | JobHours]) -> float | None:
         """Return the price of everything that was allocated; None without prices."""
         if self == Prices():
             return None
-        return round(sum(self._session_cost(session) for session in sessions), 4)
+        return round(sum(self._cost(each) for each in runs), 4)
 
-    def _session_cost(self, session: SessionSummary) -> float:
-        hours = (session.cpu.allocated, session.gpu.allocated, session.memory.allocated)
+    def _cost(self, hours: SessionSummary | JobHours) -> float:
+        allocated = (hours.cpu.allocated, hours.gpu.allocated, hours.memory.allocated)
         return sum(
-            amount * (price or 0.0) for amount, price in zip(hours, (self.cpu, self.gpu, self.memory), strict=True)
+            amount * (price or 0.0) for amount, price in zip(allocated, (self.cpu, self.gpu, self.memory), strict=True)
         )
 
 

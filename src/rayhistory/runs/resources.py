@@ -24,7 +24,16 @@ class NodeLife(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     name: str = ""
     resources: dict[str, float] = {}
-    hours: float = 0.0
+    start_ms: int | None = None
+    end_ms: int | None = None
+    """The time of the last data for a node that lived to the end."""
+
+    @property
+    def hours(self) -> float:
+        """How long it lived; 0 if its clocks disagree or its start is unknown."""
+        if self.start_ms is None or self.end_ms is None:
+            return 0.0
+        return min(max(0, self.end_ms - self.start_ms) / HOUR_MS, _MAX_HOURS)
 
 
 class SessionResources(msgspec.Struct, frozen=True):
@@ -33,22 +42,13 @@ class SessionResources(msgspec.Struct, frozen=True):
     memory: ResourceHours
 
 
-def lifetime_hours(start_ms: int | None, end_ms: int | None, last_ms: int | None) -> float:
-    """Return how long a node lived; 0 if its clocks disagree or its start is unknown."""
-    end = end_ms if end_ms is not None else last_ms
-    if start_ms is None or end is None:
-        return 0.0
-    return min(max(0, end - start_ms) / HOUR_MS, _MAX_HOURS)
-
-
 def session_resources(
     nodes: list[NodeLife], held: Iterable[HeldResources], samples: dict[str, NodeSamples]
 ) -> SessionResources:
-    requests = [(numbers(each.required_resources), each.held_ms / HOUR_MS) for each in held]
+    reserved_cpu, reserved_gpu, reserved_memory = reserved_hours(held)
 
-    def hours(name: str, unit: float, used: dict[str, float]) -> ResourceHours:
+    def hours(name: str, unit: float, used: dict[str, float], reserved: float) -> ResourceHours:
         allocated = {node.node_id: _amount(node.resources, name) / unit * node.hours for node in nodes}
-        reserved = sum(_amount(resources, name) / unit * held_hours for resources, held_hours in requests)
         return ResourceHours(
             allocated=round(sum(allocated.values()), 6),
             reserved=round(reserved, 6),
@@ -56,12 +56,26 @@ def session_resources(
         )
 
     return SessionResources(
-        cpu=hours("CPU", 1, _mean_cpus(nodes, samples)),
-        gpu=hours("GPU", 1, {node: fmean(v for _, v in each.gpu) / 100 for node, each in samples.items() if each.gpu}),
-        memory=hours("memory", GIB, {
-            node: fmean(sample.used for sample in each.memory) / GIB for node, each in samples.items() if each.memory
-        }),
-    )  # fmt: skip
+        cpu=hours("CPU", 1, _mean_cpus(nodes, samples), reserved_cpu),
+        gpu=hours("GPU", 1, _mean_gpus(samples), reserved_gpu),
+        memory=hours("memory", GIB, _mean_memory(samples), reserved_memory),
+    )
+
+
+def reserved_hours(held: Iterable[HeldResources]) -> tuple[float, float, float]:
+    """Return the CPU-, GPU- and GiB-hours that tasks and actors held."""
+    requests = [(_amounts(numbers(each.required_resources)), each.held_ms / HOUR_MS) for each in held]
+    cpu, gpu, memory = (sum(amounts[place] * hours for amounts, hours in requests) for place in range(3))
+    return cpu, gpu, memory
+
+
+def allocated_of(node: NodeLife) -> tuple[float, float, float]:
+    """Return the CPUs, GPUs and GiB of memory that a node had."""
+    return _amounts(node.resources)
+
+
+def _amounts(resources: dict[str, float]) -> tuple[float, float, float]:
+    return _amount(resources, "CPU"), _amount(resources, "GPU"), _amount(resources, "memory") / GIB
 
 
 def _amount(resources: dict[str, float], name: str) -> float:
@@ -78,6 +92,14 @@ def _mean_cpus(nodes: list[NodeLife], samples: dict[str, NodeSamples]) -> dict[s
         for node, each in samples.items()
         if each.cpu and node in cpus
     }
+
+
+def _mean_gpus(samples: dict[str, NodeSamples]) -> dict[str, float]:
+    return {node: fmean(value for _, value in each.gpu) / 100 for node, each in samples.items() if each.gpu}
+
+
+def _mean_memory(samples: dict[str, NodeSamples]) -> dict[str, float]:
+    return {node: fmean(each.used for each in own.memory) / GIB for node, own in samples.items() if own.memory}
 
 
 def _measured(allocated: dict[str, float], used: dict[str, float], measured: dict[str, float]) -> float | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from rayhistory.runs.prices import Prices
 from rayhistory.runs.run_identity import RunIdentity, identify
-from rayhistory.runs.session_summary import RunJob, SessionSummary
+from rayhistory.runs.session_summary import JobHours, RunJob, SessionSummary, SummaryVerdict
 from rayhistory.runs.trends import MAX_BASELINE, Regression, find_regression, percentile
 
 SHOWN_RUNS = 20
@@ -29,13 +29,23 @@ class Run(msgspec.Struct, frozen=True):
         return self.job.started_ms or self.summary.started_ms or 0
 
     @property
+    def verdict(self) -> SummaryVerdict | None:
+        """Why the job failed; of the session, if that has no other jobs."""
+        return self.job.verdict if len(self.summary.jobs) > 1 else self.summary.verdict
+
+    @property
+    def hours(self) -> SessionSummary | JobHours:
+        """Resource hours of the job; of the session, if that has no other jobs."""
+        return self.job.hours or JobHours() if len(self.summary.jobs) > 1 else self.summary
+
+    @property
     def headline(self) -> str | None:
-        verdict = self.summary.verdict
+        verdict = self.verdict
         return verdict.headline if verdict and self.job.status in (FAILED, STOPPED) else None
 
     @property
     def fingerprint(self) -> str | None:
-        verdict = self.summary.verdict
+        verdict = self.verdict
         return verdict.fingerprint if verdict and self.job.status == FAILED else None
 
     @property
@@ -91,6 +101,7 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: LastFailure | None
     cpu_hours: float
     gpu_hours: float
+    """Of the nodes. Where a session has several jobs, each has a share of them."""
     idle_share: float | None
     """Of GPU-hours where there are GPUs, else of CPU-hours; None if nothing is known."""
     cost: float | None
@@ -132,7 +143,7 @@ def summarize_group(group: GroupedRuns, prices: Prices = Prices()) -> RunGroup: 
     durations = good_durations(runs)
     newest_good = next((place for place in reversed(range(len(runs))) if _is_good(runs[place])), None)
     shown = runs[-SHOWN_RUNS:]
-    sessions = {run.summary.identity: run.summary for run in runs}.values()
+    hours = [run.hours for run in runs]
     return RunGroup(
         key=group.identity.key,
         namespace=group.identity.namespace,
@@ -145,10 +156,10 @@ def summarize_group(group: GroupedRuns, prices: Prices = Prices()) -> RunGroup: 
         p95_ms=percentile(durations, 0.95),
         regression=regression_at(runs, newest_good) if newest_good is not None else None,
         last_failure=_last_failure(runs),
-        cpu_hours=round(sum(each.cpu.allocated for each in sessions), 3),
-        gpu_hours=round(sum(each.gpu.allocated for each in sessions), 3),
-        idle_share=idle_share(sessions),
-        cost=prices.cost(sessions),
+        cpu_hours=round(sum(each.cpu.allocated for each in hours), 3),
+        gpu_hours=round(sum(each.gpu.allocated for each in hours), 3),
+        idle_share=idle_share(hours),
+        cost=prices.cost(hours),
         last_good=_last_good(runs),
     )
 
@@ -187,9 +198,9 @@ def is_new_fingerprint(fingerprint: str | None, earlier: list[Run]) -> bool:
     return fingerprint is not None and fingerprint not in seen
 
 
-def idle_share(sessions: Iterable[SessionSummary]) -> float | None:
+def idle_share(runs: Iterable[SessionSummary | JobHours]) -> float | None:
     """Return the idle share of the dearer resource: GPUs where there are any."""
-    everything = list(sessions)
+    everything = list(runs)
     for hours in ([each.gpu for each in everything], [each.cpu for each in everything]):
         if allocated := sum(each.allocated for each in hours):
             return round(sum(each.idle for each in hours) / allocated, 4)
@@ -204,7 +215,7 @@ def _last_failure(runs: list[Run]) -> LastFailure | None:
     for place in reversed(range(len(runs))):
         run = runs[place]
         if run.job.status == FAILED:
-            verdict = run.summary.verdict
+            verdict = run.verdict
             return LastFailure(
                 session=run.summary.path,
                 job=run.job.id or None,

@@ -19,32 +19,6 @@ Time = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 """Milliseconds since 1970, by some clock of the cluster."""
 
 
-class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job of a session: a run."""
-
-    id: Text = ""
-    """The submission id, or the job id of a driver without one; empty for a session without jobs."""
-    job_id: Text = ""
-    name: Text = ""
-    """From the job's metadata."""
-    entrypoint: Text = ""
-    status: Text = "RUNNING"
-    started_ms: Time | None = None
-    ended_ms: Time | None = None
-    inferred: bool = False
-    """The end was inferred when the session ended."""
-    metadata: dict[Text, Text] = {}
-    runtime_env: Text = ""
-    """A digest of the runtime environment, without values of environment variables."""
-
-    @property
-    def duration_ms(self) -> int | None:
-        """How long the job ran; None if it is running, or if its clocks disagree."""
-        if self.started_ms is None or self.ended_ms is None or self.ended_ms < self.started_ms:
-            return None
-        return self.ended_ms - self.started_ms
-
-
 class ResourceHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Hours of one resource: CPU, GPU, or GiB of memory."""
 
@@ -66,12 +40,51 @@ class ResourceHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SummaryVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the session failed, from its diagnosis."""
+    """Why a session or a job failed, from the diagnosis."""
 
     code: Text
     headline: Text
     confidence: Text = "likely"
     fingerprint: Text | None = None
+
+
+class JobHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The share of one job in the resource hours of its session. What it was allocated is an approximation."""
+
+    cpu: ResourceHours = ResourceHours()
+    gpu: ResourceHours = ResourceHours()
+    memory: ResourceHours = ResourceHours()
+    """GiB-hours."""
+
+
+class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job of a session: a run."""
+
+    id: Text = ""
+    """The submission id, or the job id of a driver without one; empty for a session without jobs."""
+    job_id: Text = ""
+    name: Text = ""
+    """From the job's metadata."""
+    entrypoint: Text = ""
+    status: Text = "RUNNING"
+    started_ms: Time | None = None
+    ended_ms: Time | None = None
+    inferred: bool = False
+    """The end was inferred when the session ended."""
+    metadata: dict[Text, Text] = {}
+    runtime_env: Text = ""
+    """A digest of the runtime environment, without values of environment variables."""
+    verdict: SummaryVerdict | None = None
+    """Why this job failed, in a session with several jobs."""
+    hours: JobHours | None = None
+    """Its share of the session's resource hours, in a session with several jobs."""
+
+    @property
+    def duration_ms(self) -> int | None:
+        """How long the job ran; None if it is running, or if its clocks disagree."""
+        if self.started_ms is None or self.ended_ms is None or self.ended_ms < self.started_ms:
+            return None
+        return self.ended_ms - self.started_ms
 
 
 class SeenFingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,8 @@ from rayhistory.diagnosis.session_facts import NodeSamples
 from rayhistory.index.query.query import Row
 from rayhistory.index.query.run_figures import FunctionFigures, RunFigures
 from rayhistory.runs.environment import env_var_names, environment_digest, packages_of
-from rayhistory.runs.resources import NodeLife, lifetime_hours, node_types, session_resources
+from rayhistory.runs.job_figures import session_verdict, with_job_figures
+from rayhistory.runs.resources import NodeLife, node_types, session_resources
 from rayhistory.runs.session_summary import (
     MAX_FINGERPRINTS,
     MAX_JOBS,
@@ -24,7 +25,6 @@ from rayhistory.runs.session_summary import (
     SessionSummary,
     StoredSummary,
     SummaryMetric,
-    SummaryVerdict,
 )
 from rayhistory.sessions import SessionRef
 
@@ -73,9 +73,11 @@ def summarize(facts: SummaryFacts) -> StoredSummary:
         state=facts.state,
         started_ms=_time(facts.started_ms),
         ended_ms=_time(facts.last_ms) if is_over else None,
-        jobs=[run_job(row) for row in facts.jobs[:MAX_JOBS]],
+        jobs=with_job_figures(
+            [run_job(row) for row in facts.jobs[:MAX_JOBS]], resources, lives, facts.figures.held, facts.diagnosis
+        ),
         unlisted_jobs=max(0, facts.total_jobs - MAX_JOBS),
-        verdict=_verdict(facts.diagnosis),
+        verdict=session_verdict(facts.diagnosis),
         fingerprints=[each.fingerprint for each in seen],
         cpu=resources.cpu,
         gpu=resources.gpu,
@@ -169,7 +171,8 @@ def _life(row: Row, last_ms: int | None) -> NodeLife:
         node_id=row["node_id"],
         name=name or ("head" if row["is_head"] else "worker"),
         resources=resources,
-        hours=lifetime_hours(row["start_time_ms"], row["end_time_ms"], last_ms),
+        start_ms=row["start_time_ms"],
+        end_ms=last_ms if row["end_time_ms"] is None else row["end_time_ms"],
     )
 
 
@@ -194,19 +197,6 @@ def _fingerprints(diagnosis: Diagnosis) -> list[SeenFingerprint]:
                 ),
             )  # fmt: skip
     return list(seen.values())[:MAX_FINGERPRINTS]
-
-
-def _verdict(diagnosis: Diagnosis) -> SummaryVerdict | None:
-    verdict = diagnosis.verdict
-    if verdict is None:
-        return None
-    finding = diagnosis.findings[verdict.finding] if 0 <= verdict.finding < len(diagnosis.findings) else None
-    return SummaryVerdict(
-        code=verdict.code,
-        headline=one_line(verdict.headline),
-        confidence=verdict.confidence,
-        fingerprint=finding.fingerprint if finding else None,
-    )
 
 
 def _metadata(text: str | None) -> dict[str, str]:

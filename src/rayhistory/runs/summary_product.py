@@ -22,7 +22,7 @@ from rayhistory.sessions import MAX_RECORD_BYTES, SessionRef, StartRecord, read_
 
 NAME = "summary"
 FILE = "summary.json"
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _DATABASE_SHARE = 0.6
 _DIAGNOSIS_POLL_S, _DIAGNOSIS_POLLS = 0.5, 60
 

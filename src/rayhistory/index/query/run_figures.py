@@ -32,10 +32,11 @@ class FunctionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldResources(msgspec.Struct, frozen=True):
-    """A resource request, and how long tasks or actors held it, all together."""
+    """A resource request, and how long tasks or actors of a job held it, all together."""
 
     required_resources: str
     held_ms: int
+    job_id: str = ""
 
 
 class RunFigures(msgspec.Struct, frozen=True):
@@ -67,14 +68,15 @@ ORDER BY grouping(job) DESC, running_ms DESC, name, job_id LIMIT {MAX_FUNCTION_R
 """
 # A task of an actor runs within the resources of its actor.
 _HELD_BY_TASKS = f"""
-SELECT required_resources, coalesce(sum({_RUN}), 0)::BIGINT AS held_ms FROM {{tasks}}
+SELECT required_resources, coalesce(sum({_RUN}), 0)::BIGINT AS held_ms, coalesce(job_id, '') AS job_id FROM {{tasks}}
 WHERE type = 'NORMAL_TASK' AND required_resources IS NOT NULL AND {_LISTED}
-GROUP BY required_resources ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
+GROUP BY required_resources, job_id ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
 """
 _HELD_BY_ACTORS = f"""
-SELECT required_resources, coalesce(sum({_span("start_time_ms", "coalesce(end_time_ms, ?)")}), 0)::BIGINT AS held_ms
+SELECT required_resources, coalesce(sum({_span("start_time_ms", "coalesce(end_time_ms, ?)")}), 0)::BIGINT AS held_ms,
+  coalesce(job_id, '') AS job_id
 FROM {{actors}} WHERE required_resources IS NOT NULL AND start_time_ms IS NOT NULL
-GROUP BY required_resources ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
+GROUP BY required_resources, job_id ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
 """
 
 
