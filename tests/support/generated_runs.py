@@ -52,6 +52,7 @@ def generated(
     fingerprint: str | None = None,
     ray_version: str = "2.60.0",
     owner: bool = True,
+    functions: int = 8,
 ) -> StoredSummary:
     """Return the summary of one run of a nightly job."""
     failed = status == "FAILED"
@@ -85,15 +86,17 @@ def generated(
         size_bytes=10_000_000,
         index_bytes=200_000,
     )
-    functions = [
-        FunctionFigures(name=f"step_{step}", count=100, p50_ms=duration_ms / 20, p95_ms=duration_ms / 10,
+    figures = [
+        FunctionFigures(name=f"step_{step}", count=100, p50_ms=duration_ms / (20 + step), p95_ms=duration_ms / 10,
                         max_ms=duration_ms // 5, waiting_ms=1000, running_ms=duration_ms)
-        for step in range(8)
+        for step in range(functions)
     ]  # fmt: skip
-    return StoredSummary(summary=summary, details=SessionDetails(functions=functions, fingerprints=seen))
+    return StoredSummary(summary=summary, details=SessionDetails(functions=figures, fingerprints=seen))
 
 
-def fleet(sessions: int, *, jobs: int = 50, days: int = 30, seed: int = 1) -> Iterable[StoredSummary]:
+def fleet(
+    sessions: int, *, jobs: int = 50, days: int = 30, seed: int = 1, functions: int = 8
+) -> Iterable[StoredSummary]:
     """Yield the runs of many jobs over some days, of which one in ten fails."""
     chance = random.Random(seed)
     for number in range(sessions):
@@ -103,7 +106,7 @@ def fleet(sessions: int, *, jobs: int = 50, days: int = 30, seed: int = 1) -> It
         yield generated(
             number, name=name, namespace=f"team-{number % 5}", started_ms=started,
             duration_ms=int(600_000 * chance.uniform(0.9, 1.1)), status="FAILED" if failed else "SUCCEEDED",
-            fingerprint=f"{number % 7:016x}" if failed else None,
+            fingerprint=f"{number % 7:016x}" if failed else None, functions=functions,
         )  # fmt: skip
 
 

@@ -1,17 +1,19 @@
-"""Compaction of the run table: summaries in the inbox become rows of a few Parquet files by day.
+"""Compaction of the run table: summaries in the inbox become rows of a few Parquet files by day and month.
 
 Nothing is deleted before a manifest that replaces it is visible, so that a process can be killed at any time. A lease
 keeps other servers from the same work; if two do it anyway, the conditional create of the manifest decides.
 
-The cost per session is constant: new rows become a part of their own, and parts are merged only with parts of a similar
-size, so that a row is written again a few times in its life, however many sessions a day has.
+The cost per session is constant: new rows become a part of their own, and `part_merges.py` chooses which parts are
+merged, so that a row is written again a few times in its life, however many sessions there are.
 """
 
+import asyncio
 import logging
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.index.leases import Leases
+from rayhistory.runs.part_merges import common_period, mergeable_parts
 from rayhistory.runs.run_inbox import InboxEntry, read_entries
 from rayhistory.runs.run_manifest import FENCES, RunManifest, RunPart, day_of, list_generations, publish_run_manifest
 from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS, FullRow, Identity, write_part
@@ -31,10 +34,6 @@ BATCH = 64
 """Ended sessions that are worth a new part."""
 MAX_WAIT_S = 3600.0
 """After this time, fewer are."""
-FAN_OUT = 8
-"""Parts of a similar size that are merged into one."""
-_DAY_IS_OVER_AFTER_S = 2 * 86_400.0
-_MONTH_IS_OVER_AFTER_S = 40 * 86_400.0
 _ORPHAN_AFTER_S = 3600.0
 
 
@@ -68,23 +67,21 @@ class RunCompactor:
         self._table = table
         self._leases = Leases(table.store)
 
-    async def compact(
-        self, is_removed: Callable[[Identity], bool] = lambda identity: False, *, force: bool = False
-    ) -> CompactionReport:
+    async def compact(self, removed: AbstractSet[Identity] = frozenset(), *, force: bool = False) -> CompactionReport:
         """Bring the table up to date, unless another server does. `force` does not wait for a batch.
 
-        Rows for which `is_removed` is true are dropped.
+        Rows of `removed` sessions are dropped.
         """
         async with self._leases.hold(self._layout.runs_lease_key()) as is_held:
-            return await self._compact(is_removed, force=force) if is_held else CompactionReport()
+            return await self._compact(removed, force=force) if is_held else CompactionReport()
 
-    async def _compact(self, is_removed: Callable[[Identity], bool], *, force: bool) -> CompactionReport:
+    async def _compact(self, removed: AbstractSet[Identity], *, force: bool) -> CompactionReport:
         await self._table.load(max_age_s=0)
         manifest, inbox = self._table.manifest, self._table.inbox
         plan = _Plan(parts=list(manifest.parts))
         with tempfile.TemporaryDirectory() as scratch:
-            await self._drop_removed(plan, is_removed, Path(scratch))
-            folded = await self._fold_inbox(plan, list(inbox.newest.values()), is_removed, Path(scratch), force=force)
+            await self._drop_removed(plan, removed, Path(scratch))
+            folded = await self._fold_inbox(plan, list(inbox.newest.values()), removed, Path(scratch), force=force)
             await self._merge(plan, Path(scratch))
         changed = plan.parts != manifest.parts or plan.quarantined
         if changed and not await self._publish(manifest, plan):
@@ -96,32 +93,31 @@ class RunCompactor:
         return CompactionReport(folded, plan.written_rows, plan.removed, len(plan.quarantined))
 
     async def _fold_inbox(
-        self, plan: _Plan, entries: list[InboxEntry], is_removed: Callable[[Identity], bool], scratch: Path,
-        *, force: bool,
-    ) -> int:  # fmt: skip
+        self, plan: _Plan, entries: list[InboxEntry], removed: AbstractSet[Identity], scratch: Path, *, force: bool
+    ) -> int:
         """Write parts with the summaries of ended sessions, if there are enough or they have waited long."""
         found = await read_entries(self._store, entries)
         by_key = {entry.key: entry for entry in entries}
         for key, row in found.items():
             if row is None:
                 await self._quarantine(plan, key)
-        removed = {key for key, row in found.items() if row and is_removed(row.identity)}
-        plan.obsolete += removed
-        plan.removed += len(removed)
-        over = {key: row for key, row in found.items() if row and row.stored.summary.is_over and key not in removed}
+        gone = {key for key, row in found.items() if row and row.identity in removed}
+        plan.obsolete += gone
+        plan.removed += len(gone)
+        over = {key: row for key, row in found.items() if row and row.stored.summary.is_over and key not in gone}
         waited = max((time.time() - by_key[key].modified for key in over), default=0.0)
         if not over or not (force or len(over) >= BATCH or waited > MAX_WAIT_S):
             return 0
-        for day, rows in _by_day(over.values()):
-            await self._write(plan, day, rows, scratch)
+        for rows in _by_month(over.values()):
+            await self._write(plan, common_period(map(_day, rows)), rows, scratch)
         plan.obsolete += over
         return len(over)
 
-    async def _drop_removed(self, plan: _Plan, is_removed: Callable[[Identity], bool], scratch: Path) -> None:
+    async def _drop_removed(self, plan: _Plan, removed: AbstractSet[Identity], scratch: Path) -> None:
         """Rewrite parts that have rows of removed sessions, and leave out damaged parts."""
         rows = await self._table.load()
         for part in list(plan.parts):
-            gone = {identity for identity in self._table.identities(part.name) if is_removed(identity)}
+            gone = removed & self._table.identities(part.name) if removed else frozenset()
             if part.name in rows.damaged:
                 await self._quarantine(plan, self._layout.run_part_key(part.name))
                 plan.parts.remove(part)
@@ -131,15 +127,13 @@ class RunCompactor:
                 await self._replace(plan, [part], kept, part.period, scratch)
 
     async def _merge(self, plan: _Plan, scratch: Path) -> None:
-        for parts in mergeable_parts(plan.parts, time.time()):
-            readable = [part for part in parts if part not in plan.written]
-            if len(readable) < len(parts):
-                continue  # what is new in this pass is merged by a later one
+        older = [part for part in plan.parts if part not in plan.written]  # new ones are merged by a later pass
+        for parts in mergeable_parts(older, time.time()):
             try:
                 rows = [row for part in parts for row in await self._table.full_rows(part)]
             except IndexDamaged:
                 continue  # the next pass leaves it out
-            await self._replace(plan, parts, _newest(rows), common_period(parts), scratch)
+            await self._replace(plan, parts, _newest(rows), common_period(part.period for part in parts), scratch)
 
     async def _replace(
         self, plan: _Plan, parts: list[RunPart], rows: list[FullRow], period: str, scratch: Path
@@ -155,9 +149,10 @@ class RunCompactor:
         """Write a part and add it: new rows at the end, so that they replace older rows; merged ones in their place."""
         name = f"{period}-{secrets.token_hex(8)}"
         path = scratch / "part"
-        write_part(path, rows)
-        part = RunPart(name, period, len(rows), path.stat().st_size)
+        details_at, details_size = await asyncio.to_thread(write_part, path, rows)
+        part = RunPart(name, period, len(rows), path.stat().st_size, details_at, details_size)
         await self._store.put(self._layout.run_part_key(name), path)
+        self._table.add_written(part, rows)
         plan.parts.insert(len(plan.parts) if place is None else place, part)
         plan.written.append(part)
         plan.written_rows += len(rows)
@@ -201,12 +196,15 @@ class RunCompactor:
         await delete_keys(self._store, orphans)
 
 
-def _by_day(rows: Iterable[FullRow]) -> Iterable[tuple[str, list[FullRow]]]:
-    by_day = sorted(((day_of(row.stored.summary), row) for row in rows), key=lambda pair: pair[0])
-    for day, group in groupby(by_day, key=lambda pair: pair[0]):
-        of_day = [row for _, row in group]
-        for start in range(0, len(of_day), MAX_PART_ROWS):
-            yield day, of_day[start : start + MAX_PART_ROWS]
+def _day(row: FullRow) -> str:
+    return day_of(row.stored.summary)
+
+
+def _by_month(rows: Iterable[FullRow]) -> Iterable[list[FullRow]]:
+    for _, group in groupby(sorted(rows, key=_day), key=lambda row: _day(row)[:7]):
+        of_month = list(group)
+        for start in range(0, len(of_month), MAX_PART_ROWS):
+            yield of_month[start : start + MAX_PART_ROWS]
 
 
 def _newest(rows: list[FullRow]) -> list[FullRow]:
@@ -216,61 +214,3 @@ def _newest(rows: list[FullRow]) -> list[FullRow]:
         if other is None or row.generation >= other.generation:
             newest[row.identity] = row
     return list(newest.values())
-
-
-def mergeable_parts(parts: list[RunPart], now: float) -> list[list[RunPart]]:
-    """Return groups of parts that are to be merged.
-
-    Within a day, parts of a similar size; when the day is over, all of its parts; and when the month is over, all days.
-    """
-    groups: dict[tuple[str, int], list[RunPart]] = {}
-    for part in parts:
-        age = now - _end_of(part.period)
-        if age > _MONTH_IS_OVER_AFTER_S:
-            key = (part.period[:7], -1)
-        elif age > _DAY_IS_OVER_AFTER_S:
-            key = (part.period, -1)
-        else:
-            key = (part.period, _tier(part.rows))
-        groups.setdefault(key, []).append(part)
-    return [
-        batch
-        for (_, tier), group in groups.items()
-        for batch in _batches(group)
-        if len(batch) > 1 and (tier == -1 or len(batch) >= FAN_OUT)
-    ]
-
-
-def _batches(parts: list[RunPart]) -> list[list[RunPart]]:
-    """Split parts into batches that do not become too large. A part that is large already stays alone."""
-    batches: list[list[RunPart]] = []
-    rows = size = 0
-    for part in parts:
-        rows, size = rows + part.rows, size + part.size
-        if not batches or rows > MAX_PART_ROWS or size > MAX_PART_BYTES // 2:
-            batches.append([])
-            rows, size = part.rows, part.size
-        batches[-1].append(part)
-    return batches
-
-
-def common_period(parts: list[RunPart]) -> str:
-    periods = {part.period for part in parts}
-    return periods.pop() if len(periods) == 1 else parts[0].period[:7]
-
-
-def _tier(rows: int) -> int:
-    tier = 0
-    while rows >= BATCH * FAN_OUT:
-        rows //= FAN_OUT
-        tier += 1
-    return tier
-
-
-def _end_of(period: str) -> float:
-    """Return the time at which a day or a month ends, nearly: a month counts as 31 days."""
-    try:
-        start = time.mktime(time.strptime(period if len(period) > 7 else f"{period}-01", "%Y-%m-%d"))
-    except (ValueError, OverflowError):
-        return 0.0
-    return start + (86_400.0 if len(period) > 7 else 31 * 86_400.0)

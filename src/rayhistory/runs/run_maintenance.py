@@ -65,7 +65,7 @@ class RunMaintenance:
         existing = {entry.ref.identity for entry in await self._catalog.entries()}
         known = set(before.summaries)  # what is announced during this pass is newer than the list of sessions
         gone = known - existing
-        return await self._compactor.compact(gone.__contains__, force=force)
+        return await self._compactor.compact(gone, force=force)
 
     async def restore(self) -> int:
         """Announce stored summaries that are not in the table: those of copied sessions, or after damage."""

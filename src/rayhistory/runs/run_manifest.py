@@ -28,6 +28,9 @@ class RunPart(msgspec.Struct, frozen=True):
     """The day on which its sessions started (UTC), or the month."""
     rows: Count
     size: Count
+    details_at: Count = 0
+    details_size: Count = 0
+    """Where the details are in the file: lists are read without them. 0 if that is not known."""
 
 
 class RunManifest(msgspec.Struct, frozen=True):

@@ -39,14 +39,24 @@ class FullRow(msgspec.Struct, frozen=True):
         return self.stored.summary.identity
 
 
-def write_part(path: Path, rows: Sequence[FullRow]) -> None:
+def write_part(path: Path, rows: Sequence[FullRow]) -> tuple[int, int]:
+    """Write a part; return the offset and the size of its details, which are most of it."""
     values = list(zip(*map(_values, rows), strict=True))
     arrays = [
         Array(list(column), DataType.int64() if name in _NUMBERS else DataType.utf8())
         for name, column in zip(_COLUMNS, values, strict=True)
     ]
     batch = RecordBatch.from_arrays(arrays, names=list(_COLUMNS))
-    arro3.io.write_parquet(batch, str(path), compression=_COMPRESSION)
+    arro3.io.write_parquet(batch, str(path), compression=_COMPRESSION, max_row_group_size=2 * MAX_PART_ROWS)
+    return _details_range(path)
+
+
+def _details_range(path: Path) -> tuple[int, int]:
+    """Return where the only column chunk of the details is."""
+    columns = "coalesce(dictionary_page_offset, data_page_offset) AS start, total_compressed_size AS size"
+    sql = f"SELECT {columns} FROM parquet_metadata(?) WHERE path_in_schema = 'details'"
+    (row,) = execute(sql, [str(path)])
+    return int(row["start"]), int(row["size"])
 
 
 def _values(row: FullRow) -> tuple[object, ...]:

@@ -77,6 +77,10 @@ class RunTable:
         """Return the sessions of a loaded part."""
         return {row.summary.identity for row in self._parts.get(part, [])}
 
+    def add_written(self, part: RunPart, rows: Iterable[FullRow]) -> None:
+        """Take over the rows of a part that this process has just written, so that it is not fetched again."""
+        self._parts[part.name] = [RunRow(row.generation, row.stored.summary) for row in rows]
+
     async def details(self, identities: Iterable[Identity]) -> dict[Identity, SessionDetails]:
         """Return the details of some sessions. Those that cannot be read are left out."""
         wanted = set(identities)
@@ -93,7 +97,12 @@ class RunTable:
 
     async def full_rows(self, part: RunPart) -> list[FullRow]:
         """Return all rows of a part; raise IndexDamaged if it cannot be read."""
-        return await asyncio.to_thread(read_rows, await self._fetch(part))
+        path = await self._fetch(part)
+        try:
+            return await asyncio.to_thread(read_rows, path)
+        except IndexDamaged:  # the local copy may be damaged, and not the object
+            path.unlink(missing_ok=True)
+            return await asyncio.to_thread(read_rows, await self._fetch(part))
 
     async def _full_rows(self, part: RunPart, chosen: set[Identity]) -> list[FullRow]:
         try:
@@ -113,8 +122,8 @@ class RunTable:
         changed = (manifest, inbox.newest) != (self._manifest, self._inbox.newest) or bool(new)
         for name in self._parts.keys() - names:
             del self._parts[name]
-            with contextlib.suppress(OSError):
-                self._path(name).unlink()
+            for copy in (name, f"{name}.lists"):
+                self._path(copy).unlink(missing_ok=True)
         self._manifest, self._inbox = manifest, inbox
         if changed:
             self._rows = await self._merged()
@@ -146,27 +155,38 @@ class RunTable:
                 self._damaged.add(part.name)
 
     async def _summaries(self, part: RunPart) -> list[RunRow]:
-        path = await self._fetch(part)
+        path = await self._fetch(part, with_details=False)
         try:
             return await asyncio.to_thread(read_summaries, path)
         except IndexDamaged:  # the local copy may be damaged, and not the object
             path.unlink(missing_ok=True)
             return await asyncio.to_thread(read_summaries, await self._fetch(part))
 
-    async def _fetch(self, part: RunPart) -> Path:
-        """Return a local copy of a part."""
-        path = self._path(part.name)
-        with contextlib.suppress(OSError):
-            if path.stat().st_size == part.size:
-                return path
+    async def _fetch(self, part: RunPart, *, with_details: bool = True) -> Path:
+        """Return a local copy of a part. Without details it has a hole where they are, which nobody reads."""
+        path, lists = self._path(part.name), self._path(f"{part.name}.lists")
+        for copy in (path,) if with_details else (path, lists):
+            with contextlib.suppress(OSError):
+                if copy.stat().st_size == part.size:
+                    return copy
+        details = range(part.details_at, part.details_at + part.details_size)
+        if with_details or not part.details_size or details.stop > part.size:
+            await asyncio.to_thread(_write, path, [(0, await self._read(part, 0, part.size))])
+            return path
+        ends = await asyncio.gather(self._read(part, 0, details.start), self._read(part, details.stop, part.size))
+        await asyncio.to_thread(_write, lists, [(0, ends[0]), (details.stop, ends[1])])
+        return lists
+
+    async def _read(self, part: RunPart, start: int, end: int) -> bytes:
+        if end > MAX_PART_BYTES:
+            raise IndexDamaged(f"part {part.name} of the run table is too large")
         try:
-            data = await self.store.get_range(self.layout.run_part_key(part.name), 0, MAX_PART_BYTES)
+            data = await self.store.get_range(self.layout.run_part_key(part.name), start, end)
         except ObjectNotFound:
             raise IndexDamaged(f"part {part.name} of the run table is missing") from None
-        if len(data) != part.size:
+        if len(data) != end - start:
             raise IndexDamaged(f"part {part.name} of the run table has another size")
-        await asyncio.to_thread(_write, path, data)
-        return path
+        return data
 
     async def _read_entries(self, entries: Iterable[InboxEntry]) -> dict[str, FullRow | None]:
         """Return the rows of entries by key, from memory if they were read before."""
@@ -188,8 +208,12 @@ def _keep_newest(rows: dict[Identity, FullRow], row: FullRow) -> None:
         rows[row.identity] = row
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, pieces: list[tuple[int, bytes]]) -> None:
+    """Write pieces of a file at their offsets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{time.monotonic_ns()}")
-    temporary.write_bytes(data)
+    with temporary.open("wb") as file:
+        for offset, data in pieces:
+            file.seek(offset)
+            file.write(data)
     temporary.replace(path)

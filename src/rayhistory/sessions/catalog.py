@@ -144,6 +144,16 @@ class SessionCatalog:
             raise self._failure.with_traceback(None)
         return self._entries
 
+    async def entries_within(self, timeout_s: float) -> list[CatalogEntry] | None:
+        """Return all sessions; None if the first listing takes longer. It goes on, for the next request."""
+        if self._listed_at == float("-inf"):
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.create_task(self._refresh_if_stale())
+            await asyncio.wait([self._refreshing], timeout=timeout_s)
+            if self._listed_at == float("-inf"):
+                return None
+        return await self.entries()
+
     async def _refresh_if_stale(self) -> None:
         async with self._lock:
             if time.monotonic() - self._listed_at > _FRESH_FOR_S:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from rayhistory.runs import run_compaction
-from rayhistory.runs.run_compaction import BATCH, RunCompactor, common_period, mergeable_parts
-from rayhistory.runs.run_manifest import RunManifest, RunPart, list_generations, publish_run_manifest
+from rayhistory.runs.run_compaction import BATCH, RunCompactor
+from rayhistory.runs.run_manifest import RunManifest, list_generations, publish_run_manifest
 from rayhistory.runs.run_table import RunTable
 from rayhistory.runs.session_summary import StoredSummary
 from rayhistory.sessions import SessionRef
@@ -21,7 +21,6 @@ from rayhistory.storage.local import LocalStore
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, fleet, generated, identities, ref_of
 
 SEEDS = int(os.environ.get("RAYHISTORY_LAWS", "1"))
-LATER = FIRST_MS / 1000 + 3600
 
 
 def compactor(directory: Path, store: Any = None) -> tuple[LocalStore, RunTable, RunCompactor]:
@@ -106,7 +105,7 @@ def test_rows_of_removed_sessions_are_dropped_from_parts_and_inbox(tmp_path: Pat
         await runs.compact(force=True)
         await announce(store, [third])
         gone = expected(first, third)
-        assert (await runs.compact(gone.__contains__)).removed == 2
+        assert (await runs.compact(gone)).removed == 2
         assert await identities(table) == expected(second)
 
     asyncio.run(work())
@@ -235,29 +234,6 @@ def test_no_summary_is_lost_when_replicas_compact_at_once_and_are_killed(
     asyncio.run(work())
 
 
-def parts(count: int, rows: int, period: str = "2026-11-01") -> list[RunPart]:
-    return [RunPart(f"{period}-{rows}-{number}", period, rows, rows * 500) for number in range(count)]
-
-
-def test_parts_of_a_similar_size_are_merged_within_a_day() -> None:
-    small, large = parts(9, 64), parts(3, 2000)
-    assert mergeable_parts([*large, *small], LATER) == [small]
-    assert mergeable_parts([*large, *small[:5]], LATER) == []
-
-
-def test_all_parts_of_a_past_day_and_all_days_of_a_past_month_are_merged() -> None:
-    days = [*parts(3, 10, "2026-11-01"), *parts(2, 20, "2026-11-02")]
-    assert mergeable_parts(days, LATER + 5 * 86_400) == [days[:3], days[3:]]
-    (merged,) = mergeable_parts(days, LATER + 100 * 86_400)
-    assert merged == days
-    assert common_period(merged) == "2026-11"
-
-
-def test_merged_parts_stay_bounded() -> None:
-    groups = mergeable_parts(parts(40, 1000), LATER + 5 * 86_400)
-    assert all(sum(part.rows for part in group) <= 5000 for group in groups)
-
-
 def test_rows_are_written_a_constant_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ten times as many sessions in a day, each is still written a few times only."""
     batch = 2
@@ -278,3 +254,52 @@ def test_rows_are_written_a_constant_number_of_times(tmp_path: Path, monkeypatch
     many = asyncio.run(written_per_session(tmp_path / "many", 20))
     assert few == 1.0
     assert many <= 2.5
+
+
+def test_lists_are_read_without_details(tmp_path: Path) -> None:
+    class CountedStore(LocalStore):
+        read = 0
+
+        async def get_range(self, key: str, start: int, end: int) -> bytes:
+            data = await super().get_range(key, start, end)
+            self.read += len(data) if "/parts/" in key else 0
+            return data
+
+    store = CountedStore(tmp_path / "store")
+    everything = list(fleet(60, days=1, functions=100))
+
+    async def work() -> None:
+        await announce(store, everything)
+        _, table, runs = compactor(tmp_path / "writer", store)
+        await runs.compact(force=True)
+        (part,) = table.manifest.parts
+        store.read = 0
+        _, reader, _ = compactor(tmp_path / "reader", store)
+        assert await identities(reader) == expected(*everything)
+        assert store.read == part.size - part.details_size < part.size / 3
+        chosen = everything[7]
+        details = await reader.details([chosen.summary.identity])
+        assert details == {chosen.summary.identity: chosen.details}
+        assert store.read > part.size
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"details_at": 2**40}, {"details_size": 2**40}, {"size": 2**50}, {"details_at": 4}]
+)
+def test_manifest_with_wrong_ranges_makes_a_part_damaged_or_readable(tmp_path: Path, changes: dict[str, int]) -> None:
+    store = LocalStore(tmp_path / "store")
+
+    async def work() -> None:
+        await announce(store, [generated()])
+        _, table, runs = compactor(tmp_path / "writer", store)
+        await runs.compact(force=True)
+        wrong = [msgspec.structs.replace(part, **changes) for part in table.manifest.parts]
+        following = msgspec.structs.replace(table.manifest, generation=table.manifest.generation + 1, parts=wrong)
+        await publish_run_manifest(store, LAYOUT, following)
+        _, reader, _ = compactor(tmp_path / "reader", store)
+        rows = await reader.load()
+        assert set(rows.summaries) == expected(generated()) or rows.damaged
+
+    asyncio.run(work())

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from rayhistory.errors import SessionNotFound, StoreUnavailable
 from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.storage.local import LocalStore
+from rayhistory.storage.store import ObjectInfo
 
 LAYOUT = Layout()
 
@@ -253,5 +255,26 @@ def test_unavailable_store_is_listed_once_for_all_requests(tmp_path: Path) -> No
         outcomes = await asyncio.gather(*(listed.entries() for _ in range(20)), return_exceptions=True)
         assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
         assert sorted(listings) == sorted(set(listings))
+
+    asyncio.run(work())
+
+
+def test_slow_first_listing_goes_on_for_the_next_request(tmp_path: Path) -> None:
+    class SlowStore(LocalStore):
+        is_slow = asyncio.Event()
+
+        async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+            await self.is_slow.wait()
+            async for info in super().list_all(prefix, start_after):
+                yield info
+
+    write_session(tmp_path, ref("kuberay", 4))
+
+    async def work() -> None:
+        store = SlowStore(tmp_path)
+        listed = SessionCatalog(store, LAYOUT, vanished_after=120)
+        assert await listed.entries_within(0.0) is None
+        store.is_slow.set()
+        assert [entry.ref.cluster for entry in await listed.entries_within(60.0) or []] == ["kuberay"]
 
     asyncio.run(work())

@@ -95,7 +95,7 @@ async def _drop_runs(opened: SessionStore, settings: Settings, removed: set[tupl
     existing = {entry.ref.identity for entry in await catalog.entries()}
     table = RunTable(opened.store, opened.layout, Path(settings.cache_dir))
     try:
-        await RunCompactor(table).compact((removed - existing).__contains__)
+        await RunCompactor(table).compact(removed - existing)
     except StoreError as error:
         print(f"runs of removed sessions are still listed, servers drop them later: {error}", flush=True)
 

@@ -44,6 +44,7 @@ def _notes(page: GroupPage) -> list[str]:
     """Say what is missing from the list."""
     missing, rows = page.visible.unsummarized, page.visible.rows
     return [
+        *(["Sessions are still being listed: runs of removed sessions may be shown."] if missing is None else []),
         *([f"{plural(missing, 'session')} not summarized yet: only indexed sessions are listed."] if missing else []),
         *([f"{plural(rows.unlisted, 'older session')} not listed."] if rows.unlisted else []),
         *(

@@ -25,6 +25,7 @@ from rayhistory.storage import Store
 
 _CACHED_VIEWS = 8
 _SINCE_STEP_MS = 60_000
+_FIRST_LISTING_S = 0.5
 
 Identity = tuple[str, str, str]
 
@@ -34,8 +35,8 @@ class VisibleRuns(NamedTuple):
 
     summaries: list[SessionSummary]
     rows: RunRows
-    unsummarized: int
-    """Sessions that have no summary yet."""
+    unsummarized: int | None
+    """Sessions that have no summary yet; None while the sessions of the store are listed for the first time."""
 
     @property
     def namespaces(self) -> list[str]:
@@ -81,10 +82,14 @@ class RunListing:
         self._lock = asyncio.Lock()
 
     async def visible(self, request: Request) -> VisibleRuns:
-        """Return the summaries of the visitor's namespaces, without those of removed sessions."""
+        """Return the summaries of the visitor's namespaces, without those of removed sessions.
+
+        A new server lists the sessions of a large store for seconds. It does not wait for that: rows of removed
+        sessions are dropped from the table soon after their removal anyway.
+        """
         catalog = resolver_of(request).catalog
-        rows, entries = await asyncio.gather(self.table.load(), catalog.entries())
-        existing = {entry.ref.identity for entry in entries}
+        rows, entries = await asyncio.gather(self.table.load(), catalog.entries_within(_FIRST_LISTING_S))
+        existing = rows.summaries.keys() if entries is None else {entry.ref.identity for entry in entries}
         candidates = {each[0] for each in rows.summaries} | {each[0] for each in existing}
         namespaces = await admission_of(request).visible_namespaces(request, candidates)
         summaries = [
@@ -92,6 +97,8 @@ class RunListing:
             for identity, summary in rows.summaries.items()
             if identity[0] in namespaces and (self.keeps_removed or identity in existing)
         ]
+        if entries is None:
+            return VisibleRuns(summaries, rows, None)
         visible = sum(identity[0] in namespaces for identity in existing)
         known = sum(each.identity in existing for each in summaries)
         return VisibleRuns(summaries, rows, max(0, visible - known))

@@ -14,6 +14,8 @@ class RunList(Struct):
     total: Annotated[int, Meta(description="number of matching groups, on all pages")]
     next: Annotated[str | None, Meta(description="URL of the next page; null on the last page")]
     namespaces: list[str]
-    unsummarized: Annotated[int, Meta(description="sessions that have no summary yet")] = 0
+    unsummarized: Annotated[
+        int | None, Meta(description="sessions that have no summary yet; null while sessions are listed the first time")
+    ] = 0
     quarantined: Annotated[int, Meta(description="summaries that could not be read, since the store exists")] = 0
     unlisted: Annotated[int, Meta(description="older sessions beyond the limit")] = 0

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.runs.session_summary import StoredSummary
+from rayhistory.server.insight import run_listing
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, generated, ref_of, serving_runs
 from support.two_namespaces import ALLOWED_TOKEN, bearer, write_access_file
 
@@ -201,3 +202,14 @@ def test_sessions_without_a_summary_are_counted(tmp_path: Path) -> None:
         body = client.get("/api/history/runs").json()
         assert body["unsummarized"] == 1
         assert "1 session not summarized yet" in client.get("/runs").text
+
+
+def test_first_page_of_a_large_store_does_not_wait_for_the_list_of_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_listing, "_FIRST_LISTING_S", 0.0)
+    with serving_runs(tmp_path, [generated()]) as client:
+        found = client.get("/api/history/runs").json()
+        assert (found["total"], found["unsummarized"]) == (1, None)
+        client.get("/").raise_for_status()
+        assert client.get("/api/history/runs").json()["unsummarized"] == 0

@@ -1,0 +1,54 @@
+"""Which parts of the run table are merged. Pure: a reader wants few parts, and a row is to be written few times.
+
+Parts of one month are merged when the smaller ones together are as large as the rule below demands, so that the part of
+a row grows fourfold each time it is written again: at most four times from a batch to the largest part.
+"""
+
+import calendar
+import time
+from collections.abc import Iterable
+
+from rayhistory.runs.run_manifest import RunPart
+from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS
+
+_GROWTH = 3.0
+"""A part is merged when the smaller ones together have this many times its rows."""
+_GROWTH_OF_PAST_MONTHS = 0.5
+"""Of a month that is over. Little is added to it, and every reader reads all of its parts."""
+_MONTH_S, _MONTH_IS_OVER_AFTER_S = 31 * 86_400.0, 2 * 86_400.0
+
+
+def mergeable_parts(parts: Iterable[RunPart], now: float) -> list[list[RunPart]]:
+    """Return groups of parts, each to be replaced by one part."""
+    months: dict[str, list[RunPart]] = {}
+    for part in parts:
+        months.setdefault(part.period[:7], []).append(part)
+    return [group for month, of_month in months.items() if (group := _of_month(of_month, _growth(month, now)))]
+
+
+def _of_month(parts: list[RunPart], growth: float) -> list[RunPart]:
+    """Return as many of the smallest parts as are worth merging; none if two or more are not."""
+    smallest = sorted(parts, key=lambda part: part.rows)
+    rows = size = chosen = 0
+    for place, part in enumerate(smallest):
+        if rows + part.rows > MAX_PART_ROWS or size + part.size > MAX_PART_BYTES // 2:
+            break
+        if place and rows >= growth * part.rows:
+            chosen = place + 1
+        rows, size = rows + part.rows, size + part.size
+    merged = smallest[:chosen]
+    return [part for part in parts if part in merged]
+
+
+def _growth(month: str, now: float) -> float:
+    try:
+        start = calendar.timegm(time.strptime(month, "%Y-%m"))
+    except (ValueError, OverflowError):
+        return _GROWTH_OF_PAST_MONTHS
+    return _GROWTH_OF_PAST_MONTHS if now > start + _MONTH_S + _MONTH_IS_OVER_AFTER_S else _GROWTH
+
+
+def common_period(periods: Iterable[str]) -> str:
+    """Return the day of all periods, or their month."""
+    found = sorted(set(periods))
+    return found[0] if len(found) == 1 else found[0][:7]
