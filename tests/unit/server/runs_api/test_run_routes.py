@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.runs.session_summary import StoredSummary
-from rayhistory.server.insight import run_listing
+from rayhistory.server.runs_api import run_listing
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, generated, ref_of, serving_runs
 from support.two_namespaces import ALLOWED_TOKEN, bearer, write_access_file
 
