@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from rayhistory.errors import ERROR_HEADER, ProductNotBuilt, RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.errors import ERROR_HEADER, LogNotFound, ProductNotBuilt, RayHistoryError, SessionNotIndexed, UsageError
 
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
 _RETRY_INTERVAL_S = 2.0
@@ -105,6 +105,8 @@ def _no_response(http: httpx.AsyncClient, error: httpx.HTTPError) -> RayHistoryE
 
 def error_from(response: httpx.Response) -> RayHistoryError:
     message = _error_message(response)
+    if response.headers.get(ERROR_HEADER) == LogNotFound.code:  # with status 500, as from Ray
+        return LogNotFound(message)
     return UsageError(message) if response.status_code in (400, 404, 422) else RayHistoryError(message)
 
 

@@ -38,10 +38,20 @@ async def find_node(client: HistoryClient, text: str) -> str:
     return await _find(client, _NODE, text)
 
 
-async def find_job(client: HistoryClient, text: str, wanted: str) -> str:
-    """Return the `wanted` id (job_id or submission_id) of the job with this job id or submission id."""
+async def find_log_node(client: HistoryClient, text: str) -> str:
+    """Return the id of a node. Logs may also have a node that no event names, such as a placeholder."""
+    try:
+        return await find_node(client, text)
+    except UsageError:
+        return text
+
+
+async def find_job(client: HistoryClient, text: str, wanted: str | None = None) -> str:
+    """Return the `wanted` id (job_id or submission_id) of the job with this job id or submission id; else the text."""
     for column in ("submission_id", "job_id"):
         for row in await _rows(client, "jobs", f"{column}={text}", ("job_id", "submission_id")):
+            if wanted is None:
+                return text
             if row[wanted]:
                 return str(row[wanted])
             raise UsageError(f"job {text} has no {wanted}: it was not submitted, so Ray stored no output of its driver")

@@ -11,6 +11,7 @@ import msgspec
 
 from rayhistory.api.http_client import HistoryClient, Params
 from rayhistory.cli.client import open_client, open_server
+from rayhistory.cli.inspect.find_entity import find_actor, find_job, find_log_node, find_task
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.search.search_query import MAX_CONTEXT, MAX_LIMIT, STREAMS
@@ -34,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-C", "--context", type=int, default=0, metavar="N", help="show N lines around each match")
     parser.add_argument("-m", "--max-count", type=int, metavar="N", help="stop after N matching lines")
     parser.add_argument("-g", "--glob", metavar="GLOB", help="search only files whose path or name matches")
-    parser.add_argument("--node", metavar="ID", help="search only files of this node")
+    parser.add_argument("--node", metavar="NODE", help="search only files of this node: its id, address or name")
     parser.add_argument("--stream", choices=sorted(STREAMS), help="search only files of this stream")
-    parser.add_argument("--job", metavar="ID", help="search only the output of this job")
-    parser.add_argument("--task", metavar="ID", help="search only the output of this task")
-    parser.add_argument("--actor", metavar="ID", help="search only the output of this actor")
+    parser.add_argument("--job", metavar="ID", help="search only the output of this job: its submission id or job id")
+    parser.add_argument("--task", metavar="TASK", help="search only the output of this task: its id or name")
+    parser.add_argument("--actor", metavar="ACTOR", help="search only the output of this actor: its id, name or class")
     parser.add_argument("--from", metavar="TIME", help="search only lines at this time or later")
     parser.add_argument("--to", metavar="TIME", help="search only lines before this time")
     parser.add_argument("--newest-first", action="store_true", help="show the newest lines first (default: the oldest)")
@@ -70,10 +71,20 @@ async def search(arguments: argparse.Namespace, settings: Settings) -> int:
     printer = _Printer(arguments)
     opened = open_server(arguments, settings) if arguments.all else open_client(arguments, settings)
     async with opened as client:
+        if not arguments.all:
+            await _resolve_names(client, arguments)
         async for hit in _hits(client, _params(arguments), arguments.max_count):
             printer.add(hit)
     printer.close()
     return _FOUND if printer.found else _NOT_FOUND
+
+
+async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -> None:
+    """Replace names and beginnings of ids by ids. In all sessions, only ids have one meaning."""
+    finders = {"node": find_log_node, "job": find_job, "task": find_task, "actor": find_actor}
+    for name, find in finders.items():
+        if text := getattr(arguments, name):
+            setattr(arguments, name, await find(client, text))
 
 
 def _params(arguments: argparse.Namespace) -> Params:

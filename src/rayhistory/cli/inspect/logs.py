@@ -11,9 +11,9 @@ from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.cli.arguments import value_type
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect import grep
-from rayhistory.cli.inspect.find_entity import actor_of_task, find_actor, find_job, find_node, find_task
+from rayhistory.cli.inspect.find_entity import actor_of_task, find_actor, find_job, find_log_node, find_task
 from rayhistory.cli.session_args import add_session_arguments
-from rayhistory.errors import UsageError
+from rayhistory.errors import LogNotFound, UsageError
 from rayhistory.settings import Settings
 
 _HEAD_NODE = "the head node"
@@ -128,15 +128,7 @@ async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -
     if arguments.job:
         arguments.job = await find_job(client, arguments.job, "submission_id")
     if arguments.node:
-        arguments.node = await _node_or_directory(client, arguments.node)
-
-
-async def _node_or_directory(client: HistoryClient, text: str) -> str:
-    """Return the id of a node. Logs may also have a node that no event names, such as a placeholder."""
-    try:
-        return await find_node(client, text)
-    except UsageError:
-        return text
+        arguments.node = await find_log_node(client, arguments.node)
 
 
 async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) -> list[str]:
@@ -152,7 +144,7 @@ async def _copy_log_or_actor_log(client: HistoryClient, arguments: argparse.Name
     """Show the log of a task's actor if there is none of the task: Ray records no ranges for tasks of actors."""
     try:
         return await _copy_log(client, arguments, file)
-    except UsageError:
+    except LogNotFound:
         actor = await actor_of_task(client, arguments.task) if arguments.task else None
         if actor is None:
             raise

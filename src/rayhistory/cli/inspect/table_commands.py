@@ -19,6 +19,8 @@ from rayhistory.settings import Settings
 
 _DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
 """Hide drivers, which have no name, and ends that nobody saw, unless --all or --where says otherwise."""
+_DEFAULT_SORT = {"tasks": "state,-start_time_ms", "jobs": "status,-start_time"}
+"""On a terminal, show failed rows first, then the newest: FAILED is the first state in the order of letters."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--sort", default="", metavar="COLUMNS",
-        help="columns to sort by, such as --sort=-start_time_ms,name; - is descending",
+        help="columns to sort by, such as --sort=-start_time_ms,name; - is descending (default: failed tasks and jobs "
+        "first, if printed as text)",
     )  # fmt: skip
     parser.add_argument(
         "--columns",
@@ -60,7 +63,8 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
     has_default_limit = is_text and arguments.limit is None
     limit = DEFAULT_LIMIT if has_default_limit else arguments.limit or 0
     params = {
-        "columns": columns, "where": _filters(table, arguments), "sort": arguments.sort, "count": int(has_default_limit)
+        "columns": columns, "where": _filters(table, arguments), "count": int(has_default_limit),
+        "sort": arguments.sort or (_DEFAULT_SORT.get(table, "") if is_text else ""),
     }  # fmt: skip
     async with open_client(arguments, settings) as client:
         pages = _pages(client, f"api/history/rows/{table}", params, limit)

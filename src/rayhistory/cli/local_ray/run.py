@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("no command given: use rayhistory run -- python my_job.py")
     name = arguments.name or name_of_command(argv)
     recorded = asyncio.run(record(RecordingOptions(argv, settings, name, arguments.namespace, arguments.num_cpus)))
-    sys.stderr.write(asyncio.run(_where_to_look(recorded.ref, arguments, settings)))
+    sys.stderr.write(asyncio.run(where_to_look(recorded.ref, arguments, settings)))
     if recorded.exit_code != 0:
         explain(recorded, settings)
     return recorded.exit_code
@@ -68,7 +68,7 @@ def name_of_command(argv: list[str]) -> str:
     return cluster_name_from(PurePath(argv[0]).stem)
 
 
-async def _where_to_look(ref: SessionRef, arguments: argparse.Namespace, settings: Settings) -> str:
+async def where_to_look(ref: SessionRef, arguments: argparse.Namespace, settings: Settings) -> str:
     """Return the URL of the session on a server that has it, else the command that opens it."""
     for server in filter(None, (os.environ.get(SERVER_VARIABLE, "").rstrip("/"), f"http://127.0.0.1:{arguments.port}")):
         if await responds(server, settings, ref.url):

@@ -96,6 +96,28 @@ def test_output_is_the_same_from_store_and_server(rayhistory: Command, server: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "filters", [(), ("--failed",), ("sub-ok", "--limit", "1"), ("--cluster", "other"), ("--sort=-failed", "--json")]
+)
+def test_sessions_are_the_same_from_store_and_server(
+    rayhistory: Command, server: str, filters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_store = rayhistory.good("sessions", *filters)
+    assert from_store
+    assert rayhistory.good("sessions", "--server", server, *filters) == from_store
+    monkeypatch.setenv("RAYHISTORY_SERVER", server)
+    assert rayhistory.good("sessions", *filters) == from_store
+
+
+@pytest.mark.parametrize("command", [("sessions",), ("tasks",), ("logs", "--list"), ("diagnose",), ("metrics", "up")])
+def test_commands_ask_the_server_of_the_environment(
+    rayhistory: Command, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYHISTORY_SERVER", "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1 does not respond" in rayhistory.bad(*command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     "name",
     [
         None,

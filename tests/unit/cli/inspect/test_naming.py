@@ -12,7 +12,15 @@ from support.cli_call import Command
 from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
 
 WORKER = "worker-d08dbbc3dc8723a409171043cb3c6beeb647c44e3bacd34df892a9a5-01000000-16292"
-FILES = {f"{WORKER}.out": b"task output\n", "job-driver-sub-ok.log": b"driver output\n", "raylet.out": b"raylet\n"}
+ACTOR = "8a561470475d4901e09868de01000000"
+ACTORS_WORKER = "worker-8abaf130ab0f5c41674bf40d9d4802072a1de0b5d0c775f42735ab36-01000000-16611"
+TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
+FILES = {
+    f"{WORKER}.out": b"task\n" * 60,  # the range of the task is in the middle
+    f"{ACTORS_WORKER}.err": b"actor output\n",
+    "job-driver-sub-ok.log": b"driver output\n",
+    "raylet.out": b"raylet\n",
+}
 END = "2026-11-15T19:20:00Z"
 
 
@@ -49,9 +57,25 @@ def test_session_is_named_in_any_form_and_a_choice_is_reported(
     assert [row["node_id"] for row in json.loads(done.out)] == [NODE]
 
 
-def test_sql_reports_the_session_it_chose(rayhistory: Command) -> None:
-    assert rayhistory("sql", "select 1").chosen == REF.path
-    assert rayhistory("sql", "select 1", "--session", REF.session).chosen == ""
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("sql", "select 1"), ("--session", REF.session)),
+        (("summary",), (REF.session,)),
+        (("logs", "--list", "raylet*"), (REF.session,)),
+        (("grep", "raylet"), (REF.session,)),
+        (("timeline", "-o", "-"), (REF.session,)),
+        (("gaps", "--json"), (REF.session,)),
+        (("diagnose", "--json"), (REF.session,)),
+        (("open", "--print", "--port", "1"), (REF.session,)),
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_every_command_reports_the_session_it_chose(
+    rayhistory: Command, command: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    assert rayhistory(*command).chosen == REF.path
+    assert rayhistory(*command, *named).chosen == ""
 
 
 def test_sql_reads_standard_input(rayhistory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +98,44 @@ def test_job_is_named_by_either_id(rayhistory: Command) -> None:
 
 
 def test_task_is_named_by_the_start_of_its_id(rayhistory: Command) -> None:
-    task = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
-    whole = rayhistory.good("logs", "--task", task)
-    assert rayhistory.good("logs", "--task", task[:16]) == whole
-    assert rayhistory.good("logs", "--task", task[:16].upper()) == whole
+    whole = rayhistory.good("logs", "--task", TASK)
+    assert "task" in whole
+    assert rayhistory.good("logs", "--task", TASK[:16]) == whole
+    assert rayhistory.good("logs", "--task", TASK[:16].upper()) == whole
+
+
+@pytest.mark.parametrize("name", [ACTOR, ACTOR[:12], "detached-b", "B"])
+def test_actor_is_named_by_id_name_or_class(rayhistory: Command, name: str) -> None:
+    assert rayhistory.good("logs", "--actor", name, "--err") == "actor output\n"
+
+
+def test_logs_of_an_actors_task_are_those_of_the_actor(rayhistory: Command) -> None:
+    """Ray records no range of an actor's task. Its own error names a command that needs the live cluster."""
+    done = rayhistory("logs", "--task", "B.ping", "--err")
+    assert (done.code, done.out) == (0, "actor output\n")
+    assert done.err == f"rayhistory: Ray recorded no output of this task alone, showing that of its actor {ACTOR}\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "names", "output"),
+    [
+        ("--job", ("sub-ok", "03000000"), "driver output"),
+        ("--task", (TASK, TASK[:16]), "task"),
+        ("--actor", (ACTOR, ACTOR[:12], "detached-b", "B"), "actor output"),
+        ("--node", (NODE, NODE[:8], "192.0.2.2"), "raylet"),
+    ],
+)
+def test_searches_take_the_same_names(rayhistory: Command, flag: str, names: tuple[str, ...], output: str) -> None:
+    for name in names:
+        assert rayhistory.good("grep", output, flag, name).endswith(f":{output}\n"), name
+    assert rayhistory("grep", "elsewhere|line", flag, names[0]).code == 1
+
+
+@pytest.mark.parametrize("flag", ["--job", "--task", "--actor"])
+def test_search_for_an_unknown_name_is_an_error(rayhistory: Command, flag: str) -> None:
+    """No matching line would look like an answer."""
+    done = rayhistory("grep", "x", flag, "nobody")
+    assert (done.code, f"the session has no {flag[2:]} 'nobody'" in done.err) == (2, True)
 
 
 def test_node_is_named_by_address_or_start_of_its_id(rayhistory: Command) -> None:
@@ -110,7 +168,7 @@ def test_ambiguous_name_is_an_error_with_ids(rayhistory: Command) -> None:
 
 def test_file_glob_shows_every_matching_file_with_its_name(rayhistory: Command) -> None:
     shown = rayhistory.good("logs", "--file", "*.out")
-    assert shown == f"==> raylet.out <==\nraylet\n\n==> {WORKER}.out <==\ntask output\n"
+    assert shown == f"==> raylet.out <==\nraylet\n\n==> {WORKER}.out <==\n" + "task\n" * 60
     assert rayhistory.good("logs", "--file", "ray*") == "raylet\n"
 
 
@@ -131,13 +189,23 @@ def test_invalid_time_is_an_error_with_an_example(rayhistory: Command) -> None:
 
 
 def test_tasks_have_the_last_line_of_the_exception(rayhistory: Command) -> None:
-    failed = json.loads(rayhistory.good("tasks", "--json", "--where", "error_message~ValueError"))
-    text = rayhistory.good("tasks", "--where", "error_message~ValueError")
+    failed = json.loads(rayhistory.good("tasks", "--json", "--where", "error_message~ValueError", "--sort", "task_id"))
+    text = rayhistory.good("tasks", "--where", "error_message~ValueError", "--sort", "task_id")
     assert text.splitlines()[0].endswith("ERROR_MESSAGE")
     for row, line in zip(failed, text.splitlines()[1:], strict=True):
         assert line.endswith(strip_ansi(row["error_message"]).rstrip().splitlines()[-1][:59])
     assert any("\x1b[31m" in row["error_message"] for row in failed)
     assert "[31m" not in text
+
+
+@pytest.mark.parametrize(("table", "column"), [("tasks", "state"), ("jobs", "status")])
+def test_failures_are_shown_first(rayhistory: Command, table: str, column: str) -> None:
+    """The text shows 100 rows, and a failure must be among them."""
+    shown = rayhistory.good(table, "--columns", column).split()[1:]
+    failed = shown.count("FAILED")
+    assert 0 < failed < len(shown)
+    assert shown[:failed] == ["FAILED"] * failed
+    assert rayhistory.good(table, "--columns", column, f"--sort=-{column}").split()[-1] == "FAILED"
 
 
 def test_tasks_hide_drivers_and_inferred_ends_unless_asked_for(rayhistory: Command) -> None:

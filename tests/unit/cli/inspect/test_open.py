@@ -1,5 +1,7 @@
 """`rayhistory open`: the URL of a session on a server that has it."""
 
+import argparse
+import asyncio
 import os
 import re
 import socket
@@ -11,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rayhistory.cli.local_ray.run import where_to_look
 from support.cli_call import Command
 from support.recorded_sample import REF, settings_for, store_sample
 from support.server_process import running_server
@@ -61,6 +64,23 @@ def test_url_is_opened_on_the_given_server(rayhistory: Command, server: str, ope
 def test_url_is_opened_on_the_server_of_this_machine(rayhistory: Command, server: str, opened: list[str]) -> None:
     assert rayhistory.good("open", "--port", port_of(server)) == f"{server}{REF.url}\n"
     assert opened == [f"{server}{REF.url}"]
+
+
+def test_recorded_run_has_a_link_that_answers_or_the_command_for_it(
+    directory: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rayhistory run` prints this at its end."""
+    settings = settings_for(directory)
+    monkeypatch.delenv("RAYHISTORY_SERVER", raising=False)
+    served = argparse.Namespace(port=int(port_of(server)))
+    text = asyncio.run(where_to_look(REF, served, settings))
+    assert text == f"Session recorded: {server}{REF.url}\n"
+    assert httpx.get(text.split()[-1], timeout=60).status_code == 200
+    alone = argparse.Namespace(port=int(free_port()))
+    command = f"rayhistory open --serve --port={alone.port} {REF.path}"
+    assert asyncio.run(where_to_look(REF, alone, settings)) == f"Session recorded. Open it with: {command}\n"
+    monkeypatch.setenv("RAYHISTORY_SERVER", server)
+    assert asyncio.run(where_to_look(REF, alone, settings)) == f"Session recorded: {server}{REF.url}\n"
 
 
 def test_print_opens_nothing(rayhistory: Command, server: str, opened: list[str]) -> None:
