@@ -1,6 +1,7 @@
 """Ray's own command line and SDKs on dead sessions, by every address of a session."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -167,6 +168,18 @@ def test_ray_command_prints(python: str, addresses: dict[str, str], argv: list[s
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert output.lower() in (done.stdout + done.stderr).lower()
+
+
+def test_address_of_the_server_alone_gets_the_addresses_of_sessions(
+    server: str, addresses: dict[str, str], recorded: Recording
+) -> None:
+    """Everybody tries this first. Ray's command prints the error, and the address in it works."""
+    command = [Path(THIS_PYTHON).with_name("ray"), "list", "tasks", "--address", server]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    listed = re.findall(r"http://\S+/s/[^\s,]+", done.stderr.partition("use the address of a session:")[2])
+    assert listed == [addresses["the session"], f"{server}{recorded.vanished.url.rstrip('/')}"]
 
 
 def test_writing_calls_are_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:

@@ -140,7 +140,7 @@ async def _state_api_error(request: Request) -> Response:
     more = f" and {page.total - len(urls):,} more (see {server}/home)" if page.total > len(urls) else ""
     listed = f"{', '.join(urls)}{more}" if urls else "the server has none yet"
     return ray_error_response(
-        NoSessionSelected(f"{server} has many sessions: use the address of one of them: {listed}")
+        NoSessionSelected(f"{server} is a history server: use the address of a session: {listed}")
     )
 
 
