@@ -194,10 +194,13 @@ docs-site: $(READY) ## build the documentation site into build/site, and fail on
 pictures: $(READY) browser ## make the pictures of the README
 	@$(BIN)/python tools/pictures.py
 
-browser: # Debian's Chromium, for the browser tests
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-	  { echo "installing chromium for the browser tests"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
-	  { echo "chromium not found: install the package 'chromium' for the browser tests" >&2; exit 1; }
+browser: # Debian's Chromium for the browser tests, without a window where there is that package (it needs less CPU)
+	@command -v chromium-headless-shell >/dev/null || \
+	  { echo "installing Chromium for the browser tests (once)"; apt-get update -qq 2>/dev/null && \
+	    apt-get install -y -qq chromium-headless-shell >/dev/null 2>&1; } || \
+	  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get install -y -qq chromium >/dev/null || \
+	    { echo "Chromium not found: install the package 'chromium' for the browser tests" >&2; exit 1; }; }
 
 .PHONY: wheel pictures
 wheel: ## build the wheel in dist/

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, Response, expect, sync_playwright
 
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""Names of the program, first the one that needs least CPU."""
+
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 TIMEOUT_MS = 30_000
 
@@ -17,7 +20,7 @@ _EXPECTED_404 = "/api/v0/platform_events"
 
 @contextmanager
 def chromium(*flags: str) -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     assert found, "the browser tests need Chromium: install the package 'chromium'"
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
