@@ -91,7 +91,3 @@ def actor_of_task(task_id: str) -> str | None:
     """Return the actor id in the last 16 bytes of a task id; None if the task belongs to no actor."""
     tail = task_id[-2 * ACTOR :]
     return None if len(task_id) != 2 * TASK or tail.startswith("f" * 24) else tail
-
-
-def is_driver_task(task_id: str) -> bool:
-    return task_id.startswith("f" * 40)

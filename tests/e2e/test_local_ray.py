@@ -54,6 +54,12 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return True
 
 
+def root_pid(ray: LocalRay) -> int:
+    """Return the root of the tree of Ray's processes."""
+    assert ray._head is not None
+    return ray._head.pid
+
+
 async def output_of(ray: LocalRay, submission_id: str) -> str:
     return "".join([chunk async for chunk in ray.follow_output(submission_id)])
 
@@ -66,9 +72,8 @@ def test_ready_cluster_has_address_version_and_session(ray: LocalRay) -> None:
 
 
 def test_all_listening_sockets_are_bound_to_loopback(ray: LocalRay) -> None:
-    assert ray.root_pid is not None
     inodes = set()
-    for pid in subreaper.descendants(ray.root_pid):
+    for pid in subreaper.descendants(root_pid(ray)):
         for handle in Path(f"/proc/{pid}/fd").glob("*"):
             try:
                 inodes.add(str(handle.readlink()).removeprefix("socket:[").removesuffix("]"))
@@ -138,8 +143,8 @@ def test_second_cluster_runs_beside_the_first_and_leaves_nothing_behind(ray: Loc
             daemon = f"setsid sh -c 'echo $$ > {escaped}.tmp; mv {escaped}.tmp {escaped}; exec sleep 1000' &"
             await second.wait(await second.submit(["sh", "-c", daemon]))
             assert await asyncio.to_thread(eventually, escaped.exists)
-            assert second.root_pid is not None
-            tree = [second.root_pid, *subreaper.descendants(second.root_pid)]
+            root = root_pid(second)
+            tree = [root, *subreaper.descendants(root)]
             assert int(escaped.read_text()) in tree
 
             await second.stop()

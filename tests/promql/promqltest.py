@@ -19,7 +19,7 @@ import promql_parser
 
 from rayhistory.promql.engine import evaluate
 from rayhistory.promql.labels import Labels, labels_of
-from rayhistory.promql.matchers import LabelFilter, Matcher
+from rayhistory.promql.matchers import Matcher
 from rayhistory.promql.query_errors import NotSupported, PromqlError
 from rayhistory.promql.values import Scalar, SeriesBlock, Text, Vector
 
@@ -46,7 +46,12 @@ class MemorySource:
         """Series that have native histograms."""
 
     def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
-        matches = LabelFilter(matchers)
+        predicates = [(matcher.name, matcher.predicate()) for matcher in matchers]
+
+        def matches(labels: Labels) -> bool:
+            values = dict(labels)
+            return all(predicate(values.get(name, "")) for name, predicate in predicates)
+
         if any(map(matches, self.native)):
             raise Unsupported("native histograms")
         return [block for block in self.blocks if matches(block.labels[0])]

@@ -1,6 +1,5 @@
 """The lineage tree in plain Python, as Ray builds it: the reference for `rayhistory.index.query.lineage`."""
 
-from rayhistory import ids
 from rayhistory.index.query.query import Row
 from rayhistory.server.ray_api.nested_summary import NestedTaskSummary, SummaryLink
 
@@ -79,7 +78,7 @@ class _Tree:
         if task and task["type"] in ("ACTOR_TASK", "ACTOR_CREATION_TASK"):
             return _actor_key(task)
         parent: str | None = (task or self._creations[key])["parent_task_id"]
-        return None if parent is None or ids.is_driver_task(parent) else parent
+        return None if parent is None or parent.startswith("f" * 40) else parent
 
 
 def _actor_key(task: Row) -> str:

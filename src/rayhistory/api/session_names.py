@@ -1,4 +1,4 @@
-"""Names of sessions as people write them, resolved to URL paths: for the library, for commands and for agents."""
+"""Resolve session names, as users write them, to URL paths. The library, commands and agents use it."""
 
 import difflib
 import re
@@ -19,12 +19,12 @@ ListSessions = Callable[[str], Awaitable[list[tuple[str, str]]]]
 
 
 class FoundSession(NamedTuple):
-    """The session that a name means."""
+    """The session that was found for a name."""
 
     path: str
     """URL path with a slash at its end, not quoted."""
     is_choice: bool = False
-    """The name means several sessions (no name, a cluster or an owner), and the newest was chosen."""
+    """Several sessions matched (no name, a cluster or an owner), and the newest was chosen."""
 
 
 async def find_session(name: str, list_sessions: ListSessions) -> FoundSession:

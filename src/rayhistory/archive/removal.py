@@ -75,7 +75,7 @@ async def _modified(store: Store, key: str) -> float | None:
 
 
 async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Owner]) -> None:
-    """Delete everything of a session, while it is listed: a session may have a million objects."""
+    """Delete all objects of a session, in batches while listing: a session may have a million objects."""
     prefixes = await session_prefixes(store, layout, ref, sorted(owners))
     await for_each(prefixes.metadata, store.delete)
     for _ in range(_MAX_DELETE_ROUNDS):

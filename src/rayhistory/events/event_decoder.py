@@ -15,7 +15,6 @@ from rayhistory.events.times import parse_all
 from rayhistory.gaps import GapCode
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 
-_LINES = msgspec.json.Decoder(event_types.Event, strict=False)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _MAX_EVENT_IDS = 200_000
 _MAX_DETAILS = 200
@@ -43,7 +42,7 @@ class EventDecoder:
     def feed(self, block: bytes) -> int:
         """Add whole lines of JSON; return the number of events in them."""
         try:
-            events = _LINES.decode_lines(block)
+            events = event_types.DECODER.decode_lines(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             events = [event for line in block.split(b"\n") if line.strip() and (event := self._decode(line))]
         return self._add(events)

@@ -44,7 +44,8 @@ class HeadAddress(msgspec.Struct, frozen=True):
 async def resolve_registered_head(url: str, networks: Networks) -> HeadAddress | None:
     """Resolve a URL from a collector's record once; None unless it is a plain origin inside of these networks.
 
-    Whoever can write to the store can write such a URL, and the name in it may resolve to another address each time.
+    Every client that can write to the store can write such a URL. The name in it may resolve to another address each
+    time.
     """
     try:
         parts = urlsplit(url)

@@ -145,11 +145,6 @@ class ClusterDiscovery:
     def start(self) -> None:
         self._tasks = [asyncio.create_task(watch.run()) for watch in self._watches()]
 
-    async def wait_until_listed(self) -> None:
-        """Wait for the first list of every resource, successful or not."""
-        for watch in self._watches():
-            await watch.listed.wait()
-
     def _watches(self) -> list[ResourceWatch]:
         return [*self._clusters, *(watch for watches in self._owners.values() for watch in watches)]
 

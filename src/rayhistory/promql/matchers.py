@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 import re2
 
-from rayhistory.promql.labels import METRIC_NAME, Labels
+from rayhistory.promql.labels import METRIC_NAME
 from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
 
 Predicate: TypeAlias = Callable[[str], bool]
@@ -82,28 +82,3 @@ def matchers_of(selector: Any) -> tuple[Matcher, ...]:
     if all(matcher.predicate()("") for matcher in found):
         raise QuerySyntaxError("vector selector must contain at least one non-empty matcher")
     return tuple(found)
-
-
-def _value(labels: Labels, name: str) -> str:
-    return next((value for label, value in labels if label == name), "")
-
-
-class LabelFilter:
-    """Tells whether labels fulfil all matchers. Decisions are remembered per label value."""
-
-    def __init__(self, matchers: tuple[Matcher, ...]) -> None:
-        self._predicates = [(matcher.name, matcher.predicate()) for matcher in matchers]
-        self._known: dict[tuple[int, str], bool] = {}
-
-    def __call__(self, labels: Labels) -> bool:
-        if len(self._predicates) == 1:
-            return self._matches(0, _value(labels, self._predicates[0][0]))
-        values = dict(labels)
-        return all(self._matches(number, values.get(name, "")) for number, (name, _) in enumerate(self._predicates))
-
-    def _matches(self, number: int, value: str) -> bool:
-        key = number, value
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._predicates[number][1](value)
-        return found

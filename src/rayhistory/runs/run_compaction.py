@@ -47,7 +47,7 @@ class CompactionReport(msgspec.Struct, frozen=True):
     quarantined: int = 0
 
 
-class _Plan(msgspec.Struct):
+class _NextVersion(msgspec.Struct):
     """The next version of the table."""
 
     parts: list[RunPart]
@@ -78,7 +78,7 @@ class RunCompactor:
     async def _compact(self, removed: AbstractSet[Identity], *, force: bool) -> CompactionReport:
         await self._table.load(max_age_s=0)
         manifest, inbox = self._table.manifest, self._table.inbox
-        plan = _Plan(parts=list(manifest.parts))
+        plan = _NextVersion(parts=list(manifest.parts))
         with tempfile.TemporaryDirectory() as scratch:
             await self._drop_removed(plan, removed, Path(scratch))
             folded = await self._fold_inbox(plan, list(inbox.newest.values()), removed, Path(scratch), force=force)
@@ -93,7 +93,13 @@ class RunCompactor:
         return CompactionReport(folded, plan.written_rows, plan.removed, len(plan.quarantined))
 
     async def _fold_inbox(
-        self, plan: _Plan, entries: list[InboxEntry], removed: AbstractSet[Identity], scratch: Path, *, force: bool
+        self,
+        plan: _NextVersion,
+        entries: list[InboxEntry],
+        removed: AbstractSet[Identity],
+        scratch: Path,
+        *,
+        force: bool,
     ) -> int:
         """Write parts with the summaries of ended sessions, if there are enough or they have waited long."""
         found = await read_entries(self._store, entries)
@@ -113,7 +119,7 @@ class RunCompactor:
         plan.obsolete += over
         return len(over)
 
-    async def _drop_removed(self, plan: _Plan, removed: AbstractSet[Identity], scratch: Path) -> None:
+    async def _drop_removed(self, plan: _NextVersion, removed: AbstractSet[Identity], scratch: Path) -> None:
         """Rewrite parts that have rows of removed sessions, and leave out damaged parts."""
         rows = await self._table.load()
         for part in list(plan.parts):
@@ -126,7 +132,7 @@ class RunCompactor:
                 kept = [row for row in await self._table.full_rows(part) if row.identity not in gone]
                 await self._replace(plan, [part], kept, part.period, scratch)
 
-    async def _merge(self, plan: _Plan, scratch: Path) -> None:
+    async def _merge(self, plan: _NextVersion, scratch: Path) -> None:
         older = [part for part in plan.parts if part not in plan.written]  # new ones are merged by a later pass
         for parts in mergeable_parts(older, time.time()):
             try:
@@ -136,7 +142,7 @@ class RunCompactor:
             await self._replace(plan, parts, _newest(rows), common_period(part.period for part in parts), scratch)
 
     async def _replace(
-        self, plan: _Plan, parts: list[RunPart], rows: list[FullRow], period: str, scratch: Path
+        self, plan: _NextVersion, parts: list[RunPart], rows: list[FullRow], period: str, scratch: Path
     ) -> None:
         place = plan.parts.index(parts[0])
         plan.parts = [part for part in plan.parts if part not in parts]
@@ -144,7 +150,7 @@ class RunCompactor:
             await self._write(plan, period, rows, scratch, place)
 
     async def _write(
-        self, plan: _Plan, period: str, rows: list[FullRow], scratch: Path, place: int | None = None
+        self, plan: _NextVersion, period: str, rows: list[FullRow], scratch: Path, place: int | None = None
     ) -> None:
         """Write a part and add it: new rows at the end, so that they replace older rows; merged ones in their place."""
         name = f"{period}-{secrets.token_hex(8)}"
@@ -157,18 +163,18 @@ class RunCompactor:
         plan.written.append(part)
         plan.written_rows += len(rows)
 
-    async def _quarantine(self, plan: _Plan, key: str) -> None:
+    async def _quarantine(self, plan: _NextVersion, key: str) -> None:
         """Copy a damaged object, so that somebody can look at it. It is deleted with the inbox, or as an orphan."""
         plan.quarantined.append(key)
         plan.obsolete.append(key)
-        log.warning("cannot read an object of the run table, quarantining it", extra={"key": key})
+        log.warning("cannot read a summary or part of the run table, quarantining it", extra={"key": key})
         try:
             data = await self._store.get_range(key, 0, MAX_PART_BYTES)
         except ObjectNotFound:
             return
         await self._store.put(self._layout.run_quarantine_key(key), data)
 
-    async def _publish(self, manifest: RunManifest, plan: _Plan) -> bool:
+    async def _publish(self, manifest: RunManifest, plan: _NextVersion) -> bool:
         quarantined = manifest.quarantined + len(plan.quarantined)
         following = RunManifest(
             generation=manifest.generation + 1, parts=plan.parts, quarantined=quarantined

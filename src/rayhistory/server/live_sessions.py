@@ -1,8 +1,9 @@
 """Live clusters: find them, join them with the sessions in the store, and find their heads for the session `live`.
 
 A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. Where Kubernetes is watched, it alone
-names the address of a dashboard. Elsewhere the collector's record does, within the networks that the operator allows:
-whoever writes that record chooses the address. If none is usable, `live` is the newest session in the store.
+names the address of a dashboard. Elsewhere the collector's record names it. Every client that can write the record
+chooses the address, so only addresses in the networks of `--live-networks` are used. Without a usable address, `live`
+is the newest session in the store.
 """
 
 import hashlib

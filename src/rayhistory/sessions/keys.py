@@ -265,7 +265,7 @@ class Layout(KubeRayLayout):
         return SessionRef(parts[0], parts[1], parts[2]), int(match[1])
 
     def run_quarantine_key(self, key: str) -> str:
-        """Return where an object of the run table is moved that cannot be read."""
+        """Return the new key of a summary or part of the run table that cannot be read."""
         return f"{self.runs_prefix()}/quarantine/{key.removeprefix(self.runs_prefix() + '/')}"
 
     def is_index_lease(self, ref: SessionRef, key: str) -> bool:

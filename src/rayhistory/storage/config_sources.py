@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.errors import InvalidSetting
-from rayhistory.settings import BACKEND_OF_SCHEME, Settings
+from rayhistory.settings import Settings
 
 
 class BackendConfig:
@@ -19,10 +19,6 @@ class BackendConfig:
         self._path = settings.storage_backend_config_path
         self._json = _read_json(self._path) if self._path else {}
         self._url = settings.store
-
-    @property
-    def has_json(self) -> bool:
-        return bool(self._json)
 
     def environment(self, variable: str) -> str:
         return self._environ.get(variable, "").strip()
@@ -54,10 +50,6 @@ class BackendConfig:
     def origin(self, variable: str, json_key: str) -> str:
         """Name the source of a setting for an error: the variable, or the key in the JSON file."""
         return f"{json_key} in {self._path}" if json_key in self._json else variable
-
-
-def scheme_of(backend: str) -> str:
-    return next((scheme for scheme, name in BACKEND_OF_SCHEME.items() if name == backend), backend)
 
 
 def _read_json(path: str) -> dict[str, Any]:

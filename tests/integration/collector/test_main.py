@@ -266,7 +266,9 @@ def test_new_session_is_collected_while_an_old_seal_waits_for_the_store(home: Pa
         seals.parent.mkdir(parents=True, exist_ok=True)
         seals.write_text("a file, not a directory")
         collector.start()
-        eventually(lambda: [line for line in collector.log() if line["event"] == "record upload failed, retrying"])
+        eventually(
+            lambda: [line for line in collector.log() if line["event"] == "session record upload failed, retrying"]
+        )
         ray.start(NEXT_SESSION)
         eventually(lambda: any(f"{NEXT_SESSION}/start.json" in key for key in collector.stored_keys()))
         assert collector.process

@@ -54,7 +54,8 @@ def run_discovery(
         discovery.start()
         try:
             async with asyncio.timeout(60):
-                await discovery.wait_until_listed()
+                for watch in discovery._watches():
+                    await watch.listed.wait()
                 await work(discovery, kubernetes)
         finally:
             await discovery.close()

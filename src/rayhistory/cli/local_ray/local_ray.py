@@ -61,14 +61,9 @@ class LocalRay:
         return self.temp_dir / self.session_name
 
     @property
-    def root_pid(self) -> int | None:
-        """The root of the tree of Ray's processes."""
-        return self._head.pid if self._head else None
-
-    @property
     def jobs(self) -> JobClient:
         if self._jobs is None:
-            raise RayHistoryError("this Ray cluster is not running")
+            raise RayHistoryError(f"Ray is not running at {self.dashboard_url or self.temp_dir}: start it first")
         return self._jobs
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,10 @@
-"""Checks of `rayhistory doctor --as`: an identity may do what its program needs, and nothing else.
+"""Checks of `rayhistory doctor --as ROLE`: the store's credentials have exactly the permissions of that role.
 
-Collectors create objects of their own namespace and delete nothing. The server reads everything and writes only what it
-derives. Only retention deletes. The policies in `deploy/policies` grant exactly this.
+- A collector creates objects of its own namespace, and deletes nothing.
+- The server reads all objects, and writes only indexes and products.
+- Only retention deletes.
+
+The policies in `deploy/policies` grant exactly these permissions.
 """
 
 from collections.abc import AsyncIterator, Awaitable

@@ -40,7 +40,7 @@ class LocalLogFile(msgspec.Struct, frozen=True):
 
 
 class PlainShipper:
-    """`key_of` returns the object key for a file's name."""
+    """Ships the log files of one directory; `key_of` returns the object key of a file's name."""
 
     def __init__(
         self,

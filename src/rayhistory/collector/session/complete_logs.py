@@ -32,7 +32,7 @@ def move_to_complete_logs(ray_tmp_root: Path, session: str, node: str) -> None:
                 os.rmdir(session, dir_fd=before)
     except OSError as error:
         log.warning(
-            "stored logs cannot be moved, leaving them in place",
+            "cannot move uploaded logs to persist-complete-logs, leaving them in place",
             extra={"session": session, "node": node, "reason": str(error)},
         )
 

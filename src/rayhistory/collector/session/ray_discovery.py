@@ -156,7 +156,8 @@ def last_log_write_ms(directory: Path, now_ms: int) -> int | None:
 def _log_probe_failure(directory: str, reason: str) -> None:
     """Log each failure once."""
     log.warning(
-        "cannot probe raylet socket, watching its logs instead", extra={"directory": directory, "reason": reason}
+        "cannot probe raylet socket, using raylet log activity instead",
+        extra={"directory": directory, "reason": reason},
     )
 
 

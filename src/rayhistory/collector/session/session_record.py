@@ -28,10 +28,12 @@ _MAX_RETRY_DELAY_S = 30.0
 class SessionRecord:
     """The records of one session; only the head's collector writes them.
 
-    A session that has ended stays ended: whoever posts events of it, or makes a directory of its name, must not bring
-    it back. The spool that recorded its end may do that, if Ray runs in its directory (`is_running`). A new spool may,
-    for a head that resumes its session in a new pod: its heartbeat voids the end record, which stays. A job cannot fake
-    that, because its own session is in the spool and in the store before it can run.
+    A session that has ended stays ended. A client that posts events of it, or makes a directory with its name, must
+    not bring it back. Two spools may:
+
+    - the spool that recorded the end, if Ray runs in the session's directory (`is_running`)
+    - a new spool, for a head that resumes its session in a new pod. Its heartbeat voids the end record, which stays.
+      A job cannot fake that, because its own session is in the spool and in the store before the job can run.
     """
 
     def __init__(
@@ -194,7 +196,9 @@ async def put_with_retries(work: Callable[[], Awaitable[None]], telemetry: Telem
             await work()
         except (StoreError, OSError) as error:
             telemetry.upload_retries.labels(kind).inc()
-            log.warning("record upload failed, retrying", extra={"reason": str(error), "delay_s": round(delay, 1)})
+            log.warning(
+                "session record upload failed, retrying", extra={"reason": str(error), "delay_s": round(delay, 1)}
+            )
             await asyncio.sleep(delay)
         else:
             return

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -20,7 +20,6 @@ from rayhistory.collector.spool.block import (
     Damage,
     compress_block,
     read_members,
-    read_verified_members,
 )
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.sessions.keys import DASHBOARD_RESPONSES
@@ -139,11 +138,3 @@ class OpenSegment(Segment):
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def read_lines(path: Path, damage: Damage) -> Iterator[tuple[str, bytes]]:
-    """Yield the category and the line, with its newline, of all lines in a segment."""
-    with path.open("rb", READ_BYTES) as file:
-        for member, data in read_verified_members(file, damage):
-            for line in data.split(b"\n")[:-1]:
-                yield member.category, line + b"\n"

@@ -1,4 +1,4 @@
-"""The first half of the fold: sources to rows, on all cores if there is much to read."""
+"""Decode the sources of a fold into rows, on all cores if the sources are large. The merge follows."""
 
 import asyncio
 import gc

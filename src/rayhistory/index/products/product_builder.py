@@ -177,7 +177,8 @@ class ProductBuilder:
 
     def _loaded(self, name: str) -> _Loaded:
         if name not in self._products:
-            raise UsageError(f"unknown product {name!r}: use one of {', '.join(self._products) or 'none'}")
+            known = f"use one of {', '.join(self._products)}" if self._products else "this server builds no products"
+            raise UsageError(f"unknown product {name!r}: {known}")
         return self._products[name]
 
     def _opened(self, ref: SessionRef, manifest: ProductManifest, tables: Manifest, *, is_current: bool) -> OpenProduct:

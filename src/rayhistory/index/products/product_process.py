@@ -82,7 +82,7 @@ class _Stores(NamedTuple):
     cache: TableCache
 
 
-class _Build(NamedTuple):
+class _FinishedBuild(NamedTuple):
     built: BuiltProduct
     previous: ProductManifest | None
     began: float
@@ -109,7 +109,7 @@ async def build_product(job: ProductJob, report: Report) -> ProductManifest:
         context = await _context(job, settings, stores, product, report)
         built = await asyncio.to_thread(product.build, context)
         previous = context.previous.manifest if context.previous else None
-        return await _publish(stores, job, product, _Build(built, previous, began))
+        return await _publish(stores, job, product, _FinishedBuild(built, previous, began))
     finally:
         await store.close()
 
@@ -146,7 +146,7 @@ async def _context(
     )  # fmt: skip
 
 
-async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _Build) -> ProductManifest:
+async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _FinishedBuild) -> ProductManifest:
     _check(product, build.built)
     store, layout, ref = stores.indexes, stores.layout, job.ref
     generation = await next_product_generation(store, layout, ref, product.name)

@@ -74,7 +74,7 @@ async def read_lineage(
         with connection().cursor() as database:
             where, values = where_sql(column_types(database, tasks), query)
             levels = _Levels(database, f"{tasks}{where}", values, actors)
-            return _Listing(levels, max_per_group, max_nodes).tree()
+            return _TreeListing(levels, max_per_group, max_nodes).tree()
 
     return await index.read((best_file(query, _COLUMNS), "actors"), work)
 
@@ -218,7 +218,7 @@ class _Levels:
         )
 
 
-class _Listing:
+class _TreeListing:
     """Builds the listed tree from the top down, until `max_nodes` are listed."""
 
     def __init__(self, levels: _Levels, max_per_group: int, max_nodes: int) -> None:

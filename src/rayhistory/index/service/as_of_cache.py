@@ -31,7 +31,7 @@ _FORGOTTEN_AFTER_S = 30.0
 """A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
 
 
-class _Build(msgspec.Struct):
+class _AsOfBuild(msgspec.Struct):
     task: "asyncio.Task[None]"
     waiting: int = 0
 
@@ -91,7 +91,7 @@ class AsOfCache:
         self._cache = cache
         self._slots = FairSlots("points in time")
         self._processes = WarmProcess("rayhistory.index.fold.as_of")
-        self._builds: dict[Path, _Build] = {}
+        self._builds: dict[Path, _AsOfBuild] = {}
 
     async def open(self, ref: SessionRef, manifest: Manifest, ns: int, caller: AsOfCaller) -> OpenIndex:
         as_of_manifest = as_of_tables(manifest, ns)
@@ -118,7 +118,7 @@ class AsOfCache:
         """Wait for the build. It is cancelled when nobody waits for it any more."""
         if folder not in self._builds:
             task = asyncio.create_task(self._build(point, folder, caller.visitor))
-            self._builds[folder] = _Build(task)
+            self._builds[folder] = _AsOfBuild(task)
             task.add_done_callback(lambda done: self._done(folder, done))
         build = self._builds[folder]
         build.waiting += 1
@@ -132,7 +132,7 @@ class AsOfCache:
             build.waiting -= 1
             asyncio.get_running_loop().call_later(keep_for_s, self._cancel_if_unused, build)
 
-    def _cancel_if_unused(self, build: _Build) -> None:
+    def _cancel_if_unused(self, build: _AsOfBuild) -> None:
         if not build.waiting:
             build.task.cancel()
 
@@ -140,7 +140,7 @@ class AsOfCache:
         if folder in self._builds and self._builds[folder].task is task:
             del self._builds[folder]
         if not task.cancelled():
-            task.exception()  # whoever waited has got it
+            task.exception()  # retrieved, so that asyncio does not log it: the waiting requests got it
 
     async def _build(self, point: AsOfPoint, folder: Path, visitor: str) -> None:
         async with self._slots.acquire(visitor, point.ref.path):

@@ -25,7 +25,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """It ended a while ago, so that nobody waits for what is new."""
 
 
-class _Plan(msgspec.Struct):
+class _ScheduledSession(msgspec.Struct):
     candidate: Candidate
     due_at: float
     busy: bool = False
@@ -33,7 +33,7 @@ class _Plan(msgspec.Struct):
 
 class IndexSchedule:
     def __init__(self) -> None:
-        self._plans: dict[Identity, _Plan] = {}
+        self._plans: dict[Identity, _ScheduledSession] = {}
         self._last_turns: dict[str, int] = {}
         """The last turn of each namespace."""
         self._turn = 0
@@ -42,7 +42,7 @@ class IndexSchedule:
         """Replace the known sessions. New and changed ones are due now."""
         plans = {}
         for candidate in candidates:
-            plan = self._plans.get(candidate.identity) or _Plan(candidate, now)
+            plan = self._plans.get(candidate.identity) or _ScheduledSession(candidate, now)
             if plan.candidate.mark != candidate.mark:
                 plan.due_at = min(plan.due_at, now)
             plan.candidate = candidate
@@ -61,7 +61,7 @@ class IndexSchedule:
         looked_at = set(visited)
         old_first = self._turn % _TURNS_PER_OLD_SESSION == 0
 
-        def order(plan: _Plan) -> tuple[bool, bool, int, float]:
+        def order(plan: _ScheduledSession) -> tuple[bool, bool, int, float]:
             identity, old = plan.candidate.identity, plan.candidate.old
             urgency = identity not in looked_at and not (old_first and old)
             return urgency, old and not old_first, self._last_turns.get(identity[0], 0), plan.due_at

@@ -23,13 +23,13 @@ from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Block, Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
-from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage.local import LocalStore
 from support.dashboard_double import SESSION, VERSION, FakeDashboard, run_dashboard
+from support.spool_segments import read_lines
 
 pytestmark = pytest.mark.slow
 

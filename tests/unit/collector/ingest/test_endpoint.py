@@ -17,9 +17,9 @@ from rayhistory.collector.ingest.endpoint import IngestEndpoint, is_loopback
 from rayhistory.collector.spool.block import Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
-from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
+from support.spool_segments import read_lines
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 EVENT = {"eventId": "valid", "eventType": "X", "sessionName": SESSION}

@@ -10,9 +10,9 @@ from typing import Any
 from rayhistory.collector.session.export_file_reader import ExportFileReader
 from rayhistory.collector.spool.block import Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
-from rayhistory.collector.spool.segment import read_lines
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.telemetry import Telemetry
+from support.spool_segments import read_lines
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 NAME = "event_EXPORT_SUBMISSION_JOB.log"

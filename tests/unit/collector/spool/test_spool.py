@@ -11,9 +11,10 @@ import pytest
 
 from rayhistory.collector.spool.block import Block, Damage, compress_block
 from rayhistory.collector.spool.private_directory import PrivateDirectory
-from rayhistory.collector.spool.segment import Segment, read_lines
+from rayhistory.collector.spool.segment import Segment
 from rayhistory.collector.spool.spool import Spool, SpoolError
 from rayhistory.errors import UsageError
+from support.spool_segments import read_lines
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 OTHER = "session_2026-11-15_20-00-00_000000_1"
