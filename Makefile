@@ -189,7 +189,8 @@ docs: $(READY) ## generate the parts of docs/ that come from code
 	@$(BIN)/python -m rayhistory.diagnosis.findings_reference > docs/reference/findings.md
 
 docs-site: $(READY) ## build the documentation site into build/site, and fail on broken links
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@# Not --quiet: it hides warnings from --strict, too.
+	@output=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$output" >&2; exit 1; }
 
 pictures: $(READY) browser ## make the pictures of the README
 	@$(BIN)/python tools/pictures.py

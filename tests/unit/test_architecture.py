@@ -208,12 +208,19 @@ def test_module_names_do_not_repeat() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1 and name not in REPEATED_MODULE_NAMES}
 
 
-def test_public_class_names_do_not_repeat() -> None:
+def test_class_names_do_not_repeat() -> None:
     places = defaultdict(list)
     for path in modules():
-        for name in re.findall(r"^class ([A-Z]\w*)", text(path), re.MULTILINE):
+        for name in re.findall(r"^class (\w+)", text(path), re.MULTILINE):
             places[name].append(str(path.relative_to(SOURCE)))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    named = set(re.findall(r"`([\w./-]+\.(?:py|js))`", page))
+    assert len(named) > 100
+    assert not [name for name in named if not (SOURCE / name).exists() and not (ROOT / name).exists()]
 
 
 def test_route_modules_do_not_import_each_other() -> None:

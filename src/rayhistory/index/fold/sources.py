@@ -58,7 +58,7 @@ class Source(msgspec.Struct, frozen=True):
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
     """List every object that the fold reads. Raises if a listing fails: an outage is not an empty session."""
     packs: dict[str, PackReader] = {}
-    found = await _SourceListing(store, layout, ref).sources(packs)
+    found = await _SessionPrefixes(store, layout, ref).sources(packs)
     file_sizes = {source.key: source.size for source in found}
     for node, reader in packs.items():
         found += _packed_events(layout.node_packs_prefix(ref, node), reader)
@@ -69,7 +69,7 @@ async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[So
 _Call = Coroutine[Any, Any, list[Source]]
 
 
-class _SourceListing:
+class _SessionPrefixes:
     """Lists the objects of a session, many prefixes at a time."""
 
     def __init__(self, store: Store, layout: Layout, ref: SessionRef) -> None:
