@@ -15,7 +15,7 @@ CRDS = Path(__file__).parent / "crds"
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real etcd and API server, with the CRDs of KubeRay and Prometheus that our manifests use."""
+    """A real etcd and API server, with the CRDs of KubeRay, Prometheus and the Gateway API that our files use."""
     with control_plane(binaries(), tmp_path_factory.mktemp("kubernetes")) as running:
         running.kubectl("apply", "-f", str(CRDS))
         running.kubectl("wait", "--for=condition=established", "--timeout=60s", "crd", "--all")
