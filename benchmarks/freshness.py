@@ -115,7 +115,13 @@ class _server:  # noqa: N801 - a context manager
             "RAYHISTORY_CACHE_DIR": str(directory / f"cache-{number}"),
         }
         self._log = log.open("wb")
-        command = [Path(sys.executable).with_name("historyserver"), "--port", "0", "--host", "127.0.0.1"]
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("historyserver"),
+            "--port",
+            "0",
+            "--host",
+            "127.0.0.1",
+        ]
         self._process = subprocess.Popen(command, env=environment, stderr=self._log)
 
     def __enter__(self) -> None:

@@ -36,7 +36,7 @@ class Part(NamedTuple):
     directory: Path
     ref: SessionRef
     first: int
-    count: int
+    tasks: int
     compressed: bool
     few_nodes: bool
 

@@ -213,7 +213,7 @@ class Load:
 
     async def _open_large_sessions(self, http: httpx.AsyncClient, end: float) -> None:
         """Open large sessions without an index one after the other, so that a large fold runs nearly always."""
-        next_ref = None
+        next_ref: SessionRef | None = None
         while time.monotonic() < end:
             ref, next_ref = next_ref, _copy(self._root, self._new_large, self.large)
             self._new_large += 1
@@ -275,8 +275,8 @@ class Load:
         print(f"{self._new_small} small and {self._new_large} large sessions were added, "
               f"a replica was killed {self._replicas[1].restarts} times")  # fmt: skip
         self._check_growth()
-        if found := sum(replica.tracebacks for replica in self._replicas):
-            self.failures.append(f"{found} tracebacks in the logs of the replicas")
+        if tracebacks := sum(replica.tracebacks for replica in self._replicas):
+            self.failures.append(f"{tracebacks} tracebacks in the logs of the replicas")
 
     def _check_growth(self) -> None:
         """Compare the last third of the samples with the middle third, to find unbounded growth."""

@@ -86,7 +86,7 @@ async def fill(store: Store, nodes: int, count: int, minutes: int) -> int:
 
 
 def index(environment: dict[str, str], cache: Path) -> None:
-    command = [Path(sys.executable).with_name("rayhistory"), "index"]
+    command: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), "index"]
     done = subprocess.run(
         command, env={**os.environ, **environment, "RAYHISTORY_CACHE_DIR": str(cache)}, capture_output=True, check=True
     )
@@ -101,7 +101,7 @@ def cpu_seconds(pid: int) -> float:
 @contextlib.contextmanager
 def serving(environment: dict[str, str], cache: Path) -> Iterator[tuple[str, int]]:
     port = free_port()
-    command = [
+    command: list[str | Path] = [
         Path(sys.executable).with_name("historyserver"),
         "--host",
         "127.0.0.1",

@@ -42,7 +42,7 @@ def main() -> None:
         refs = sessions(root, arguments.sessions, arguments.tasks)
         environment = os.environ | {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_AHEAD": "false",
                                     "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}  # fmt: skip
-        index = [Path(sys.executable).parent / "rayhistory", "index"]
+        index: list[str | Path] = [Path(sys.executable).parent / "rayhistory", "index"]
         subprocess.run(index, env=environment, check=True, stdout=subprocess.DEVNULL)
         with Server(environment) as server:
             times = sorted(asyncio.run(visit(server.address, refs, arguments.visitors)))

@@ -48,7 +48,7 @@ def copy_session(store: Path, cluster: str, sessions: int) -> None:
 
 
 def timed(environment: dict[str, str], *argv: str) -> float:
-    command = [Path(sys.executable).with_name("rayhistory"), *argv]
+    command: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), *argv]
     start_time = time.monotonic()
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     return time.monotonic() - start_time

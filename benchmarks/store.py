@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -145,15 +145,15 @@ def child(endpoint: str, work: str, number: int, *, bare: bool) -> Any:
 
 def in_child(arguments: argparse.Namespace) -> None:
     store = PlainObstore(arguments.endpoint) if arguments.bare else project_store(arguments.endpoint)
-    work = {
+    works: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "operations": lambda: operations(store, arguments.number),
         "fill": lambda: fill(store, arguments.number),
         "listing": lambda: listing(store),
         "upload": lambda: upload(store),
         "fill sessions": lambda: fill_sessions(store, arguments.number),
         "sessions": lambda: sessions(store),
-    }[arguments.child]
-    print(json.dumps(asyncio.run(work())))  # type: ignore[arg-type]
+    }
+    print(json.dumps(asyncio.run(works[arguments.child]())))
 
 
 def compare(endpoint: str, times: int) -> None:

@@ -21,7 +21,7 @@ TIMEOUT_MS = 60_000
 def demo(directory: str) -> Iterator[str]:
     """Record the sample job in an empty store, and yield the URL of its session."""
     variables = os.environ | {"LOCAL_STORAGE_DIR": directory, "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}
-    command = [Path(sys.executable).with_name("rayhistory"), "demo", "--port", "0"]
+    command: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), "demo", "--port", "0"]
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
     try:
         for line in process.stdout or ():

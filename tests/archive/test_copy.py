@@ -227,7 +227,8 @@ asyncio.run(work())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     source, target = tmp_path / "a", tmp_path / "b"
-    source.mkdir(), target.mkdir()
+    source.mkdir()
+    target.mkdir()
     with (source / "big").open("wb") as file:
         for _ in range(60):
             file.write(os.urandom(CHUNK_BYTES))
@@ -309,7 +310,8 @@ def test_target_has_its_own_configuration(tmp_path: Path, seaweed: str) -> None:
     config.write_text(json.dumps({"s3Endpoint": seaweed, "s3Region": "us-east-1", "s3ForcePathStyle": True}))
     credentials = {name: value for name, value in target.environment.items() if name.startswith("AWS_")}
     done = rayhistory(
-        location, "copy", "ns/c", "--to", target.url, "--to-config", str(config), **credentials, STORAGE_ROOT_DIR=""
+        location, "copy", "ns/c", "--to", target.url, "--to-config", str(config), at_start=None, STORAGE_ROOT_DIR="",
+        **credentials,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert target.objects() == objects

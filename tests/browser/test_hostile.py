@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Frame, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Dialog, Error, Frame, Page, expect
 
 from browser.monitored_browser import TIMEOUT_MS, chromium
 from rayhistory import ids
@@ -89,8 +89,8 @@ def _keep(store: Path, hostile: Hostile) -> None:
         for uri, name in responses.items()
     ]  # fmt: skip
     events.append({"eventType": hostile.text(), "timestamp": hostile.text(), hostile.text(): hostile.text()})
-    texts = [hostile.text() for _ in range(3)]
-    start = StartRecord("default", "hostile", REF.session, 1_794_770_288_055, NODE, "rayjob", *texts)
+    owner, version, address = (hostile.text() for _ in range(3))
+    start = StartRecord("default", "hostile", REF.session, 1_794_770_288_055, NODE, "rayjob", owner, version, address)
     log = "\n".join(f"{hostile.text()} \x1b[31m{hostile.text()}\x1b[0m" for _ in range(50)).encode()
     objects = {
         layout.metadata_key(REF): b"",
@@ -123,7 +123,11 @@ class Victim:
         self._context = context
         context.set_default_timeout(TIMEOUT_MS)
         context.expose_binding("hostileRan", lambda _, what: self.ran.append(str(what)))
-        context.on("dialog", lambda dialog: (self.ran.append(dialog.message), dialog.dismiss()))
+        context.on("dialog", self._dismiss)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.ran.append(dialog.message)
+        dialog.dismiss()
 
     def looks_at(self, address: str, *, marked: bool = True, frame: str = "") -> Page:
         """Open a page, wait until a hostile text is visible, and check that nothing ran."""

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not LIBRARIES, reason="RAYHISTORY_TEST_LIBRARIES
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Workload, str]]:
     """Serve sessions that used a library."""
     with ExitStack() as servers:
-        found = {}
+        found: dict[Workload, str] = {}
         for workload in (workloads.data, workloads.serving):
             directory = tmp_path_factory.mktemp(workload.__name__)
             recorded = record_once(directory / "recorded", LIBRARIES[0], on_one_node(workload))

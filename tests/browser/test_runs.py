@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -87,10 +88,12 @@ def test_sessions_are_compared_from_the_list(monitored: MonitoredBrowser, histor
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_narrow_window_without_javascript(browser: Browser, history: str, scheme: str) -> None:
+def test_pages_fit_a_narrow_window_without_javascript(
+    browser: Browser, history: str, scheme: Literal["light", "dark"]
+) -> None:
     context = browser.new_context(
         java_script_enabled=False, color_scheme=scheme, viewport={"width": 800, "height": 900}
-    )  # type: ignore[arg-type]
+    )
     page = context.new_page()
     for path in ("/runs", "/fleet"):
         page.goto(f"{history}{path}")

@@ -1,6 +1,7 @@
 """The search page and the log viewer in a real browser: streaming, stopping, keys, and nothing that runs."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -8,6 +9,8 @@ from playwright.sync_api import Browser, expect
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.server_process import running_server
+
+SCHEMES: list[tuple[Literal["light", "dark"], int]] = [("light", 1280), ("dark", 1280), ("light", 390)]
 
 LINES = b"".join(b"2026-11-15 19:%02d:%02d INFO request %d\n" % (n // 60 % 60, n % 60, n) for n in range(3000))
 FILES = {
@@ -59,7 +62,7 @@ def test_all_hits_are_counted_over_time(monitored: MonitoredBrowser, session: st
     page.get_by_role("button", name="Search").click()
     expect(page.get_by_role("status")).to_contain_text("3,000 matching lines")
     expect(page.locator(".histogram rect")).to_have_count(50)
-    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+    for scheme, width in SCHEMES:
         page.set_viewport_size({"width": width, "height": 800})
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -87,7 +90,7 @@ def test_the_viewer_jumps_to_a_time_in_every_theme(monitored: MonitoredBrowser, 
     page.get_by_label("Time (UTC)").fill("2026-11-15T19:40:00")
     page.get_by_label("Time (UTC)").press("Enter")
     expect(page.locator(".log-line.selected")).to_contain_text("19:40:00")
-    for scheme, width in (("dark", 1280), ("light", 390)):
+    for scheme, width in SCHEMES[1:]:
         page.set_viewport_size({"width": width, "height": 800})
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

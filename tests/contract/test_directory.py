@@ -73,7 +73,12 @@ def test_new_directories_are_synced_once(tmp_path: Path, monkeypatch: pytest.Mon
     """Each is synced into its parent; later writes sync only the object and its directory."""
     synced: list[int] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), sync(file)))
+
+    def record(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", record)
 
     async def work() -> None:
         store = open_directory(tmp_path / "new/store")

@@ -82,7 +82,7 @@ def program(command: Sequence[str | Path], environment: Mapping[str, str], home:
     output = home / f"output-{time.time_ns()}"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            command, env=clean_environment() | {"HOME": str(home)} | environment, stdout=log, stderr=subprocess.STDOUT
+            command, env={**clean_environment(), "HOME": str(home), **environment}, stdout=log, stderr=subprocess.STDOUT
         )
     try:
         yield Program(process, output)

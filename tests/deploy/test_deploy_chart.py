@@ -36,7 +36,7 @@ def environment(objects: list[dict[str, Any]]) -> dict[str, str]:
     container, *_ = deployment["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "historyserver"
     assert {"configMapRef": {"name": "history-store"}} in container["envFrom"]
-    return store | {each["name"]: each["value"] for each in container["env"] or []}
+    return {**store, **{each["name"]: each["value"] for each in container["env"] or []}}
 
 
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
@@ -125,9 +125,9 @@ def test_retention_job_runs_a_valid_command(tmp_path: Path) -> None:
     """On an empty store it removes nothing."""
     (job,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "CronJob")
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    program, *arguments = [*container["command"], *container["args"]]
+    command: list[str] = container["command"] + container["args"]
     done = subprocess.run(
-        [HELM.with_name(program), *arguments, f"--store={tmp_path}"], capture_output=True, text=True, check=False
+        [HELM.with_name(command[0]), *command[1:], f"--store={tmp_path}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

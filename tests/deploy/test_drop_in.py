@@ -191,7 +191,7 @@ def test_server_starts_and_lists_the_session(name: str, minio: str, bucket: Any,
     bucket.create_bucket(Bucket=BUCKET)
     bucket.put_object(Bucket=BUCKET, Key=f"{prefix}cluster-metadata/raycluster/default_{CLUSTER}/{SESSION}", Body=b"")
     port = free_port()
-    command = [BIN / "historyserver", *(word for word in arguments if word != "historyserver")]
+    command: list[str | Path] = [BIN / "historyserver", *(word for word in arguments if word != "historyserver")]
     variables = with_local_endpoint(environment, minio) | SERVICE_LINKS | {"RAYHISTORY_HOST": "127.0.0.1"}
     with program([*command, f"--port={port}"], variables, tmp_path) as server:
         assert server.wait_for_log("serving")["address"] == f"http://127.0.0.1:{port}/"

@@ -145,7 +145,7 @@ def test_curl_commands_succeed(server: str, directory: Path) -> None:
 @pytest.mark.parametrize("command", commands_of("rayhistory"))
 def test_rayhistory_commands_succeed(command: str, directory: Path) -> None:
     environment = clean_environment() | {"LOCAL_STORAGE_DIR": str(directory / "store"), "HOME": str(directory)}
-    argv = [BIN / "rayhistory", *shlex.split(command)[1:]]
+    argv: list[str | Path] = [BIN / "rayhistory", *shlex.split(command)[1:]]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout
     assert "usage:" not in done.stderr, done.stderr

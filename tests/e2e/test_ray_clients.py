@@ -164,7 +164,7 @@ def test_filters_and_single_rows_work_as_on_a_live_cluster(
     ],
 )  # fmt: skip
 def test_ray_command_prints(python: str, addresses: dict[str, str], argv: list[str], output: str) -> None:
-    command = [Path(python).with_name("ray"), *argv, "--address", addresses["the owner"]]
+    command: list[str | Path] = [Path(python).with_name("ray"), *argv, "--address", addresses["the owner"]]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert output.lower() in (done.stdout + done.stderr).lower()

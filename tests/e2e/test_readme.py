@@ -31,7 +31,7 @@ def test_programs_and_flags_in_the_readme_exist() -> None:
         words = command.partition(" -- ")[0].split()
         if words[0] in ("rayhistory", "collector", "historyserver"):
             program, rest = words[0], words[1:]
-            command_line = (
+            command_line: list[str | Path] = (
                 [BIN / program, *rest[:1], "--help"] if program == "rayhistory" else [BIN / program, "--help"]
             )
             done = subprocess.run(command_line, capture_output=True, text=True, check=True)

@@ -64,7 +64,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CollectorProc
 
 async def run_driver(collector: CollectorProcess, temp_dir: Path) -> None:
     variables = ray_env.export_environment(f"{collector.url}/v1/events", importlib.metadata.version("ray"))
-    async with ray_without_collector(temp_dir, **variables) as ray:
+    async with ray_without_collector(temp_dir, ray=None, **variables) as ray:
         await asyncio.to_thread(drive, ray)
         await asyncio.to_thread(eventually, lambda: has_failed_tasks(collector), 60)
         assert await asyncio.to_thread(collector.terminate, 60) == 0

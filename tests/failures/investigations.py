@@ -97,7 +97,7 @@ def main() -> None:
             folder = arguments.recordings / name
             shutil.copytree(folder / "store", store, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
             sessions[name] = msgspec.json.decode((folder / "session.json").read_bytes(), type=SessionRef)
-        index = [Path(sys.executable).with_name("rayhistory"), "index", "--store", f"file://{store}"]
+        index: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), "index", "--store", f"file://{store}"]
         subprocess.run([*index, "--cache-dir", f"{scratch}/cache"], check=True, stdout=subprocess.DEVNULL)
         with running_server(store, Path(scratch) / "server", "--rate-limit", "0") as address:
             investigations = asyncio.run(investigate_all(address, sessions))

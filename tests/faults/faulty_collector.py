@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import skewed_time  # noqa: F401 - patches `time` before other modules import it
+import skewed_time  # type: ignore[import-not-found]  # noqa: F401 - beside this script; patches `time` early
 
 from rayhistory.collector.main import main
 from rayhistory.errors import BucketNotFound, StoreDenied, StoreThrottled, StoreUnavailable
@@ -155,7 +155,7 @@ LocalStore.put = put  # type: ignore[method-assign]
 LocalStore.create = create  # type: ignore[method-assign]
 LocalStore.list_all = list_all  # type: ignore[method-assign]
 LocalStore.list_folder = list_folder  # type: ignore[method-assign]
-os.fdatasync = fdatasync
+os.fdatasync = fdatasync  # type: ignore[assignment]
 
 if __name__ == "__main__":
     main()

@@ -27,7 +27,7 @@ class HistoryProcess:
 
     def fold(self, cluster: str, *, kill_rng: random.Random | None = None) -> None:
         """Index all sessions of the cluster, or kill the fold after a random time."""
-        command = [_BIN / "rayhistory", "index", f"default/{cluster}"]
+        command: list[str | Path] = [_BIN / "rayhistory", "index", f"default/{cluster}"]
         with (self._home / "fold.log").open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
             if kill_rng:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from faults.disks import used_bytes
@@ -104,7 +105,7 @@ class Scenario:
             in_parallel([node.collector.start for node in remaining])
             self._wait_for_old_sessions()
         self._final_logs = [read_files(node.collector.home / sessions[-1] / "logs") for node in remaining]
-        in_parallel([lambda node=node: _end_collector(node) for node in remaining])
+        in_parallel([partial(_end_collector, node) for node in remaining])
 
     def _age_old_logs(self) -> None:
         """Backdate the logs of ended sessions: the collector picks them up after a quiet minute."""

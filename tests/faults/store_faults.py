@@ -72,7 +72,8 @@ class FaultyRelay(FaultyServer):
         self.rng = random.Random(0)
         self.requests = 0
         self.injected: Counter[str] = Counter()
-        self._share, self._kinds = 0.0, ("down",)
+        self._share = 0.0
+        self._kinds: tuple[str, ...] = ("down",)
         self._listings: dict[str, tuple[float, Response]] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:

@@ -41,7 +41,7 @@ class StoredState:
 def index_and_read_tasks(store: Path) -> list[str]:
     """Index the store with the project, and read the task ids of the index with DuckDB."""
     environment = {**os.environ, "LOCAL_STORAGE_DIR": str(store), "RAYHISTORY_CACHE_DIR": str(store / "cache")}
-    command = [Path(sys.executable).parent / "rayhistory", "index"]
+    command: list[str | Path] = [Path(sys.executable).parent / "rayhistory", "index"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     found: list[str] = []
     with duckdb.connect() as database:

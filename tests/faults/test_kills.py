@@ -26,7 +26,7 @@ def test_acked_events_are_stored_once_after_kills(faults: str) -> None:
     print(f"RAYHISTORY_SEED={SEED}")
     environment = {"FAULT_SEED": str(SEED), "FAULT_STORE": "0.3", "FAULT_DISK": "0.02"} if faults != "none" else {}
     flags = ("--role=Head", "--event-rotation-interval=300ms", "--event-max-file-size-mb=1", "--event-max-disk-mb=400")
-    with CollectorUnderTest(*flags, **environment) as collector:
+    with CollectorUnderTest(*flags, spool=None, **environment) as collector:
         collector.start()
         with Sender(collector.port, SEED) as sender:
             for _ in range(KILLS):

@@ -19,7 +19,7 @@ SEEDS = [int(seed) for seed in (os.environ.get("RAYHISTORY_SEED") or "11 17 32 3
 def scenarios(request: pytest.FixtureRequest) -> "Iterator[dict[int, Future[Outcome]]]":
     """The selected scenarios, two of them running at a time."""
     items = [item for item in request.session.items if item.path == request.path]
-    seeds = [item.callspec.params["seed"] for item in items if isinstance(item, pytest.Function)]
+    seeds = [int(str(item.callspec.params["seed"])) for item in items if isinstance(item, pytest.Function)]
     with Campaign() as campaign:
         yield {seed: campaign.submit(seed) for seed in seeds}
 

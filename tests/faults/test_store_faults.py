@@ -55,7 +55,7 @@ def test_events_and_logs_survive_every_store_fault(relay: FaultyServer, server: 
     flags = ("--role=Head", "--event-rotation-interval=300ms", "--log-interval=300ms", f"--store=s3://{bucket}")
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "S3_ENDPOINT": relay.url}
     log = ""
-    with CollectorUnderTest(*flags, STORAGE_BACKEND="s3", S3_REGION="us-east-1", **keys) as collector:
+    with CollectorUnderTest(*flags, spool=None, STORAGE_BACKEND="s3", S3_REGION="us-east-1", **keys) as collector:
         collector.start()
         with Sender(collector.port, 3, threads=1) as sender:
             for fault in FAULTS:

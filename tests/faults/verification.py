@@ -179,7 +179,7 @@ def _expected_attempt(reports: list[dict[str, Any]]) -> "ExpectedAttempt":
     highest = max((STATES.index(state) for state in times), default=-1)
     inferred = highest < STATES.index("FINISHED")
     placed = max((report for report in reports if "workerId" in report), key=_placed_at, default={})
-    end = times.get("FAILED") or times.get("FINISHED") or [None]
+    end = times.get("FAILED") or times.get("FINISHED") or []
     return ExpectedAttempt(
         state="FAILED" if inferred else STATES[highest],
         name=next((report["taskName"] for report in reports if "taskName" in report), None),
@@ -188,14 +188,14 @@ def _expected_attempt(reports: list[dict[str, Any]]) -> "ExpectedAttempt":
         node=from_base64(placed["nodeId"]) if placed else None,
         worker=from_base64(placed["workerId"]) if placed else None,
         start_ms=min(times["RUNNING"]) if "RUNNING" in times else None,
-        end_ms=None if inferred else min(end),  # type: ignore[type-var]
+        end_ms=None if inferred else min(end, default=None),
     )
 
 
 def _placed_at(report: dict[str, Any]) -> str:
     """Return when the owner submitted the attempt to that worker; times are texts that sort."""
     submitted = [c["timestamp"] for c in report["stateTransitions"] if c["state"] == "SUBMITTED_TO_WORKER"]
-    return min(submitted, default=report["sent"])
+    return str(min(submitted, default=report["sent"]))
 
 
 def check_index(store: Path, cluster: str, session: str, stored: StoredSession) -> Iterator[str]:

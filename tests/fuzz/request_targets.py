@@ -1,19 +1,20 @@
 """Fuzz targets: URLs, cookies, queries and ranges of requests."""
 
+from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from fuzz.target import REF, Target
-from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.errors import RangeNotSatisfiable, RayHistoryError, UsageError
 from rayhistory.index.query.query_params import parse_query
 from rayhistory.server.history_api.session_listing import parse_session_filters
-from rayhistory.server.http.byte_range import RangeNotSatisfiable, parse_range
+from rayhistory.server.http.byte_range import parse_range
 from rayhistory.server.kuberay import cookie_headers
 from rayhistory.server.logs.listing import group_logs
 from rayhistory.server.logs.locate import relative_log_path
-from rayhistory.sessions.selection import parse_session_path, selection_from_cookies
+from rayhistory.sessions.selection import Selection, parse_session_path, selection_from_cookies
 from rayhistory.storage.object_keys import checked_key
 
 
@@ -21,7 +22,11 @@ def urls(data: bytes) -> None:
     """Paths, cookies and queries of a decoded request are parsed, or refused with a usage error."""
     text = unquote_to_bytes(data).decode("utf-8", "replace")
     cookies = dict(zip(("cluster_name", "cluster_namespace", "session_name"), text.split("/"), strict=False))
-    for parse in (lambda: parse_session_path(text)[0], lambda: selection_from_cookies(cookies)):
+    parsers: tuple[Callable[[], Selection | None], ...] = (
+        lambda: parse_session_path(text)[0],
+        lambda: selection_from_cookies(cookies),
+    )
+    for parse in parsers:
         try:
             selection = parse()
         except RayHistoryError:

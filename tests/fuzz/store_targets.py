@@ -111,6 +111,7 @@ class _Objects:
 
 class _Folder(NamedTuple):
     folders: Sequence[str]
+    objects: Sequence[ObjectInfo] = ()
 
 
 def packs(data: bytes) -> None:
@@ -187,7 +188,7 @@ PART_TABLES = (
 def _manifest_seeds() -> list[bytes]:
     manifest = Manifest(
         schema=SCHEMA_VERSION, generation=3, build="3-abcd1234", files={"jobs": [StoredFile("3-abcd1234", 0, 10)]},
-        parts=[Part("3-abcd1234", {name: [StoredFile("2-x", 0, 9)] for name in PART_TABLES}, 9, 1, [2, 3])],
+        parts=[Part("3-abcd1234", {name: [StoredFile("2-x", 0, 9)] for name in PART_TABLES}, 9, 1, [(2, 3)])],
         covered="d" * 64,
         closing=Closing(MS * 10**6, clean=True), counts=SessionCounts({"FAILED": 1}, 5, 1, 2, 1, 0, 99),
         first_ns=MS * 10**6, last_ns=None, ray_version="2.60.0", seconds=0.5, events=7,

@@ -18,6 +18,7 @@ from rayhistory.errors import StoreUnavailable
 from rayhistory.server.app import create_app
 from rayhistory.server.routing import revocation
 from rayhistory.storage.local import LocalStore
+from rayhistory.storage.store import ObjectInfo
 from support import head_double, live_server
 from support.head_double import HeadDouble
 from support.kubernetes_double import run_app
@@ -83,7 +84,7 @@ def test_public_readiness_does_not_show_the_error_of_the_store(
     reason = "s3.internal:9000/secret-bucket: InvalidAccessKeyId AKIA123"
 
     class UnavailableStore(LocalStore):
-        def list_all(self, prefix: str, after: str = "") -> AsyncIterator[object]:  # type: ignore[override]
+        def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
             raise StoreUnavailable(reason)
 
     with TestClient(create_app(settings_for(tmp_path), UnavailableStore(tmp_path / "store"))) as client:

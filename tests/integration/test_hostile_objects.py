@@ -5,7 +5,7 @@ import dataclasses
 import gzip
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def test_unknown_column_type_is_not_part_of_a_query(home: Path) -> None:
         database.execute(f"COPY ({TABLES['a type that is a query']}) TO '{path}' (FORMAT parquet)")
     manifest = msgspec.convert(manifests[0], Manifest)
 
-    async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+    async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
         return [path]
 
     many = Filter("task_id", "in", tuple(range(17)))

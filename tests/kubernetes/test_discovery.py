@@ -146,7 +146,7 @@ def test_watch_resumes_after_a_lost_connection(kubernetes: ControlPlane, tmp_pat
 
 
 def test_owners_lead_to_their_clusters(kubernetes: ControlPlane, tmp_path: Path) -> None:
-    body = {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": {"containers": []}}}}
+    body: dict[str, Any] = {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": {"containers": []}}}}
     kubernetes.apply(
         cluster("old"), cluster("new"), cluster("of-job"),
         resource("RayService", "web", {"rayClusterConfig": body}),

@@ -60,7 +60,14 @@ def test_validation_finds_mistakes(kubernetes: ControlPlane) -> None:
 
 def rendered(kubernetes: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Install the chart as a dry run on the API server."""
-    command = [HELM, f"--kubeconfig={kubernetes.kubeconfig}", "install", "history", CHART, "--namespace=history"]
+    command: list[str | Path] = [
+        HELM,
+        f"--kubeconfig={kubernetes.kubeconfig}",
+        "install",
+        "history",
+        CHART,
+        "--namespace=history",
+    ]
     return subprocess.run(
         [*command, "--dry-run=server", *arguments], capture_output=True, text=True, timeout=120, check=False
     )

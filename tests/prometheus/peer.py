@@ -65,7 +65,7 @@ def running_prometheus(work: Path, port: int) -> Iterator[str]:
     """Run Prometheus on loopback, and yield its address."""
     (work / "prometheus.yml").write_text(_CONFIG)
     address = f"http://127.0.0.1:{port}"
-    command = [
+    command: list[str | Path] = [
         binary(),
         f"--config.file={work}/prometheus.yml",
         f"--storage.tsdb.path={work}/data",

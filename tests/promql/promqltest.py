@@ -219,7 +219,9 @@ def run(case: Case, source: MemorySource) -> None:
     assert "no_info" not in expects or not result.infos, result.infos
     if "string" in expects:
         assert isinstance(result.value, Text)
-        assert result.value.value == promql_parser.parse(expects["string"]).val
+        literal = promql_parser.parse(expects["string"])
+        assert isinstance(literal, promql_parser.StringLiteral)
+        assert result.value.value == literal.val
         return
     expected = case.results
     if isinstance(result.value, Scalar):

@@ -50,7 +50,7 @@ def _structure(call: Call, result: Any) -> Any:
     return None
 
 
-class _Loader(yaml.CSafeLoader):
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """A loader for the Python objects as which Ray prints enumerations."""
 
 

@@ -281,7 +281,7 @@ def _end_of_output(difference: Difference) -> bool:
 
 def _without_repr(difference: Difference) -> bool:
     """Allow `Watcher.watch` in place of `Watcher(of=shards).watch`."""
-    return re.sub(r"[(].*[)]", "", str(difference.live)) == difference.dead
+    return bool(re.sub(r"[(].*[)]", "", str(difference.live)) == difference.dead)
 
 
 def _below_named_by_repr(difference: Difference) -> bool:
@@ -308,7 +308,7 @@ def _hidden(difference: Difference) -> bool:
 
 
 def _no_such_page(difference: Difference) -> bool:
-    return difference.live_fields[".status code"] == 404
+    return bool(difference.live_fields[".status code"] == 404)
 
 
 def _words(live: str, dead: str) -> Callable[[Difference], bool]:

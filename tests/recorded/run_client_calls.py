@@ -36,11 +36,12 @@ def summarized(address: str, kind: str) -> Any:
 
 def jobs(address: str) -> dict[str, Any]:
     client = JobSubmissionClient(address)
+    submitted = [job.submission_id for job in client.list_jobs() if job.submission_id]
     return {
         "version": client.get_version(),
         "jobs": [job.dict() for job in client.list_jobs()],
-        "status": {job.submission_id: client.get_job_status(job.submission_id) for job in client.list_jobs()},
-        "logs": {job.submission_id: client.get_job_logs(job.submission_id) for job in client.list_jobs()},
+        "status": {name: client.get_job_status(name) for name in submitted},
+        "logs": {name: client.get_job_logs(name) for name in submitted},
     }
 
 

@@ -98,7 +98,13 @@ def start_rayhistory(
             "PYTHONPATH": str(at_start),
             "TMPDIR": str(at_start),
         }  # a killed process leaves its temporary files there
-    command = [Path(sys.executable).with_name("rayhistory"), argv[0], "--store", location.url, *argv[1:]]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("rayhistory"),
+        argv[0],
+        "--store",
+        location.url,
+        *argv[1:],
+    ]
     return subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

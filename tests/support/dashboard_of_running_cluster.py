@@ -30,7 +30,8 @@ class RunningClusterDashboard(BaseHTTPRequestHandler):
         elif parts.path == "/api/version":
             self.respond(200, {"ray_version": "2.60.0", "session_name": "session_2026-11-15_19-18-08_055078_15551"})
         elif parts.path == "/api/jobs/":
-            jobs = [{"type": "DRIVER", "job_id": f"0{number}000000", "submission_id": None, "status": "RUNNING",
+            jobs: list[dict[str, Any]] = [
+                    {"type": "DRIVER", "job_id": f"0{number}000000", "submission_id": None, "status": "RUNNING",
                      "entrypoint": "", "start_time": 1, "end_time": None, "metadata": {}, "runtime_env": {},
                      "driver_info": None, "message": None, "error_type": None} for number in (1, 2)]  # fmt: skip
             self.respond(200, jobs)

@@ -14,7 +14,9 @@ def ns_of(event: dict[str, Any]) -> int:
 
 def lifecycle(**changes: Any) -> dict[str, Any]:
     """An event about the first recorded task."""
-    event = next(json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "TASK_LIFECYCLE_EVENT")
+    event: dict[str, Any] = next(
+        json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "TASK_LIFECYCLE_EVENT"
+    )
     event["taskLifecycleEvent"] |= changes
     return event
 
@@ -32,11 +34,13 @@ def nested(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def transitions(event: dict[str, Any]) -> list[dict[str, Any]]:
-    return nested(event).get("stateTransitions", [])
+    found: list[dict[str, Any]] = nested(event).get("stateTransitions", [])
+    return found
 
 
 def spans(event: dict[str, Any]) -> list[dict[str, Any]]:
-    return nested(event).get("profileEvents", {}).get("events", [])
+    found: list[dict[str, Any]] = nested(event).get("profileEvents", {}).get("events", [])
+    return found
 
 
 def cut_event(event: dict[str, Any], as_of_ns: int) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def cut_event(event: dict[str, Any], as_of_ns: int) -> dict[str, Any]:
             inner.pop("rayErrorInfo", None)
         if not reached & {"SUBMITTED_TO_WORKER", "RUNNING"} and "workerPid" in inner:
             inner["nodeId"] = inner["workerId"] = ""
-    for span_holder in [inner.get("profileEvents")] if "profileEvents" in inner else []:
+    if span_holder := inner.get("profileEvents"):
         span_holder["events"] = [span for span in span_holder["events"] if int(span["endTime"]) <= as_of_ns]
     return event
 

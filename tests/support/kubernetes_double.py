@@ -79,7 +79,7 @@ class KubernetesDouble:
         requested = spec.get("audiences") or ["api"]
         audiences = sorted(set(requested) & set(user["audiences"])) if user else []
         if not user or not audiences:
-            status = {"user": {}, "error": "[invalid bearer token, token audiences do not match]"}
+            status: dict[str, Any] = {"user": {}, "error": "[invalid bearer token, token audiences do not match]"}
         else:
             identity = {"username": user["username"], "uid": "u-1", "groups": user["groups"]}
             status = {"authenticated": True, "user": identity} | (

@@ -68,7 +68,7 @@ class ControlPlane:
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run kubectl, and return its result, also of a failure."""
-        command = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
+        command: list[str | Path] = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
@@ -96,7 +96,7 @@ def control_plane(programs: Path, directory: Path) -> Iterator[ControlPlane]:
 def _etcd(programs: Path, directory: Path) -> Iterator[str]:
     directory.mkdir()
     port, peer = free_port(), free_port()
-    command = [
+    command: list[str | Path] = [
         programs / "etcd", f"--data-dir={directory / 'data'}", "--unsafe-no-fsync",
         f"--listen-client-urls=http://127.0.0.1:{port}", f"--advertise-client-urls=http://127.0.0.1:{port}",
         f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
@@ -113,7 +113,7 @@ def _api_server(programs: Path, directory: Path, etcd: str) -> Iterator[ControlP
     tokens, key = directory / "tokens.csv", directory / "service-accounts.pem"
     tokens.write_text(f'{_ADMIN},admin,admin,"system:masters"\n')
     _write_key(key)
-    command = [
+    command: list[str | Path] = [
         programs / "kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={directory / 'certificates'}",
         f"--token-auth-file={tokens}", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",

@@ -18,7 +18,16 @@ class RipgrepError(Exception):
 
 def ripgrep(directory: Path, pattern: str, *flags: str) -> list[Match]:
     """Return all matching lines below a directory, sorted by path and line."""
-    command = [RG, "--json", "--text", "--no-ignore", "--hidden", "--encoding=none", "--threads=1", *flags]
+    command: list[str | Path] = [
+        RG,
+        "--json",
+        "--text",
+        "--no-ignore",
+        "--hidden",
+        "--encoding=none",
+        "--threads=1",
+        *flags,
+    ]
     done = subprocess.run(
         [*command, "--file=-", "."], input=pattern.encode() + b"\n", cwd=directory, capture_output=True, check=False
     )

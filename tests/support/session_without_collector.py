@@ -61,7 +61,7 @@ def record(directory: Path) -> None:
 
 
 async def _record(directory: Path, temp_dir: Path) -> dict[str, Any]:
-    async with ray_without_collector(temp_dir, **EXPORT_FILES) as ray:
+    async with ray_without_collector(temp_dir, ray=None, **EXPORT_FILES) as ray:
         await run_sample_job(ray)
         await _wait_until_reported(ray)
         recorded = await _record_running(directory, ray)

@@ -125,7 +125,7 @@ def server_environment(directory: Path) -> dict[str, str]:
 def run_historyserver(directory: Path, *flags: str) -> Iterator[str]:
     """Run the `historyserver` program on a free port and yield its address."""
     (directory / "store").mkdir(exist_ok=True)
-    command = [HISTORYSERVER, "--host=127.0.0.1", "--port=0", *flags]
+    command: list[str | Path] = [HISTORYSERVER, "--host=127.0.0.1", "--port=0", *flags]
     with (directory / STDERR).open("w") as stderr:
         process = subprocess.Popen(command, env=server_environment(directory), stderr=stderr)
     (directory / "pid").write_text(str(process.pid))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -179,7 +180,7 @@ def lost_object() -> None:
 
 @ray.remote
 class Owner:
-    def put(self) -> list[ray.ObjectRef]:
+    def put(self) -> list[ray.ObjectRef[Any]]:
         return [ray.put(np.zeros(1 << 20, dtype=np.uint8))]
 
 

@@ -26,7 +26,7 @@ class Model:
 
 @ray.remote(max_retries=0)
 def needs_module() -> None:
-    import package_that_is_not_installed  # noqa: F401  # type: ignore[import-not-found]
+    import package_that_is_not_installed  # type: ignore[import-not-found]  # noqa: F401
 
 
 @ray.remote(max_retries=0)
@@ -104,7 +104,7 @@ def task_needs_module() -> None:
 
 
 def driver_needs_module() -> None:
-    import package_that_is_not_installed  # noqa: F401  # type: ignore[import-not-found]
+    import package_that_is_not_installed  # noqa: F401
 
 
 def unpicklable_argument() -> None:

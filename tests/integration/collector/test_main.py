@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -346,6 +347,10 @@ def test_second_collector_in_the_same_spool_exits(home: Path) -> None:
         assert first.post([event(1)]).status_code == 200
 
 
+def has_found_its_session(collector: CollectorProcess) -> bool:
+    return "session found, collecting" in str(collector.log())
+
+
 def test_two_collectors_on_one_host_store_two_nodes(home: Path) -> None:
     """Each has its own spool and Ray directory; both nodes belong to one session."""
     rays = [FakeRay(home / name) for name in ("a", "b")]
@@ -360,14 +365,14 @@ def test_two_collectors_on_one_host_store_two_nodes(home: Path) -> None:
         for collector, number in ((first, 1), (second, 2)):
             assert collector.post([event(number)]).status_code == 200
         for collector, ray in ((second, rays[1]), (first, rays[0])):
-            eventually(lambda collector=collector: "session found, collecting" in str(collector.log()))
+            eventually(partial(has_found_its_session, collector))
             ray.stop()
             assert collector.terminate() == 0
     history = home / f"store/cluster-history/raycluster/default/test/{SESSION}"
-    for node, number in zip(nodes, ("1", "2"), strict=True):
+    for node, name in zip(nodes, ("1", "2"), strict=True):
         assert (history / node / "logs/worker.out").read_text() == f"of {node}\n"
         (events,) = (history / node / "job_events").rglob("*.gz")
-        assert [json.loads(line)["eventId"] for line in gzip.decompress(events.read_bytes()).splitlines()] == [number]
+        assert [json.loads(line)["eventId"] for line in gzip.decompress(events.read_bytes()).splitlines()] == [name]
     assert {path.name for path in history.iterdir()} == set(nodes)
 
 

@@ -108,7 +108,7 @@ def test_headers_with_any_bytes_are_forwarded(tmp_path: Path) -> None:
     with run_app(head.app()) as address:
         register_head(tmp_path, address)
         with run_live_server(tmp_path) as server, httpx.Client(base_url=server, trust_env=False) as client:
-            response = client.get(f"{NODES}/x", headers={"User-Agent": b"caf\xe9"})
+            response = client.get(f"{NODES}/x", headers={b"User-Agent": b"caf\xe9"})
             assert response.json() == "café"
             assert 'attachment; filename="日記.txt"'.encode() in dict(response.headers.raw).values()
 

@@ -60,8 +60,11 @@ def test_head_does_not_get_our_cookie_without_authentication(tmp_path: Path) -> 
         assert (response.status_code, ALLOWED_TOKEN in response.text) == (200, False)
 
 
-MALFORMED = ({"Authorization": "Bearer " + "x" * 20_000}, {"X-Ray-Authorization": b"Bearer caf\xe9"},
-           {"Cookie": "rayhistory-token=%C3%A9"})  # fmt: skip
+MALFORMED: tuple[dict[str, Any], ...] = (
+    {"Authorization": "Bearer " + "x" * 20_000},
+    {"X-Ray-Authorization": b"Bearer caf\xe9"},
+    {"Cookie": "rayhistory-token=%C3%A9"},
+)
 
 
 @pytest.mark.parametrize("headers", MALFORMED)

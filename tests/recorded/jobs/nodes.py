@@ -32,7 +32,7 @@ class Keeper:
 
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-keepers = {node: Keeper.options(resources={node: 1}).remote(node) for node in NODES}  # type: ignore[attr-defined]
+keepers = {node: Keeper.options(resources={node: 1}).remote(node) for node in NODES}
 for number, node in enumerate(NODES * 3):
     made = make.options(resources={node: 1}).remote(node, number)
     after = NODES[(number + 1) % 3]

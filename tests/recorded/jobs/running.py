@@ -25,9 +25,9 @@ class Watcher:
 ray.init(namespace="watch", runtime_env={"env_vars": {"WATCHED": "shards"}})
 group = placement_group([{"CPU": 0.5}], strategy="PACK", name="kept")
 ray.get(group.ready())
-watcher = Watcher.options(name="watcher").remote()  # type: ignore[attr-defined]
+watcher = Watcher.options(name="watcher").remote()
 ray.get(watcher.watch.remote("shards"))
-unplaced = Watcher.options(name="unplaced", resources={"unobtainable": 1}).remote()  # type: ignore[attr-defined]
+unplaced = Watcher.options(name="unplaced", resources={"unobtainable": 1}).remote()
 running = wait_for_ever.remote()
 unscheduled = wait_for_ever.options(resources={"unobtainable": 1}).remote()
 ray.wait([running], timeout=1)

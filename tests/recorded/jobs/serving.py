@@ -2,6 +2,7 @@
 
 import socket
 import time
+from typing import Any
 
 import ray
 from ray import serve
@@ -16,7 +17,7 @@ class Doubler:
 
 @serve.deployment(ray_actor_options={"num_cpus": 0.1})
 class Front:
-    def __init__(self, doubler: serve.handle.DeploymentHandle) -> None:
+    def __init__(self, doubler: serve.handle.DeploymentHandle[Any]) -> None:
         self.doubler = doubler
 
     async def __call__(self, value: int) -> int:
@@ -29,7 +30,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 serve.start(http_options={"host": "127.0.0.1", "port": port})
-handle = serve.run(Front.bind(Doubler.bind()), name="doubling", route_prefix="/double")  # type: ignore[attr-defined]
+handle = serve.run(Front.bind(Doubler.bind()), name="doubling", route_prefix="/double")
 print([handle.remote(value).result() for value in range(4)], flush=True)
 print("everything is under way", flush=True)
 time.sleep(3600)

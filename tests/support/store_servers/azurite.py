@@ -22,7 +22,7 @@ _INSTALL_DIR = Path(sys.prefix) / "azurite"
 def azurite(directory: Path) -> Iterator[str]:
     """Start Azurite and yield the URL of its account."""
     port = free_port()
-    command = [
+    command: list[str | Path] = [
         "node", install(), "--blobHost", "127.0.0.1", "--blobPort", str(port),
         "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
     ]  # fmt: skip
@@ -43,7 +43,15 @@ def install() -> Path:
         if not main.exists():
             if shutil.which("npm") is None:
                 pytest.skip("Azurite needs npm")
-            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _INSTALL_DIR, f"azurite@{VERSION}"]
+            command: list[str | Path] = [
+                "npm",
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                _INSTALL_DIR,
+                f"azurite@{VERSION}",
+            ]
             subprocess.run(command, check=True, capture_output=True)
     return main
 

@@ -11,6 +11,6 @@ from support.store_servers.processes import free_port, is_listening, server_proc
 @contextmanager
 def moto(directory: Path) -> Iterator[str]:
     port = free_port()
-    command = [Path(sys.executable).parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    command: list[str | Path] = [Path(sys.executable).parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)]
     with server_process(command, directory, lambda: is_listening(port)):
         yield f"http://127.0.0.1:{port}"

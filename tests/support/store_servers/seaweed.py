@@ -41,7 +41,7 @@ def seaweedfs(directory: Path, policies: Mapping[str, str] | None = None) -> Ite
     data.mkdir()
     ports = {name: free_port(_GRPC_PORT_OFFSET) for name in ("master.port", "volume.port", "filer.port", "s3.port")}
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
-    command = [
+    command: list[str | Path] = [
         *(Path(sys.executable).parent / "weed", f"-logdir={directory}", "server", f"-dir={data}"),
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         *(f"-{name}={port}" for name, port in ports.items()),

@@ -7,8 +7,8 @@ import numpy as np
 from rayhistory.metrics.chart_data import MAX_SERIES, panel_data, panel_queries, series_name
 from rayhistory.metrics.dashboard_model import STAT, TIMESERIES, Panel, SeriesStyle, Target
 from rayhistory.metrics.time_ranges import TimeRange
-from rayhistory.promql.query_errors import EvaluationFailed
-from rayhistory.promql.values import Scalar, Vector
+from rayhistory.promql.query_errors import EvaluationFailed, PromqlError
+from rayhistory.promql.values import Scalar, Value, Vector
 
 TIMES = TimeRange(0, 30_000, 15_000)
 
@@ -45,7 +45,7 @@ def test_styles_apply_by_name_and_by_pattern() -> None:
 
 def test_failed_query_is_reported_beside_the_others() -> None:
     shown = Panel(1, "", TIMESERIES, "graph", targets=(Target("a"), Target("1")))
-    results = [EvaluationFailed("too many samples"), Scalar(np.ones(3))]
+    results: list[Value | PromqlError] = [EvaluationFailed("too many samples"), Scalar(np.ones(3))]
     data = panel_data(shown, panel_queries(shown, {}, TIMES), results, TIMES)
     assert data.errors == ["too many samples (query: a)"]
     assert [each.values for each in data.series] == [[1.0, 1.0, 1.0]]

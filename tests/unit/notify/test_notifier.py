@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rayhistory.notify import notifier as notifier_module
+from rayhistory.errors import StoreUnavailable
 from rayhistory.notify.notification import notifications_for
 from rayhistory.notify.notifier import Notifier
 from rayhistory.notify.notify_rules import NotifyRule, NotifyRules
@@ -25,8 +25,8 @@ NOW_MS = int(time.time() * 1000)
 
 
 def failed(number: int, **values: Any) -> Any:
-    values = {"started_ms": NOW_MS - 3_600_000, "status": "FAILED", "fingerprint": "ab"} | values
-    return generated(number, **values)
+    defaults: dict[str, Any] = {"started_ms": NOW_MS - 3_600_000, "status": "FAILED", "fingerprint": "ab"}
+    return generated(number, **(defaults | values))
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def receiver() -> Iterator[WebhookReceiver]:
 
 
 def rules(receiver: WebhookReceiver, **values: Any) -> NotifyRules:
-    rule = NotifyRule(name="ops", webhook=receiver.url, allow_networks=["127.0.0.0/8"], **values)
-    return NotifyRules(rule=[rule], server_url="https://history.example.com/")
+    rule = NotifyRule(name="ops", webhook=receiver.url, allow_networks=("127.0.0.0/8",), **values)
+    return NotifyRules(rule=(rule,), server_url="https://history.example.com/")
 
 
 def notifier(directory: Path, rules: NotifyRules, outcomes: list[str] | None = None) -> tuple[LocalStore, Notifier]:
@@ -205,7 +205,7 @@ def test_store_outage_delays_and_does_not_end_the_loop(
     async def work_with_outage() -> None:
         calls.append(1)
         if len(calls) == 1:
-            raise notifier_module.RayHistoryError("the store is away")
+            raise StoreUnavailable("the store is away")
         await real()
         if len(calls) == 2:
             await announce(store, [failed(1)])

@@ -1,7 +1,9 @@
 """Old packs move into few objects; every byte stays readable, for readers and collectors that know nothing of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,8 +135,8 @@ def test_killed_compaction_loses_nothing_and_is_finished_by_the_next(
     grow(node, 300)
     remaining = calls
 
-    def killing(work):  # type: ignore[no-untyped-def]
-        async def call(*arguments):  # type: ignore[no-untyped-def]
+    def killing(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any) -> Any:
             nonlocal remaining
             remaining -= 1
             if remaining == 0:

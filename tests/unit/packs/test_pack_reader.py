@@ -238,7 +238,8 @@ def test_last_thousand_lines_of_ten_gigabytes_cost_a_few_reads(node: PackedNode)
     line = b"x" * 99 + b"\n"
     raw = line * 5000
     packs, size = 20 * 64, 10 * 2**30 // len(raw) * len(raw)
-    compressor, leaves, last = Compressor(), [], ""
+    compressor, last = Compressor(), ""
+    leaves: list[DirectoryCoverage] = []
     builder = PackBuilder(compressor)
     builder.add(0, 0, raw)
     builder.finish()

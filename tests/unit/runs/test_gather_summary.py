@@ -95,4 +95,4 @@ def test_summary_equals_the_tables(tmp_path: Path, seed: int) -> None:
     if len(jobs) > 1:
         shares = [job.hours for job in summary.jobs if job.hours]
         assert sum(each.cpu.allocated for each in shares) == pytest.approx(summary.cpu.allocated, abs=1e-4)
-    assert summary.state == {None: "running", True: "ended", False: "vanished"}[closing and closing.clean]
+    assert summary.state == {None: "running", True: "ended", False: "vanished"}[closing.clean if closing else None]

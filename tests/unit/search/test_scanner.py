@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -215,7 +216,7 @@ def test_node_file_and_stream_select_files() -> None:
     names = ["worker-1.out", "worker-1.err", "raylet.out", "old/worker-2.out", "worker-3.1.out"]
     logs = MemoryLogs({(node, name): b"hit\n" for node in (NODE_A, NODE_B) for name in names})
 
-    def files(**filters: str) -> set[str]:
+    def files(**filters: Any) -> set[str]:
         return {line.path for line in scan(logs, SearchQuery("hit", node="a", **filters))[0]}
 
     assert files(file="worker*") == {"worker-1.out", "worker-1.err", "old/worker-2.out", "worker-3.1.out"}

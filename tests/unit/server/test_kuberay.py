@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -35,7 +35,7 @@ def client(app: TestClient) -> Iterator[TestClient]:
     app.cookies.clear()
 
 
-def cookies_of(response: httpx.Response) -> dict[str, str]:
+def cookies_of(response: httpx2.Response) -> dict[str, str]:
     cookies: SimpleCookie = SimpleCookie()
     for line in response.headers.get_list("set-cookie"):
         cookies.load(line)

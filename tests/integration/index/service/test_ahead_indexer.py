@@ -72,7 +72,14 @@ def test_server_indexes_a_growing_session_without_requests(tmp_path: Path) -> No
 @contextmanager
 def watching(store: Path, cache: Path, *names: str) -> Iterator["subprocess.Popen[str]"]:
     """Run `rayhistory index --watch` and wait for its first pass."""
-    command = [Path(sys.executable).with_name("rayhistory"), "index", "--watch", *names, "--cache-dir", str(cache)]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("rayhistory"),
+        "index",
+        "--watch",
+        *names,
+        "--cache-dir",
+        str(cache),
+    ]
     environment = os.environ | {"LOCAL_STORAGE_DIR": str(store)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 import schemathesis
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -129,13 +130,14 @@ def test_generated_requests_get_responses_as_described(
     schema = schemathesis.openapi.from_dict(described)
     statuses: Counter[int] = Counter()
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
         cases = operation.as_strategy(mode)
 
         @hypothesis.settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
                              suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
         @hypothesis.given(case=cases)
-        def check(case: schemathesis.Case) -> None:
+        def check(case: schemathesis.Case[Any]) -> None:
             for name, value in (("namespace", REF.namespace), ("cluster", REF.cluster), ("session", REF.session)):
                 if name in case.path_parameters:
                     case.path_parameters[name] = value

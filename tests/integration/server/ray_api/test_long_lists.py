@@ -156,8 +156,13 @@ def test_small_responses_do_not_wait_for_large_ones(sample: TestClient, monkeypa
 
 def test_small_result_of_a_large_table_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_many_tasks(tmp_path, 3 * LARGE_RESPONSE_ROWS, small_job=5)
-    slots = []
-    monkeypatch.setattr(ResponseCache, "large_response_slot", lambda _, rows: slots.append(rows) or nullcontext())
+    slots: list[int] = []
+
+    def record(_: ResponseCache, rows: int) -> nullcontext[None]:
+        slots.append(rows)
+        return nullcontext()
+
+    monkeypatch.setattr(ResponseCache, "large_response_slot", record)
     job = "&filter_keys=job_id&filter_predicates=%3D&filter_values="
     with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:
         for name in (SMALL_JOB, "01000000"):

@@ -49,7 +49,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = settings_for(directory)
     store_indexed_sample(settings, FILES)
     # The index is that of the sample without these files: extend it now, and not while two outputs are compared.
-    command = [Path(sys.executable).with_name("rayhistory"), "index", "--store", f"file://{settings.local_storage_dir}"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("rayhistory"),
+        "index",
+        "--store",
+        f"file://{settings.local_storage_dir}",
+    ]
     subprocess.run([*command, "--cache-dir", settings.cache_dir], check=True, capture_output=True)
     return directory
 

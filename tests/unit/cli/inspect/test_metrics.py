@@ -14,7 +14,7 @@ from support.stored_metrics import START_MS, samples, store_object, store_sessio
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.setenv("COLUMNS", "80")
     store_session(tmp_path / "store")
-    columns = {
+    columns: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {
         ("ray_tasks", (("State", state),)): [factor * number for number in range(41)]
         for state, factor in (("RUNNING", 1.0), ("FAILED\x1b[31m", 0.5))
     }

@@ -153,7 +153,7 @@ def test_serve_starts_a_server_and_opens_the_session(directory: Path, tmp_path: 
         "LOCAL_STORAGE_DIR": settings.local_storage_dir, "RAYHISTORY_CACHE_DIR": settings.cache_dir,
         "BROWSER": str(browser),
     }  # fmt: skip
-    command = [Path(sys.executable).with_name("rayhistory"), "open", "--serve", "--port", "0"]
+    command: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), "open", "--serve", "--port", "0"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout

@@ -24,7 +24,7 @@ NODE, OTHER_NODE = "a" * 56, "b" * 56
 
 def make_sampler(tmp_path: Path, port: int, store: LocalStore, **options: Any) -> MetricsSampler:
     tmp_path.joinpath(f"metrics_export_port_{NODE}").write_text(str(port))
-    arguments = {"node": lambda: NODE, "interval": 5.0, "skip": (), "head": False} | options
+    arguments: dict[str, Any] = {"node": lambda: NODE, "interval": 5.0, "skip": (), "head": False} | options
     key_of = lambda node, first_ms: Layout().metrics_key(REF, node, first_ms)  # noqa: E731
     return MetricsSampler(tmp_path, store, Telemetry(), key_of=key_of, **arguments)
 

@@ -53,7 +53,12 @@ def test_concurrent_posts_share_one_sync(tmp_path: Path, monkeypatch: pytest.Mon
     """Group commit: a hundred concurrent posts need a few syncs, and each is on disk when it returns."""
     syncs: list[int] = []
     real = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (syncs.append(1), real(descriptor)))
+
+    def count(descriptor: int) -> None:
+        syncs.append(1)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", count)
 
     async def scenario(spool: Spool) -> None:
         await asyncio.gather(

@@ -286,8 +286,12 @@ def test_uncompressed_uploads_stay_within_the_disk_budget(
     budget = 4 * 10**6
     sync = os.fdatasync
 
+    def sync_slowly(descriptor: int) -> None:
+        time.sleep(0.1)
+        sync(descriptor)
+
     async def scenario(setup: UploadSetup) -> None:
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (time.sleep(0.1), sync(descriptor)))
+        monkeypatch.setattr(os, "fdatasync", sync_slowly)
         await setup.spool.append({SESSION: [bulky(1, random_text=False)]})
         monkeypatch.undo()
         posts = [bulky(250, random_text=False)] if one_body else [bulky(25, random_text=False)] * 10

@@ -57,7 +57,9 @@ def ns(second: int) -> int:
 
 def task_update(second: int, **changes: Any) -> dict[str, Any]:
     """An event about the same attempt each time."""
-    event = copy.deepcopy(next(event for event in RECORDED if event["eventType"] == "TASK_LIFECYCLE_EVENT"))
+    event: dict[str, Any] = copy.deepcopy(
+        next(event for event in RECORDED if event["eventType"] == "TASK_LIFECYCLE_EVENT")
+    )
     event["taskLifecycleEvent"] |= {"stateTransitions": []} | changes
     return event | {"eventId": f"at {second}", "timestamp": at(second)}
 

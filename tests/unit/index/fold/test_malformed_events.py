@@ -54,7 +54,9 @@ def test_damage_of_an_object_is_counted_and_the_rest_is_read(tmp_path: Path, nam
 
 
 def node_definition(**changes: Any) -> dict[str, Any]:
-    event = next(json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "NODE_DEFINITION_EVENT")
+    event: dict[str, Any] = next(
+        json.loads(json.dumps(event)) for event in RECORDED if event["eventType"] == "NODE_DEFINITION_EVENT"
+    )
     event["nodeDefinitionEvent"] |= changes
     return event
 
@@ -176,7 +178,7 @@ ACTOR = b'"actorId": "44J0ulW4IOXyL/vNAgAAAA=="'
 DEAD = b'"state": "DEAD", "timestamp": "2026-11-15T19:18:40Z"'
 
 
-MALFORMED_JOB = {
+MALFORMED_JOB: dict[str, Any] = {
     "type": "SUBMISSION",
     "submission_id": "s",
     "entrypoint": "e",

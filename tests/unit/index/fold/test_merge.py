@@ -9,7 +9,7 @@ from arro3.core import Table as ArrowTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, Rule, Table, Type
+from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, Column, Rule, Table, Type
 from rayhistory.index.fold.merge import merge_sql
 from rayhistory.index.fold.partial_files import arrow_batch
 from support.merge_reference import merge_rows
@@ -74,7 +74,7 @@ def test_every_table_has_a_key_and_every_group_begins_with_its_time() -> None:
     """The merge relies on it."""
     for table in TABLES:
         assert table.keys
-        first_of_group = {}
+        first_of_group: dict[str, Column] = {}
         for column in table.columns:
             assert (column.rule is Rule.LATEST) == bool(column.group)
             first_of_group.setdefault(column.group, column)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def open_index(folder: Path) -> OpenIndex:
     files = {name: [StoredFile("b", 0, 1)] for name in ("tasks", "task_list", "actors")}
     manifest = Manifest(SCHEMA_VERSION, 1, "b", files, "", None, SessionCounts(), None, None, None, 0, 0)
 
-    async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+    async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
         return [folder / ("actors" if name == "actors" else "tasks")]
 
     return OpenIndex(manifest, fetch)

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -238,10 +239,10 @@ def test_evicted_copy_is_fetched_again_and_is_not_damage(tmp_path: Path, evictio
     manifest = fold_session(tmp_path)
     remaining = evictions
 
-    async def fetch(name: str, parts: range, *, refetch: bool) -> list[Path]:
+    async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
         nonlocal remaining
         remaining -= 1
-        copies = [tmp_path / f"copy.{number}.parquet" for number in parts]
+        copies = [tmp_path / f"copy.{number}.parquet" for number in numbers]
         for source, copy in zip(files_of(tmp_path, manifest, name), copies, strict=True):
             copy.unlink(missing_ok=True)
             if remaining < 0:

@@ -1,6 +1,7 @@
 """The grammar of conditions on rows."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import pytest
@@ -78,10 +79,12 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     lambda inner: st.tuples(st.sampled_from(["and", "or"]), inner, inner),
     max_leaves=8,
 ))  # fmt: skip
-def test_expressions_select_the_rows_that_sql_selects(database: duckdb.DuckDBPyConnection, tree: tuple) -> None:
+def test_expressions_select_the_rows_that_sql_selects(
+    database: duckdb.DuckDBPyConnection, tree: tuple[Any, ...]
+) -> None:
     """Every expression, written out with parentheses, selects what the same SQL selects."""
 
-    def write(node: tuple, quote: str) -> str:
+    def write(node: tuple[Any, ...], quote: str) -> str:
         if len(node) == 2:
             return f"{node[0]} = {quote}{node[1]}{quote}"
         return f"({write(node[1], quote)} {node[0]} {write(node[2], quote)})"

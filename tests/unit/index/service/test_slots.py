@@ -1,7 +1,8 @@
 """Fold slots: urgent folds first, and never all slots for large sessions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from rayhistory.index.service.slots import SlotRequest, Slots
 
@@ -38,7 +39,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-def check(slots: int, work: Callable[[Folds], Awaitable[None]]) -> None:
+def check(slots: int, work: Callable[[Folds], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(work(Folds(slots)))
 
 

@@ -223,21 +223,21 @@ def test_counts_follow_an_index_extended_after_the_end(tmp_path: Path, monkeypat
     add_manifest(tmp_path / "store", 1, tasks=1)
     store = CountingStore(tmp_path / "store")
 
-    def shown() -> int:
+    def shown(client: TestClient) -> int:
         (row,) = client.get("/home.json").json()["sessions"]
         return int(row["counts"]["tasks"])
 
     with serve(tmp_path, store) as client:
-        assert shown() == 1
+        assert shown(client) == 1
         add_manifest(tmp_path / "store", 2, tasks=2)
         listings = len([prefix for prefix in store.listed if "/index/" in prefix])
-        assert shown() == 1
+        assert shown(client) == 1
         assert len([prefix for prefix in store.listed if "/index/" in prefix]) == listings
     monkeypatch.setattr(session_listing, "_MANIFEST_TTL_S", 0.0)
     with serve(tmp_path, store) as client:
-        assert shown() == 2
+        assert shown(client) == 2
         add_manifest(tmp_path / "store", 3, tasks=3)
-        assert shown() == 3
+        assert shown(client) == 3
 
 
 def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -38,7 +39,7 @@ def client(directory: Path) -> Iterator[TestClient]:
         yield client
 
 
-def error_of(response: httpx.Response) -> dict[str, Any]:
+def error_of(response: httpx2.Response) -> dict[str, Any]:
     error: dict[str, Any] = response.json()["error"]
     assert error["status"] == response.status_code
     return error

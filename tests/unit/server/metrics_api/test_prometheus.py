@@ -74,7 +74,7 @@ def test_instant_query_has_the_labels_of_a_scrape(client: TestClient) -> None:
     assert result == {
         "resultType": "vector",
         "result": [
-            {"metric": {**COMMON, "instance": ip, "ip": ip}, "value": [START_S + 300, rate]}
+            {"metric": COMMON | {"instance": ip, "ip": ip}, "value": [START_S + 300, rate]}
             for ip, rate in (("10.0.0.1", "1"), ("10.0.0.2", "2"))
         ],
     }
@@ -117,7 +117,7 @@ def test_labels_values_series_and_metadata(client: TestClient) -> None:
 
 
 def test_form_equals_query_string(client: TestClient) -> None:
-    parameters = {"query": "sum(ray_requests_total)", "time": START_S + 300}
+    parameters: dict[str, Any] = {"query": "sum(ray_requests_total)", "time": START_S + 300}
     posted = client.post(f"{API}/query", data=parameters)
     assert posted.json() == client.get(f"{API}/query", params=parameters).json()
     assert client.post(f"{API}/series", data={"match[]": "ray_tasks"}).status_code == 200
@@ -180,7 +180,7 @@ def test_long_duration_is_an_invalid_parameter(client: TestClient) -> None:
 def test_result_with_too_many_points_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point takes about 200 bytes while the response is made."""
     monkeypatch.setattr(prometheus, "_MAX_POINTS", 10)
-    times = {"start": START_S, "end": START_S + 300, "step": "15"}
+    times: dict[str, Any] = {"start": START_S, "end": START_S + 300, "step": "15"}
     response = client.get(f"{API}/query_range", params={"query": "ray_requests_total", **times})
     assert response.status_code == 422
     assert "use a larger step" in response.json()["error"]

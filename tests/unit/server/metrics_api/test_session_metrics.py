@@ -1,6 +1,7 @@
 """Results of queries are kept as long as the samples that they read are the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -10,7 +11,7 @@ from rayhistory.server.app import create_app
 from support.stored_metrics import REF, START_MS, samples, server_settings, store_object, store_session
 
 
-def value(client: TestClient, **params: object) -> str:
+def value(client: TestClient, **params: Any) -> str:
     response = client.get(f"{REF.url}prometheus/api/v1/query", params={"query": "up", **params})
     return str(response.json()["data"]["result"][0]["value"][1])
 

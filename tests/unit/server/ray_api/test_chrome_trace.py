@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from rayhistory.server.app import create_app
 from rayhistory.server.ray_api import chrome_trace as timeline
+from rayhistory.server.ray_api.state_rows import by_attempt
 from support.many_tasks import SMALL_JOB, store_many_tasks
 from support.recorded_sample import REF, live, serving, settings_for
 
@@ -92,11 +93,10 @@ def test_timeline_of_a_small_job_reads_no_other_spans(tmp_path: Path, monkeypatc
     """Its tasks are scattered among the tasks of a large job."""
     store_many_tasks(tmp_path, 3_000, small_job=30)
     read: list[Row] = []
-    sort_by_attempt = timeline.by_attempt
 
     def record(spans: list[Row]) -> Any:
         read.extend(spans)
-        return sort_by_attempt(spans)
+        return by_attempt(spans)
 
     monkeypatch.setattr(timeline, "by_attempt", record)
     with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:

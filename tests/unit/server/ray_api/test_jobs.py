@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from packaging.version import Version
 from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
 from rayhistory.errors import StoreUnavailable
@@ -180,10 +181,10 @@ def test_stream_of_a_running_session_continues_until_it_ends(session: RunningSes
     query = {"node_id": NODE, "filename": "raylet.out", "interval": "0.2"}
 
     async def fetch() -> bytes:
-        text = b""
+        text: bytes = b""
         app = create_app(session.settings)
         async with app.router.lifespan_context(app):
-            messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            messages: asyncio.Queue[Message] = asyncio.Queue()
             scope = http_scope(
                 app, f"/s/default/sample/{name}/api/v0/logs/stream", "&".join(f"{k}={v}" for k, v in query.items())
             )
@@ -191,7 +192,7 @@ def test_stream_of_a_running_session_continues_until_it_ends(session: RunningSes
             steps = {b"one\n": b"one\ntwo\n", b"one\ntwo\n": b"one\ntwo\nthree"}
             while True:
                 message = await asyncio.wait_for(messages.get(), 60)
-                text += message.get("body", b"")
+                text += bytes(message.get("body", b""))
                 if text in steps:
                     await asyncio.to_thread(session.write, steps.pop(text))
                 elif text == b"one\ntwo\nthree" and message["more_body"]:
@@ -280,7 +281,7 @@ def test_output_of_an_ended_task_is_not_followed(session: RunningSession) -> Non
     async def fetch() -> bytes:
         text = b""
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: Message) -> None:
             nonlocal text
             text += message.get("body", b"")
 
@@ -351,12 +352,12 @@ def test_job_output_is_aborted_when_the_store_fails(tmp_path: Path) -> None:
     with TestClient(create_app(settings, FailingStore(Path(settings.local_storage_dir)))) as client:
         scope = http_scope(client.app, f"{REF.url}api/jobs/sub-ok/logs/tail", "")
         scope |= {"type": "websocket", "scheme": "ws", "subprotocols": [], "extensions": {}}
-        sent: list[dict[str, Any]] = []
+        sent: list[Message] = []
 
-        async def receive() -> dict[str, Any]:
+        async def receive() -> Message:
             return {"type": "websocket.connect"} if not sent else await never()
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: Message) -> None:
             sent.append(message)
 
         async def fetch() -> None:

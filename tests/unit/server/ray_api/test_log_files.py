@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -297,7 +298,7 @@ def test_task_without_output_has_an_empty_log(client: TestClient, directory: Pat
          "task_id is supplied as arguments."),
     ],
 )  # fmt: skip
-def test_log_errors_are_plain_text(client: TestClient, query: dict[str, object], message: str) -> None:
+def test_log_errors_are_plain_text(client: TestClient, query: dict[str, Any], message: str) -> None:
     assert error_text(client, **query) == message
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -41,7 +42,7 @@ CHANGED: dict[str, dict[str, set[str]]] = {
 }
 """Fields in which a stored session differs from the live response, with the reason."""
 
-LATER = {
+LATER: dict[str, set[Any]] = {
     "tasks": {
         # Only the worker exported events of these tasks: Ray drops them, the history server shows them.
         "17f2b76b455887adffffffffffffffffffffffff01000000",
@@ -72,11 +73,11 @@ def get_result(client: TestClient, resource: str, *filters: tuple[str, str, str]
     return result
 
 
-def parameters(*filters: tuple[str, str, str], **options: object) -> list[tuple[str, str]]:
-    pairs = [(key, str(value)) for key, value in options.items()]
+def parameters(*filters: tuple[str, str, str], **options: object) -> httpx2.QueryParams:
+    pairs: list[tuple[str, str | int | float | bool | None]] = [(key, str(value)) for key, value in options.items()]
     for key, predicate, value in filters:
         pairs += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
-    return pairs
+    return httpx2.QueryParams(pairs)
 
 
 def rows(client: TestClient, resource: str, *filters: tuple[str, str, str], **options: object) -> Rows:

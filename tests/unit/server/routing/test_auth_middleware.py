@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.recorded_sample import REF
@@ -23,7 +23,7 @@ TOKEN_COOKIE = re.compile(
 )
 
 
-def token_cookie(response: httpx.Response) -> re.Match[str]:
+def token_cookie(response: httpx2.Response) -> re.Match[str]:
     cookie = TOKEN_COOKIE.fullmatch(response.headers["set-cookie"])
     assert cookie
     return cookie

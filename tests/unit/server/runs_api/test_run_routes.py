@@ -173,6 +173,7 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script>=cmd'
     stored = generated(owner=False, status="FAILED", fingerprint=evil)
     job = msgspec.structs.replace(stored.summary.jobs[0], name=evil, entrypoint=evil, metadata={evil: evil}, id=evil)
+    assert stored.summary.verdict
     verdict = msgspec.structs.replace(stored.summary.verdict, headline=evil)
     summary = msgspec.structs.replace(stored.summary, jobs=[job], verdict=verdict, ray_version=evil)
     with serving_runs(tmp_path, [msgspec.structs.replace(stored, summary=summary)]) as client:
