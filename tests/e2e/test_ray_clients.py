@@ -174,7 +174,7 @@ def test_address_of_the_server_alone_gets_the_addresses_of_sessions(
     server: str, addresses: dict[str, str], recorded: Recording
 ) -> None:
     """Everybody tries this first. Ray's command prints the error, and the address in it works."""
-    command = [Path(THIS_PYTHON).with_name("ray"), "list", "tasks", "--address", server]
+    command: list[str | Path] = [Path(THIS_PYTHON).with_name("ray"), "list", "tasks", "--address", server]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr

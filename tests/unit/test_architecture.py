@@ -4,6 +4,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from support.paths import ROOT
 
 SOURCE = ROOT / "src/rayhistory"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAX_MODULES_PER_FOLDER = 22
 MAX_LINES_PER_MODULE = 400
 MAX_LINES_PER_FUNCTION = 60
@@ -249,3 +251,22 @@ def test_the_collector_loads_nothing_of_the_server() -> None:
         *(f"rayhistory.{name}" for name in ("index", "server", "archive", "cli", "access", "live", "web")),
     }  # fmt: skip
     assert not heavy & set(loaded)
+
+
+def test_the_collector_needs_only_the_packages_of_its_image() -> None:
+    """Also its modules that are imported late: an import that fails there stops the collection of a head."""
+    needed = {requirement.split("~")[0].split(">")[0] for requirement in PROJECT["dependencies"]}
+    image = set((ROOT / "deploy/docker/collector.txt").read_text().split())
+    packages = {"arro3-core": "arro3", "arro3-io": "arro3", "google-re2": "re2"}
+    absent = {packages.get(name, name.replace("-", "_")) for name in needed - image - {"anyio"}}
+    assert {"duckdb", "arro3", "numpy", "re2"} <= absent
+    parts = [path.relative_to(SOURCE).with_suffix("").parts for path in modules()]
+    names = [".".join(("rayhistory", *each)) for each in parts if each[0] in ("collector", "storage")]
+    code = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys({sorted(absent)}))  # importing them fails now
+for name in {names}:
+    importlib.import_module(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

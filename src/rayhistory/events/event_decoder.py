@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 import msgspec
 
 from rayhistory.events import event_types, lenient
+from rayhistory.events.bulk_times import parse_all
 from rayhistory.events.event_rows import add_events
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
-from rayhistory.events.times import parse_all
 from rayhistory.gaps import GapCode
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 

@@ -7,10 +7,11 @@ from typing import cast
 
 from rayhistory import ids
 from rayhistory.events import event_types
+from rayhistory.events.bulk_times import parse_all
 from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.profile_spans import camel_spans
 from rayhistory.events.row_buffer import Anomaly, RowBuffer, invalid_transition, to_json_texts
-from rayhistory.events.times import parse_all, parse_ns
+from rayhistory.events.times import parse_ns
 from rayhistory.gaps import GapCode
 
 Columns = dict[str, Sequence[object]]

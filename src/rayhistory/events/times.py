@@ -1,20 +1,10 @@
 """Conversion of Ray's times to nanoseconds since the epoch."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import cast
-
-from arro3.core import Array, DataType
 
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
-_FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
 _MAX_CACHED_SECONDS = 50_000
-_DIGITS = b"0123456789"
-_SEPARATORS = b"--T::.Z"
-_LEAP_SECOND = ":60."
-"""Arrow accepts leap seconds, Python does not: times that contain one are parsed by Python, and rejected."""
-_UTF8, _TIMESTAMP, _INT64 = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
-_MAX_NS = 2**63 - 366 * 86_400 * 10**9
+MAX_NS = 2**63 - 366 * 86_400 * 10**9
 """The largest accepted distance from 1970. 64 bits end a year later, in 2262; DuckDB reads the last as infinity."""
 
 
@@ -47,29 +37,12 @@ def parse_ns(text: object) -> int | None:
 
 
 def _bounded(ns: int) -> int | None:
-    return ns if -_MAX_NS <= ns <= _MAX_NS else None
-
-
-def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
-    """Return `parse_ns` of each, much faster if all are in UTC: then Arrow parses them at once."""
-    try:
-        joined = "".join(texts)
-        if len(joined) != _FULL_LENGTH * len(texts):
-            texts = list(map(_padded, texts))
-            joined = "".join(texts)
-        if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _SEPARATORS * len(texts):
-            times = Array(texts, _UTF8).cast(_TIMESTAMP)
-            numbers = cast(list[int], times.cast(_INT64).to_pylist()) if not times.null_count else []
-            if numbers and min(numbers) >= -_MAX_NS and max(numbers) <= _MAX_NS:
-                return numbers
-    except ValueError:
-        pass
-    return list(map(parse_ns, texts))
+    return ns if -MAX_NS <= ns <= MAX_NS else None
 
 
 def valid_ms(value: object) -> int | None:
     """Return milliseconds as an integer, None if out of range. Ray writes 0 or an unsigned -1 for an unknown time."""
-    return int(value) if isinstance(value, int | float) and 0 < value <= _MAX_NS // 1_000_000 else None
+    return int(value) if isinstance(value, int | float) and 0 < value <= MAX_NS // 1_000_000 else None
 
 
 def ms_to_ns(value: object) -> int | None:
@@ -80,16 +53,9 @@ def ms_to_ns(value: object) -> int | None:
 def valid_seconds(value: float | str) -> int:
     """Return whole seconds; raise ValueError if they are out of range."""
     seconds = float(value)
-    if not 0 <= seconds <= _MAX_NS // 1_000_000_000:
+    if not 0 <= seconds <= MAX_NS // 1_000_000_000:
         raise ValueError(value)
     return int(seconds)
-
-
-def _padded(text: str) -> str:
-    whole, dot, fraction = text[:-1].partition(".")
-    if text[-1:] != "Z" or len(whole) != 19 or len(fraction) > 9 or bool(dot) != bool(fraction):
-        raise ValueError(text)
-    return f"{whole}.{fraction:0<9}Z"
 
 
 def _with_offset(text: str) -> int | None:

@@ -1,12 +1,9 @@
 """Parsing of Ray's times."""
 
-from datetime import datetime
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rayhistory.events.times import parse_all, parse_ns
+from rayhistory.events.bulk_times import parse_all
+from rayhistory.events.times import parse_ns
 
 
 @pytest.mark.parametrize(
@@ -35,16 +32,3 @@ def test_valid_times_are_parsed_to_the_nanosecond(text: object, expected: int | 
     assert parse_ns(text) == expected
     if isinstance(text, str):
         assert list(parse_all([text, "2026-11-15T19:18:40.000000000Z"])) == [expected, 1794770320_000000000]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2200, 1, 1)), max_size=5), st.data())  # noqa: DTZ001
-def test_parse_all_equals_parse_ns_of_each(times: list[datetime], data: st.DataObject) -> None:
-    def written(time: datetime) -> str:
-        fraction = data.draw(
-            st.sampled_from(["", ".5", ".123", ".123456", ".000000001", ".999999999", ".12+01:00", ".x"])
-        )
-        return time.strftime("%Y-%m-%dT%H:%M:%S") + fraction + data.draw(st.sampled_from(["Z", "Z", "Z", "", "+00:00"]))
-
-    texts = [written(time) for time in times]
-    assert list(parse_all(texts)) == [parse_ns(text) for text in texts]

@@ -1,0 +1,39 @@
+"""Many of Ray's times at once. Apart from `times`, because collectors have no Arrow."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from arro3.core import Array, DataType
+
+from rayhistory.events.times import MAX_NS, parse_ns
+
+_FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
+_DIGITS = b"0123456789"
+_SEPARATORS = b"--T::.Z"
+_LEAP_SECOND = ":60."
+"""Arrow accepts leap seconds, Python does not: times that contain one are parsed by Python, and rejected."""
+_UTF8, _TIMESTAMP, _INT64 = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
+
+
+def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
+    """Return `parse_ns` of each, much faster if all are in UTC: then Arrow parses them at once."""
+    try:
+        joined = "".join(texts)
+        if len(joined) != _FULL_LENGTH * len(texts):
+            texts = list(map(_padded, texts))
+            joined = "".join(texts)
+        if _LEAP_SECOND not in joined and joined.encode().translate(None, _DIGITS) == _SEPARATORS * len(texts):
+            times = Array(texts, _UTF8).cast(_TIMESTAMP)
+            numbers = cast(list[int], times.cast(_INT64).to_pylist()) if not times.null_count else []
+            if numbers and min(numbers) >= -MAX_NS and max(numbers) <= MAX_NS:
+                return numbers
+    except ValueError:
+        pass
+    return list(map(parse_ns, texts))
+
+
+def _padded(text: str) -> str:
+    whole, dot, fraction = text[:-1].partition(".")
+    if text[-1:] != "Z" or len(whole) != 19 or len(fraction) > 9 or bool(dot) != bool(fraction):
+        raise ValueError(text)
+    return f"{whole}.{fraction:0<9}Z"
