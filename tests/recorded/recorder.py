@@ -37,6 +37,9 @@ CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
 _TASK_LISTING_DELAY_S = 5.0
 """Ray lists a task some seconds after it has run."""
 
+_SETTLED_S = 5.0
+"""A cluster without a change for so long has reported what it did."""
+
 
 class LiveResponse(msgspec.Struct, frozen=True):
     """The response of the live dashboard to one request."""
@@ -163,6 +166,7 @@ async def _responses(dashboard: str) -> list[LiveResponse]:
             response = await http.request(request.method, request.uncached, headers=request.headers)
             return LiveResponse(request, response.status_code, response.text)
 
+        await _wait_until_settled(http)
         lists = {path: (await send(DashboardRequest(path))).json for path in ("/logical/actors", "/api/jobs/")}
         responses = [await send(request) for request in library_requests(lists)]
         if responses:
@@ -170,6 +174,19 @@ async def _responses(dashboard: str) -> list[LiveResponse]:
         responses += [await send(request) for request in general_requests()]
         bodies = {each.request.name: each.json for each in responses if each.status == 200}
         return responses + [await send(request) for request in detail_requests(bodies)]
+
+
+async def _wait_until_settled(http: httpx.AsyncClient) -> None:
+    """Wait until tasks and used resources have not changed for seconds: Ray reports both late on a busy machine."""
+    earlier = None
+    while (now := await _tasks_and_resources(http)) != earlier:
+        earlier = now
+        await asyncio.sleep(_SETTLED_S)
+
+
+async def _tasks_and_resources(http: httpx.AsyncClient) -> tuple[Any, Any]:
+    tasks, nodes = [(await http.get(path)).json()["data"] for path in (full_list("tasks"), "/nodes?view=summary")]
+    return tasks["result"]["result"], nodes["nodeLogicalResources"]
 
 
 def _client_outputs(dashboard: str, python: str, responses: list[LiveResponse]) -> list[ClientOutput]:
