@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Collection
 
 from rayhistory.errors import RayHistoryError
@@ -61,9 +62,9 @@ class RunMaintenance:
         """Compact once. Rows of sessions that are not in the store any more are dropped, unless they are to be kept."""
         if self._keep_removed:
             return await self._compactor.compact(force=force)
-        before = await self._table.load(max_age_s=0)
-        existing = {entry.ref.identity for entry in await self._catalog.entries()}
-        known = set(before.summaries)  # what is announced during this pass is newer than the list of sessions
+        known = set((await self._table.load(max_age_s=0)).summaries)
+        # An older list of sessions lacks those that were announced since, on this server or another.
+        existing = {entry.ref.identity for entry in await self._catalog.entries_since(time.monotonic())}
         gone = known - existing
         return await self._compactor.compact(gone, force=force)
 

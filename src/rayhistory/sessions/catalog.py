@@ -137,22 +137,29 @@ class SessionCatalog:
         age = time.monotonic() - self._listed_at
         if self._listing_took < _FAST_LISTING_S or age > _MAX_AGE_S:
             await self._refresh_if_stale()
-        elif age > _FRESH_FOR_S and (self._refreshing is None or self._refreshing.done()):
-            # a slow listing runs in the background, for the next request
-            self._refreshing = asyncio.create_task(self._refresh_if_stale())
+        elif age > _FRESH_FOR_S:  # a slow listing runs in the background, for the next request
+            self._refresh_in_background()
         if self._failure:
             raise self._failure.with_traceback(None)
         return self._entries
 
+    async def entries_since(self, started: float) -> list[CatalogEntry]:
+        """Return all sessions by a listing that began after a time of the monotonic clock."""
+        async with self._lock:
+            if self._listed_at - self._listing_took < started:
+                await self._refresh()
+        return await self.entries()
+
     async def entries_within(self, timeout_s: float) -> list[CatalogEntry] | None:
         """Return all sessions; None if the first listing takes longer. It goes on, for the next request."""
         if self._listed_at == float("-inf"):
-            if self._refreshing is None or self._refreshing.done():
-                self._refreshing = asyncio.create_task(self._refresh_if_stale())
-            await asyncio.wait([self._refreshing], timeout=timeout_s)
-            if self._listed_at == float("-inf"):
-                return None
-        return await self.entries()
+            await asyncio.wait([self._refresh_in_background()], timeout=timeout_s)
+        return None if self._listed_at == float("-inf") else await self.entries()
+
+    def _refresh_in_background(self) -> asyncio.Task[None]:
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_if_stale())
+        return self._refreshing
 
     async def _refresh_if_stale(self) -> None:
         async with self._lock:

@@ -111,3 +111,15 @@ def test_rows_of_removed_sessions_are_dropped_unless_they_are_kept(tmp_path: Pat
         assert await identities(table) == {two.summary.identity} | kept
 
     maintain(tmp_path, work, keep_removed=keep_removed)
+
+
+def test_session_that_is_newer_than_the_list_of_sessions_is_not_taken_for_removed(tmp_path: Path) -> None:
+    async def work(store: LocalStore, maintenance: RunMaintenance, table: RunTable) -> None:
+        await build_summary(store, generated(0))
+        await maintenance.compact(force=True)  # lists all sessions, and the list counts as fresh for seconds
+        await build_summary(store, generated(1))
+        await announce(store, [generated(1)])
+        assert (await maintenance.compact(force=True)).removed == 0
+        assert await identities(table) == {generated(1).summary.identity}
+
+    maintain(tmp_path, work)
