@@ -3,7 +3,7 @@
 import msgspec
 
 from rayhistory.diagnosis.critical_path import estimate_critical_path
-from rayhistory.diagnosis.earlier_runs import skipped_comparisons, with_novelty
+from rayhistory.diagnosis.earlier_runs import skipped_comparisons
 from rayhistory.diagnosis.env_redaction import redacted
 from rayhistory.diagnosis.explain import explain_failures
 from rayhistory.diagnosis.findings import Diagnosis, Finding, SkippedRule, TimeShare
@@ -18,12 +18,12 @@ _REASONS = {"logs": "no log files were recorded", "metrics": "no metrics were re
 def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
     """Diagnose a session: its failures first, then what made it slow and what was not recorded."""
     ranked = rank(explain_failures(facts), facts)
-    findings = [with_novelty(each.finding, facts.earlier) for each in ranked]
+    findings = [each.finding for each in ranked]
     others = [finding for rule in SESSION_RULES if not _missing(rule.needs, facts) for finding in rule.find(facts)]
     found = Diagnosis(
         verdict=find_verdict(ranked, facts),
         findings=[*findings, *sorted(others, key=_order)],
-        skipped=[*_skipped(facts), *skipped_comparisons(facts.earlier)],
+        skipped=[*_skipped(facts), *skipped_comparisons(None)],
         provisional=provisional or facts.state == RUNNING,
         time_shares=_time_shares(facts),
         states=facts.states,

@@ -1,35 +1,84 @@
-"""What a diagnosis compares a session with: earlier runs of the same owner or entry point, where they are known."""
+"""Compare a diagnosis with earlier runs of the same jobs. Done when it is read, because the list of runs grows."""
 
 import msgspec
 
-from rayhistory.diagnosis.findings import Finding, SkippedRule
+from rayhistory.diagnosis.findings import Counts, Diagnosis, Finding, SkippedRule
+from rayhistory.diagnosis.headlines import duration, one_line, plural
 
 COMPARED_RUNS = 10
 _NEEDS = ("new_fingerprint", "regression")
+_MAX_SLOWER_RUNS = 10
+
+
+class SlowerRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of the session that took longer than its good runs before, beyond their spread."""
+
+    job: str
+    name: str
+    started_ms: int | None = None
+    duration_ms: int
+    baseline_ms: float
+    """The median of the good runs before."""
+    runs: int
+    """How many those are."""
 
 
 class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """The last runs before this one, at most ten."""
+    """The last runs of the session's jobs before this session, at most ten of each job."""
 
     runs: int = 0
     fingerprints: frozenset[str] = frozenset()
     """Of their failures."""
+    slower: tuple[SlowerRun, ...] = ()
 
 
 def skipped_comparisons(earlier: EarlierRuns | None) -> list[SkippedRule]:
     """Return the comparisons that could not be made."""
     if earlier is None:
-        return [SkippedRule(code, "earlier runs of the same job are not compared yet") for code in _NEEDS]
+        return [SkippedRule(code, "earlier runs of the same job were not compared") for code in _NEEDS]
     if not earlier.runs:
         return [SkippedRule(code, "there is no earlier run of the same job") for code in _NEEDS]
-    return [SkippedRule("regression", "run times are compared on the page of runs")]
+    return []
 
 
-def with_novelty(finding: Finding, earlier: EarlierRuns | None) -> Finding:
+def with_earlier_runs(diagnosis: Diagnosis, earlier: EarlierRuns | None) -> Diagnosis:
+    """Say which failures are new, and which jobs took longer than usual."""
+    findings = [_with_novelty(finding, earlier) for finding in diagnosis.findings]
+    failures = 1 + max((place for place, finding in enumerate(findings) if finding.root), default=-1)
+    slower = [_regression(run) for run in earlier.slower[:_MAX_SLOWER_RUNS]] if earlier else []
+    skipped = [each for each in diagnosis.skipped if each.code not in _NEEDS]
+    return msgspec.structs.replace(
+        diagnosis,
+        findings=[*findings[:failures], *slower, *findings[failures:]],
+        skipped=[*skipped, *skipped_comparisons(earlier)],
+    )
+
+
+def _with_novelty(finding: Finding, earlier: EarlierRuns | None) -> Finding:
     """Say whether an exception has been seen in earlier runs."""
-    if earlier is None or not earlier.runs or not finding.fingerprint:
+    if earlier is None or not earlier.runs or not finding.fingerprint or not finding.root:
         return finding
     is_new = finding.fingerprint not in earlier.fingerprints
     runs = f"the last {earlier.runs} runs" if earlier.runs > 1 else "the last run"
     text = f"New: {runs} of the same job did not have it." if is_new else f"Not new: {runs} of the same job had it too."
-    return msgspec.structs.replace(finding, detail=f"{finding.detail} {text}".strip())
+    return msgspec.structs.replace(finding, new=is_new, detail=f"{finding.detail} {text}".strip())
+
+
+def _regression(run: SlowerRun) -> Finding:
+    ratio = run.duration_ms / max(run.baseline_ms, 1)
+    name = one_line(run.name or run.job, 100)
+    headline = f"{name} took {duration(run.duration_ms)}, {ratio:.1f} times as long as usual"
+    return Finding(
+        code="regression",
+        severity="warning",
+        headline=one_line(headline),
+        detail=f"The median of the {plural(run.runs, 'good run')} before is {duration(round(run.baseline_ms))}. "
+        "The difference is beyond 20 %, 10 s and three times their spread.",
+        confidence="likely",
+        root=False,
+        first_ms=run.started_ms,
+        last_ms=run.started_ms,
+        counts=Counts(jobs=1),
+        suggestion="Compare this session with the last good run: versions, packages, nodes and functions.",
+        subjects=[run.job] if run.job else [],
+    )

@@ -54,6 +54,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[Evidence] = []
     suggestion: str = ""
     fingerprint: str | None = None
+    new: bool | None = None
+    """The last runs of the same job did not fail like this; None if that is not known."""
     consequences: int = 0
     """The number of tasks, actors, workers and jobs that failed because of it."""
     subjects: list[str] = []

@@ -19,6 +19,21 @@ precedence: the first one that matches a root cause explains it, and what follow
 Times of different nodes are compared with a tolerance of 2 s.
 """
 
+_COMPARISONS = """\
+## Comparison with earlier runs
+
+When a diagnosis is read, the session is compared with the runs of the same jobs before it ([runs](../how-to/runs.md)).
+`new` of a finding is true if the last ten did not have its fingerprint.
+
+### `regression`
+
+A job took 20 % and 10 s longer than the median of its good runs before, and more than three times their spread.
+
+Example: `nightly took 15 min 0 s, 1.5 times as long as usual`
+
+Without earlier runs, `new_fingerprint` and `regression` are listed as skipped.
+"""
+
 
 def document() -> str:
     """Return the whole page."""
@@ -32,6 +47,7 @@ def _lines() -> Iterator[str]:
         yield ""
         for rule in rules:
             yield from _rule(rule)
+    yield _COMPARISONS
 
 
 def _rule(rule: FailureRule | SessionRule) -> Iterator[str]:

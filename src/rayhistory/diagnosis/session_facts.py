@@ -5,7 +5,6 @@ from functools import cached_property
 
 import msgspec
 
-from rayhistory.diagnosis.earlier_runs import EarlierRuns
 from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups, WaitingGroup
 from rayhistory.index.query.long_tasks import LongTask
 from rayhistory.index.query.state_timeline import StateTimeline
@@ -166,8 +165,6 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     has_metrics: bool = True
     env_values: list[str] = []
     """Values of environment variables, which no text may show."""
-    earlier: EarlierRuns | None = None
-    """None if nobody looked for them."""
     unlisted_workers: int = 0
     """Dead workers beyond the limit."""
 

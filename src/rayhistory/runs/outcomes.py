@@ -1,13 +1,15 @@
-"""What a finished run means to those who wait for it: it failed, got slower, works again, or was lost.
+"""What a run means beside the runs before it: it failed, got slower, works again, or was lost.
 
-Notifications are made from this. A pure function of the run and the runs before it.
+Notifications are made from this, and the diagnosis of a session is compared by it. Pure functions of runs.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
-from rayhistory.runs.run_groups import FAILED, SUCCEEDED, Run, is_new_fingerprint, regression_at
+from rayhistory.diagnosis.earlier_runs import COMPARED_RUNS, EarlierRuns, SlowerRun
+from rayhistory.runs.run_groups import FAILED, SUCCEEDED, GroupedRuns, Run, is_new_fingerprint, regression_at
 from rayhistory.runs.trends import Regression
 
 OutcomeKind = Literal["failed", "regressed", "recovered", "vanished"]
@@ -47,3 +49,27 @@ def _failed_before(earlier: list[Run]) -> bool:
     """Return whether the last run that succeeded or failed has failed."""
     statuses = (run.job.status for run in reversed(earlier))
     return next((status for status in statuses if status in (SUCCEEDED, FAILED)), SUCCEEDED) == FAILED
+
+
+def earlier_runs(groups: Iterable[GroupedRuns], identity: tuple[str, str, str]) -> EarlierRuns:
+    """Return the runs of the session's jobs before this session."""
+    runs, fingerprints, slower = 0, set[str](), list[SlowerRun]()
+    for group in groups:
+        places = [place for place, run in enumerate(group.runs) if run.summary.identity == identity]
+        if not places:
+            continue
+        before = group.runs[max(0, places[0] - COMPARED_RUNS) : places[0]]
+        runs += len(before)
+        fingerprints.update(each for run in before for each in run.summary.fingerprints)
+        slower += [found for place in places if (found := _slower(group, place))]
+    return EarlierRuns(runs=runs, fingerprints=frozenset(fingerprints), slower=tuple(slower))
+
+
+def _slower(group: GroupedRuns, place: int) -> SlowerRun | None:
+    regression, run = regression_at(group.runs, place), group.runs[place]
+    if regression is None:
+        return None
+    return SlowerRun(
+        job=run.job.id, name=group.identity.name, started_ms=run.started_ms or None,
+        duration_ms=regression.duration_ms, baseline_ms=regression.baseline_ms, runs=regression.runs,
+    )  # fmt: skip

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from rayhistory.runs.outcomes import outcomes_of
-from rayhistory.runs.run_groups import Run, runs_of
-from support.generated_runs import generated
+from rayhistory.runs.outcomes import earlier_runs, outcomes_of
+from rayhistory.runs.run_groups import Run, group_runs, runs_of
+from support.generated_runs import DAY_MS, FIRST_MS, generated
 
 
 def run(number: int = 0, **values: object) -> Run:
@@ -55,3 +55,34 @@ def test_lost_session_has_vanished() -> None:
 def test_stopped_and_running_runs_tell_nothing() -> None:
     assert kinds(run(status="STOPPED"), *GOOD) == []
     assert kinds(run(state="running"), *GOOD) == []
+
+
+NIGHTS = [
+    generated(night, started_ms=FIRST_MS + night * DAY_MS, duration_ms=600_000 + night, fingerprint=f"f{night}")
+    for night in range(15)
+]
+OTHER = generated(50, name="other", started_ms=FIRST_MS, fingerprint="other")
+
+
+def test_last_ten_runs_before_the_session_are_compared() -> None:
+    groups = group_runs(each.summary for each in (*NIGHTS, OTHER))
+    found = earlier_runs(groups, NIGHTS[12].summary.identity)
+    assert found.runs == 10
+    assert found.fingerprints == {f"f{night}" for night in range(2, 12)}
+    assert found.slower == ()
+
+
+def test_first_run_has_none_before() -> None:
+    assert earlier_runs(group_runs([NIGHTS[0].summary]), NIGHTS[0].summary.identity).runs == 0
+
+
+def test_session_without_a_summary_has_none_before() -> None:
+    assert earlier_runs(group_runs([NIGHTS[0].summary]), ("default", "unknown", "session")).runs == 0
+
+
+def test_slower_run_has_the_usual_duration_beside_it() -> None:
+    slow = generated(20, started_ms=FIRST_MS + 20 * DAY_MS, duration_ms=1_200_000)
+    groups = group_runs(each.summary for each in (*NIGHTS, slow))
+    (found,) = earlier_runs(groups, slow.summary.identity).slower
+    assert (found.name, found.duration_ms, found.runs) == ("nightly", 1_200_000, 15)
+    assert 600_000 < found.baseline_ms < 600_020

@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 
 from rayhistory.diagnosis.diagnosis_product import FILE, NAME, diagnose_index
+from rayhistory.diagnosis.earlier_runs import with_earlier_runs
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.links import with_links
 from rayhistory.diagnosis.node_samples import node_samples
@@ -13,6 +14,7 @@ from rayhistory.diagnosis.session_facts import NodeSamples
 from rayhistory.errors import UsageError
 from rayhistory.metrics.metrics_reader import MetricQuery
 from rayhistory.server.http.view_routes import resolver_of, selection_of
+from rayhistory.server.runs_api.run_listing import run_listing_of
 from rayhistory.server.view import SessionView
 
 
@@ -29,7 +31,8 @@ async def read_diagnosis(request: Request, view: SessionView, timeout_s: float |
         found = await asyncio.to_thread(msgspec.json.decode, data, type=Diagnosis)
     except (OSError, msgspec.MsgspecError) as error:
         raise product.damaged(str(error)) from None
-    return with_links(found, view.ref.url)
+    earlier = await run_listing_of(request).earlier_runs(request, view.ref.identity)
+    return with_links(with_earlier_runs(found, earlier), view.ref.url)
 
 
 async def _samples(request: Request, as_of_ms: int | None) -> dict[str, NodeSamples]:

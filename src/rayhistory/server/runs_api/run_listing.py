@@ -1,6 +1,7 @@
 """Runs as visitors see them: of their namespaces only, grouped once and then served from memory."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import NamedTuple
 import msgspec
 from starlette.requests import Request
 
-from rayhistory.errors import NotFound
+from rayhistory.diagnosis.earlier_runs import EarlierRuns
+from rayhistory.errors import NotFound, RayHistoryError
 from rayhistory.lru import LruCache
 from rayhistory.runs.group_details import RunGroupDetails, group_details, sessions_of_details
+from rayhistory.runs.outcomes import earlier_runs
 from rayhistory.runs.prices import prices_of
 from rayhistory.runs.run_groups import GroupedRuns, RunGroup, group_runs, sort_groups, summarize_group
 from rayhistory.runs.run_table import RunRows, RunTable
@@ -22,6 +25,8 @@ from rayhistory.server.runs_api.run_query import PAGE_SIZE, RunFilters
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
+
+log = logging.getLogger(__name__)
 
 _CACHED_VIEWS = 8
 _SINCE_STEP_MS = 60_000
@@ -121,6 +126,15 @@ class RunListing:
         group = groups.grouped[key]
         details = await self.table.details(sessions_of_details(group))
         return group_details(group, details, self.prices)
+
+    async def earlier_runs(self, request: Request, identity: Identity) -> EarlierRuns | None:
+        """Return the runs before a session that the visitor may see; None if the list of runs cannot be read."""
+        try:
+            groups = await self.groups(await self.visible(request))
+        except RayHistoryError as error:
+            log.warning("earlier runs are not compared", extra={"reason": str(error)})
+            return None
+        return await asyncio.to_thread(earlier_runs, groups.values(), identity)
 
     async def groups(self, visible: VisibleRuns) -> dict[str, GroupedRuns]:
         return (await self._groups(visible, None)).grouped
