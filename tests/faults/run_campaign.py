@@ -101,7 +101,7 @@ class RunScenario:
 
     def _add(self, count: int) -> list[StoredSummary]:
         """Let sessions end: their records first, then their summaries."""
-        added = []
+        added: list[StoredSummary] = []
         for _ in range(count):
             self._now_ms += HOUR_MS
             status, state = self._rng.choice((("SUCCEEDED", "ended"), ("FAILED", "ended"), ("FAILED", "vanished")))

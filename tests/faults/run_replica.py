@@ -102,7 +102,7 @@ async def _work(plan: ReplicaPlan) -> None:
     for _ in range(plan.passes):
         for step in (lambda: maintenance.compact(force=True), notifier.work):
             with contextlib.suppress(StoreError):  # the loops of a server log this and go on
-                await step()  # type: ignore[operator]
+                await step()
         await asyncio.sleep(_RETRY_S)
 
 
