@@ -55,7 +55,7 @@ COMMAND_GROUPS: dict[str, tuple[Command, ...]] = {
         Command("demo", "demo", "record a sample session if the store is empty, then serve", _SERVER),
         Command("env", "setup.env", "print the environment variables that make a Ray cluster export events"),
     ),
-    "Look": (
+    "View": (
         Command("serve", "serve", "serve the sessions in the store", _SERVER),
         Command("open", "inspect.open", "open a session in a browser", _SERVER),
         Command("sessions", "inspect.sessions", "list the sessions in the store", _INDEX),
