@@ -5,6 +5,7 @@ RayHistoryError
 │   ├── InvalidSetting      a setting that cannot work, found at start
 │   ├── NoSessionSelected   neither the path nor the cookies name a session
 │   ├── MethodNotAllowed    anything but GET and HEAD
+│   ├── ServerOutdated      a server that is older than its client, and lacks what the client needs
 │   └── RangeNotSatisfiable
 ├── NotFound
 │   ├── SessionNotFound
@@ -75,6 +76,13 @@ class MethodNotAllowed(UsageError):
 
     code = "method_not_allowed"
     http_status = 405
+
+
+class ServerOutdated(UsageError):
+    """The server is older than this client, and has no route for the request."""
+
+    code = "server_outdated"
+    http_status = 404
 
 
 class RangeNotSatisfiable(UsageError):

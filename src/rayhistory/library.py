@@ -17,7 +17,7 @@ from rayhistory.errors import UsageError
 from rayhistory.ray_address import SERVER_VARIABLE
 from rayhistory.settings import CLI, Settings, resolve
 
-_IN_PROCESS_URL = "http://in-process"
+_SERVED_AT = "http://127.0.0.1:{port}"
 _TIMEOUT_S = 120.0
 _IN_PROCESS_SETTINGS: dict[str, Any] = {
     "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
@@ -61,13 +61,18 @@ async def open_server(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def open_store_application(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """Run the server's application in this process: a store and a server give equal results by construction."""
+    """Run the server's application in this process: a store and a server give equal results by construction.
+
+    Links are those of `rayhistory serve` on this machine.
+    """
     from rayhistory.server.app import create_app  # noqa: PLC0415
 
     app = create_app(dataclasses.replace(settings, **_IN_PROCESS_SETTINGS))
     transport = InProcessTransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(base_url=_IN_PROCESS_URL, transport=transport, timeout=_TIMEOUT_S) as http,
+        httpx.AsyncClient(
+            base_url=_SERVED_AT.format(port=settings.port), transport=transport, timeout=_TIMEOUT_S
+        ) as http,
     ):
         yield http

@@ -1,50 +1,96 @@
 """The Python library, on a store and on a server: the same results from both."""
 
 import asyncio
+import html
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import httpx
 import polars
 import pyarrow
 import pytest
+from starlette.routing import Mount
 
 import rayhistory
 from rayhistory.api.history import History, Session
+from rayhistory.api.in_process import InProcessTransport
 from rayhistory.api.rows import RowList
-from rayhistory.errors import RayHistoryError, SessionNotFound, UsageError
+from rayhistory.errors import ServerOutdated, SessionNotFound, UsageError
+from rayhistory.server.app import create_app
 from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample
 from support.server_process import running_server
+from support.stored_metrics import samples, store_object
 
 AS_OF = "2026-11-15T19:19:00Z"
+SAMPLED_MS = 1_794_770_300_000
+TABLES = ("tasks", "actors", "jobs", "nodes", "workers", "placement_groups")
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("library")
     store_indexed_sample(settings_for(directory), {"raylet.out": b"one\ntwo\n"})
+    tasks = samples({("ray_tasks", (("State", "FINISHED"),)): [float(n) for n in range(8)]}, SAMPLED_MS)
+    store_object(directory / "store", NODE, tasks, SAMPLED_MS, REF)
     return directory
 
 
-@pytest.fixture(scope="module", params=["store", "server"])
-def history(request: pytest.FixtureRequest, directory: Path) -> Iterator[History]:
-    store = Path(settings_for(directory).local_storage_dir)
-    if request.param == "store":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAYHISTORY_CACHE_DIR", str(directory / "library-cache"))
-            with rayhistory.connect(store) as history:
-                yield history
-        return
-    with running_server(store, directory / "server") as address, rayhistory.connect(address) as history:
-        yield history
-
-
 @pytest.fixture(scope="module")
+def histories(directory: Path) -> Iterator[dict[str, History]]:
+    """The same history, read from the store and from a server."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        running_server(directory / "store", directory / "server", "--sql") as address,
+    ):
+        patch.setenv("RAYHISTORY_CACHE_DIR", str(directory / "library-cache"))
+        with rayhistory.connect(directory / "store") as store, rayhistory.connect(address) as server:
+            yield {"store": store, "server": server}
+
+
+@pytest.fixture(params=["store", "server"])
+def history(request: pytest.FixtureRequest, histories: dict[str, History]) -> History:
+    return histories[request.param]
+
+
+@pytest.fixture
 def session(history: History) -> Session:
     return history.session(f"{REF.namespace}/{REF.cluster}")
+
+
+def everything(history: History) -> dict[str, Any]:
+    """Return what every function of the library returns."""
+    run = history.session()
+    whole: dict[str, Any] = {table: sorted(getattr(run, table)(), key=repr) for table in TABLES}
+    converted = {
+        f"{table} as Arrow": sorted(getattr(run, table)().to_arrow().to_pylist(), key=repr) for table in TABLES
+    }
+    selected = run.tasks("state = FAILED and name ~ o", columns="name,error_type", sort="-name", limit=3)
+    return whole | converted | {
+        "sessions": history.sessions().to_list(), "session": run.name, "runs": history.runs().to_list(),
+        "overview": run.overview(), "gaps": run.gaps(), "diagnosis": run.diagnose(),
+        "selected": selected.to_arrow().to_pylist(), "count": len(selected),
+        "sql": run.sql("select name, count(*) as n from tasks group by all order by all").to_list(),
+        "files": run.logs.files(NODE), "log": run.logs.read(node_id=NODE, filename="raylet.out"),
+        "search": run.logs.search("TWO").to_list(), "search of all": history.search("two").to_list(),
+        "metrics": run.metrics("sum by (State) (ray_tasks)").to_list(), "compared": history.compare(run, run.name),
+        "as of": history.session(f"{run.name}@{AS_OF}").tasks().to_arrow().num_rows,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_store_and_server_give_equal_results(histories: dict[str, History]) -> None:
+    store, server = everything(histories["store"]), everything(histories["server"])
+    for name, found in store.items():
+        assert found, name
+        assert found == server[name], name
+    for table in TABLES:
+        assert store[f"{table} as Arrow"] == store[table]
 
 
 def test_sessions_are_listed_with_their_names(history: History) -> None:
@@ -81,7 +127,7 @@ def test_rows_are_selected_by_a_condition(session: Session) -> None:
 
 
 def test_all_tables_have_a_method(session: Session) -> None:
-    for table in ("tasks", "actors", "jobs", "nodes", "workers", "placement_groups"):
+    for table in TABLES:
         assert len(getattr(session, table)()) > 0, table
     assert {row["task_id"] for row in session.tasks()} >= {row["task_id"] for row in live_rows("v0_tasks_detail")}
 
@@ -111,22 +157,54 @@ def test_logs_are_listed_and_read(session: Session) -> None:
     assert session.logs.read(node_id=NODE, filename="raylet.out") == "one\ntwo\n"
 
 
-def test_overview_and_gaps_are_documents(session: Session) -> None:
+def test_sessions_diagnoses_and_comparisons_show_tables_in_a_notebook(history: History, session: Session) -> None:
     assert session.overview()["state"] == "ended"
-    assert session.gaps()["gaps"]
-    assert "<table>" in session._repr_html_()
+    shown = session._repr_html_()
+    assert f'href="{session.url}"' in shown
+    assert "<table>" in shown
+    assert session.diagnose()["verdict"]["headline"] in html.unescape(session.diagnose()._repr_html_())
+    assert REF.session in history.compare(session, session)._repr_html_()
 
 
-def test_sql_runs_where_it_is_allowed(history: History, session: Session) -> None:
-    query = "select state, count(*) as n from tasks group by all"
-    if "http" in repr(history):  # a server needs --sql
-        with pytest.raises(RayHistoryError, match="--sql"):
-            session.sql(query)
-        return
-    rows = session.sql(query)
+def test_sql_returns_rows_up_to_a_limit(histories: dict[str, History]) -> None:
+    session = histories["store"].session()
+    rows = session.sql("select state, count(*) as n from tasks group by all")
     assert sum(row["n"] for row in rows) == len(session.tasks())
     assert list(rows.to_arrow().column_names) == ["state", "n"]
     assert not session.sql("select * from range(10)", limit=3).complete
+
+
+class OlderServer:
+    """A history server without the routes of a later release."""
+
+    LATER = ("zip", "diagnosis", "search", "sql", "prometheus", "compare", "runs")
+
+    def __init__(self, directory: Path) -> None:
+        self._app = create_app(settings_for(directory))
+        (sessions,) = (route for route in self._app.routes if isinstance(route, Mount) and route.path == "/s")
+        for router in (self._app.router, sessions.app._routes.app):  # type: ignore[attr-defined]
+            router.routes[:] = [route for route in router.routes if not any(name in route.path for name in self.LATER)]
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = InProcessTransport(self._app)
+        async with (
+            self._app.router.lifespan_context(self._app),
+            httpx.AsyncClient(base_url="http://older", transport=transport) as http,
+        ):
+            yield http
+
+
+def test_older_server_serves_what_it_has_and_is_named_otherwise(directory: Path, histories: dict[str, History]) -> None:
+    with History(OlderServer(directory).open, "an older server") as history:
+        run = history.session()
+        assert run.tasks().to_arrow().num_rows == len(histories["store"].session().tasks())
+        for call in (
+            run.diagnose, partial(run.logs.search, "x"), partial(run.metrics, "up"), partial(run.sql, "select 1"),
+            partial(history.compare, run, run), history.runs, partial(history.search, "x"),
+        ):  # fmt: skip
+            with pytest.raises(ServerOutdated, match="older than this client"):
+                call()
 
 
 def test_library_works_where_an_event_loop_runs(session: Session) -> None:

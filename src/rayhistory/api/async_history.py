@@ -43,8 +43,8 @@ class RowSelection(msgspec.Struct, frozen=True):
         return {name: value for name, value in given.items() if value}
 
     @property
-    def column_names(self) -> list[str]:
-        return [name.strip() for name in self.columns.split(",") if name.strip()]
+    def is_whole_table(self) -> bool:
+        return not self.params and self.limit is None
 
 
 class AsyncHistory:
@@ -64,13 +64,7 @@ class AsyncHistory:
 
     async def sessions(self, **filters: str) -> RowList:
         """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""
-        path, params = "/api/history/sessions", dict(filters)
-        rows: list[Row] = []
-        while path:
-            page = await self._client.json(path, Page, params)
-            rows += page.sessions
-            path, params = page.next or "", {}
-        return RowList(rows)
+        return RowList([row async for page in self._pages("/api/history/sessions", filters) for row in page.sessions])
 
     async def session(self, name: str = "") -> "AsyncSession":
         """Return a session by any of its names; without a name the newest. An unknown one raises SessionNotFound."""
@@ -86,13 +80,14 @@ class AsyncHistory:
 
     async def runs(self, **filters: str) -> RowList:
         """Return jobs across sessions. Filters: q, namespace, owner, kind, since, failed, regressed, sort."""
-        path, params = "/api/history/runs", dict(filters)
-        rows: list[Row] = []
+        return RowList([row async for page in self._pages("/api/history/runs", filters) for row in page.runs])
+
+    async def _pages(self, path: str, params: Params) -> AsyncIterator[Page]:
+        """Yield a page and those that follow it, each named by the one before."""
         while path:
             page = await self._client.json(path, Page, params)
-            rows += page.runs
+            yield page
             path, params = page.next or "", {}
-        return RowList(rows)
 
     async def search(self, text: str, **options: Any) -> RowList:
         """Search the logs of all sessions, newest first. Options are those of the API: regex, case, limit, …"""
@@ -138,14 +133,18 @@ class AsyncSession:
     async def write_parquet(self, selection: RowSelection, file: IO[bytes]) -> None:
         """Write all selected rows to a file, as Parquet."""
         limit = {} if selection.limit is None else {"limit": selection.limit}
-        uri = f"api/history/rows/{quote(selection.table, safe='')}.parquet"
-        async for chunk in self._client.stream(uri, selection.params | limit):
+        await self._download(f"{_rows_uri(selection.table)}.parquet", selection.params | limit, file)
+
+    async def write_archive(self, table: str, file: IO[bytes]) -> None:
+        """Write a whole table to a file, as a zip archive of Parquet files. Older servers have none."""
+        await self._download(f"{_rows_uri(table)}.zip", {}, file)
+
+    async def _download(self, uri: str, params: Params, file: IO[bytes]) -> None:
+        async for chunk in self._client.stream(uri, params):
             await asyncio.to_thread(file.write, chunk)
 
     async def _page(self, selection: RowSelection, **params: Any) -> Page:
-        return await self._client.json(
-            f"api/history/rows/{quote(selection.table, safe='')}", Page, selection.params | params
-        )
+        return await self._client.json(_rows_uri(selection.table), Page, selection.params | params)
 
     async def overview(self) -> Row:
         return await self._client.json("api/history/overview", dict)
@@ -203,6 +202,10 @@ class AsyncSession:
         given = {name: value for name, value in params.items() if value is not None}
         async for chunk in self._client.stream("api/v0/logs/file", given):
             yield chunk
+
+
+def _rows_uri(table: str) -> str:
+    return f"api/history/rows/{quote(table, safe='')}"
 
 
 def _flags(options: dict[str, Any]) -> Params:

@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import httpx
 from arro3.core import Table
-from arro3.io import read_parquet
 
+from rayhistory.api.arrow_files import read_archive, read_parquet
 from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
 from rayhistory.api.background_loop import BackgroundLoop
 from rayhistory.api.rows import Row, RowList, Rows, rows_html
+from rayhistory.errors import UsageError
 
 OpenHttp = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
@@ -197,7 +198,18 @@ class TableQuery(Rows):
         return self._loop.run(self._session.count(self._selection))
 
     def _table(self) -> Table:
+        if self._selection.is_whole_table and (stored := self._stored_table()) is not None:
+            return stored
         with tempfile.NamedTemporaryFile(prefix="rayhistory-", suffix=".parquet") as file:
             self._loop.run(self._session.write_parquet(self._selection, file))
             file.flush()
-            return read_parquet(file.name).read_all()
+            return read_parquet(file.name)
+
+    def _stored_table(self) -> Table | None:
+        """Return the table as the index stores it, which needs no encoding; None if the server is too old for that."""
+        with tempfile.TemporaryFile(prefix="rayhistory-") as file:
+            try:
+                self._loop.run(self._session.write_archive(self._selection.table, file))
+            except UsageError:
+                return None
+            return read_archive(file)

@@ -9,11 +9,24 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from rayhistory.errors import ERROR_HEADER, LogNotFound, ProductNotBuilt, RayHistoryError, SessionNotIndexed, UsageError
+from rayhistory.errors import (
+    ERROR_HEADER,
+    LogNotFound,
+    MethodNotAllowed,
+    NoSessionSelected,
+    NotFound,
+    ProductNotBuilt,
+    RayHistoryError,
+    ServerOutdated,
+    SessionNotIndexed,
+    UsageError,
+)
 
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
 _RETRY_INTERVAL_S = 2.0
 _BEING_BUILT = (SessionNotIndexed.code, ProductNotBuilt.code)
+_UNKNOWN_ROUTE = (NotFound.code, NoSessionSelected.code, MethodNotAllowed.code)
+"""Replies of a server without the route. A session that does not exist has a code of its own."""
 
 T = TypeVar("T")
 Params = dict[str, Any]
@@ -107,6 +120,9 @@ def error_from(response: httpx.Response) -> RayHistoryError:
     message = _error_message(response)
     if response.headers.get(ERROR_HEADER) == LogNotFound.code:  # with status 500, as from Ray
         return LogNotFound(message)
+    if response.headers.get(ERROR_HEADER) in _UNKNOWN_ROUTE:
+        path = response.request.url.path
+        return ServerOutdated(f"the server has no {path}: it is older than this client ({message})")
     return UsageError(message) if response.status_code in (400, 404, 422) else RayHistoryError(message)
 
 

@@ -1,45 +1,61 @@
-"""Query results as temporary Parquet files, for programs that want whole tables."""
+"""Query results as temporary files, for programs that want whole tables."""
 
+import asyncio
 import tempfile
+import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
-from rayhistory.errors import RateLimited
+from rayhistory.errors import RateLimited, StoreUnavailable
+from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Query
 from rayhistory.index.service.fair_slots import FairSlots
 from rayhistory.server.view import SessionView
 
-MEDIA_TYPE = "application/vnd.apache.parquet"
+PARQUET_TYPE = "application/vnd.apache.parquet"
+ARCHIVE_TYPE = "application/zip"
 MAX_FILES_PER_VISITOR = 2
 _MAX_FILES = 16
 _RETRY_AFTER_S = 5.0
+_MAX_READS = 20
+"""Attempts to pack files that other processes keep evicting from a cache that is too small for all of them."""
 
 
 class RowFiles:
     """Writes results to temporary files: few at once, and few on disk while clients download them."""
 
     def __init__(self) -> None:
-        self._slots = FairSlots("Parquet files")
+        self._slots = FairSlots("files of rows")
         self._files: Counter[str] = Counter()
 
-    async def respond(self, view: SessionView, query: Query, visitor: str) -> FileResponse:
-        """Write all rows of a query, then return a response that removes the file once it is sent."""
+    async def parquet(self, view: SessionView, query: Query, visitor: str) -> FileResponse:
+        """Write all rows of a query as one Parquet file."""
+        return await self._respond(view, visitor, f"{query.table}.parquet", partial(view.index.write_parquet, query))
+
+    async def archive(self, view: SessionView, table: str, visitor: str) -> FileResponse:
+        """Pack the Parquet files of a table as they are stored: no row is decoded."""
+        return await self._respond(view, visitor, f"{table}.zip", partial(_write_archive, view.index, table))
+
+    async def _respond(
+        self, view: SessionView, visitor: str, name: str, write: Callable[[Path], Awaitable[None]]
+    ) -> FileResponse:
+        """Write a file, then return a response that removes it once it is sent."""
         async with AsyncExitStack() as stack:
-            folder = await stack.enter_async_context(self._folder(visitor))
-            file = folder / f"{query.table}.parquet"
+            file = await stack.enter_async_context(self._folder(visitor)) / name
             async with self._slots.acquire(visitor, view.ref.path):
-                await view.index.write_parquet(query, file)
+                await write(file)
             return _TemporaryFileResponse(file, stack.pop_all())
 
     @asynccontextmanager
     async def _folder(self, visitor: str) -> AsyncIterator[Path]:
         if self._files[visitor] >= MAX_FILES_PER_VISITOR or self._files.total() >= _MAX_FILES:
-            raise RateLimited("too many Parquet files are being sent, retry in a few seconds", _RETRY_AFTER_S)
+            raise RateLimited("too many files of rows are being sent, retry in a few seconds", _RETRY_AFTER_S)
         self._files[visitor] += 1
         try:
             with tempfile.TemporaryDirectory(prefix="rayhistory-rows-") as folder:
@@ -54,9 +70,28 @@ class _TemporaryFileResponse(FileResponse):
     """A file that is removed when it was sent, or when the client left."""
 
     def __init__(self, file: Path, resources: AsyncExitStack) -> None:
-        super().__init__(file, media_type=MEDIA_TYPE, filename=file.name)
+        media_type = ARCHIVE_TYPE if file.suffix == ".zip" else PARQUET_TYPE
+        super().__init__(file, media_type=media_type, filename=file.name)
         self._resources = resources
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _write_archive(index: OpenIndex, table: str, archive: Path) -> None:
+    for _ in range(_MAX_READS):
+        files = await index.stored_files(table)
+        if not files:  # some rows are replaced by others
+            files = [archive.with_suffix(".parquet")]
+            await index.write_parquet(Query(table), files[0])
+        with suppress(FileNotFoundError):  # evicted by another process
+            return await asyncio.to_thread(_pack, files, archive)
+    raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
+
+
+def _pack(files: Iterable[Path], archive: Path) -> None:
+    """Write an archive without compression: Parquet files are compressed already."""
+    with zipfile.ZipFile(archive, "w") as packed:
+        for number, file in enumerate(files):
+            packed.write(file, f"{number}.parquet")

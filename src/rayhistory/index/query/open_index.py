@@ -165,6 +165,17 @@ class OpenIndex:
         """Write all rows of a query to a Parquet file, in little memory. Without a sort they have no order."""
         await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
 
+    async def stored_files(self, table: str) -> list[Path]:
+        """Return local copies of a table's files; none if other parts replace some of their rows.
+
+        Their footers were read, so that damaged ones are fetched again. The cache may evict a copy at any time.
+        """
+        stored, numbers = self._locate(Query(table), ("*",))
+        if stored == "tasks" and any(part.superseded for part in self.manifest.parts):
+            return []
+        await self._read({stored: numbers}, partial(self._count, Query(table)))
+        return await self._fetch(stored, numbers, refetch=False)
+
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
 

@@ -1,4 +1,4 @@
-"""Rows of a session's tables, with any columns, filters and order: page by page, or as one Parquet file."""
+"""Rows of a session's tables, with any columns, filters and order: page by page, or as files."""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import AccessDenied, UsageError
 from rayhistory.index.query import query_params
 from rayhistory.index.query.query import Query, Row
 from rayhistory.masking import MASK, mask_env_vars_json
@@ -60,13 +60,25 @@ async def rows_as_parquet(request: Request, view: SessionView) -> Response:
         _reject_masked_columns(query)
         if not query.columns or _MASKED_COLUMNS & set(query.columns):
             raise UsageError("columns may hold secrets: name the columns, without runtime_env and body")
+    return await _files_of(request).parquet(view, query, caller_of(request))
+
+
+async def table_as_archive(request: Request, view: SessionView) -> Response:
+    _check_parameters(request, set())
+    if is_browser(request):
+        raise AccessDenied("columns may hold secrets: use the .parquet file with named columns, or the command line")
+    return await _files_of(request).archive(view, request.path_params["table"], caller_of(request))
+
+
+def _files_of(request: Request) -> RowFiles:
     files: RowFiles = request.app.state.row_files
-    return await files.respond(view, query, caller_of(request))
+    return files
 
 
 def _check_parameters(request: Request, allowed: set[str]) -> None:
     if unknown := set(request.query_params) - allowed:
-        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: use {', '.join(sorted(allowed))}")
+        known = f"use {', '.join(sorted(allowed))}" if allowed else "use none"
+        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: {known}")
 
 
 async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bool) -> AsyncIterator[bytes]:
@@ -105,5 +117,6 @@ def _select_columns(row: Row, columns: tuple[str, ...], *, mask: bool) -> Row:
 
 ROUTES: list[BaseRoute] = [
     view_route("/api/history/rows/{table}.parquet", rows_as_parquet, cache=False, on_error=api_error_response),
+    view_route("/api/history/rows/{table}.zip", table_as_archive, cache=False, on_error=api_error_response),
     view_route("/api/history/rows/{table}", rows, on_error=api_error_response),
 ]

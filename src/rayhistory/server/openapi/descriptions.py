@@ -27,7 +27,7 @@ from rayhistory.server.history_api.api_types import (
 from rayhistory.server.http.paths import HISTORY_API
 from rayhistory.server.metrics_api.chart_types import ChartDashboard, ChartMarkers, DashboardTitles
 from rayhistory.server.openapi.endpoint_description import Endpoint, ms, query
-from rayhistory.server.row_files import MEDIA_TYPE
+from rayhistory.server.row_files import ARCHIVE_TYPE, PARQUET_TYPE
 from rayhistory.server.runs_api.run_query import KINDS as RUN_KINDS
 from rayhistory.server.runs_api.run_types import RunList
 from rayhistory.web import SESSION_STATES, SORTS, SessionOverview
@@ -209,7 +209,14 @@ SESSION_ENDPOINTS = {
             query("limit", "number of rows (default: all)", type="integer", minimum=1),
         ),
         operation="rows_parquet",
-        media_type=MEDIA_TYPE,
+        media_type=PARQUET_TYPE,
+    ),
+    f"{HISTORY_API}rows/{{table}}.zip": Endpoint(
+        "A whole table as the index stores it: a zip archive of Parquet files, whose rows have no order.",
+        (),
+        (_TABLE,),
+        operation="rows_archive",
+        media_type=ARCHIVE_TYPE,
     ),
     f"{HISTORY_API}gaps": Endpoint(
         "Gaps: everything missing from the session, with meaning and remedy.", (SessionGaps,)

@@ -1,6 +1,8 @@
 """Rows of tables through the history API: columns, filters, order, pages and errors."""
 
+import io
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,23 @@ def test_browsers_get_parquet_files_without_masked_columns(client: TestClient) -
     for query in ("", "?columns=name,runtime_env", "?columns=name&sort=runtime_env"):
         assert client.get(f"api/history/rows/tasks.parquet{query}", headers=browser).status_code == 400, query
     assert client.get("api/history/rows/tasks.parquet?columns=name", headers=browser).status_code == 200
+
+
+def test_archive_has_the_rows_of_all_pages(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    response = client.get("api/history/rows/tasks.zip")
+    assert response.headers["content-type"] == "application/zip", response.text
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+        rows = [row for name in archive.namelist() for row in polars.read_parquet(archive.read(name)).to_dicts()]
+    assert _sorted(rows) == _sorted(get_rows(client, "tasks", limit=1000)["rows"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_archive_is_refused_to_browsers_and_for_selected_rows(client: TestClient) -> None:
+    browser = {"User-Agent": "Mozilla/5.0"}
+    assert client.get("api/history/rows/tasks.zip", headers=browser).json()["error"]["code"] == "access_denied"
+    for invalid in ("nothing.zip", "merged.keys.zip", "tasks.zip?columns=name"):
+        assert client.get(f"api/history/rows/{invalid}").json()["error"]["code"] == "invalid_request", invalid
 
 
 def _parquet_rows(client: TestClient, address: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]:
