@@ -165,8 +165,9 @@ bench-runs: $(READY) # lists of 10,000 runs in a real S3 server, compaction, and
 bench-library: $(READY) # time the Python library and the Model Context Protocol (TASKS=1000000 for more)
 	@$(BIN)/python benchmarks/library.py $(or $(TASKS),100000)
 
-bench-sql: $(READY) # SQL over many sessions
+bench-sql: $(READY) # SQL over many sessions, and of 20 visitors at once
 	@$(BIN)/python benchmarks/sql.py
+	@$(BIN)/python benchmarks/sql_visitors.py
 
 bench-diagnosis: $(READY) # a diagnosis of a million tasks with 40,000 failures
 	@$(BIN)/python benchmarks/diagnosis.py

@@ -149,6 +149,7 @@ class Server:
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stderr
+        self.pid = self._process.pid
         line = ""
         while "serving" not in line:
             line = self._process.stderr.readline()

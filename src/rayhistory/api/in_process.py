@@ -28,7 +28,11 @@ class InProcessTransport(httpx.AsyncBaseTransport):
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
         app_task = asyncio.create_task(self._app(scope, _receiver(await request.aread()), messages.put))
         body = _ResponseBody(app_task, messages)
-        start = await body.next()
+        try:
+            start = await body.next()
+        except BaseException:  # such as a cancellation: nobody closes a response that was never returned
+            await body.aclose()
+            raise
         return httpx.Response(start["status"], headers=start["headers"], stream=body)
 
 

@@ -93,6 +93,7 @@ def _unique(names: list[str]) -> list[str]:
 def main() -> None:
     end_with_parent(os.getppid())
     os.nice(_NICENESS)
+    sys.modules["pandas"] = None  # type: ignore[assignment]  # where it is installed, DuckDB imports it: 0.4 s per query
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlJob)
     # The limit of DuckDB does not cover everything; the kernel's does.
     address_space = job.limits.memory * _ADDRESS_SPACE_FACTOR + _MEMORY_BESIDE_DUCKDB

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from rayhistory.errors import RateLimited
 
@@ -22,11 +22,15 @@ class FairSlots:
         self._users: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def acquire(self, visitor: str, session: str) -> AsyncIterator[None]:
-        """Hold a slot; raise RateLimited if the visitor waits for too many already."""
+    async def acquire(self, visitor: str, session: str = "") -> AsyncIterator[None]:
+        """Hold a slot; raise RateLimited if the visitor waits for too many already.
+
+        Without a session, two visitors can work on the same one.
+        """
         if self._users[f"visitor {visitor}"] > MAX_WAITING_PER_VISITOR:
             raise RateLimited(f"too many {self._work} at once, retry in a few seconds", _RETRY_AFTER_S)
-        async with self._only_one(f"visitor {visitor}"), self._only_one(f"session {session}"), self._all:
+        per_session = self._only_one(f"session {session}") if session else nullcontext()
+        async with self._only_one(f"visitor {visitor}"), per_session, self._all:
             yield
 
     @asynccontextmanager

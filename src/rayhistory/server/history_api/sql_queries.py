@@ -30,7 +30,7 @@ _KILL_AFTER_S = 5.0
 
 
 class SqlService:
-    """Runs queries for visitors: few at once, one per visitor and session."""
+    """Runs queries for visitors: two at once, one per visitor, so that a long query keeps nobody else waiting."""
 
     def __init__(self, settings: Settings) -> None:
         self.enabled = settings.sql
@@ -39,7 +39,7 @@ class SqlService:
 
     async def run(self, view: SessionView, sql: SqlRequest, visitor: str) -> SqlResult:
         await asyncio.to_thread(check_query, sql.query)
-        async with self._slots.acquire(visitor, view.ref.path):
+        async with self._slots.acquire(visitor):
             sources: TableSources = {}
             for table in mentioned_tables(sql.query, view.index.tables):
                 sources[table] = [("", await view.index.read((table,), str))]

@@ -1,6 +1,5 @@
 """SQL of visitors: one SELECT in a sandbox, with limits, and off by default."""
 
-import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -140,31 +139,3 @@ def test_queries_are_audited(client: TestClient, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "rayhistory.audit"):
         client.post(PATH, json={"query": "select 42"})
     assert [record.query for record in caplog.records if record.message == "SQL query"] == ["select 42"]  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-def test_twenty_queries_at_once_are_answered_or_told_to_wait(directory: Path) -> None:
-    app = create_app(
-        resolve(
-            "historyserver",
-            {
-                "setting_local_storage_dir": str(directory / "store"), "setting_cache_dir": str(directory / "cache"),
-                "setting_sql": "true",
-            },
-            {},
-        )[0]
-    )  # fmt: skip
-
-    async def query() -> list[int]:
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http,
-        ):
-            requests = [http.post(PATH, json={"query": f"select {n} as n"}, timeout=60) for n in range(20)]
-            responses = await asyncio.gather(*requests)
-            assert {response.text for response in responses if response.status_code == 400} == set()
-            return [response.status_code for response in responses]
-
-    statuses = asyncio.run(query())
-    assert statuses.count(200) >= 4
-    assert set(statuses) <= {200, 429}
