@@ -14,9 +14,10 @@ import msgspec
 
 from rayhistory.events.merged_tables import TASK_STATES
 from rayhistory.index.query.database import connection
-from rayhistory.index.query.open_index import OpenIndex, best_file
+from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.query.query_sql import column_types, where_sql
+from rayhistory.index.query.table_choice import best_file
 
 _COLUMNS = (
     "task_id", "attempt_number", "name", "func_or_class_name", "type", "parent_task_id", "actor_id", "state",

@@ -19,19 +19,18 @@ from rayhistory.events.merged_tables import Type
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, rows_sql
 from rayhistory.index.fold.partitions import Partitions
-from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE
-from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, TASK_LIST_COLUMNS
+from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE
+from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.database import connection, execute, execute_within
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.index.query.query_sql import MAX_INT64, checked_column, column_types, order_sql, where_sql
+from rayhistory.index.query.table_choice import best_file, needs_key_lookup, task_id_range
 
 T = TypeVar("T")
 
-_LIST_COLUMNS = set(TASK_LIST_COLUMNS)
 _DERIVED_TABLES = ("task_list", LAST_RESPONSES_TABLE)
 """Smaller copies of served tables, read when they have all needed columns. Callers cannot name them."""
-_LARGE_PAGE_ROWS = 1_000
 _BATCH_ROWS = 5_000
 """Up to this many rows, DuckDB keeps a top-N heap; above, it sorts everything in twenty times the memory."""
 _BATCH_BYTES = 8 << 20
@@ -69,7 +68,7 @@ class OpenIndex:
 
     async def rows_within(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
         """Return the rows and True, or the first rows with about `max_bytes` of text and False."""
-        if _needs_key_lookup(query):
+        if needs_key_lookup(query):
             return await self._rows_by_key(query, max_bytes)
         table, steps = self._read_plan(query)
         found, complete = list[Row](), True
@@ -105,7 +104,7 @@ class OpenIndex:
         by_id = query.limit is not None and query.order[:1] == ("task_id",) and table in SERVED_TASK_TABLES
         if not by_id or ranges.count == 1:
             return table, [(query, numbers)]
-        low, high = _task_id_range(query)
+        low, high = task_id_range(query)
         first = ranges.between(low, high)[0]
         if first == ranges.count - 1:
             return table, [(query, numbers)]
@@ -297,7 +296,7 @@ class OpenIndex:
             raise UsageError(f"unknown table {query.table!r}: use one of {', '.join(self.tables)}")
         table = best_file(query, by)
         if table in SERVED_TASK_TABLES:
-            return table, self._files_between(table, *_task_id_range(query))
+            return table, self._files_between(table, *task_id_range(query))
         return table, self._all_files(table)
 
     def _rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
@@ -359,48 +358,8 @@ class OpenIndex:
         return self._types_by_source[source]
 
 
-def best_file(query: Query, columns: tuple[str, ...]) -> str:
-    """Return the smallest table that can serve the query.
-
-    Tasks are stored twice: whole rows by id, and the columns of lists by state and time, which is smaller and prunes
-    better. The last response of each dashboard path has a table of its own.
-    """
-    if query.table == RESPONSES_TABLE and query.sort == ("-ns",) and query.limit == 1:
-        return LAST_RESPONSES_TABLE if query.filter_columns <= {"uri"} else RESPONSES_TABLE
-    if query.table != "tasks" or (query.limit is not None and query.sort[:1] == ("task_id",)):
-        return query.table
-    if any(condition.column == "task_id" and condition.operator in ("=", "in") for condition in query.plain_filters):
-        return query.table
-    needed = {*columns, *query.filter_columns, *(name.lstrip("-") for name in query.sort)}
-    return "task_list" if needed <= _LIST_COLUMNS else "tasks"
-
-
-def _needs_key_lookup(query: Query) -> bool:
-    """Return whether sorting whole task rows would take much memory. Rows are stored by id and need no sort by it."""
-    if query.table != "tasks" or not query.sort or query.limit is None or query.limit <= _LARGE_PAGE_ROWS:
-        return False
-    return query.order[0] != "task_id" and (not query.columns or not set(query.columns) <= _LIST_COLUMNS)
-
-
 def _project(columns: tuple[str, ...], rows: list[Row]) -> list[Row]:
     """Drop columns that the query did not select."""
     if not columns or (rows and len(rows[0]) == len(columns)):
         return rows
     return [{name: row[name] for name in columns} for row in rows]
-
-
-def _task_id_range(query: Query) -> tuple[str, str]:
-    """Return the lowest and highest task id that can match the filters."""
-    low, high = "", "g"
-    for condition in query.plain_filters:
-        operator, value = condition.operator, condition.value
-        if condition.column != "task_id" or not value:
-            continue
-        values = value if operator == "in" else [str(value).lower() if operator == "=" else value]
-        if operator in ("=", "in", ">=", ">"):
-            low = max(low, min(map(str, values)))
-        if operator in ("=", "in", "<=", "<"):
-            high = min(high, max(map(str, values)))
-    if query.after and query.after[0] and query.order[0] == "task_id":
-        low = max(low, str(query.after[0]))
-    return low, high
