@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rayhistory.errors import ERROR_HEADER, AccessError, HostNotAllowed, OriginNotAllowed
 
 LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
+_HEALTH = ("/livez", "/readyz", "/readz")
+_METRICS = "/metrics"
 
 
 def default_allowed_hosts(allowed: tuple[str, ...], listen_host: str) -> tuple[str, ...]:
@@ -27,6 +29,22 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_probe(path: str, host: str) -> bool:
+    """Return whether kubelets, load balancers or Prometheus ask: they name a pod by its address.
+
+    Health has nothing to read. Metrics may have names of namespaces, and no page can rebind an address.
+    """
+    return path in _HEALTH or (path == _METRICS and _is_address(host))
 
 
 def host_name(authority: str) -> str:
@@ -74,7 +92,8 @@ class HostMiddleware:
 
     def _check(self, connection: HTTPConnection) -> None:
         host = host_name(connection.headers.get("host", ""))
-        if self._allowed_hosts and not host_matches(host, self._allowed_hosts):
+        is_allowed = not self._allowed_hosts or host_matches(host, self._allowed_hosts)
+        if not is_allowed and not _is_probe(connection.scope["path"], host):
             raise HostNotAllowed("Host not allowed: add it to --allowed-hosts")
         reads = connection.scope["type"] == "http" and connection.scope["method"] in ("GET", "HEAD", "OPTIONS")
         if not reads and "*" not in self._origins and not is_same_origin(connection, self._origins):

@@ -15,9 +15,21 @@ def test_unknown_host_is_refused(tmp_path: Path) -> None:
             "history.example": 200, "HISTORY.example:8080": 200, "a.team.example": 200,
             "team.example": 400, "rebound.example": 400, "history.example.evil": 400, "": 400,
         }.items():  # fmt: skip
-            response = client.get("/livez", headers={"Host": host})
+            response = client.get("/api/history/sessions", headers={"Host": host})
             assert response.status_code == status, host
             assert response.headers.get("x-rayhistory-error") == (None if status == 200 else "host_not_allowed")
+
+
+def test_probes_and_scrapes_of_a_pod_address_pass(tmp_path: Path) -> None:
+    """The kubelet and Prometheus send the pod's address as Host, which is in no list."""
+    with serve_two_namespaces(tmp_path, allowed_hosts=("history.example",)) as client:
+        for host in ("10.0.3.7:8080", "[fd00::7]:8080"):
+            for path in ("/livez", "/readyz", "/readz", "/metrics"):
+                assert client.get(path, headers={"Host": host}).status_code == 200, (path, host)
+            for path in ("/", "/home", "/livez/", "/metrics/x", "/api/history/sessions", "/assets/style.css"):
+                assert client.get(path, headers={"Host": host}).status_code == 400, (path, host)
+        assert client.get("/livez", headers={"Host": "probe.example"}).status_code == 200
+        assert client.get("/metrics", headers={"Host": "rebound.example"}).status_code == 400
 
 
 def test_pages_of_other_sites_can_neither_sign_in_nor_open_sockets(tmp_path: Path) -> None:
