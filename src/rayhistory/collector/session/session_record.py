@@ -144,16 +144,21 @@ class SessionRecord:
         """Return whether the spool has no other session, and the store none of the cluster that began after the end."""
         if self._spool.sessions - {self._ref.session}:
             return False
-        async for info in self._store.list_all(self._layout.records_prefix(self._ref).rpartition("/")[0]):
-            found = self._layout.parse_record_key(info.key)
-            if found and found[1] == START_RECORD and found[0].session != self._ref.session and info.modified > ended:
-                return False
+        try:
+            async for info in self._store.list_all(self._layout.records_prefix(self._ref).rpartition("/")[0]):
+                found = self._layout.parse_record_key(info.key)
+                is_other = found and found[1] == START_RECORD and found[0].session != self._ref.session
+                if is_other and info.modified > ended:
+                    return False
+        except StoreDenied:
+            return False
         return True
 
     async def _head(self, key: str) -> ObjectInfo | None:
+        """Return None for a missing object. S3 reports it as denied to credentials that may not list."""
         try:
             return await self._store.head(key)
-        except ObjectNotFound:
+        except (ObjectNotFound, StoreDenied):
             return None
 
     async def _read_stored_time(self) -> None:
