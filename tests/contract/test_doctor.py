@@ -46,7 +46,7 @@ def test_doctor_names_missing_permissions(check_store: CheckStore, seaweed: str)
     asyncio.run(collect())
     results = check_store(AWS_ACCESS_KEY_ID=weed.KEY)
     assert [result.text for result in results if not result.passed] == []
-    assert len(results) == 6
+    assert len(results) == 7
     as_reader = {":".join(result.text.split(":")[:2]): result for result in check_store(AWS_ACCESS_KEY_ID=weed.READER)}
     assert as_reader["store: list sessions (0 found)"].passed
     for operation, permission in {

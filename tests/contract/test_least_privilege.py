@@ -1,10 +1,11 @@
-"""The policies of deploy/policies on a real S3 server: each program works with its own, and may do nothing else."""
+"""The policies of deploy/policies on SeaweedFS: each program works with its own, and may do nothing else."""
 
 import asyncio
 import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
@@ -17,6 +18,9 @@ from rayhistory.cli.setup.check_result import CheckResult
 from rayhistory.cli.setup.doctor import check_identity
 from rayhistory.cli.setup.identity_checks import Identity
 from rayhistory.errors import StoreDenied
+from rayhistory.notify.notification import Notification
+from rayhistory.notify.outbox import Outbox
+from rayhistory.sessions import Layout
 from rayhistory.settings import SERVER, Settings, resolve
 from rayhistory.storage import open_store
 from support.collector_process import SESSION, CollectorProcess, FakeRay, event, eventually
@@ -24,17 +28,20 @@ from support.paths import ROOT
 from support.store_servers import seaweed as weed
 
 BUCKET = "least-privilege"
+NOTIFICATION = Notification(id="1", kind="failed", namespace="default", cluster="c", session=SESSION)
 BIN = Path(sys.executable).parent
 
 
-def policy(name: str) -> str:
+def policy(name: str, namespace: str = "default", prefix: str = "") -> str:
     text = (ROOT / f"deploy/policies/s3/{name}.json").read_text()
-    return Template(text).substitute(BUCKET=BUCKET, NAMESPACE="default")
+    return Template(text).substitute(BUCKET=BUCKET, NAMESPACE=namespace, PREFIX=prefix)
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     policies = {identity.value: policy(identity) for identity in Identity}
+    policies["collector-of-logs"] = policy("collector", "logs")
+    policies |= {f"prefixed-{identity}": policy(identity, prefix="a/prefix/") for identity in Identity}
     with weed.seaweedfs(tmp_path_factory.mktemp("seaweedfs"), policies) as endpoint:
         keys = {"aws_access_key_id": weed.KEY, "aws_secret_access_key": weed.SECRET}
         client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
@@ -67,6 +74,16 @@ def test_policy_grants_what_the_program_needs_and_no_more(endpoint: str, identit
     results = doctor(endpoint, identity, identity)
     assert [result.text for result in results if not result.passed] == []
     assert len(results) > 15
+
+
+@pytest.mark.parametrize("identity", list(Identity))
+def test_policy_with_a_prefix_grants_the_same_below_it(
+    endpoint: str, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_ROOT_DIR", "a/prefix")
+    results = doctor(endpoint, f"prefixed-{identity}", identity)
+    assert [result.text for result in results if not result.passed] == []
+    assert any("below a/prefix/" in result.text for result in results)
 
 
 def test_wider_credentials_are_noted(endpoint: str) -> None:
@@ -131,15 +148,47 @@ def test_session_is_recorded_shown_and_removed_by_three_identities(
     assert asyncio.run(keys()) == []
 
 
-def test_collector_cannot_replace_sessions_of_other_namespaces(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(monkeypatch, endpoint, "collector")
+@pytest.mark.parametrize(
+    ("credentials", "key"),
+    [
+        ("collector", f"ray-history/sessions/other/c/{SESSION}/start.json"),
+        ("collector", f"cluster-history/raycluster/other/c/{SESSION}/node/logs/default/raylet.out"),
+        ("collector", f"cluster-metadata/raycluster/other_c/default_{SESSION}"),
+        ("collector-of-logs", f"cluster-history/raycluster/other/c/{SESSION}/node/logs/raylet.out"),
+        ("collector-of-logs", f"cluster-history/rayjob/other/job/c/{SESSION}/node/logs/raylet.out"),
+    ],
+)
+def test_collector_cannot_replace_sessions_of_other_namespaces(
+    endpoint: str, credentials: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a folder of theirs has the name of its namespace."""
+    settings = settings_of(monkeypatch, endpoint, credentials)
 
     async def write() -> None:
         store = open_store(settings, writable=True)
         try:
-            await store.put(f"ray-history/sessions/other/c/{SESSION}/start.json", secrets.token_bytes(8))
+            await store.put(key, secrets.token_bytes(8))
         finally:
             await store.close()
 
     with pytest.raises(StoreDenied):
         asyncio.run(write())
+
+
+def test_server_sends_notifications_with_its_policy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(monkeypatch, endpoint, "server")
+
+    async def queue_and_finish() -> int:
+        store = open_store(settings, writable=True)
+        outbox = Outbox(store, Layout())
+        try:
+            assert await outbox.known_sessions(lambda: ["a"]) == {"a"}
+            assert await outbox.add("rule", NOTIFICATION)
+            [entry] = await outbox.due(entry_time := time.time())
+            await outbox.done(entry, "sent")
+            await outbox.forget(entry_time + 10 * 365 * 86_400)
+            return await outbox.waiting()
+        finally:
+            await store.close()
+
+    assert asyncio.run(queue_and_finish()) == 0

@@ -15,6 +15,7 @@ from _pytest.mark.structures import ParameterSet
 
 from deploy.files import MANIFESTS, ROOT, clean_environment, documents
 from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.permissions import permissions_of
 from support.recorded_sample import REF, settings_for, store_indexed_sample
 from support.server_process import running_server
@@ -115,6 +116,49 @@ def test_policies_name_the_permissions_of_the_doctor(cloud: str) -> None:
     assert names.delete not in actions["collector"]
     for found in actions.values():
         assert {names.list, names.read, *names.write.split(" and ")} <= found
+
+
+def test_custom_role_names_the_permissions_of_the_doctor() -> None:
+    """Cloud Storage grants uploads in parts separately."""
+    role = yaml.safe_load((ROOT / "deploy/policies/gcs/writer.yaml").read_text())
+    needed = permissions_of("gcs").write.partition(" (")[0].split(" and ")
+    assert {*needed, permissions_of("gcs").delete} <= set(role["includedPermissions"])
+
+
+@pytest.mark.parametrize(
+    ("directory", "collector", "server"),
+    [
+        ("azure", "collector-condition.txt", "server-condition.txt"),
+        ("gcs", "collector-condition.yaml", "server-condition.yaml"),
+        ("s3", "collector.json", "server.json"),
+        ("oss", "collector.json", "server.json"),
+    ],
+)
+def test_policies_name_every_prefix_without_patterns_across_folders(
+    directory: str, collector: str, server: str
+) -> None:
+    """A `*` also matches slashes: `cluster-history/*/logs/*` would be the logs of every namespace."""
+    texts = {name: (ROOT / "deploy/policies" / directory / name).read_text() for name in (collector, server)}
+    layout, ref = Layout(), SessionRef("${NAMESPACE}", "c", "s")
+    refs = [ref, *(SessionRef(*ref.identity, kind, "owner") for kind in ("rayjob", "rayservice"))]
+    keys = [*(key for each in refs for key in (layout.history_prefix(each), layout.metadata_key(each)))]
+    keys += [layout.packs_prefix(ref), layout.node_seals_prefix(ref), layout.metrics_prefix(ref)]
+    keys += [layout.records_prefix(ref), layout.dashboard_responses_prefix(ref)]
+    for key in keys:
+        end = key.index(ref.namespace) + len(ref.namespace) + 1
+        assert "${PREFIX}" + key[:end] in texts[collector]
+    for key in (layout.index_prefix(ref), layout.runs_prefix(), layout.notifications_prefix()):
+        assert "${PREFIX}" + "/".join(key.split("/")[:2]) + "/" in texts[server]
+    assert not re.search(r"\*[^'\"]*\$\{NAMESPACE\}", texts[collector].replace("acs:oss:*:*:", ""))
+
+
+def test_azure_condition_restricts_reading_and_listing() -> None:
+    text = (ROOT / "deploy/policies/azure/collector-condition.txt").read_text()
+    assert text.count("(") == text.count(")")
+    paths, prefixes = (re.findall(rf"blobs:{each}\] StringLike '(.*)'", text) for each in ("path", "prefix"))
+    assert paths == prefixes
+    role = json.loads((ROOT / "deploy/policies/azure/collector.json").read_text())
+    assert [action for action in role["DataActions"] if f"ActionMatches{{'{action}'}}" not in text] == []
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from deploy.files import ROOT, clean_environment
 from deploy.guides import GUIDES, commands, exports
 from support.kubernetes_real import ControlPlane
 
-NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe) ")
+NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe|run) ")
 FOLLOWED = [
     "kind-minio.md",
     "gke-gcs.md",

@@ -1,5 +1,5 @@
 """The object store interface and its backends: all that collector and server share."""
 
-from rayhistory.storage.store import Listing, ObjectInfo, Store, open_store
+from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo, Store, open_store
 
-__all__ = ["Listing", "ObjectInfo", "Store", "open_store"]
+__all__ = ["PART_BYTES", "Listing", "ObjectInfo", "Store", "open_store"]

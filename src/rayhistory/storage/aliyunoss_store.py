@@ -17,11 +17,10 @@ from rayhistory.errors import (
 )
 from rayhistory.storage.create_once import WRITER, create_once
 from rayhistory.storage.object_keys import checked_key
-from rayhistory.storage.store import Listing, ObjectInfo
+from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo
 
 T = TypeVar("T")
 
-_PART_BYTES = 5 * 2**20
 _PARTS_IN_FLIGHT = 2
 _MAX_PARTS = 9_000
 _THREADS = 8
@@ -55,10 +54,10 @@ class AliyunOssStore:
             size = (await asyncio.to_thread(data.stat)).st_size
         except FileNotFoundError:
             raise ObjectNotFound(f"file {data} not found") from None
-        if size <= _PART_BYTES:
+        if size <= PART_BYTES:
             await self.put(key, await asyncio.to_thread(data.read_bytes))
             return
-        part = max(_PART_BYTES, size // _MAX_PARTS + 1)
+        part = max(PART_BYTES, size // _MAX_PARTS + 1)
         uploader = self._client.uploader(part_size=part, parallel_num=_PARTS_IN_FLIGHT)
         async with self._large_uploads:
             await self._run(key, lambda: uploader.upload_file(request, str(data)))

@@ -29,7 +29,7 @@ from rayhistory.storage.bulk_delete import delete_one_by_one
 from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, RangeBeyondEnd, translated
 from rayhistory.storage.create_once import WRITER, create_once
 from rayhistory.storage.object_keys import checked_key
-from rayhistory.storage.store import Listing, ObjectInfo
+from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Client: TypeAlias = S3Store | GCSStore | AzureStore
 CreateBucket: TypeAlias = Callable[[], Awaitable[None]]
-
-PART_BYTES = 5 * 2**20
-"""The smallest part that S3 accepts. An upload holds two parts in memory."""
 
 STALL_TIMEOUT = timedelta(seconds=60)
 """Longest time without a byte. The response to an upload comes after a whole part."""

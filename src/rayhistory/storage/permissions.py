@@ -23,7 +23,10 @@ _PERMISSIONS = {
         "s3:CreateBucket",
     ),
     "gcs": Permissions(
-        "storage.objects.list", "storage.objects.create (storage.objects.delete to overwrite)", "storage.objects.get",
+        "storage.objects.list",
+        "storage.objects.create and storage.multipartUploads.create and storage.multipartUploads.abort "
+        "(storage.objects.delete to overwrite)",
+        "storage.objects.get",
         "storage.objects.delete", role="roles/storage.objectUser", overwriting_needs_delete=True,
     ),
     "azureblob": Permissions(

@@ -16,6 +16,9 @@ import msgspec
 from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
 
+PART_BYTES = 5 * 2**20
+"""The smallest part that S3 accepts. Larger objects are uploaded in parts, two of which are in memory."""
+
 
 class ObjectInfo(msgspec.Struct, frozen=True):
     """Metadata of one object."""

@@ -19,7 +19,7 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.catalog import SessionCatalog
 from rayhistory.sessions.legacy_layout import probe_legacy_sessions
 from rayhistory.settings import Settings
-from rayhistory.storage import Store, open_store
+from rayhistory.storage import PART_BYTES, Store, open_store
 from rayhistory.storage.permissions import Permissions, permissions_of
 
 _COLLECTOR_PORT = 8084
@@ -114,6 +114,10 @@ async def _object_checks(store: Store, key: str, permissions: Permissions) -> As
         await store.put(key, b"doctor")
         return ""
 
+    async def write_in_parts() -> str:
+        await store.put(f"{key}-large", bytes(PART_BYTES + 1))
+        return ""
+
     async def read() -> str:
         return "" if await store.get_range(key, 1, 4) == b"oct" else "the store returned other bytes"
 
@@ -127,11 +131,13 @@ async def _object_checks(store: Store, key: str, permissions: Permissions) -> As
     async def delete() -> str:
         await store.delete(key)
         await store.delete(f"{key}-once")
+        await store.delete(f"{key}-large")
         return ""
 
     role = f" (or the role {permissions.role!r})" if permissions.role else ""
     write_hint = f"The collector needs {permissions.write}{role}; the server works without."
     yield await check("write objects", write, write_hint)
+    yield await check("write objects in parts", write_in_parts, write_hint)
     yield await check("read ranges of objects", read, f"Collector and server need {permissions.read}{role}.")
     yield await check(
         "create objects only once", create, f"Without it, two servers may index the same session. {write_hint}"

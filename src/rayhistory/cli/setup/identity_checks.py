@@ -16,11 +16,12 @@ import msgspec
 from rayhistory.cli.setup.check_result import CheckResult
 from rayhistory.errors import ObjectNotFound, StoreDenied, StoreError
 from rayhistory.sessions import Layout, SessionRef
-from rayhistory.storage import Store
+from rayhistory.storage import PART_BYTES, Store
 from rayhistory.storage.permissions import Permissions
 
 _PROBE = "doctor"
 _OTHER_NAMESPACE = "doctor-other-namespace"
+_OWNER_KINDS = ("rayjob", "rayservice")
 
 
 class Identity(StrEnum):
@@ -42,21 +43,36 @@ def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]
     """Return prefixes that stand for every rule of the identity's policy, with the operations that it grants."""
     own, other = (SessionRef(name, _PROBE, _PROBE) for name in (namespace, _OTHER_NAMESPACE))
     if identity is Identity.COLLECTOR:
-        written = (layout.history_prefix(own), *_own_trees(layout, own))
-        return [
-            *(Grant(prefix, write=True) for prefix in written),
-            Grant(layout.packs_prefix(other), read=False),
-            Grant(layout.index_prefix(own), read=False),
-        ]
+        return _collector_grants(layout, own, other)
     derived = [Grant(prefix, write=True, delete=True) for prefix in (layout.index_prefix(own), layout.runs_prefix())]
     if identity is Identity.SERVER:
-        return [*derived, *(Grant(prefix) for prefix in (layout.history_prefix(own), *_own_trees(layout, own)))]
+        return [
+            *derived,
+            Grant(layout.notifications_prefix(), write=True, delete=True),
+            *(Grant(prefix) for prefix in (layout.history_prefix(own), *_own_trees(layout, own))),
+        ]
     return [
         Grant(layout.scratch_prefix(), write=True, delete=True),
         Grant(layout.tombstones_prefix(), write=True, delete=True),
         Grant(layout.packs_prefix(own), write=True, delete=True),
         Grant(layout.history_prefix(own), delete=True),
         *derived,
+    ]
+
+
+def _collector_grants(layout: Layout, own: SessionRef, other: SessionRef) -> list[Grant]:
+    """Return what a collector may do, and places of others that only a policy with too wide a pattern includes."""
+    owners = [SessionRef(*own.identity, kind, _PROBE) for kind in _OWNER_KINDS]
+    written = [
+        *(prefix for ref in (own, *owners) for prefix in (layout.history_prefix(ref), layout.metadata_key(ref))),
+        *_own_trees(layout, own),
+    ]
+    return [
+        *(Grant(prefix, write=True) for prefix in written),
+        Grant(layout.packs_prefix(other), read=False),
+        Grant(layout.index_prefix(own), read=False),
+        Grant(f"{layout.history_prefix(other)}/{_PROBE}/{own.namespace}", read=False),
+        Grant(f"{layout.metadata_key(other)}/{own.namespace}_{_PROBE}", read=False),
     ]
 
 
@@ -70,7 +86,13 @@ def _own_trees(layout: Layout, ref: SessionRef) -> list[str]:
 
 
 async def identity_checks(store: Store, grants: list[Grant], permissions: Permissions) -> AsyncIterator[CheckResult]:
-    """Try each operation below each prefix, and compare with what is granted. Test objects have fixed names."""
+    """Try each operation below each prefix, and compare with what is granted. Test objects have fixed names.
+
+    One object is large enough to be uploaded in parts, which some stores grant separately. The next one replaces it.
+    """
+    prefix = next(grant.prefix for grant in grants if grant.write)
+    in_parts = store.put(f"{prefix}/{_PROBE}", bytes(PART_BYTES + 1))
+    yield await _check(f"write in parts below {prefix}/", True, permissions.write, in_parts)
     for grant in grants:
         key = f"{grant.prefix}/{_PROBE}"
         for operation, granted, permission, attempt in (

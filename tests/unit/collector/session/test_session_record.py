@@ -39,7 +39,9 @@ def record_and_end(root: Path, store: Store | None = None) -> StartRecord:
     async def register_and_end() -> None:
         spool = Spool(PrivateDirectory(root / "spool"), budget=10**7, segment_size=10**7, segment_age=300)
         await spool.open()
-        record = SessionRecord(REF, None, store or LocalStore(root), Layout(), Telemetry(), spool=spool, is_running=True)
+        record = SessionRecord(
+            REF, None, store or LocalStore(root), Layout(), Telemetry(), spool=spool, is_running=True
+        )
         await record.end("stopped", 1)
         await spool.close()
 
