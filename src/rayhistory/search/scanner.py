@@ -84,6 +84,9 @@ class UnitIndex(Protocol):
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
         """Return the number of line breaks of whole units."""
 
+    async def report_unindexed(self, plan: ScanPlan) -> None:
+        """Have units indexed that are not yet, if they are many."""
+
     @property
     def report_damage(self) -> Callable[[str], object]:
         """Called with a reason when what the index knows cannot be read."""
@@ -177,6 +180,7 @@ class Scan:
         units = [unit for batch in plan.batches[first:] for unit in batch]
         try:
             self._line_breaks |= await self._unit_index.line_breaks(plan)
+            await self._unit_index.report_unindexed(plan)
             return await self._unit_index.excluded(units, self._pattern)
         except IndexDamaged as error:
             self._unit_index.report_damage(str(error))

@@ -20,11 +20,17 @@ from rayhistory.search.postings import (
 from rayhistory.search.scan_plan import LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
 
+_MAX_UNINDEXED_UNITS = 4
+"""More bytes than those of so many units are indexed when a search finds it, though no event has arrived since the last build."""
 _FIRST_READ_BYTES = 64 << 10
 _CACHE_BYTES = 64 << 20
 
 ReadRange = Callable[[str, int, int], Awaitable[bytes]]
 """Returns bytes [start, end) of a segment."""
+
+
+_Identity = tuple[str, str, str, int, int]
+"""A node, a file and its identity, and the bounds of a unit."""
 
 
 class SegmentFile(NamedTuple):
@@ -56,15 +62,28 @@ class SearchIndex:
         read: ReadRange,
         cache: SegmentCache | None = None,
         on_damage: Callable[[str], object] = lambda reason: None,
+        extend: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`extend` starts a build of what is not indexed."""
         cache = cache or SegmentCache()
         self.report_damage = on_damage
+        self._extend = extend
         self._segments = [_Segment(segment, read, cache) for segment in segments]
 
     async def units(self) -> list[IndexedUnit]:
         """Return all units of all segments."""
         headers = await asyncio.gather(*(segment.header() for segment in self._segments))
         return [unit for header in headers for unit in header.units]
+
+    async def report_unindexed(self, plan: ScanPlan) -> None:
+        """Have units indexed that are not yet, if they are many."""
+        if self._extend is None:
+            return
+        indexed = {_identity(unit) for unit in await self.units()}
+        planned = (unit for batch in plan.batches for unit in batch)
+        unindexed = sum(unit.end - unit.start for unit in planned if _planned_identity(unit) not in indexed)
+        if unindexed > _MAX_UNINDEXED_UNITS * plan.unit_bytes:
+            await self._extend()
 
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
         identities = {(u.file.node, u.file.path): u.file.identity for batch in plan.batches for u in batch}
@@ -78,18 +97,24 @@ class SearchIndex:
         fragments = fragments_of(pattern.required_text, case=pattern.case)
         if not fragments:
             return set()
-        places: dict[tuple[str, str, str, int, int], UnitPlace] = {
-            (unit.file.node, unit.file.path, unit.file.identity, unit.start, unit.end): unit_place(unit)
-            for unit in units
-            if not unit.file.ranges
+        places: dict[_Identity, UnitPlace] = {
+            _planned_identity(unit): unit_place(unit) for unit in units if not unit.file.ranges
         }
         fruitless = await asyncio.gather(*(segment.fruitless(fragments) for segment in self._segments))
         excluded = set()
         for unit in (unit for some in fruitless for unit in some):
-            place = places.get((unit.node, unit.path, unit.identity, unit.start, unit.end))
+            place = places.get(_identity(unit))
             if place:
                 excluded.add(place)
         return excluded
+
+
+def _identity(unit: IndexedUnit) -> _Identity:
+    return unit.node, unit.path, unit.identity, unit.start, unit.end
+
+
+def _planned_identity(unit: LogUnit) -> _Identity:
+    return unit.file.node, unit.file.path, unit.file.identity, unit.start, unit.end
 
 
 class _Segment:

@@ -15,6 +15,7 @@ from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 from support.recorded_sample import NODE, REF, settings_for, store_sample
+from support.two_namespaces import store_live_session
 
 FILES = {f"worker-{number}.out": b"an ordinary line %d\n" % number * 1000 for number in range(20)}
 NEEDLE = {"raylet.out": b"a line\n" * 1000 + b"the needle\n"}
@@ -75,3 +76,13 @@ def test_a_damaged_index_changes_no_result_and_is_rebuilt(settings: Settings) ->
     assert body["complete"]
     assert manifest(settings).build != before
     assert body["scanned_bytes"] == len(NEEDLE["raylet.out"])
+
+
+def test_log_lines_without_new_events_are_indexed_after_a_search(settings: Settings, tmp_path: Path) -> None:
+    """A quiet cluster whose workers go on writing: its tables stay the same."""
+    store_live_session(tmp_path, "", REF)
+    search(settings, "needle")
+    (grown,) = Path(settings.local_storage_dir).rglob("logs/raylet.out")
+    grown.write_bytes(b"one more line\n" * 2_000_000)
+    search(settings, "needle")
+    assert search(settings, "needle")["scanned_bytes"] == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -27,11 +28,12 @@ def build(logs: MemoryLogs, directory: Path, unit_bytes: int, name: str = "1") -
     return asyncio.run(run())
 
 
-def open_index(files: dict[str, Path]) -> SearchIndex:
+def open_index(files: dict[str, Path], extend: Callable[[], Awaitable[None]] | None = None) -> SearchIndex:
     async def read(name: str, start: int, end: int) -> bytes:
         return files[name].read_bytes()[start:end]
 
-    return SearchIndex([SegmentFile(name, path.stat().st_size, name) for name, path in files.items()], read)
+    segments = [SegmentFile(name, path.stat().st_size, name) for name, path in files.items()]
+    return SearchIndex(segments, read, extend=extend)
 
 
 def search(
@@ -114,6 +116,20 @@ def test_an_index_of_a_shorter_file_does_not_hide_new_lines(logs: MemoryLogs, tm
     logs.contents[NODE_A, "a.log"] += b"a new zebra\n"
     found, _ = search(logs, SearchQuery("zebra"), 10_000, open_index(files))
     assert [text for _, _, text in found] == ["a new zebra"]
+
+
+@pytest.mark.parametrize(("new_lines", "extensions"), [(10, 0), (10_000, 1)])
+def test_a_search_has_many_new_lines_indexed(logs: MemoryLogs, tmp_path: Path, new_lines: int, extensions: int) -> None:
+    started: list[str] = []
+
+    async def extend() -> None:
+        started.append("extension")
+
+    files = build(logs, tmp_path, 10_000)
+    logs.contents[NODE_A, "a.log"] += b"a new zebra\n" * new_lines
+    found, _ = search(logs, SearchQuery("zebra", limit=1), 10_000, open_index(files, extend))
+    assert [text for _, _, text in found] == ["a new zebra"]
+    assert len(started) == extensions
 
 
 @pytest.mark.slow

@@ -47,6 +47,8 @@ class _RunningBuild(msgspec.Struct):
     hurry: asyncio.Event
     """Set when somebody waits, so that the build does not rest first."""
     task: "asyncio.Task[ProductManifest] | None" = None
+    outgrown: str = ""
+    """The last build, if it lacks what is in the session and not in the tables, such as new log lines."""
     report: ProductReport = msgspec.field(default_factory=lambda: ProductReport(detail="waiting for a free slot"))
     started: bool = False
 
@@ -126,6 +128,14 @@ class ProductBuilder:
 
         manifest = await self.latest(ref, name)
         return OpenProduct(ref, manifest, self._files, on_damage, is_current=False) if manifest else None
+
+    async def extend(self, ref: SessionRef, outgrown: ProductManifest, tables: Manifest) -> None:
+        """Start a build for what is new in a running session though its tables are the same, such as log lines."""
+        name = outgrown.product
+        latest = await self.latest(ref, name)
+        is_newest = latest is None or latest.build == outgrown.build
+        if is_newest and not tables.closing and not self._recent_failure(ref, name):
+            self._start(ref, name, tables).outgrown = outgrown.build
 
     async def wait(
         self, ref: SessionRef, name: str, tables: Manifest, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -246,15 +256,16 @@ class ProductBuilder:
                 if not is_held and not fresh:
                     continue  # another server was faster
                 running.started = True
-                if not fresh and (manifest := await self._covering(ref, name, running.tables)):
+                if not fresh and (manifest := await self._covering(ref, name, running)):
                     return manifest
                 return await self._build_now(ref, name, running, fresh=fresh)
 
-    async def _covering(self, ref: SessionRef, name: str, tables: Manifest) -> ProductManifest | None:
-        """Return the newest build if it covers the tables: another server may have built it meanwhile."""
+    async def _covering(self, ref: SessionRef, name: str, running: _RunningBuild) -> ProductManifest | None:
+        """Return the newest build if it has what is wanted: another server may have built it meanwhile."""
         self._latest.pop((ref.identity, name))
         manifest = await self.latest(ref, name)
-        return manifest if _covers(manifest, tables) else None
+        is_outgrown = manifest is not None and manifest.build == running.outgrown
+        return manifest if _covers(manifest, running.tables) and not is_outgrown else None
 
     async def _build_now(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
         fields: dict[str, Any] = {"session": ref.path, "product": name}
@@ -302,7 +313,7 @@ class ProductBuilder:
         while await self._leases.is_held(lease):
             running.report = ProductReport(detail="another server is building it")
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
-            if manifest := await self._covering(ref, name, running.tables):
+            if manifest := await self._covering(ref, name, running):
                 return manifest
         return None
 

@@ -18,6 +18,10 @@ class SessionProducts:
         """Return the product, or None for "not built yet"; either way, start a build if it is missing or outdated."""
         return await self._builder.open(self._ref, name, self._tables)
 
+    async def extend(self, outgrown: OpenProduct) -> None:
+        """Start a build for what is new in the session and not in its tables."""
+        await self._builder.extend(self._ref, outgrown.manifest, self._tables)
+
     async def wait(self, name: str, timeout_s: float | None = None) -> OpenProduct:
         """Return the product; wait for the first build, and raise ProductNotBuilt if that takes too long."""
         timeout_s = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s

@@ -1,5 +1,6 @@
 """Start the search that a request asks for, in one session or in all that its visitor may see."""
 
+import functools
 from collections.abc import Mapping
 
 import msgspec
@@ -8,6 +9,7 @@ from starlette.requests import Request
 
 from rayhistory.errors import UsageError
 from rayhistory.index.products.product_files import OpenProduct
+from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.search.scanner import Scan, Scanner
 from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
 from rayhistory.search.search_product import NAME
@@ -36,20 +38,24 @@ async def start_session_search(
 ) -> SessionSearch:
     scanner: Scanner = request.app.state.scanner
     product = await view.products.open(NAME) if view.products else None
+    index = _unit_index(request, view.ref, product, view.products)
     scan = Scan(
         scanner, resolver_of(request).search_logs(view.ref), query, scope=await find_scope(view, query),
-        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=_unit_index(request, view.ref, product),
+        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=index,
     )  # fmt: skip
     return SessionSearch(view, scan)
 
 
-def _unit_index(request: Request, ref: SessionRef, product: OpenProduct | None) -> SearchIndex | None:
+def _unit_index(
+    request: Request, ref: SessionRef, product: OpenProduct | None, products: SessionProducts | None = None
+) -> SearchIndex | None:
     if product is None:
         return None
     cache: SegmentCache = request.app.state.segment_cache
     files = product.manifest.files.items()
     segments = [SegmentFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
-    return SearchIndex(segments, product.read, cache, on_damage=product.damaged)
+    extend = functools.partial(products.extend, product) if products else None
+    return SearchIndex(segments, product.read, cache, on_damage=product.damaged, extend=extend)
 
 
 async def start_sessions_search(

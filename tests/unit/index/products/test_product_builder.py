@@ -174,6 +174,34 @@ def test_grown_session_is_served_while_the_next_build_runs(tmp_path: Path) -> No
     with_products(settings_for(tmp_path), GOOD, work=work)
 
 
+def test_outgrown_product_of_a_running_session_is_extended_once(tmp_path: Path) -> None:
+    """Log lines are in no table: a search finds that they are not indexed."""
+    put(tmp_path, 0, as_lines(RECORDED[:60]))
+    running = fold_session(tmp_path, None)
+    (first,) = build(tmp_path, running)
+
+    async def work(products: ProductBuilder) -> None:
+        for _ in range(2):  # two visitors with the same build
+            await products.extend(REF, first, running)
+            await idle(products)
+        latest = await products.latest(REF, "counted")
+        assert latest is not None
+        assert latest.facts["builds"] == 2
+
+    with_products(settings_for(tmp_path), GOOD, work=work)
+
+
+def test_product_of_an_ended_session_is_not_outgrown(tmp_path: Path, tables: Manifest) -> None:
+    ended = fold_session(tmp_path, END)
+    (first,) = build(tmp_path, ended)
+
+    async def work(products: ProductBuilder) -> None:
+        await products.extend(REF, first, ended)
+        assert not products._running
+
+    with_products(settings_for(tmp_path), GOOD, work=work)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
 def test_damaged_product_is_rebuilt(tmp_path: Path, tables: Manifest, damage: Callable[[Path], object]) -> None:
     (first,) = build(tmp_path, tables)
