@@ -149,9 +149,9 @@ def test_notebook_runs_in_a_jupyter_kernel(server: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("RAYHISTORY_SERVER", server)
     for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
-    notebook = nbformat.read(EXAMPLES / "failure.ipynb", as_version=4)
+    notebook = nbformat.read(EXAMPLES / "failure.ipynb", as_version=4)  # type: ignore[no-untyped-call]
     loop = "import asyncio; asyncio.get_running_loop().is_running()"
-    notebook.cells.append(nbformat.v4.new_code_cell(loop))
+    notebook.cells.append(nbformat.v4.new_code_cell(loop))  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     shown = [displayed(cell) for cell in notebook.cells if cell.cell_type == "code"]
     assert REF.session in shown[0]

@@ -15,7 +15,7 @@ import httpx
 import polars
 import pyarrow
 import pytest
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount, Route
 
 import rayhistory
 from rayhistory.api.history import History, Session
@@ -183,7 +183,10 @@ class OlderServer:
         self._app = create_app(settings_for(directory))
         (sessions,) = (route for route in self._app.routes if isinstance(route, Mount) and route.path == "/s")
         for router in (self._app.router, sessions.app._routes.app):  # type: ignore[attr-defined]
-            router.routes[:] = [route for route in router.routes if not any(name in route.path for name in self.LATER)]
+            router.routes[:] = [route for route in router.routes if not self._is_later(route)]
+
+    def _is_later(self, route: BaseRoute) -> bool:
+        return isinstance(route, Route) and any(name in route.path for name in self.LATER)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[httpx.AsyncClient]:

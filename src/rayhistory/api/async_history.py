@@ -58,9 +58,22 @@ class AsyncHistory:
     def url(self) -> str:
         return str(self._http.base_url)
 
-    async def first_sessions(self) -> list[Row]:
-        """Return the first page of sessions, the newest."""
-        return (await self._client.json("/api/history/sessions", Page)).sessions
+    async def first_sessions(self, limit: int, **filters: str) -> tuple[list[Row], int]:
+        """Return the first sessions, the newest, and the number of all: a store may have a hundred thousand."""
+        return await self._first("/api/history/sessions", limit, filters)
+
+    async def first_runs(self, limit: int, **filters: str) -> tuple[list[Row], int]:
+        """Return the jobs that ran last, and the number of all."""
+        return await self._first("/api/history/runs", limit, filters)
+
+    async def _first(self, path: str, limit: int, filters: Params) -> tuple[list[Row], int]:
+        rows: list[Row] = []
+        total = 0
+        async for page in self._pages(path, filters):
+            rows, total = rows + page.sessions + page.runs, page.total
+            if len(rows) >= limit:
+                break
+        return rows[:limit], total
 
     async def sessions(self, **filters: str) -> RowList:
         """Return the sessions, newest first. Filters: q, namespace, state, owner, since, from, to, sort."""

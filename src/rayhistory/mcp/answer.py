@@ -7,6 +7,7 @@ from typing import Any
 DEFAULT_MAX_TOKENS = 4_000
 MAX_TOKENS = 16_000
 _CHARS_PER_TOKEN = 4
+_MAX_ERROR_TOKENS = 500
 _MAX_CELL_CHARS = 400
 _RESERVED_CHARS = 400
 """For the notes at the end: what was left out, and the link."""
@@ -34,9 +35,10 @@ class Answer:
             self._left_out.append("some text")
 
     def add_rows(self, title: str, rows: Iterable[Row], columns: Sequence[str], more: str = "") -> None:
-        """Add rows as lines, as many as fit. `more` says how to get the others."""
+        """Add rows as lines, as many as fit. `title` is ours; `more` says how to get the others."""
         lines, left_out = [], 0
-        room = self._room - len(title) - len(" | ".join(columns)) - 20
+        header = " | ".join(map(_cell, columns))
+        room = self._room - len(title) - len(header) - 20
         for row in rows:
             line = " | ".join(_cell(row.get(name)) for name in columns)
             if left_out or len(line) + 1 > room:
@@ -45,8 +47,8 @@ class Answer:
             lines.append(line)
             room -= len(line) + 1
         if lines:
-            self.add(f"{title} ({' | '.join(columns)}):")
-            self._add_data("\n".join(lines))
+            self.add(f"{title}:")
+            self._add_data("\n".join([header, *lines]))
         elif not left_out:
             self.add(f"{title}: none")
         if left_out:
@@ -74,6 +76,13 @@ class Answer:
         if self._url:
             notes.append(f"For people: {self._url}")
         return "\n".join([*self._parts, *notes])
+
+
+def error_answer(error: Exception) -> Answer:
+    """An error may quote values, such as a text that SQL could not convert: it is data too."""
+    answer = Answer(_MAX_ERROR_TOKENS)
+    answer.add_text("error", str(error))
+    return answer
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from rayhistory import __version__
 from rayhistory.api.async_history import AsyncHistory
 from rayhistory.errors import RayHistoryError
+from rayhistory.mcp.answer import error_answer
 from rayhistory.mcp.prompts import PROMPTS
 from rayhistory.mcp.tools import TOOLS
 
@@ -173,7 +174,7 @@ async def _call_tool(params: Message, history: AsyncHistory) -> Message:
     except TimeoutError:
         text, failed = f"no answer within {TOOL_TIMEOUT_S:g} s: the session may still be indexed, call again", True
     except (msgspec.ValidationError, RayHistoryError) as error:
-        text, failed = str(error), True
+        text, failed = str(error_answer(error)), True
     return {"content": [{"type": "text", "text": text}], "isError": failed}
 
 
@@ -192,11 +193,11 @@ async def _get_prompt(params: Message, _: AsyncHistory) -> Message:
 
 async def _list_resources(_: Message, history: AsyncHistory) -> Message:
     """List the newest sessions: a store may have a hundred thousand."""
-    rows = await history.first_sessions()
+    rows = (await history.first_sessions(_MAX_SESSIONS))[0]
     return {
         "resources": [
             {"uri": _SESSION_URI + name, "name": name, "mimeType": "text/plain", "description": row["state"]}
-            for row in rows[:_MAX_SESSIONS] if (name := f"{row['namespace']}/{row['cluster']}/{row['session']}")
+            for row in rows if (name := f"{row['namespace']}/{row['cluster']}/{row['session']}")
         ]
     }  # fmt: skip
 

@@ -48,7 +48,7 @@ async def compare_sessions(history: AsyncHistory, given: CompareSessions) -> Ans
 
 async def _last_good(history: AsyncHistory, session: str) -> str:
     """Return the newest good run of the same job before a session."""
-    for group in await history.runs():
+    for group in await history.runs(namespace=session.partition("/")[0]):
         names = [run["session"] for run in group["last"]]
         if session in names:
             before = group["last"][names.index(session) + 1 :]
@@ -73,15 +73,18 @@ def _function(row: Row) -> Row:
 
 async def job_trend(history: AsyncHistory, given: JobTrend) -> Answer:
     filters = {"q": given.query, "namespace": given.namespace, "since": given.since}
-    groups = await history.runs(**{name: value for name, value in filters.items() if value})
+    given_filters = {name: value for name, value in filters.items() if value}
+    groups, total = await history.first_runs(given.limit, **given_filters)
     answer = Answer(given.max_tokens, f"{history.url.rstrip('/')}/runs")
-    answer.add(f"{len(groups)} jobs, the one that ran last first; its last runs are newest first")
-    shown = [_trend(group) for group in groups[: given.limit]]
+    answer.add(
+        f"{total} jobs, the one that ran last first, {len(groups)} of them shown; its last runs are newest first"
+    )
+    shown = [_trend(group) for group in groups]
     columns = ("name", "namespace", "runs", "success_rate", "p50_ms", "p95_ms", "slower", "last_failure", "idle_share")
     answer.add_rows("jobs", shown, columns, "narrow the query")
     for group in groups[:1]:
         runs = ("session", "status", "started_ms", "duration_ms", "headline")
-        answer.add_rows(f"last runs of {group['key']}", group["last"], runs)
+        answer.add_rows("last runs of the first job", group["last"], runs)
     return answer
 
 

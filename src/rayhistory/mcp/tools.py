@@ -71,10 +71,11 @@ class QuerySql(SessionArguments, kw_only=True):
 
 async def find_sessions(history: AsyncHistory, given: FindSessions) -> Answer:
     filters = {"q": given.query, "namespace": given.namespace, "state": given.state, "since": given.since}
-    rows = await history.sessions(**{name: value for name, value in filters.items() if value})
-    shown = [row | {"name": f"{row['namespace']}/{row['cluster']}/{row['session']}"} for row in rows[: given.limit]]
+    given_filters = {name: value for name, value in filters.items() if value}
+    rows, total = await history.first_sessions(given.limit, **given_filters)
+    shown = [row | {"name": f"{row['namespace']}/{row['cluster']}/{row['session']}"} for row in rows]
     answer = Answer(given.max_tokens, history.url)
-    answer.add(f"{len(rows)} sessions, newest first")
+    answer.add(f"{total} sessions, newest first; {len(rows)} are shown")
     answer.add_rows(
         "sessions",
         shown,
@@ -155,7 +156,7 @@ async def explain(history: AsyncHistory, given: Explain) -> Answer:
             continue
         for row in rows:
             facts = [{"column": name, "value": value} for name, value in row.items() if value not in (None, "")]
-            answer.add_rows(f"{table[:-1]} {row[key]}", facts, ("column", "value"))
+            answer.add_rows(table[:-1], facts, ("column", "value"))
         if table in ("tasks", "actors"):
             text = await _log_text(session, {key: rows[-1][key], "suffix": "err", "lines": 40})
             answer.add_text("the end of its stderr", text, "use read_log")
