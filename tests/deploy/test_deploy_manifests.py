@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import string
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 from deploy.files import (
     CHART,
     DEPLOY,
+    HELM,
     MANIFESTS,
     VARIABLES,
     collectors,
@@ -173,6 +175,59 @@ def test_service_has_the_name_and_port_of_kuberay(name: str) -> None:
     assert warnings == []
     assert settings.storage_backend == environment["STORAGE_BACKEND"]
     assert settings.port == 8080
+
+
+RETENTION = [name for name in MANIFESTS if name.startswith("retention")]
+
+
+@pytest.mark.parametrize("name", RETENTION)
+def test_retention_reads_the_store_of_the_server_and_runs_its_command(name: str, tmp_path: Path) -> None:
+    """On an empty store the command removes nothing."""
+    account, job = documents(name)
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"] == "history-retention"
+    _, server = documents(name.replace("retention", "historyserver"))
+    (serving,) = server["spec"]["template"]["spec"]["containers"]
+    credentials = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    settings, warnings = resolve(SERVER, {}, environment_of(container))
+    assert warnings == []
+    assert {k: v for k, v in environment_of(container).items() if k not in credentials} == {
+        k: v for k, v in environment_of(serving).items() if k not in credentials
+    }
+    assert settings.storage_backend == environment_of(container)["STORAGE_BACKEND"]
+    assert (container["image"], container["securityContext"]) == (serving["image"], serving["securityContext"])
+    command: list[str] = container["command"] + container["args"]
+    argv: list[str | Path] = [HELM.with_name(command[0]), *command[1:], f"--store={tmp_path}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_users_of_minio_have_the_policies_of_s3() -> None:
+    """tests/contract/test_least_privilege.py tests these policies on a server."""
+    config, job = (
+        next(each for each in documents("minio.yaml") if each["kind"] == kind) for kind in ("ConfigMap", "Job")
+    )
+    expected = {
+        path.name: string.Template(path.read_text()).substitute(
+            BUCKET="ray-historyserver", NAMESPACE="default", PREFIX=""
+        )
+        for path in (DEPLOY / "policies/s3").iterdir()
+    }
+    assert config["data"] == expected
+    (script,) = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+    assert "for name in collector server retention; do" in script
+
+
+def test_only_minio_itself_has_its_root_user() -> None:
+    users: dict[str, set[str]] = {}
+    for name in MANIFESTS:
+        for user in re.findall(r"AWS_ACCESS_KEY_ID, value: (\S+)}", manifest(name).read_text()):
+            users.setdefault(user, set()).add(name)
+    assert users.pop("ray-server") == {"historyserver.yaml"}
+    assert users.pop("ray-retention") == {"retention.yaml"}
+    assert users.keys() == {"ray-collector"}
 
 
 def test_configmap_of_aliyun_names_the_bucket(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) ->
         "PATH": f"{kubernetes.programs}:{os.environ['PATH']}",
         "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
         "COLLECTOR_ID": "00000000-0000-0000-0000-000000000001",
+        "RETENTION_ID": "00000000-0000-0000-0000-000000000002",
     }  # fmt: skip
     try:
         for line in lines:
@@ -45,7 +46,9 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) ->
 
 
 def _clean_up(kubernetes: ControlPlane) -> None:
-    kubernetes.kubectl("delete", "rayclusters,rayjobs,rayservices,deployments,configmaps,serviceaccounts", "--all")
+    kubernetes.kubectl(
+        "delete", "rayclusters,rayjobs,rayservices,deployments,cronjobs,jobs,configmaps,serviceaccounts", "--all"
+    )
     kubernetes.kubectl("delete", "service", "historyserver", "--ignore-not-found")
     kubernetes.kubectl("delete", "clusterrole", "raycluster-reader", "--ignore-not-found")
     kubernetes.kubectl("delete", "clusterrolebinding", "historyserver", "--ignore-not-found")

@@ -1,7 +1,7 @@
 """Checks of `rayhistory doctor --as ROLE`: the store's credentials have exactly the permissions of that role.
 
 - A collector creates objects of its own namespace, and deletes nothing.
-- The server reads all objects, and writes only indexes and products.
+- The server reads all objects, and writes only indexes, products and notifications.
 - Only retention deletes.
 
 The policies in `deploy/policies` grant exactly these permissions.
