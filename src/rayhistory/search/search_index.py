@@ -21,7 +21,7 @@ from rayhistory.search.scan_plan import LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
 
 _MAX_UNINDEXED_UNITS = 4
-"""More bytes than those of so many units are indexed when a search finds it, though no event has arrived since the last build."""
+"""Bytes of more units than these are indexed when a search finds them, without waiting for an event."""
 _FIRST_READ_BYTES = 64 << 10
 _CACHE_BYTES = 64 << 20
 
