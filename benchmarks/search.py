@@ -24,9 +24,9 @@ import zstandard
 from rayhistory.logs.source import PackLogs
 from rayhistory.packs.pack_directory import PackDirectory
 from rayhistory.packs.pack_reader import PackCache
-from rayhistory.search.index_builder import build_segments, new_units
+from rayhistory.search.index_builder import build_shards, new_units
 from rayhistory.search.scanner import Scan, Scanner
-from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
+from rayhistory.search.search_index import SearchIndex, ShardCache, ShardFile
 from rayhistory.search.search_product import keep_freed_memory
 from rayhistory.search.search_query import SearchQuery
 from rayhistory.sessions import Layout, SessionRef
@@ -141,11 +141,11 @@ def zstd_seconds(directory: Path) -> float:
 class Bench:
     def __init__(self, store: LocalStore, layout: Layout, files: dict[str, Path]) -> None:
         self._store, self._layout, self._files = store, layout, files
-        self._segments = SegmentCache()
+        self._shards = ShardCache()
         self._packs = PackCache()
 
     def empty_caches(self) -> None:
-        self._segments, self._packs = SegmentCache(), PackCache()
+        self._shards, self._packs = ShardCache(), PackCache()
 
     async def search(self, query: SearchQuery, *, indexed: bool, everything: bool = False) -> tuple[float, int, Scan]:
         async def read(name: str, start: int, end: int) -> bytes:
@@ -153,8 +153,8 @@ class Bench:
                 file.seek(start)
                 return file.read(end - start)
 
-        segments = [SegmentFile(name, path.stat().st_size, name) for name, path in self._files.items()]
-        index = SearchIndex(segments, read, self._segments) if indexed else None
+        shards = [ShardFile(name, path.stat().st_size, name) for name, path in self._files.items()]
+        index = SearchIndex(shards, read, self._shards) if indexed else None
         scanner, logs = Scanner(), PackLogs(self._store, self._layout, REF, self._packs)
         query = msgspec.structs.replace(query, order="oldest", limit=1000 if everything else 100)
         started, hits = time.perf_counter(), 0
@@ -189,7 +189,7 @@ async def run(home: Path, megabytes: int, *, ids: bool) -> None:
     logs = PackLogs(store, layout, REF)
     keep_freed_memory()
     started, clock = cpu_seconds(), time.perf_counter()
-    files = await build_segments(logs, await new_units(logs, []), home / "index", prefix="1")
+    files = await build_shards(logs, await new_units(logs, []), home / "index", prefix="1")
     seconds, clock, zstd = cpu_seconds() - started, time.perf_counter() - clock, zstd_seconds(raw)
     index_size = sum(path.stat().st_size for path in files.values())
     print(f"logs {size / 1e6:,.0f} MB, index {index_size / 1e6:,.1f} MB = {100 * index_size / size:.2f} %")

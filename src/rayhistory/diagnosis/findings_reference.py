@@ -12,18 +12,18 @@ _INTRODUCTION = """\
 
 *Generated from the rules in `src/rayhistory/diagnosis/rules` by `make docs`; a test fails when the two differ.*
 
-`rayhistory diagnose`, the page `/s/…/diagnosis` and `api/history/diagnosis` explain a session by findings. Each has
-one of these codes, which do not change; headlines may. Failure rules are listed in their order of
-precedence: the first one that matches a root cause explains it, and what followed from it. The examples are tests.
+`rayhistory diagnose`, the page `/s/…/diagnosis` and `api/history/diagnosis` explain a session by findings. Each finding
+has one of these codes. Codes are stable; headlines may change. Each example is also a test case.
 
-Times of different nodes are compared with a tolerance of 2 s.
+Failure rules are listed in their order of precedence. The first rule that matches a root cause explains it and its
+consequences. Times of different nodes are compared with a tolerance of 2 s.
 """
 
 _COMPARISONS = """\
 ## Comparison with earlier runs
 
-When a diagnosis is read, the session is compared with the runs of the same jobs before it ([runs](../how-to/runs.md)).
-`new` of a finding is true if the last ten did not have its fingerprint.
+A diagnosis also compares the session with earlier runs of the same jobs ([runs](../how-to/runs.md)). `new` of a finding
+is true if the last ten runs did not have its fingerprint.
 
 ### `regression`
 

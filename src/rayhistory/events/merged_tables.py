@@ -163,7 +163,7 @@ TABLES: tuple[Table, ...] = (
     _table(
         "actor_transitions",
         "Every state transition of an actor, with its node and worker. "
-        "Without `reported_by` it is from an event, whose time is exact.",
+        "If `reported_by` is NULL, the row comes from an event and its time is exact.",
         _key("actor_id"),
         _key("ns", Type.INT),
         _key("state node_id worker_id"),
@@ -246,7 +246,7 @@ TABLES: tuple[Table, ...] = (
     ),
     _table(
         "gaps",
-        "Gaps: what could not be read, was unknown or is missing, per object. `kind` is the code of the gap.",
+        "Gaps: unreadable, unknown or missing data, per object. `kind` is the code of the gap.",
         _key("source kind detail"),
         _int("count"),
     ),

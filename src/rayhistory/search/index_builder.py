@@ -1,4 +1,4 @@
-"""Build segments of a search index from log files: what is new since the last build, and nothing else."""
+"""Build shards of a search index from log files: what is new since the last build, and nothing else."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ import numpy as np
 from rayhistory.index.cores import available_cores
 from rayhistory.logs.source import LogSource
 from rayhistory.search.line_breaks import count_line_breaks
-from rayhistory.search.postings import MAX_UNITS, IndexedUnit, encode_segment
+from rayhistory.search.postings import MAX_UNITS, IndexedUnit, encode_shard
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, make_plan
 from rayhistory.search.scanner import read_unit
 from rayhistory.search.token_hashes import Hashes
@@ -19,7 +19,7 @@ from rayhistory.search.tokens import Keys, TextTokens, merged, read_tokens
 from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 MAX_TOKENS_BYTES = 64 << 20
-"""Tokens of a segment, at most. A segment ends before that."""
+"""Tokens of a shard, at most. A shard ends before that."""
 
 
 async def new_units(logs: LogSource, indexed: Iterable[IndexedUnit], unit_bytes: int = UNIT_BYTES) -> list[LogUnit]:
@@ -39,7 +39,7 @@ async def new_units(logs: LogSource, indexed: Iterable[IndexedUnit], unit_bytes:
     ]
 
 
-async def build_segments(
+async def build_shards(
     logs: LogSource,
     units: list[LogUnit],
     directory: Path,
@@ -49,24 +49,24 @@ async def build_segments(
     unit_bytes: int = UNIT_BYTES,
     workers: int | None = None,
 ) -> dict[str, Path]:
-    """Write segments for these units; return the files by name. Units are read and tokenised side by side."""
+    """Write shards for these units; return the files by name. Units are read and tokenised side by side."""
     depth = 1 + (workers or available_cores())
     files: dict[str, Path] = {}
-    segment = _SegmentBuilder(unit_bytes)
+    shard = _ShardBuilder(unit_bytes)
     reads: deque[asyncio.Task[_UnitTokens]] = deque()
     buffers = [bytearray() for _ in range(depth)]
     try:
         for number, unit in enumerate(units):
             for ahead in units[number + len(reads) : number + depth]:
-                reads.append(asyncio.ensure_future(_read_tokens(logs, ahead, buffers, segment.known)))
-            segment.add(unit, await reads.popleft())
-            if segment.is_full or number + 1 == len(units):
-                name = f"{prefix}-{len(files):04d}.segment"
+                reads.append(asyncio.ensure_future(_read_tokens(logs, ahead, buffers, shard.known)))
+            shard.add(unit, await reads.popleft())
+            if shard.is_full or number + 1 == len(units):
+                name = f"{prefix}-{len(files):04d}.shard"
                 files[name] = directory / name
-                await asyncio.to_thread(segment.write, files[name])
-                await asyncio.gather(*reads)  # what they know belongs to this segment
+                await asyncio.to_thread(shard.write, files[name])
+                await asyncio.gather(*reads)  # what they know belongs to this shard
                 reads.clear()
-                segment = _SegmentBuilder(unit_bytes)
+                shard = _ShardBuilder(unit_bytes)
             report((number + 1) / len(units))
     finally:
         for read in reads:
@@ -95,10 +95,10 @@ def _tokenise(unit: LogUnit, buffer: UnitBuffer, known: Hashes) -> _UnitTokens:
     return _UnitTokens(text, count_line_breaks(data, unit.start - offset, unit.end - offset))
 
 
-class _SegmentBuilder:
+class _ShardBuilder:
     def __init__(self, unit_bytes: int) -> None:
         self.known: Hashes = np.empty(0, np.uint64)
-        """Hashes of tokens that the segment has."""
+        """Hashes of tokens that the shard has."""
         self._unit_bytes = unit_bytes
         self._units: list[IndexedUnit] = []
         self._keys: list[Keys] = []
@@ -118,4 +118,4 @@ class _SegmentBuilder:
         self._tokens_bytes += sum(map(len, text.tokens))
 
     def write(self, path: Path) -> None:
-        path.write_bytes(encode_segment(self._units, self._unit_bytes, self._keys, self._tokens))
+        path.write_bytes(encode_shard(self._units, self._unit_bytes, self._keys, self._tokens))

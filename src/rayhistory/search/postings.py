@@ -1,4 +1,4 @@
-"""The format of a search index segment: which units of log files hold which keys.
+"""The format of a search index shard: which units of log files hold which keys.
 
     magic "RHSEARCH", version, length of the header
     header       a zstd frame of MessagePack: the units, and where the parts below are
@@ -39,7 +39,7 @@ class IndexedUnit(msgspec.Struct, frozen=True, array_like=True):
     line_breaks: int
 
 
-class SegmentHeader(msgspec.Struct, array_like=True):
+class ShardHeader(msgspec.Struct, array_like=True):
     units: list[IndexedUnit]
     unit_bytes: int
     tokens: tuple[int, int]
@@ -47,8 +47,8 @@ class SegmentHeader(msgspec.Struct, array_like=True):
     buckets: list[tuple[int, int]]
 
 
-def encode_segment(units: list[IndexedUnit], unit_bytes: int, keys: list[Keys], tokens: Iterable[bytes]) -> bytes:
-    """Encode a segment; `keys` are those of each unit."""
+def encode_shard(units: list[IndexedUnit], unit_bytes: int, keys: list[Keys], tokens: Iterable[bytes]) -> bytes:
+    """Encode a shard; `keys` are those of each unit."""
     compress = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress
     all_keys = np.concatenate([np.empty(0, np.uint32), *keys])
     numbers = np.repeat(np.arange(len(keys), dtype=np.uint16), [len(each) for each in keys])
@@ -62,7 +62,7 @@ def encode_segment(units: list[IndexedUnit], unit_bytes: int, keys: list[Keys], 
     for part in parts:
         places.append((offset, len(part)))
         offset += len(part)
-    header = compress(msgspec.msgpack.encode(SegmentHeader(units, unit_bytes, places[0], places[1:])))
+    header = compress(msgspec.msgpack.encode(ShardHeader(units, unit_bytes, places[0], places[1:])))
     return b"".join([_PREAMBLE.pack(_MAGIC, _VERSION, len(header)), header, *parts])
 
 
@@ -76,16 +76,16 @@ def _encode_bucket(keys: Keys, numbers: Units) -> bytes:
 
 
 def header_bytes(preamble: bytes) -> int:
-    """Return the size of the header, from the first bytes of a segment."""
+    """Return the size of the header, from the first bytes of a shard."""
     magic, version, size = _PREAMBLE.unpack(preamble[:PREAMBLE_BYTES])
     if magic != _MAGIC or version != _VERSION or size > _MAX_FRAME_BYTES:
-        raise IndexDamaged("not a segment of a search index")
+        raise IndexDamaged("not a shard of a search index")
     return int(size)
 
 
-def decode_header(data: bytes) -> SegmentHeader:
+def decode_header(data: bytes) -> ShardHeader:
     try:
-        header = msgspec.msgpack.decode(_decompress(data), type=SegmentHeader)
+        header = msgspec.msgpack.decode(_decompress(data), type=ShardHeader)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise IndexDamaged(f"header of a search index cannot be decoded ({error})") from None
     if len(header.buckets) != BUCKETS or len(header.units) > MAX_UNITS:

@@ -1,4 +1,4 @@
-"""The search index of a session: segments in the store, read by range, that exclude units from a search."""
+"""The search index of a session: shards in the store, read by range, that exclude units from a search."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from rayhistory.search.postings import (
     PREAMBLE_BYTES,
     Bucket,
     IndexedUnit,
-    SegmentHeader,
+    ShardHeader,
     decode_header,
     decode_tokens,
     header_bytes,
@@ -26,25 +26,25 @@ _FIRST_READ_BYTES = 64 << 10
 _CACHE_BYTES = 64 << 20
 
 ReadRange = Callable[[str, int, int], Awaitable[bytes]]
-"""Returns bytes [start, end) of a segment."""
+"""Returns bytes [start, end) of a shard."""
 
 
 _Identity = tuple[str, str, str, int, int]
 """A node, a file and its identity, and the bounds of a unit."""
 
 
-class SegmentFile(NamedTuple):
+class ShardFile(NamedTuple):
     name: str
     size: int
     key: str
-    """Unique among the segments of all sessions and builds."""
+    """Unique among the shards of all sessions and builds."""
 
 
-class SegmentCache:
-    """Headers, tokens and buckets of any number of segments, bounded by their size."""
+class ShardCache:
+    """Headers, tokens and buckets of any number of shards, bounded by their size."""
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
-        self.headers: LruCache[str, tuple[SegmentHeader, int]] = LruCache(
+        self.headers: LruCache[str, tuple[ShardHeader, int]] = LruCache(
             max_bytes // 4, cost=lambda entry: 1000 + 300 * len(entry[0].units)
         )
         self.tokens: LruCache[str, bytes] = LruCache(max_bytes // 2, cost=len)
@@ -54,25 +54,25 @@ class SegmentCache:
 
 
 class SearchIndex:
-    """Segments of one session."""
+    """Shards of one session."""
 
     def __init__(
         self,
-        segments: Iterable[SegmentFile],
+        shards: Iterable[ShardFile],
         read: ReadRange,
-        cache: SegmentCache | None = None,
+        cache: ShardCache | None = None,
         on_damage: Callable[[str], object] = lambda reason: None,
         extend: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`extend` starts a build of what is not indexed."""
-        cache = cache or SegmentCache()
+        cache = cache or ShardCache()
         self.report_damage = on_damage
         self._extend = extend
-        self._segments = [_Segment(segment, read, cache) for segment in segments]
+        self._shards = [_Shard(shard, read, cache) for shard in shards]
 
     async def units(self) -> list[IndexedUnit]:
-        """Return all units of all segments."""
-        headers = await asyncio.gather(*(segment.header() for segment in self._segments))
+        """Return all units of all shards."""
+        headers = await asyncio.gather(*(shard.header() for shard in self._shards))
         return [unit for header in headers for unit in header.units]
 
     async def report_unindexed(self, plan: ScanPlan) -> None:
@@ -100,7 +100,7 @@ class SearchIndex:
         places: dict[_Identity, UnitPlace] = {
             _planned_identity(unit): unit_place(unit) for unit in units if not unit.file.ranges
         }
-        fruitless = await asyncio.gather(*(segment.fruitless(fragments) for segment in self._segments))
+        fruitless = await asyncio.gather(*(shard.fruitless(fragments) for shard in self._shards))
         excluded = set()
         for unit in (unit for some in fruitless for unit in some):
             place = places.get(_identity(unit))
@@ -117,15 +117,15 @@ def _planned_identity(unit: LogUnit) -> _Identity:
     return unit.file.node, unit.file.path, unit.file.identity, unit.start, unit.end
 
 
-class _Segment:
-    def __init__(self, file: SegmentFile, read: ReadRange, cache: SegmentCache) -> None:
+class _Shard:
+    def __init__(self, file: ShardFile, read: ReadRange, cache: ShardCache) -> None:
         self._key = file.key
         self._name = file.name
         self._size = file.size
         self._read = read
         self._cache = cache
 
-    async def header(self) -> SegmentHeader:
+    async def header(self) -> ShardHeader:
         return (await self._open())[0]
 
     async def fruitless(self, fragments: Sequence[Fragment]) -> list[IndexedUnit]:
@@ -147,12 +147,12 @@ class _Segment:
             found |= set.intersection(*(buckets[key >> 24].units(key) for key in alternative))
         return found
 
-    async def _open(self) -> tuple[SegmentHeader, int]:
+    async def _open(self) -> tuple[ShardHeader, int]:
         opened = self._cache.headers.get(self._key)
         if opened is None:
             data = await self._read(self._name, 0, min(_FIRST_READ_BYTES, self._size))
             if len(data) < PREAMBLE_BYTES:
-                raise IndexDamaged("segment of a search index is truncated")
+                raise IndexDamaged("shard of a search index is truncated")
             end = PREAMBLE_BYTES + header_bytes(data)
             if end > len(data):
                 data += await self._read(self._name, len(data), min(end, self._size))

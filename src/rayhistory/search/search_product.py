@@ -5,19 +5,19 @@ import sys
 
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
-from rayhistory.search.index_builder import build_segments, new_units
+from rayhistory.search.index_builder import build_shards, new_units
 from rayhistory.search.postings import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, decode_header, header_bytes
 
 NAME = "search"
-_MAX_SEGMENTS_PER_FULL = 8
-"""More segments than this times the number that a new build would have lead to a new build."""
-_MIN_SEGMENTS = 24
+_MAX_SHARDS_PER_FULL = 8
+"""More shards than this times the number that a new build would have lead to a new build."""
+_MIN_SHARDS = 24
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class SearchProduct:
     name = NAME
-    version = 2
+    version = 3
 
     def build(self, context: ProductContext) -> BuiltProduct:
         keep_freed_memory()
@@ -25,11 +25,11 @@ class SearchProduct:
         logs = CombinedLogs(*object_logs(context.store, layout, ref), PackLogs(context.store, layout, ref))
         indexed = _indexed_units(context.previous)
         units = context.run(new_units(logs, [unit for some in indexed.values() for unit in some]))
-        if len(indexed) > max(_MIN_SEGMENTS, _MAX_SEGMENTS_PER_FULL * (len(units) // MAX_UNITS)):
+        if len(indexed) > max(_MIN_SHARDS, _MAX_SHARDS_PER_FULL * (len(units) // MAX_UNITS)):
             indexed, units = {}, context.run(new_units(logs, []))
         number = 1 + max((int(name.partition("-")[0]) for name in indexed), default=0)
         files = context.run(
-            build_segments(
+            build_shards(
                 logs, units, context.scratch, prefix=f"{number:06d}",
                 report=lambda progress: context.report(progress, "indexing logs for search"),
             )
@@ -48,7 +48,7 @@ def keep_freed_memory() -> None:
 
 
 def _indexed_units(previous: PreviousProduct | None) -> dict[str, list[IndexedUnit]]:
-    """Return the units of each segment of the last build."""
+    """Return the units of each shard of the last build."""
     found: dict[str, list[IndexedUnit]] = {}
     for name in previous.manifest.files if previous else ():
         assert previous  # noqa: S101

@@ -30,7 +30,7 @@ from rayhistory.notify.notify_rules import NotifyRules, read_rules
 from rayhistory.runs.run_maintenance import RunMaintenance
 from rayhistory.runs.run_table import RunTable
 from rayhistory.search import Scanner
-from rayhistory.search.search_index import SegmentCache
+from rayhistory.search.search_index import ShardCache
 from rayhistory.server import kuberay, mcp_endpoint
 from rayhistory.server.api_routes import SESSION_ROUTES
 from rayhistory.server.frontend import Frontends
@@ -131,7 +131,7 @@ async def _running(
     app.state.resolver = SessionResolver(catalog, builder, store, layout)
     app.state.response_cache = ResponseCache()
     app.state.scanner = Scanner()
-    app.state.segment_cache = SegmentCache()
+    app.state.shard_cache = ShardCache()
     app.state.session_listing = SessionListing(catalog, index_store(store, settings), layout, builder.products)
     await asyncio.to_thread(connection)  # start the database now, not in the first request
     app.state.runs = RunListing(index_store(store, settings), layout, settings)

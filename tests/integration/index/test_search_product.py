@@ -68,7 +68,7 @@ def test_a_search_reads_only_what_the_index_does_not_exclude(settings: Settings)
 
 def test_a_damaged_index_changes_no_result_and_is_rebuilt(settings: Settings) -> None:
     search(settings, "needle")
-    for path in Path(settings.local_storage_dir).rglob("*.segment"):
+    for path in Path(settings.local_storage_dir).rglob("*.shard"):
         path.write_bytes(b"damaged".ljust(path.stat().st_size, b"!"))
     before = manifest(settings).build
     body = search(settings, "needle")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayhistory.errors import IndexDamaged, UsageError
-from rayhistory.search.index_builder import build_segments, new_units
+from rayhistory.search.index_builder import build_shards, new_units
 from rayhistory.search.scanner import Scan, Scanner
-from rayhistory.search.search_index import SearchIndex, SegmentFile
+from rayhistory.search.search_index import SearchIndex, ShardFile
 from rayhistory.search.search_query import SearchQuery
 from support.memory_logs import NODE_A, MemoryLogs
 
@@ -23,7 +23,7 @@ ID = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 def build(logs: MemoryLogs, directory: Path, unit_bytes: int, name: str = "1") -> dict[str, Path]:
     async def run() -> dict[str, Path]:
         units = await new_units(logs, [], unit_bytes)
-        return await build_segments(logs, units, directory, prefix=name, unit_bytes=unit_bytes)
+        return await build_shards(logs, units, directory, prefix=name, unit_bytes=unit_bytes)
 
     return asyncio.run(run())
 
@@ -32,8 +32,8 @@ def open_index(files: dict[str, Path], extend: Callable[[], Awaitable[None]] | N
     async def read(name: str, start: int, end: int) -> bytes:
         return files[name].read_bytes()[start:end]
 
-    segments = [SegmentFile(name, path.stat().st_size, name) for name, path in files.items()]
-    return SearchIndex(segments, read, extend=extend)
+    shards = [ShardFile(name, path.stat().st_size, name) for name, path in files.items()]
+    return SearchIndex(shards, read, extend=extend)
 
 
 def search(
@@ -139,7 +139,7 @@ def test_an_extension_indexes_what_is_new_alone(logs: MemoryLogs, tmp_path: Path
     logs.contents[NODE_A, "a.log"] += b"a new zebra\n" * 2000
     units = asyncio.run(new_units(logs, before, 10_000))
     assert sum(unit.end - unit.start for unit in units) < 40_000
-    files |= asyncio.run(build_segments(logs, units, tmp_path, prefix="2", unit_bytes=10_000))
+    files |= asyncio.run(build_shards(logs, units, tmp_path, prefix="2", unit_bytes=10_000))
     found, scan = search(logs, SearchQuery("zebra", limit=1000, order="oldest"), 10_000, open_index(files))
     assert {text for _, _, text in found} == {"a new zebra"}
     assert all((line or 0) > 20_000 for _, line, _ in found)

@@ -12,16 +12,19 @@ _INTRODUCTION = """\
 *Generated from `src/rayhistory/events/merged_tables.py` by `make docs`; a test fails when the two differ.*
 
 `rayhistory sql`, `rayhistory export`, the table commands such as `rayhistory tasks`, and `/api/history/rows/{table}`
-read these tables. Columns that exist in Ray have Ray's names. Ids are hexadecimal text. Columns that end in `_ms` or
-`_time` are milliseconds since 1970 (UTC), in `_ns` nanoseconds, in `_s` seconds. JSON is stored as text:
-`required_resources->>'$.CPU'`. Unknown values are NULL, never guessed.
+read these tables.
 
-With `rayhistory sql --all` each table also has the columns `namespace`, `cluster` and `session`.
+- Columns that exist in Ray have Ray's names.
+- Ids are hexadecimal text.
+- Columns that end in `_ms` or `_time` are milliseconds since 1970 (UTC), in `_ns` nanoseconds, in `_s` seconds.
+- JSON is stored as text: `required_resources->>'$.CPU'`.
+- Unknown values are NULL, never guessed.
+- With `rayhistory sql --all` each table also has the columns `namespace`, `cluster` and `session`.
 """
 
 _DESCRIPTIONS = {
     "tasks": "Every attempt of every task: its definition, its node and worker, its end, and the time of each state. "
-    "`closed_by_history` is true if Ray reported no end and it was inferred at session end.",
+    "`closed_by_history` is true if Ray reported no end, so that the end was inferred at session end.",
     "actors": "Actors, in their last state.",
     "jobs": "Jobs: submitted jobs (`SUBMISSION`) and drivers that were started directly (`DRIVER`).",
     "nodes": "The nodes of the cluster.",

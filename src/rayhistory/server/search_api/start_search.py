@@ -11,7 +11,7 @@ from rayhistory.errors import UsageError
 from rayhistory.index.products.product_files import OpenProduct
 from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.search.scanner import Scan, Scanner
-from rayhistory.search.search_index import SearchIndex, SegmentCache, SegmentFile
+from rayhistory.search.search_index import SearchIndex, ShardCache, ShardFile
 from rayhistory.search.search_product import NAME
 from rayhistory.search.search_query import SearchQuery, parse_search
 from rayhistory.server.history_api.visible_sessions import matching_sessions
@@ -51,11 +51,11 @@ def _unit_index(
 ) -> SearchIndex | None:
     if product is None:
         return None
-    cache: SegmentCache = request.app.state.segment_cache
+    cache: ShardCache = request.app.state.shard_cache
     files = product.manifest.files.items()
-    segments = [SegmentFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
+    shards = [ShardFile(name, file.size, f"{ref.path}/{file.build}/{name}") for name, file in files]
     extend = functools.partial(products.extend, product) if products else None
-    return SearchIndex(segments, product.read, cache, on_damage=product.damaged, extend=extend)
+    return SearchIndex(shards, product.read, cache, on_damage=product.damaged, extend=extend)
 
 
 async def start_sessions_search(

@@ -64,8 +64,8 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="infeasible_request",
-    meaning="A task or an actor asks for resources that no node of the cluster has. It needs no waiting time: it would "
-    "wait for ever.",
+    meaning="A task or an actor requests resources that no node of the cluster has. It would wait forever, so the rule "
+    "does not wait for a timeout.",
     match=_match,
     describe=_describe,
     example=Example(

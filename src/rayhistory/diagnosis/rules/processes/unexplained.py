@@ -55,7 +55,7 @@ def _looked_at(failure: Failure, facts: SessionFacts) -> list[str]:
 
 RULE = FailureRule(
     code="unexplained",
-    meaning="Something failed and nothing that was recorded explains it. The finding lists what was looked at.",
+    meaning="A failure that no recorded data explains. The finding lists the data that was searched.",
     match=_match,
     describe=_describe,
     example=Example(

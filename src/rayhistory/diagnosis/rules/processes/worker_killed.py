@@ -56,8 +56,8 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="worker_killed",
-    meaning="A worker was killed by a signal from outside, and memory was not the cause. Where it may as well have "
-    "called os._exit(), the finding names both.",
+    meaning="A worker was killed by a signal from outside, and memory was not the cause. If os._exit() is equally "
+    "likely, the finding names both causes.",
     needs=("logs", "metrics"),
     match=_match,
     describe=_describe,
