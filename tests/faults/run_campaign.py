@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -195,11 +196,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seeds", nargs="*", type=int, metavar="SEED", help="seeds of the scenarios to run")
     parser.add_argument("--scenarios", type=int, default=200, help="run seeds 1 to N if none is given (default: 200)")
+    parser.add_argument("--parallel", type=int, default=2, help="scenarios at the same time (default: 2)")
     arguments = parser.parse_args()
     outcomes = []
-    for seed in arguments.seeds or range(1, arguments.scenarios + 1):
-        outcomes.append(run_scenario(seed))
-        print(outcomes[-1].line(), flush=True)
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        for outcome in pool.map(run_scenario, arguments.seeds or range(1, arguments.scenarios + 1)):
+            outcomes.append(outcome)
+            print(outcome.line(), flush=True)
     total: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     failed = [outcome.seed for outcome in outcomes if outcome.problems]
     figures = ", ".join(f"{count:,} {name}" for name, count in sorted(total.items()))

@@ -1,9 +1,11 @@
 """Send one notification to its receiver: a webhook or a command."""
 
 import asyncio
+import functools
 import ipaddress
 import os
 import socket
+import ssl
 import time
 from urllib.parse import urlsplit, urlunsplit
 
@@ -57,7 +59,9 @@ async def _post(rule: NotifyRule, body: bytes, headers: dict[str, str]) -> None:
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S * 2),
-            httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as http,
+            httpx.AsyncClient(
+                verify=await asyncio.to_thread(_tls), trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S
+            ) as http,
             http.stream(
                 "POST", url, content=body, headers=headers | {"host": parts.netloc.rpartition("@")[2]},
                 extensions={"sni_hostname": host},
@@ -67,6 +71,12 @@ async def _post(rule: NotifyRule, body: bytes, headers: dict[str, str]) -> None:
                 raise DeliveryFailed(f"the receiver answered with status {response.status_code}")
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise DeliveryFailed(f"the receiver does not answer: {type(error).__name__}") from None
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Return the certificates of the authorities, whose loading takes long."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 async def _allowed_address(host: str, port: int, networks: Networks) -> IpAddress:

@@ -123,6 +123,8 @@ def parse_prices(text: str) -> tuple[str, ...]:
         name, _, amount = part.partition("=")
         if name not in PRICED_RESOURCES or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", amount):
             raise ValueError(f"use prices per hour such as cpu=0.04,gpu=2.5,memory=0.005, not {part!r}")
+    if len({part.partition("=")[0] for part in parts}) < len(parts):
+        raise ValueError(f"give one price for each resource, not {text!r}")
     return parts
 
 

@@ -129,6 +129,53 @@ def test_receiver_that_fails_gets_it_again_later_with_the_same_id(tmp_path: Path
     assert outcomes == ["failed", "failed", "sent"]
 
 
+class Clock:
+    """Stands for the module `time`, and is put forward by hand."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("answer", [500, 302, "hangs"])
+def test_receiver_that_fails_for_a_day_gets_it_afterwards(
+    tmp_path: Path, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch, answer: int | str
+) -> None:
+    """A day passes in the times of the outbox."""
+    store, works = notifier(tmp_path, rules(receiver))
+    clock = Clock()
+    for module in ("notifier", "outbox"):
+        monkeypatch.setattr(f"rayhistory.notify.{module}.time", clock)
+    if answer == "hangs":
+        monkeypatch.setattr("rayhistory.notify.delivery._TIMEOUT_S", 0.01)
+        receiver.delay_s = 0.1
+    else:
+        receiver.statuses = [answer] * 1000  # type: ignore[list-item]
+
+    async def work() -> float:
+        await send_after_start(store, works, failed(1))
+        began, outbox = clock.now, Outbox(store, LAYOUT)
+        while clock.now - began < 86_400:
+            (waiting,) = await outbox.due(float("inf"))
+            clock.now = max(waiting.next_attempt, clock.now + 1)
+            await works.work()
+        receiver.statuses, receiver.delay_s = [], 0.0
+        monkeypatch.setattr("rayhistory.notify.delivery._TIMEOUT_S", 10.0)
+        (waiting,) = await outbox.due(float("inf"))
+        clock.now = waiting.next_attempt
+        await works.work()
+        assert await outbox.due(float("inf")) == []
+        return clock.now - began
+
+    assert asyncio.run(work()) < 86_400 + 2 * 3600
+    assert 20 < len(ids(receiver)) < 50
+    assert len(set(ids(receiver))) == 1
+
+
 def test_pauses_grow_and_end_after_three_days() -> None:
     notification = notifications_for(
         {failed(1).summary.identity: failed(1).summary}, run_key="auto", since_ms=0, known=()

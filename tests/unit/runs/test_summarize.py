@@ -105,6 +105,21 @@ def test_hostile_values_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
+    "metadata",
+    [{"note": "x" * 2**20}, {f"key-{number}": "value" for number in range(50_000)}, {"a": [["b"] * 100_000] * 3}],
+)
+def test_metadata_of_a_megabyte_is_cut(metadata: dict[str, Any]) -> None:
+    stored = summary(jobs=[job(metadata=json.dumps(metadata | {"job_name": "nightly"}))], total_jobs=1)
+    assert len(msgspec.json.encode(stored)) < 10_000
+    assert len(stored.summary.jobs[0].metadata) <= 20
+
+
+def test_metadata_that_is_no_object_is_ignored() -> None:
+    for text in ("[1, 2]", "{", '"text"', "[" * 100_000):
+        assert summary(jobs=[job(metadata=text)], total_jobs=1).summary.jobs[0].metadata == {}
+
+
+@pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"summary": {}}', b"{" * 100_000, b"\xff", b" " * (MAX_SUMMARY_BYTES + 1)]
 )
 def test_damaged_summary_is_none(data: bytes) -> None:

@@ -83,3 +83,17 @@ def test_configuration_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/reference/configuration.md").read_text()
     assert text == document()
     assert all(spec.own_variable in text for spec in setting_specs())
+
+
+@pytest.mark.parametrize(
+    "prices",
+    ["cpu=abc", "cpu=nan", "cpu=inf", "cpu=-1", "cpu=1e9", "cpu=", "cpu", "disk=3", "cpu=1,gpu=<b>", "cpu=1,cpu=2"],
+)
+def test_prices_that_are_not_numbers_are_a_wrong_setting(prices: str) -> None:
+    with pytest.raises(InvalidSetting, match="price"):
+        resolve("historyserver", {"setting_price": prices}, {})
+
+
+def test_prices_are_numbers_per_resource() -> None:
+    settings, _ = resolve("historyserver", {"setting_price": "cpu=0.04,gpu=2.5"}, {})
+    assert settings.price == ("cpu=0.04", "gpu=2.5")
