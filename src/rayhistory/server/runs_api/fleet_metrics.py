@@ -3,14 +3,16 @@
 The metrics endpoint has no sign-in, so that namespaces are labels only where everybody may see everything.
 """
 
+import asyncio
 import logging
+import re
 import time
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.requests import Request
 
 from rayhistory.errors import RayHistoryError
-from rayhistory.runs.fleet import FleetFigures, fleet_of
+from rayhistory.runs.fleet import MAX_DAYS, FleetFailure, FleetFigures, fleet_of
 from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.runs_api.run_listing import RunListing
 
@@ -39,11 +41,12 @@ async def fleet_metrics(request: Request, runs: RunListing, *, by_namespace: boo
         return generate_latest(registry)
     up.set(1)
     summaries = [each for identity, each in rows.summaries.items() if runs.keeps_removed or identity in existing]
-    recent = fleet_of(summaries, int(time.time() * 1000), days=2)
-    everything = fleet_of(summaries, int(time.time() * 1000), days=92)
+    now_ms = int(time.time() * 1000)
+    recent, everything = [await asyncio.to_thread(fleet_of, summaries, now_ms, days) for days in (2, MAX_DAYS)]
     labels = ["namespace"] if by_namespace else []
     groups = recent.namespaces if by_namespace else [recent.total]
     _add_runs(registry, groups, labels)
+    _add_failures(registry, recent.failures, with_fingerprints=by_namespace)
     for field, (name, text) in _GAUGES.items():
         gauge = Gauge(name, text, labels, registry=registry)
         for group in groups:
@@ -62,6 +65,16 @@ def _add_runs(registry: CollectorRegistry, groups: list[FleetFigures], labels: l
         other = group.runs - group.succeeded - group.failed
         for status, count in (("succeeded", group.succeeded), ("failed", group.failed), ("other", other)):
             gauge.labels(*([group.namespace] if labels else []), status).set(count)
+
+
+def _add_failures(registry: CollectorRegistry, failures: list[FleetFailure], *, with_fingerprints: bool) -> None:
+    """Add the most frequent failures. Their headlines have text of clusters, and are not for everybody."""
+    text = "failed runs by cause, likewise: the most frequent ones"
+    labels = ["code", "fingerprint"] if with_fingerprints else ["code"]
+    gauge = Gauge("rayhistory_fleet_failures", text, labels, registry=registry)
+    for failure in failures:
+        code = failure.code if re.fullmatch("[a-z_]{1,40}", failure.code) else "other"
+        gauge.labels(*([code, failure.fingerprint or ""] if with_fingerprints else [code])).inc(failure.runs)
 
 
 def _labelled(gauge: Gauge, group: FleetFigures, labels: list[str]) -> Gauge:

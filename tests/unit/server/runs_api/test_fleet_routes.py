@@ -1,5 +1,6 @@
 """Figures of the fleet: by day, namespace and failure, cut to what a visitor may see."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_visitors_see_figures_of_their_namespaces_only(tmp_path: Path) -> None:
         assert hidden["total"]["runs"] == 0
         assert "team-x" not in client.get("/metrics").text
         assert 'rayhistory_fleet_runs{status="failed"} 1.0' in client.get("/metrics").text
+        assert 'rayhistory_fleet_failures{code="user_exception"} 1.0' in client.get("/metrics").text
 
 
 def test_prometheus_metrics_have_the_same_figures(client: TestClient) -> None:
@@ -73,3 +75,4 @@ def test_prometheus_metrics_have_the_same_figures(client: TestClient) -> None:
     assert 'rayhistory_fleet_runs{namespace="default",status="failed"} 1.0' in text
     assert 'rayhistory_fleet_gpu_hours{namespace="team-x"} 2.0' in text
     assert "rayhistory_fleet_up 1.0" in text
+    assert re.search(r'rayhistory_fleet_failures{code="user_exception",fingerprint="\w+"} 1.0', text)
