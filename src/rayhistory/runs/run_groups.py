@@ -66,7 +66,12 @@ class RunSquare(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     regression: bool = False
     ray_version: str = ""
+    python_version: str = ""
+    runtime_env: str = ""
+    """A digest of the job's runtime environment."""
     vanished: bool = False
+    last_good: str | None = None
+    """The newest session before it in which the job succeeded."""
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +165,7 @@ def summarize_group(group: GroupedRuns, prices: Prices = Prices()) -> RunGroup: 
         gpu_hours=round(sum(each.gpu.allocated for each in hours), 3),
         idle_share=idle_share(hours),
         cost=prices.cost(hours),
-        last_good=_last_good(runs),
+        last_good=_last_good(runs, len(runs) - 1),
     )
 
 
@@ -176,7 +181,10 @@ def square(runs: list[Run], place: int) -> RunSquare:
         url=run.url,
         regression=regression_at(runs, place) is not None,
         ray_version=run.summary.ray_version,
+        python_version=run.summary.python_version,
+        runtime_env=run.job.runtime_env,
         vanished=run.summary.state == "vanished",
+        last_good=_last_good(runs, place),
     )
 
 
@@ -229,8 +237,11 @@ def _last_failure(runs: list[Run]) -> LastFailure | None:
     return None
 
 
-def _last_good(runs: list[Run]) -> str | None:
-    return next((run.summary.path for run in reversed(runs[:-1]) if _is_good(run)), None)
+def _last_good(runs: list[Run], place: int) -> str | None:
+    """Return the newest session before a run in which the job succeeded."""
+    own = runs[place].summary.identity
+    earlier = (runs[number] for number in range(place - 1, -1, -1))
+    return next((run.summary.path for run in earlier if _is_good(run) and run.summary.identity != own), None)
 
 
 SORT_KEYS: Mapping[str, Callable[[RunGroup], Any]] = {

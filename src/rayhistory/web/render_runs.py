@@ -21,6 +21,10 @@ class RunPoint(Protocol):
     def status(self) -> str: ...
     @property
     def ray_version(self) -> str: ...
+    @property
+    def python_version(self) -> str: ...
+    @property
+    def runtime_env(self) -> str: ...
 
 
 class PlottedRun(msgspec.Struct, frozen=True):
@@ -30,7 +34,7 @@ class PlottedRun(msgspec.Struct, frozen=True):
 
 
 class VersionMark(msgspec.Struct, frozen=True):
-    """Where another version of Ray was used for the first time."""
+    """Where a run had another version of Ray or Python, or another runtime environment, than the one before."""
 
     x: float
     text: str
@@ -54,15 +58,22 @@ def duration_chart(newest_first: Sequence[RunPoint]) -> DurationChart | None:
         return None
     max_ms = max(run.duration_ms or 0 for run in runs) or 1
     step = _WIDTH / max(len(runs), 2)
-    points, versions, version = [], [], runs[0].ray_version
+    points, versions, before = [], [], runs[0]
     for number, run in enumerate(runs):
         x = round(step * (number + 0.5), 1)
         y = round(_HEIGHT - (run.duration_ms or 0) / max_ms * (_HEIGHT - _TOP), 1)
         points.append(PlottedRun(x, y, run))
-        if run.ray_version != version:
-            versions.append(VersionMark(round(x - step / 2, 1), f"Ray {run.ray_version}"))
-            version = run.ray_version
+        if changes := _changes(before, run):
+            versions.append(VersionMark(round(x - step / 2, 1), changes))
+        before = run
     return DurationChart(points, versions, max_ms)
+
+
+def _changes(before: RunPoint, run: RunPoint) -> str:
+    """Say which versions are other ones; an unknown version is none."""
+    versions = {"Ray": (before.ray_version, run.ray_version), "Python": (before.python_version, run.python_version)}
+    changed = [f"{name} {new}" for name, (old, new) in versions.items() if old and new and old != new]
+    return ", ".join([*changed, *(["new environment"] if before.runtime_env != run.runtime_env else [])])
 
 
 def render_runs(

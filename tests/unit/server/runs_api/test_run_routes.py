@@ -1,17 +1,24 @@
 """Runs across sessions: grouped, filtered, cut to the visitor's namespaces, as JSON, CSV and pages."""
 
+import asyncio
 import csv
 import io
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from rayhistory.runs.run_manifest import RunManifest, RunPart, publish_run_manifest
+from rayhistory.runs.run_parts import FullRow, write_part
 from rayhistory.runs.session_summary import StoredSummary
 from rayhistory.server.runs_api import run_listing
+from rayhistory.storage.local import LocalStore
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, generated, ref_of, serving_runs
 from support.two_namespaces import ALLOWED_TOKEN, bearer, write_access_file
 
@@ -134,6 +141,15 @@ def test_pages_show_groups_and_lead_to_them(client: TestClient) -> None:
     assert "/compare?session=default%2Fnightly-00004" in page
 
 
+def test_each_run_is_compared_with_the_last_good_one_before_it(client: TestClient) -> None:
+    group = client.get(f"/api/history/runs/{runs(client)['etl']['key']}").json()
+    newest, failed, first = group["runs"]
+    assert newest["last_good"] == failed["last_good"] == first["session"]
+    assert first["last_good"] is None
+    page = client.get(f"/runs/{group['group']['key']}").text
+    assert page.count('title="Compare with the last good run before it"') == 2
+
+
 def test_csv_has_all_groups(client: TestClient) -> None:
     rows = list(csv.DictReader(io.StringIO(client.get("/runs.csv?sort=name").text)))
     assert [row["name"] for row in rows] == ["etl", "nightly", "secret"]
@@ -214,3 +230,89 @@ def test_first_page_of_a_large_store_does_not_wait_for_the_list_of_sessions(
         assert (found["total"], found["unsummarized"]) == (1, None)
         client.get("/").raise_for_status()
         assert client.get("/api/history/runs").json()["unsummarized"] == 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_entry_points_are_listed_page_by_page(tmp_path: Path) -> None:
+    """Stored as two parts, as a compaction leaves them. The sessions are gone, and their rows are kept."""
+    template = generated(owner=False, functions=0)
+    rows = []
+    for number in range(10_000):
+        word = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        job = msgspec.structs.replace(template.summary.jobs[0], entrypoint=f"python {word}.py")
+        summary = msgspec.structs.replace(template.summary, cluster=f"c{number}", jobs=[job])
+        rows.append(FullRow(1, msgspec.structs.replace(template, summary=summary)))
+    store_parts(tmp_path / "store", rows[:5_000], rows[5_000:])
+    with serving_runs(tmp_path, [], keep_runs=True) as client:
+        first = client.get("/api/history/runs").json()
+        assert first["total"] == 10_000
+        assert len(first["runs"]) == 50
+        last = client.get("/api/history/runs?page=200").json()
+        assert (len(last["runs"]), last["next"]) == (50, None)
+        assert len(client.get("/runs").text) < 500_000
+        assert client.get("/api/history/runs?q=python+bcde.py").json()["total"] == 1
+
+
+def store_parts(directory: Path, *parts: list[FullRow]) -> None:
+    async def work() -> None:
+        store, listed = LocalStore(directory), []
+        for number, rows in enumerate(parts):
+            path = directory.parent / "part"
+            details = write_part(path, rows)
+            listed.append(RunPart(f"2026-11-{number}", "2026-11", len(rows), path.stat().st_size, *details))
+            await store.put(LAYOUT.run_part_key(listed[-1].name), path)
+        await publish_run_manifest(store, LAYOUT, RunManifest(generation=1, parts=listed))
+
+    asyncio.run(work())
+
+
+def test_removed_session_cannot_be_compared(tmp_path: Path) -> None:
+    kept, removed = generated(0), generated(1)
+    with serving_runs(tmp_path, [kept, removed]) as client:
+        (tmp_path / "store" / LAYOUT.metadata_key(ref_of(removed))).unlink()
+        response = client.get(f"/api/history/compare?session={kept.summary.path}&session={removed.summary.path}")
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "session_not_found"
+
+
+SECRETS = ("team-x", "secret-job", "secret-cluster", "secret headline", "5ec4e7", "secret_function")
+
+
+def hidden_run() -> StoredSummary:
+    """A run of a namespace that the visitor may not see, with words of its own in every field."""
+    stored = generated(
+        300,
+        namespace="team-x",
+        name="secret-job",
+        status="FAILED",
+        fingerprint="5ec4e7",
+        started_ms=int(time.time() * 1000),
+    )
+    assert stored.summary.verdict
+    verdict = msgspec.structs.replace(stored.summary.verdict, headline="secret headline")
+    summary = msgspec.structs.replace(stored.summary, cluster="secret-cluster", verdict=verdict)
+    function = msgspec.structs.replace(stored.details.functions[0], name="secret_function")
+    return msgspec.structs.replace(
+        stored, summary=summary, details=msgspec.structs.replace(stored.details, functions=[function])
+    )
+
+
+def test_no_view_of_runs_shows_anything_of_another_namespace(tmp_path: Path) -> None:
+    """Walks over all routes of runs, comparisons and the fleet, and the metrics."""
+    hidden, shown = hidden_run(), generated(1, started_ms=int(time.time() * 1000))
+    with serving_runs(tmp_path, [hidden, shown]) as client:
+        keys = {group["namespace"]: group["key"] for group in runs(client).values()}
+        assert all(secret in client.get(f"/runs/{keys['team-x']}").text for secret in SECRETS)
+    compared = f"?session={shown.summary.path}&session={hidden.summary.path}"
+    access = {"auth": "token", "access_file": write_access_file(tmp_path)}
+    with serving_runs(tmp_path, [], **access) as client:
+        paths = [route.path for route in client.app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
+        of_runs = [path for path in paths if re.match(r"/(api/history/)?(runs|fleet|compare)", path)]
+        assert len(of_runs) >= 15
+        for path in [*of_runs, "/metrics"]:
+            urls = [path.replace("{key}", keys["team-x"]) + query for query in ("", "?namespace=team-x", compared)]
+            for url, headers in [*((url, bearer(ALLOWED_TOKEN)) for url in urls), (urls[0], {})]:
+                response = client.get(url, headers=headers)
+                shows = [secret for secret in SECRETS if secret in response.text and secret not in url]
+                assert not shows, f"{url} shows {shows}"
+                assert response.status_code in (200, 400, 401, 403, 404), url
