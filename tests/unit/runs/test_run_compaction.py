@@ -19,6 +19,7 @@ from rayhistory.runs.session_summary import StoredSummary
 from rayhistory.sessions import SessionRef
 from rayhistory.storage.local import LocalStore
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, fleet, generated, identities, ref_of
+from support.request_rounds import RoundsStore
 
 SEEDS = int(os.environ.get("RAYHISTORY_LAWS", "1"))
 
@@ -301,5 +302,24 @@ def test_manifest_with_wrong_ranges_makes_a_part_damaged_or_readable(tmp_path: P
         _, reader, _ = compactor(tmp_path / "reader", store)
         rows = await reader.load()
         assert set(rows.summaries) == expected(generated()) or rows.damaged
+
+    asyncio.run(work())
+
+
+def test_cold_list_takes_three_rounds_of_requests(tmp_path: Path) -> None:
+    """The list of manifests, the manifest, and all parts at once; the inbox is listed and read beside them."""
+    months = [generated(number, started_ms=FIRST_MS + number * 31 * DAY_MS) for number in range(6)]
+    good = LocalStore(tmp_path / "store")
+
+    async def work() -> None:
+        await announce(good, months)
+        _, table, runs = compactor(tmp_path / "writer", good)
+        await runs.compact(force=True)
+        assert len(table.manifest.parts) == len(months)
+        await announce(good, [generated(50), generated(51)])
+        store = RoundsStore(tmp_path / "store")
+        _, reader, _ = compactor(tmp_path / "reader", store)
+        assert len(await identities(reader)) == len(months) + 2
+        assert store.rounds == 3
 
     asyncio.run(work())
