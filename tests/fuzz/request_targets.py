@@ -9,7 +9,7 @@ from starlette.requests import Request
 from fuzz.target import REF, Target
 from rayhistory.errors import RangeNotSatisfiable, RayHistoryError, UsageError
 from rayhistory.index.query.query_params import parse_query
-from rayhistory.server.history_api.session_listing import parse_session_filters
+from rayhistory.server.history_api.session_filters import parse_session_filters
 from rayhistory.server.http.byte_range import parse_range
 from rayhistory.server.kuberay import cookie_headers
 from rayhistory.server.logs.listing import group_logs

@@ -113,9 +113,10 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
         return any((*chosen, self.start, self.end))
 
     @property
-    def namespace_choices(self) -> list[str]:
+    def namespace_choices(self) -> list[tuple[str, str]]:
         """All choices, with the selected namespace even if it has no sessions, so that submitting the form keeps it."""
-        return sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
+        names = sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
+        return [(name, name) for name in names]
 
     @property
     def owner_choices(self) -> list[tuple[str, str]]:
@@ -171,8 +172,9 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, sort=next_sort.get(self.sort or "", column), page=None)
 
     def order_of(self, column: str) -> str:
-        """Return the value of `aria-sort`."""
-        return {column: "ascending", f"-{column}": "descending"}.get(self.sort or "", "none")
+        """Return the value of `aria-sort`. Most failures come first."""
+        orders = ("descending", "ascending") if column == "failed" else ("ascending", "descending")
+        return dict(zip((column, f"-{column}"), orders, strict=True)).get(self.sort or "", "none")
 
 
 def owner_text(kind: str | None, name: str | None) -> str:

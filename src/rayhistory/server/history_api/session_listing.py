@@ -1,7 +1,6 @@
 """The list of sessions on the home page and in the API: filtered, sorted, and page by page."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,28 +8,22 @@ from typing import Any
 import msgspec
 from starlette.datastructures import QueryParams
 
-from rayhistory import web
 from rayhistory.diagnosis.diagnosis_product import NAME as DIAGNOSIS
 from rayhistory.diagnosis.headlines import one_line
-from rayhistory.errors import StoreError, UsageError
+from rayhistory.errors import StoreError
 from rayhistory.index.manifest import Manifest, StoredFile, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
 from rayhistory.metric_columns.columns_product import NAME as METRICS
 from rayhistory.server.frontend import Frontends
+from rayhistory.server.history_api.session_filters import parse_session_filters, started_between
+from rayhistory.server.http.list_params import parse_page
 from rayhistory.sessions import Layout
 from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
-from rayhistory.utc import parse_utc_ms
 from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, UtilizationLine
 
 PAGE_SIZE = 50
-_HOURS = {"h": 1, "d": 24}
-_DAY_MS = 24 * 3600 * 1000
-_DATE = re.compile("[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
-_SHORT_NUMBER = re.compile("[0-9]{1,7}")
-_MAX_WORDS = 32
-_MAX_PAGE_NUMBER = 10**9
 _MAX_SEARCHED = 1_000
 """Sessions whose indexes one search reads."""
 _CONCURRENT_READS = 32
@@ -90,7 +83,7 @@ class SessionListing:
 
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
         """Return the requested page of these sessions, which come in the order of the catalog."""
-        filters, number = parse_session_filters(params), _parse_page_number(params.get("page"))
+        filters, number = parse_session_filters(params), parse_page(params)
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
         predicates = self._predicates(filters)
         matching = [entry for entry in entries if all(predicate(entry) for predicate in predicates)]
@@ -157,7 +150,7 @@ class SessionListing:
             kind, _, name = filters.owner.partition("/")
             owner_kind = None if kind == "none" else kind
             predicates.append(lambda entry: entry.ref.owner_kind == owner_kind and name in ("", entry.ref.owner_name))
-        start, end = _started_between(filters)
+        start, end = started_between(filters)
         if (start, end) != (None, None):
             predicates.append(lambda entry: (start or 0) <= (entry.started_ms or 0) < (end or float("inf")))
         if filters.state:
@@ -250,72 +243,6 @@ def _small(manifest: Manifest) -> Manifest:
     text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
     counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
     return msgspec.structs.replace(manifest, files={"all": [StoredFile("", 0, manifest.size)]}, parts=[], counts=counts)
-
-
-def parse_session_filters(params: QueryParams) -> SessionFilters:
-    """Parse the filters of a URL. An invalid value is an error, because ignoring it would show the wrong sessions."""
-    owner = params.get("owner", "").strip().lower() or None
-    filters = SessionFilters(
-        q=params.get("q", "").strip(),
-        namespace=params.get("namespace") or None,
-        cluster=params.get("cluster") or None,
-        failed=_one_of(params, "failed", ("0", "1")) == "1",
-        state=_one_of(params, "state", web.SESSION_STATES),  # type: ignore[arg-type]
-        owner=owner,
-        since=params.get("since") or None,
-        start=params.get("from") or None,
-        end=params.get("to") or None,
-        sort=_one_of(params, "sort", web.SORTS),
-        page=params.get("page") or None,
-    )
-    if len(filters.q.split()) > _MAX_WORDS:
-        raise UsageError(f"invalid q: use at most {_MAX_WORDS} words")
-    if owner and owner.partition("/")[0] not in web.OWNERS:
-        raise UsageError(
-            f"invalid owner {owner!r}: use rayjob, rayservice, none, or a kind and a name (rayjob/nightly)"
-        )
-    _started_between(filters)
-    return filters
-
-
-def _one_of(params: QueryParams, name: str, choices: tuple[str, ...]) -> str | None:
-    given = params.get(name) or None
-    if given is not None and given not in choices:
-        raise UsageError(f"invalid {name} {given!r}: use one of {', '.join(choices)}")
-    return given
-
-
-def _parse_page_number(page: str | None) -> int:
-    if not page:
-        return 1
-    if not re.fullmatch("[0-9]+", page) or int(page[:20]) == 0:
-        raise UsageError(f"invalid page {page!r}: use a number from 1")
-    return min(int(page[:20]), _MAX_PAGE_NUMBER)
-
-
-def _started_between(filters: SessionFilters) -> tuple[int | None, int | None]:
-    """Return the range of start times in ms."""
-    start, end = _parse_time("from", filters.start), _parse_time("to", filters.end, whole_day=True)
-    if filters.since:
-        match = re.fullmatch("([0-9]{1,5})([hd])", filters.since)
-        if not match:
-            raise UsageError(f"invalid since {filters.since!r}: use a number of hours or days (24h, 7d)")
-        since = int((time.time() - int(match[1]) * _HOURS[match[2]] * 3600) * 1000)
-        start = max(start or 0, since)
-    return start, end
-
-
-def _parse_time(name: str, text: str | None, *, whole_day: bool = False) -> int | None:
-    """Parse a date, a time with or without a time zone (default UTC), or ms since 1970."""
-    if not text:
-        return None
-    try:
-        ms = None if _SHORT_NUMBER.fullmatch(text) else parse_utc_ms(text)  # 2026 is a year, not milliseconds
-    except ValueError:
-        ms = None
-    if ms is None:
-        raise UsageError(f"invalid {name} {text!r}: use a date or a time such as 2026-11-15 or 2026-11-15T19:20Z")
-    return ms + _DAY_MS if whole_day and _DATE.fullmatch(text) else ms
 
 
 def _sort_entries(entries: list[CatalogEntry], sort: str | None) -> list[CatalogEntry]:

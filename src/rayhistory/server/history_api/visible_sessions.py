@@ -3,7 +3,8 @@
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from rayhistory.server.history_api.session_listing import ListingPage, SessionListing, parse_session_filters
+from rayhistory.server.history_api.session_filters import parse_session_filters
+from rayhistory.server.history_api.session_listing import ListingPage, SessionListing
 from rayhistory.server.http.admission import admission_of
 from rayhistory.server.http.view_routes import resolver_of
 from rayhistory.server.live_sessions import live_of

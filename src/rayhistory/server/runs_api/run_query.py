@@ -1,23 +1,26 @@
 """The parameters of lists of runs, as in their URLs."""
 
-import re
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 from starlette.datastructures import QueryParams
 
-from rayhistory.errors import UsageError
 from rayhistory.runs.run_groups import DEFAULT_SORT, SORTS, RunGroup
+from rayhistory.server.http.list_params import (
+    age_ms,
+    parse_choice,
+    parse_flag,
+    parse_owner,
+    parse_page,
+    parse_since,
+    parse_words,
+)
 
 PAGE_SIZE = 50
 KINDS = ("rayjob", "rayservice", "job", "metadata", "entrypoint", "cluster")
 SINCE = {"24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days", "90d": "Last 90 days"}
-_HOUR_MS = 3_600_000
-_HOURS = {"h": 1, "d": 24}
-_MAX_WORDS = 32
-_MAX_PAGE = 10**6
-_FLAGS = ("0", "1")
+_OWNERS = ("rayjob", "rayservice")
 
 
 class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +46,7 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since_ms(self) -> int | None:
-        match = re.fullmatch("([0-9]{1,5})([hd])", self.since or "")
-        return int(match[1]) * _HOURS[match[2]] * _HOUR_MS if match else None
+        return age_ms(self.since) if self.since else None
 
     @property
     def since_choices(self) -> list[tuple[str, str]]:
@@ -52,8 +54,9 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
         return [*SINCE.items(), *others]
 
     @property
-    def namespace_choices(self) -> list[str]:
-        return sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
+    def namespace_choices(self) -> list[tuple[str, str]]:
+        names = sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
+        return [(name, name) for name in names]
 
     def url(self, path: str) -> str:
         chosen: dict[str, Any] = {
@@ -95,39 +98,14 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_run_filters(params: QueryParams) -> RunFilters:
-    """Parse the filters of a URL; an invalid value is an error, because ignoring it would show the wrong runs."""
-    filters = RunFilters(
-        q=params.get("q", "").strip(),
+    return RunFilters(
+        q=parse_words(params),
         namespace=params.get("namespace") or None,
-        owner=params.get("owner", "").strip().lower() or None,
-        kind=_one_of(params, "kind", KINDS),
-        since=params.get("since") or None,
-        failed=_one_of(params, "failed", _FLAGS) == "1",
-        regressed=_one_of(params, "regressed", _FLAGS) == "1",
-        sort=_one_of(params, "sort", SORTS),
-        page=_page(params.get("page")),
+        owner=parse_owner(params, _OWNERS),
+        kind=parse_choice(params, "kind", KINDS),
+        since=parse_since(params),
+        failed=parse_flag(params, "failed"),
+        regressed=parse_flag(params, "regressed"),
+        sort=parse_choice(params, "sort", SORTS),
+        page=parse_page(params),
     )
-    if len(filters.q.split()) > _MAX_WORDS:
-        raise UsageError(f"invalid q: use at most {_MAX_WORDS} words")
-    if filters.since and filters.since_ms is None:
-        raise UsageError(f"invalid since {filters.since!r}: use a number of hours or days (24h, 7d)")
-    if filters.owner and filters.owner.partition("/")[0] not in ("rayjob", "rayservice"):
-        raise UsageError(
-            f"invalid owner {filters.owner!r}: use rayjob, rayservice, or a kind and a name (rayjob/nightly)"
-        )
-    return filters
-
-
-def _one_of(params: QueryParams, name: str, choices: tuple[str, ...]) -> str | None:
-    given = params.get(name) or None
-    if given is not None and given not in choices:
-        raise UsageError(f"invalid {name} {given!r}: use one of {', '.join(choices)}")
-    return given
-
-
-def _page(text: str | None) -> int:
-    if not text:
-        return 1
-    if not re.fullmatch("[0-9]{1,7}", text) or not 0 < int(text) <= _MAX_PAGE:
-        raise UsageError(f"invalid page {text[:20]!r}: use a number from 1")
-    return int(text)
