@@ -14,9 +14,6 @@ CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 TIMEOUT_MS = 30_000
 
-# Ray hides its page of platform events if this request fails.
-_EXPECTED_404 = "/api/v0/platform_events"
-
 
 @contextmanager
 def chromium(*flags: str) -> Iterator[Browser]:
@@ -72,7 +69,7 @@ class MonitoredBrowser:
         self.errors = errors
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error" and not message.location.get("url", "").endswith(_EXPECTED_404):
+        if message.type == "error":
             self.errors.append(f"console: {message.text} at {message.location.get('url')}")
 
     def _page_error(self, error: Error) -> None:
@@ -84,8 +81,7 @@ class MonitoredBrowser:
             self.errors.append(f"request: {request.failure} for {request.method} {request.url}")
 
     def _response(self, response: Response) -> None:
-        expected = response.status == 404 and response.url.endswith(_EXPECTED_404)
-        if response.status >= 400 and not expected:
+        if response.status >= 400:
             self.errors.append(f"response: {response.status} for {response.request.method} {response.url}")
 
 

@@ -34,8 +34,21 @@ PLACES: dict[str, tuple[str, ...]] = {
     "logs/": ("{node}",),
     "logs/?nodeId={node}": ("raylet.out", "gcs_server.out"),
     "logs/viewer?nodeId={node}&fileName=job-driver-sample-job.log": ("loading 8 shards",),
+    "platform-events": ("No platform events found.",),
 }
 """The path of each page, and a text on it."""
+OWN_PAGES = {
+    "/home": "Sessions",
+    "/runs": "Runs",
+    "/fleet": "Runs per day",
+    "/search?q=shards": "Search",
+    "{session}": "Recent jobs",
+    "{session}diagnosis": "Where time went",
+    "{session}gaps": "Back to the session",
+    "{session}search?q=shards": "loading 8 shards",
+    "{session}logs/{node}/job-driver-sample-job.log": "loading 8 shards",
+}
+"""The pages around the dashboard, and a text on each."""
 UNKNOWN_ID = {
     f"cluster/nodes/{'f' * 56}": "Load per CPU",
     f"actors/{'ab' * 16}": "Actor details fetched",
@@ -86,6 +99,20 @@ def test_every_page_and_tab_shows_the_session(
         open_all(page)
         open_tabs(monitored, page)
         save_screenshot(page, f"{session}-{number:02}-{re.sub('[^a-z]+', '-', path.partition('?')[0]).strip('-')}")
+        assert (path, monitored.errors) == (path, [])
+
+
+def test_every_page_around_the_dashboard_loads_without_errors(
+    monitored: MonitoredBrowser, history: str, recorded: Recording, names: dict[str, str]
+) -> None:
+    page = monitored.page()
+    while page.request.get(f"{history}{recorded.ref.url}api/history/diagnosis").status == 503:
+        page.wait_for_timeout(200)  # until it is built
+    for path, text in OWN_PAGES.items():
+        page.goto(history + path.format(session=recorded.ref.url, **names))
+        places = [page.get_by_text(text), page.frame_locator("#dashboard").get_by_text(text)]
+        expect(places[path == "{session}"].filter(visible=True).first).to_be_visible()
+        monitored.settle(page)
         assert (path, monitored.errors) == (path, [])
 
 

@@ -5,16 +5,20 @@ import shutil
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from rayhistory.sessions import Layout, SessionRef
 from recorded.recorder import Recording
+from recorded.workloads import SAMPLE
 from support.server_process import running_server
 
 HOSTILE = "<script>document.title='owned'</script>"
 MANY = 120
+RECORDED = re.compile("recorded|vanished")
+"""The clusters of the recorded session."""
 NOT_AHEAD = "import os\nos.environ['RAYHISTORY_INDEX_AHEAD'] = 'false'\n"
 
 
@@ -32,6 +36,7 @@ def home(recorded: Recording, tmp_path_factory: pytest.TempPathFactory) -> Itera
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     with running_server(directory / "store", directory / "work", at_start=NOT_AHEAD) as address:
+        httpx.get(f"{address}{recorded.ref.url}api/jobs/", timeout=60).raise_for_status()  # index this one
         yield f"{address}/home"
 
 
@@ -65,6 +70,101 @@ def test_sessions_are_filtered_by_owner_time_and_words(monitored: MonitoredBrows
     expect(rows(page)).to_have_count(1)
     page.go_back()
     expect(page.get_by_text("No matching sessions")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster"),
+    [
+        (SAMPLE, RECORDED),
+        ("jobs/failing.py", RECORDED),
+        ("training", RECORDED),
+        (f"{SAMPLE} training default", RECORDED),
+        ("nightly-117", "raycluster-117"),
+    ],
+    ids=["submission id", "entrypoint", "metadata", "several words", "owner"],
+)
+def test_search_finds_jobs_and_owners(
+    monitored: MonitoredBrowser, home: str, words: str, cluster: str | re.Pattern[str]
+) -> None:
+    page = monitored.open(home)
+    page.get_by_label("Search sessions").fill(words)
+    page.keyboard.press("Enter")
+    expect(page.locator("#result-count")).to_contain_text("found")
+    expect(rows(page).first).to_contain_text(cluster)
+    expect(rows(page).filter(has_not_text=cluster)).to_have_count(0)
+
+
+def test_failures_filter_and_sort_the_list(monitored: MonitoredBrowser, home: str) -> None:
+    """Both are links, so they work without JavaScript and can be shared."""
+    page = monitored.open(f"{home}?sort=started")
+    expect(rows(page).first).not_to_contain_text(RECORDED)
+    heading = page.get_by_role("columnheader", name="Failures")
+    heading.get_by_role("link").click()
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    expect(rows(page).first).to_contain_text(RECORDED)
+    failed = page.get_by_role("button", name="Failed", exact=True)
+    failed.click()
+    expect(page).to_have_url(re.compile("failed=1.*sort=failed"))
+    expect(rows(page).filter(has_text="raycluster")).to_have_count(0)
+    expect(failed).to_have_attribute("aria-pressed", "true")
+    failed.click()
+    expect(page.locator("#result-count")).to_contain_text(f"{MANY + 2} sessions")
+
+
+def test_counts_are_links_to_what_they_count(monitored: MonitoredBrowser, home: str, recorded: Recording) -> None:
+    page = monitored.open(f"{home}?cluster={recorded.ref.cluster}")
+    targets = {"Jobs": "#/jobs", "Tasks": "#/jobs", "Failures": "#/jobs", "Actors": "#/actors", "Nodes": "#/cluster"}
+    for column, target in targets.items():
+        link = rows(page).locator(f"td[data-label={column}] a").first
+        expect(link).to_have_text(re.compile("[1-9]"))
+        expect(link).to_have_attribute("href", f"{recorded.ref.url}{target}")
+    rows(page).locator("td[data-label=Actors] a").click()
+    expect(page.frame_locator("#dashboard").get_by_text("experiment-tracker").first).to_be_visible()
+
+
+def test_stored_size_and_size_of_the_index_are_both_named(
+    monitored: MonitoredBrowser, home: str, recorded: Recording
+) -> None:
+    page = monitored.open(f"{home}?cluster={recorded.ref.cluster}")
+    size = rows(page).locator("td[data-label=Size]")
+    expect(size).to_have_text(re.compile(r"^\d\S* [KM]iB\s*index \d\S* KiB$"))
+    expect(size.get_by_title("Stored events, logs and records")).to_be_visible()
+    expect(size.get_by_title("Size of the index, which can be rebuilt")).to_be_visible()
+
+
+def test_cluster_without_a_session_lists_its_sessions(
+    monitored: MonitoredBrowser, home: str, recorded: Recording
+) -> None:
+    page = monitored.open(home.replace("/home", f"/s/{recorded.ref.namespace}/{recorded.ref.cluster}"))
+    expect(page).to_have_url(re.compile(f"/home.*cluster={recorded.ref.cluster}"))
+    expect(page.get_by_text(f"Cluster {recorded.ref.cluster}")).to_be_visible()
+    expect(rows(page)).to_have_count(1)
+
+
+def test_pages_that_do_not_exist_lead_on(browser: Browser, home: str, recorded: Recording) -> None:
+    """An unknown path, and a time before the session's start. Their status is 404, and nothing else is wrong."""
+    monitored = MonitoredBrowser(browser)
+    session = home.replace("/home", recorded.ref.url)
+    for unknown in (home.replace("/home", "/nothing"), f"{session}nothing"):
+        page = monitored.open(unknown)
+        expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
+        page.get_by_role("link", name="All sessions").click()
+        expect(rows(page).first).to_be_visible()
+    page = monitored.open(f"{session.rstrip('/')}@2020-01-01T00:00:00Z/#/jobs")
+    expect(page.get_by_role("heading", name="This time is before the session's start")).to_be_visible()
+    page.get_by_role("link", name="Show its start").click()
+    expect(page.locator("#data-age")).to_contain_text("As of")
+    monitored.close()
+    assert [error for error in monitored.errors if "404" not in error] == []
+
+
+def test_every_page_has_an_icon(monitored: MonitoredBrowser, home: str, recorded: Recording) -> None:
+    for url in (home, home.replace("/home", recorded.ref.url)):
+        page = monitored.open(url)
+        icon = page.locator("link[rel=icon]").evaluate("link => link.href")
+        for address in (icon, home.replace("/home", "/favicon.ico")):
+            response = page.request.get(address)
+            assert (response.status, response.headers["content-type"]) == (200, "image/svg+xml")
 
 
 def test_owner_link_filters_the_list(monitored: MonitoredBrowser, home: str) -> None:
@@ -120,10 +220,8 @@ def test_list_works_with_the_keyboard(monitored: MonitoredBrowser, home: str, re
 
 
 def test_row_shows_known_and_unknown_values(monitored: MonitoredBrowser, home: str, recorded: Recording) -> None:
-    """An opened session has counts; another one is not indexed yet."""
-    page = monitored.open(home.replace("/home", recorded.ref.url))
-    expect(page.frame_locator("#dashboard").get_by_text("Recent jobs")).to_be_visible()
-    page.goto(f"{home}?q={recorded.ref.cluster}")
+    """An indexed session has counts; another one is not indexed yet."""
+    page = monitored.open(f"{home}?q={recorded.ref.cluster}")
     row = rows(page).first
     for text in ("1 succeeded", "1 failed", "1 stopped", recorded.ref.namespace, "2.60"):
         expect(row).to_contain_text(text)

@@ -47,6 +47,28 @@ def test_readme_is_short_and_its_files_exist() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+def test_table_of_versions_is_that_of_the_tests_and_the_package() -> None:
+    readme, package, makefile = ((ROOT / name).read_text() for name in ("README.md", "pyproject.toml", "Makefile"))
+    rows = dict(re.findall(r"^\| (Ray|KubeRay|Python|Stores) \| (.*) \|$", readme, re.MULTILINE))
+    (tested,) = re.findall(r"OTHER_RAYS := \$\(foreach ray,([0-9. ]+),", makefile)
+    (required,) = re.findall(r"ray\[default\]~=([0-9.]+)", package)
+    assert re.findall(r"\d\.\d+", rows["Ray"]) == [required, *tested.split()]
+    assert re.findall(r"v\d\.\d+", rows["KubeRay"]) == ["v1.6", "v1.7"]
+    assert f'requires-python = ">={rows["Python"]}"' in package
+    backends = set(re.findall(r'^\w+ = "rayhistory\.storage\.(\w+):', package, re.MULTILINE))
+    assert len(rows["Stores"].split(", ")) == len(backends)
+
+
+def test_make_run_installs_only_what_looking_needs() -> None:
+    """The tools of developers are an extra of their own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--dry-run", "--always-make", "run", "PORT=9000"]
+    planned = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"pip install .* -e '\.(\S+)'", planned) == ["[ray]"]
+    assert "apt-get" not in planned
+    assert "rayhistory demo --port 9000" in planned
+
+
 def test_second_make_run_serves_the_stored_session(recorded: Recording) -> None:
     """`make run` is `rayhistory demo`: with a session in the store it starts no Ray, and prints the URL."""
     environment = os.environ | {"LOCAL_STORAGE_DIR": str(recorded.store), "PYTHONUNBUFFERED": "1"}
