@@ -128,7 +128,7 @@ def test_stored_size_and_size_of_the_index_are_both_named(
     page = monitored.open(f"{home}?cluster={recorded.ref.cluster}")
     size = rows(page).locator("td[data-label=Size]")
     expect(size).to_have_text(re.compile(r"^\d\S* [KM]iB\s*index \d\S* KiB$"))
-    expect(size.get_by_title("Stored events, logs and records")).to_be_visible()
+    expect(size.get_by_title("Stored events, logs, metrics and records")).to_be_visible()
     expect(size.get_by_title("Size of the index, which can be rebuilt")).to_be_visible()
 
 

@@ -34,12 +34,15 @@ class RetentionCandidate(msgspec.Struct, frozen=True):
     ended: float
     """The end, or the last heartbeat of a vanished session."""
     size: int
+    """All its objects."""
     last_write: float
     failed: bool | None
     """None if the session is not indexed."""
     pinned: bool = False
     idle_after: float = 0.0
     """The session may be running until it has not been written to for this long."""
+    index_size: int = 0
+    """The part of `size` that can be rebuilt."""
 
 
 class RetentionDecision(msgspec.Struct, frozen=True):

@@ -43,17 +43,21 @@ class RetentionScan:
         state = self._catalog.state(entry)
         prefixes = await session_prefixes(self._store, self._layout, entry.ref, owners)
         index = self._layout.index_prefix(entry.ref) + "/"
-        size, last_write = 0, 0.0
+        size, index_size, last_write = 0, 0, 0.0
         for prefix in (*prefixes.records, *prefixes.data):
             async for info in self._store.list_all(prefix):
-                size += info.size
-                last_write = last_write if info.key.startswith(index) else max(last_write, info.modified)
+                if info.key.startswith(index):
+                    index_size += info.size
+                else:
+                    size += info.size
+                    last_write = max(last_write, info.modified)
         return RetentionCandidate(
             ref=entry.ref,
             state=state,
             started=entry.appeared,
             ended=await self._ended(entry, state, last_write),
-            size=size,
+            size=size + index_size,
+            index_size=index_size,
             last_write=last_write,
             failed=True if state == VANISHED else await self._failed(entry),
             pinned=is_pinned,

@@ -59,7 +59,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None = None
     ray_version: str | None = None
     size_bytes: int | None = None
-    """The stored objects of the session, without its index."""
+    """The stored objects of the session, without its index; of a running session, only its events."""
     index_bytes: int | None = None
     counts: SessionRowCounts | None = None
     unreadable: bool = False

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from rayhistory.archive.removal import list_tombstones, remove_session
-from rayhistory.archive.retention import RetentionDecision, RetentionPolicy, decide
+from rayhistory.archive.retention import RetentionCandidate, RetentionDecision, RetentionPolicy, decide
 from rayhistory.archive.retention_scan import RetentionScan
 from rayhistory.archive.session_objects import for_each, list_owners
 from rayhistory.archive.store_time import read_store_time
@@ -120,7 +120,7 @@ def _print_decisions(
         print(f"{ref.path}  {verb}: removal started by an earlier run")
     for decision in decisions:
         if decision.remove:
-            print(f"{decision.candidate.ref.path}  {verb}, {format_size(decision.candidate.size)}: {decision.reason}")
+            print(f"{decision.candidate.ref.path}  {verb}, {_sizes(decision.candidate)}: {decision.reason}")
         elif decision.reason:
             print(f"{decision.candidate.ref.path}  keep: {decision.reason}")
     removed = [decision.candidate for decision in decisions if decision.remove]
@@ -128,3 +128,9 @@ def _print_decisions(
     print(f"{verb} {len(removed)} of {session_count} sessions, {size}", flush=True)
     if dry_run and (removed or unfinished):
         print("Nothing was removed: add --yes to remove these sessions.")
+
+
+def _sizes(candidate: RetentionCandidate) -> str:
+    """Return the size as lists of sessions name it, and that of the index."""
+    index = f" and an index of {format_size(candidate.index_size)}" if candidate.index_size else ""
+    return f"{format_size(candidate.size - candidate.index_size)}{index}"

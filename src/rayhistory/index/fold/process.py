@@ -41,6 +41,7 @@ from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, next_gener
 from rayhistory.index.overlay import index_store
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.sessions.records import Closing
+from rayhistory.sessions.stored_size import stored_bytes
 from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
@@ -244,6 +245,8 @@ class _Fold:
             rows = sum(file.rows for file in new["tasks"])
             parts.append(Part(publication.folder, new, rows, 0, [(publication.generation, publication.generation)]))
         built.counts.size_bytes = sum(source.size for source in self._sources)
+        if self._job.closing:  # before, logs and metrics grow faster than the index is extended
+            built.counts.size_bytes = await stored_bytes(self._store, self._layout, self._job.ref)
         return Manifest(
             schema=SCHEMA_VERSION,
             generation=publication.generation,

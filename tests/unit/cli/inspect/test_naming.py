@@ -2,11 +2,13 @@
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from rayhistory.sizes import format_size
 from rayhistory.terminal_text import strip_ansi
 from support.cli_call import Command
 from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
@@ -218,6 +220,25 @@ def test_tasks_hide_drivers_and_inferred_ends_unless_asked_for(rayhistory: Comma
     assert not any(row["type"] == "DRIVER_TASK" or row["closed_by_history"] for row in shown)
     drivers = json.loads(rayhistory.good("tasks", "--json", "--where", "type=DRIVER_TASK", "--all"))
     assert drivers == [row for row in everything if row["type"] == "DRIVER_TASK"]
+
+
+@pytest.mark.slow
+def test_size_of_a_session_is_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In lists of sessions, and in what retention would remove: all its objects but the index."""
+    settings = settings_for(tmp_path)
+    store_sample(settings, FILES | {"gcs_server.out": b"x" * 1_000_000})
+    files = [path for path in Path(settings.local_storage_dir).rglob("*") if path.is_file()]
+    for path in files:
+        os.utime(path, (1_794_770_513, 1_794_770_513))
+    stored = sum(path.stat().st_size for path in files)
+    rayhistory = Command(tmp_path, monkeypatch, capfd)
+    rayhistory.good("nodes")  # builds the index
+    (session,) = json.loads(rayhistory.good("sessions", "--json"))
+    assert session["size_bytes"] == stored
+    removed = rayhistory.good("retention", "--max-age", "1h")
+    assert f"would remove, {format_size(stored)} and an index of " in removed
 
 
 def test_sessions_are_filtered_and_limited(
