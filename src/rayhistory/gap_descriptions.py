@@ -1,4 +1,4 @@
-"""Descriptions of gaps, for people: what each code means, and how to avoid it. The prose is free to change."""
+"""Descriptions of gaps, for people: meaning of each code, and how to avoid it. The prose may change."""
 
 from collections.abc import Iterable
 

@@ -10,7 +10,7 @@ _MAX_ADDRESS_CHARS = 64
 
 
 class TrustedProxies:
-    """Networks whose X-Forwarded-For and X-Forwarded-Proto headers are believed."""
+    """Networks whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.networks = Networks(addresses, "--trusted-proxies")

@@ -96,7 +96,7 @@ class AsyncHistory:
         return RowList([row async for page in self._pages("/api/history/runs", filters) for row in page.runs])
 
     async def _pages(self, path: str, params: Params) -> AsyncIterator[Page]:
-        """Yield a page and those that follow it, each named by the one before."""
+        """Yield a page and all following pages. Each page names the next one."""
         while path:
             page = await self._client.json(path, Page, params)
             yield page

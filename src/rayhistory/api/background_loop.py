@@ -26,7 +26,7 @@ class BackgroundLoop:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items, each awaited when it is asked for."""
+        """Yield the items, and await each one on demand."""
 
         async def following() -> tuple[bool, T | None]:
             try:

@@ -65,7 +65,7 @@ async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
 
 
 async def _find_newest(name: str, list_sessions: ListSessions) -> FoundSession:
-    """Find the newest session of a cluster or an owner. Without any, the server says what is missing."""
+    """Find the newest session of a cluster or an owner. If there is none, the server returns the error."""
     listed = await list_sessions(name)
     return FoundSession(listed[0][1], is_choice=True) if listed else FoundSession(f"{SESSION_ROOT}{name}/latest")
 

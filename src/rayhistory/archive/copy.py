@@ -54,7 +54,7 @@ class CopyResult(msgspec.Struct):
     damaged: int = 0
     """Unreadable ranges in packs, filled in the plain files."""
     left_out: int = 0
-    """Files whose bytes the packs mostly do not have."""
+    """Files of which the packs have only a small share."""
 
 
 class SessionCopy:

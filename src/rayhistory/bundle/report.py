@@ -1,4 +1,4 @@
-"""What a report says about a session, gathered through the library: from a server and from a store alike."""
+"""Content of a report about a session, read through the library from a server or a store."""
 
 from typing import Any, NamedTuple
 

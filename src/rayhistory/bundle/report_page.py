@@ -16,7 +16,7 @@ _MIN_TEXT_CHARS = 100
 
 
 def report_page(report: Report, version: str) -> bytes:
-    """Render the report. Long texts and lists are cut until it fits; the page says what was left out."""
+    """Render the report. Long texts and lists are cut until it fits; the page lists the cuts."""
     chars = _MAX_TEXT_CHARS
     while True:
         page = _render(report, version, chars)

@@ -1,4 +1,4 @@
-"""Redact what looks like a secret in text that leaves the history server: logs, messages and commands."""
+"""Redact likely secrets in text that leaves the history server: logs, messages and commands."""
 
 import re
 from typing import Any

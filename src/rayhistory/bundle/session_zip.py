@@ -21,7 +21,7 @@ def write_zip(folder: Path, file: Path) -> int:
 
 
 def extract_zip(file: Path, folder: Path) -> None:
-    """Extract an archive that may come from anybody: only files below the folder, and only if they fit on the disk."""
+    """Extract an untrusted archive: only files below the folder, and only if they fit on the disk."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]

@@ -223,7 +223,7 @@ class Collector:
         return has_events or await asyncio.to_thread(self._has_unfinished_logs, latest)
 
     async def _may_leave(self, current: SessionCollector | None, next_state: RayletState) -> bool:
-        """Return whether the collector may go on to another session: never while the raylet of this one is alive."""
+        """Return whether the collector may switch to another session: never while this raylet is alive."""
         if current is None or current.directory is None:
             return True
         state = await current.raylet_state()

@@ -54,7 +54,7 @@ async def run_unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
 
 
 def lower_thread_priority() -> None:
-    """Lower the CPU priority of the current thread, so that answering Ray comes first."""
+    """Lower the CPU priority of the current thread, so that responses to Ray have precedence."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _BACKGROUND_NICE)
 

@@ -1,1 +1,1 @@
-"""Diagnosis of a session: why it failed, why it was slow, and what was not recorded."""
+"""Diagnosis of a session: causes of failures, causes of slowness, and missing data."""

@@ -16,7 +16,7 @@ _REASONS = {"logs": "no log files were recorded", "metrics": "no metrics were re
 
 
 def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
-    """Diagnose a session: its failures first, then what made it slow and what was not recorded."""
+    """Diagnose a session: its failures first, then slowness and missing data."""
     ranked = rank(explain_failures(facts), facts)
     findings = [each.finding for each in ranked]
     others = [finding for rule in SESSION_RULES if not _missing(rule.needs, facts) for finding in rule.find(facts)]

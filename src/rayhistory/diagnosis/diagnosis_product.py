@@ -39,7 +39,7 @@ class DiagnosisProduct:
 
 
 def facts_of(diagnosis: Diagnosis) -> dict[str, str]:
-    """Return what lists of sessions show."""
+    """Return the values that lists of sessions show."""
     verdict = diagnosis.verdict
     return {"code": verdict.code, "headline": verdict.headline, "confidence": verdict.confidence} if verdict else {}
 

@@ -1,4 +1,4 @@
-"""Apply the rules for failures: each root cause becomes a finding, and what followed from it is counted there."""
+"""Apply the rules for failures: each root cause becomes a finding, which counts its consequences."""
 
 from collections.abc import Iterable, Iterator
 

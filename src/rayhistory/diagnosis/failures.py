@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_failures(facts: SessionFacts) -> list[Failure]:
-    """Return every failure that was final; retried attempts and what ended with its job are none."""
+    """Return every final failure: no retried attempts, and no tasks that ended with their job."""
     ends = job_ends(facts)
     found = [
         *(_node(node) for node in facts.nodes if _node_failed(node)),

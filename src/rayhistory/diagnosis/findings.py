@@ -59,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     consequences: int = 0
     """The number of tasks, actors, workers and jobs that failed because of it."""
     subjects: list[str] = []
-    """Ids of what it is about, and `job_id error_type function` of its tasks, so that their pages can name it."""
+    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, for their pages."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Read what a diagnosis looks at: tables, log tails and metrics. Everything that can be long is bounded here."""
+"""Read the data of a diagnosis: tables, log tails and metrics. All of it is bounded here."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ def one_line(text: str, limit: int = MAX_HEADLINE) -> str:
 
 
 def things(counts: Counts) -> str:
-    """Return what is counted: `3 tasks, 1 actor`."""
+    """Return counts as text: `3 tasks, 1 actor`."""
     found = [
         f"{count:,} {name if count != 1 else name.removesuffix('s')}"
         for name in Counts.__struct_fields__

@@ -1,4 +1,4 @@
-"""JSON from clusters, which may have any shape and depth: what cannot be read counts as empty."""
+"""JSON from clusters, which may have any shape and depth. Unreadable JSON counts as empty."""
 
 from typing import Any, TypeVar
 

@@ -1,4 +1,4 @@
-"""Select from stored metrics what rules look at: memory, object store, CPU and GPU of each node."""
+"""Select the stored metrics that rules read: memory, object store, CPU and GPU of each node."""
 
 from collections import defaultdict
 

@@ -83,7 +83,7 @@ class _Links:
         self._looping = self._workers_of_loops()
 
     def root(self, failure: Failure) -> Failure | None:
-        """Follow the links to the first cause; None for what merely ended with its job."""
+        """Follow the links to the first cause; None for a task or actor that only ended with its job."""
         path = [failure]
         while True:
             if self._is_clean_up(path[-1]):
@@ -127,7 +127,7 @@ class _Links:
         return False
 
     def _ended_in_order(self, worker_id: str) -> bool:
-        """Return True for a worker that was asked to exit, or ended with its job: its death is known and no failure."""
+        """Return True for a worker that exited on request or with its job: its death is no failure."""
         return self._facts.worker(worker_id) is not None and ("worker", worker_id) not in self._by_key
 
     def _parent(self, failure: Failure) -> Failure | None:
@@ -211,7 +211,7 @@ class _Links:
         )
 
     def _failed_last(self, failure: Failure) -> Failure | None:
-        """Return what failed just before a driver of whose output too little is known to see its exception."""
+        """Return the failure just before a driver whose stored output does not show its exception."""
         if failure.job is None or failure.job.output or failure.job.exit_code in (None, 0):
             return None
         tasks = [
@@ -289,7 +289,7 @@ class _Links:
 
 
 def is_infeasible(failure: Failure, facts: SessionFacts) -> bool:
-    """Return True if no node that ever lived has what the waiting tasks ask for."""
+    """Return True if no node of the session ever had the resources that the waiting tasks request."""
     group = failure.waiting
     if group is None or group.state != "PENDING_NODE_ASSIGNMENT" or not facts.nodes:
         return False

@@ -13,7 +13,7 @@ _FORWARDED = re.compile(r"^\((?:raylet|autoscaler|[^()\n]{0,200}?pid=\d+)[^()\n]
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "python/ray/", "<frozen ")
 _NOT_EXCEPTIONS = {"During", "The", "Traceback", "Job", "Running", "System", "User", "CreationTaskError"}
 _REMOTE = "ray::"
-"""What Ray writes before the frames of a task inside of the error of its caller."""
+"""Text that Ray writes before the frames of a task in the error of its caller."""
 _MAX_CHARS = 64_000
 _MAX_MESSAGE = 300
 

@@ -1,4 +1,4 @@
-"""Rows of stored dashboard responses: what Ray does not export as events."""
+"""Rows of stored dashboard responses: data that Ray does not export as events."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -23,7 +23,7 @@ from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, Unit
 MAX_LINE_BYTES = 32 << 20
 """Longer lines are searched up to here."""
 MAX_COUNTED_BYTES = 256 << 20
-"""How much is read to find the line numbers of one response. Hits behind that have an offset and no line."""
+"""Bytes that are read to find the line numbers of one response. Later hits have an offset and no line."""
 _EXTENSION_BYTES = 256 << 10
 _MAX_VISITOR_UNITS = 2
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class UnitIndex(Protocol):
         """Return the number of line breaks of whole units."""
 
     async def report_unindexed(self, plan: ScanPlan) -> None:
-        """Have units indexed that are not yet, if they are many."""
+        """Request an index build if many units are not indexed."""
 
     @property
     def report_damage(self) -> Callable[[str], object]:

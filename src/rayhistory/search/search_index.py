@@ -64,7 +64,7 @@ class SearchIndex:
         on_damage: Callable[[str], object] = lambda reason: None,
         extend: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`extend` starts a build of what is not indexed."""
+        """`extend` starts a build of the units that are not indexed."""
         cache = cache or ShardCache()
         self.report_damage = on_damage
         self._extend = extend
@@ -76,7 +76,7 @@ class SearchIndex:
         return [unit for header in headers for unit in header.units]
 
     async def report_unindexed(self, plan: ScanPlan) -> None:
-        """Have units indexed that are not yet, if they are many."""
+        """Request an index build if many units are not indexed."""
         if self._extend is None:
             return
         indexed = {_identity(unit) for unit in await self.units()}
@@ -129,7 +129,7 @@ class _Shard:
         return (await self._open())[0]
 
     async def fruitless(self, fragments: Sequence[Fragment]) -> list[IndexedUnit]:
-        """Return the units that lack something that all fragments together require."""
+        """Return the units that cannot match, because a required token is missing."""
         header, _ = await self._open()
         tokens = await self._tokens()
         clauses = await asyncio.to_thread(lambda: [clause_of(fragment, tokens) for fragment in fragments])

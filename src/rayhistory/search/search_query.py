@@ -60,7 +60,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
     limit: int = DEFAULT_LIMIT
     cursor: Cursor | None = None
     counts: bool = False
-    """Go on behind the last hit of the page, to count all."""
+    """Continue after the last hit of the page, to count all hits."""
 
     def pattern(self) -> SearchPattern:
         return SearchPattern(self.q, regex=self.regex, case=self.case, word=self.word)

@@ -6,6 +6,6 @@ _SUFFIX = re.compile(r"\.(out|err|log)(?:\.[0-9]{1,6})?\Z")
 
 
 def stream_of(path: str) -> str | None:
-    """Return `out`, `err` or `log`; None if the name says nothing. Rotated files keep their stream."""
+    """Return `out`, `err` or `log`; None if the name has none. Rotated files keep their stream."""
     match = _SUFFIX.search(path)
     return match[1] if match else None

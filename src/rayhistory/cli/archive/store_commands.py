@@ -103,7 +103,7 @@ async def _compact_store(arguments: argparse.Namespace, settings: Settings) -> i
 
 
 class _Tally:
-    """Prints findings, and counts what is left of them."""
+    """Prints findings, and counts those that are not repaired."""
 
     def __init__(self) -> None:
         self.damaged = 0
@@ -124,7 +124,7 @@ class _Tally:
 
 
 class _Repair:
-    """Rebuilds what is damaged and deletes what nobody reads."""
+    """Rebuilds damaged files and deletes unused ones."""
 
     def __init__(self, settings: Settings, opened: SessionStore) -> None:
         self._opened = opened

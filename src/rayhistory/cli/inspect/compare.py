@@ -1,4 +1,4 @@
-"""`rayhistory compare`: what differs between sessions."""
+"""`rayhistory compare`: differences between sessions."""
 
 import argparse
 import asyncio
@@ -46,7 +46,7 @@ async def _compare(arguments: argparse.Namespace, settings: Settings) -> Session
 
 
 def describe(found: SessionComparison, *, everything: bool = False) -> Iterator[str]:
-    """Yield the lines of a comparison for a terminal; without `everything`, only what differs."""
+    """Yield the lines of a comparison for a terminal; without `everything`, only differences."""
     yield from _table("", [[each.session.split("/")[1] for each in found.sessions]], [
         ("status", [each.status or "-" for each in found.sessions]),
         ("verdict", [each.verdict.headline if each.verdict else "-" for each in found.sessions]),

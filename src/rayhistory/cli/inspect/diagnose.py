@@ -89,7 +89,7 @@ def _finding(finding: Finding, *, with_headline: bool) -> Iterator[str]:
 
 
 def verdict_paragraph(found: Diagnosis) -> str:
-    """Return the verdict and what to do about it, for the end of a failed run; empty if there is none."""
+    """Return the verdict and its suggestion, for the end of a failed run; empty if there is none."""
     if found.verdict is None:
         return ""
     finding = found.findings[found.verdict.finding]

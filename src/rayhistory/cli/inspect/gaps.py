@@ -1,4 +1,4 @@
-"""`rayhistory gaps`: what is missing or incomplete in a session, why, and how to avoid it."""
+"""`rayhistory gaps`: missing or incomplete data of a session, the reasons, and how to avoid them."""
 
 import argparse
 import asyncio

@@ -176,5 +176,5 @@ def _file_name(hit: LogHit) -> str:
 
 
 def _printable(text: str) -> str:
-    """Remove what would control the terminal: log lines and file names are untrusted."""
+    """Remove control characters of terminals: log lines and file names are untrusted."""
     return re.sub(r"[^\t\x20-\x7e\xa0-\U0010ffff]", "?", re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", text.rstrip("\r")))

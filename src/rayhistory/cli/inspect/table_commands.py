@@ -18,7 +18,7 @@ from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
 
 _DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
-"""Hide drivers, which have no name, and ends that nobody saw, unless --all or --where says otherwise."""
+"""Hide drivers, which have no name, and tasks whose end was inferred, unless --all or --where is given."""
 _DEFAULT_SORT = {"tasks": "state,-start_time_ms", "jobs": "status,-start_time"}
 """On a terminal, show failed rows first, then the newest: FAILED is the first state in the order of letters."""
 

@@ -61,7 +61,7 @@ def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]
 
 
 def _collector_grants(layout: Layout, own: SessionRef, other: SessionRef) -> list[Grant]:
-    """Return what a collector may do, and places of others that only a policy with too wide a pattern includes."""
+    """Return the permissions of a collector, and prefixes of others that only a too wide policy includes."""
     owners = [SessionRef(*own.identity, kind, _PROBE) for kind in _OWNER_KINDS]
     written = [
         *(prefix for ref in (own, *owners) for prefix in (layout.history_prefix(ref), layout.metadata_key(ref))),

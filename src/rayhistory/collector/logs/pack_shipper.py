@@ -146,7 +146,7 @@ class PackShipper:
         return pack
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run all work on one thread: the allocator never returns what each thread once used."""
+        """Run all work on one thread, because the allocator never returns the memory of a thread."""
         return await asyncio.get_running_loop().run_in_executor(_thread, work)
 
     async def _upload(self, pack: BuiltPack, max_delay: float) -> None:

@@ -63,7 +63,7 @@ def is_durable(directory: Path, mounts: Path = _MOUNTS) -> bool:
 
 
 def _directory_at(path: Path, ray_tmp_root: Path) -> PrivateDirectory:
-    """Return a directory that the operator named; only what lies in Ray's directory is not the operator's."""
+    """Return a directory that the operator named. Directories inside Ray's directory are not trusted."""
     if path.is_relative_to(ray_tmp_root):
         return PrivateDirectory(path, ray_tmp_root)
     return PrivateDirectory(path)

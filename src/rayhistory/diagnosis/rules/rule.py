@@ -1,4 +1,4 @@
-"""The parts of a rule: a code, what it means, what it needs, how it matches, and an example that is its test."""
+"""The parts of a rule: code, meaning, required data, match function, and an example that is also its test."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -68,7 +68,7 @@ class FailureRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Finds what is worth knowing about a session as a whole: slowness, and gaps in the recording."""
+    """A rule for the session as a whole: slowness, and gaps in the recording."""
 
     code: str
     meaning: str

@@ -208,7 +208,7 @@ def _write_task_list(database: Database, scratch: Path, job: AsOfJob, files: Fil
 
 
 def _write_task_tables(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
-    """Write the other tables of tasks, and the gaps, which count what tasks lack."""
+    """Write the other tables of tasks, and the gaps that count incomplete tasks."""
     tasks = served_sql(None)["tasks"]
     profiles = f"SELECT * FROM profile_events ORDER BY {SERVED_AS_MERGED['profile_events']}"
     partitions = Partitions(job.file_counts["tasks"])

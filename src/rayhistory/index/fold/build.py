@@ -252,7 +252,7 @@ def _keep_changed(database: Database, work: PartitionWork, partition: int) -> No
 
 
 def write_key_tables(database: Database, scratch: Path, partition: int) -> None:
-    """Write what extensions need to know about the rows of a partition, whose tables have been written."""
+    """Write the tables that later extensions read about a partition, after its own tables."""
     tasks = table_path(scratch, "tasks", partition)
     write_table(database, scratch, KEYS, f"({keys_sql(tasks)})", partition)
     write_table(database, scratch, DEPENDS, f"({depends_sql(tasks)})", partition)

@@ -125,7 +125,7 @@ class _Levels:
         return int(count)
 
     def leaves(self, where: str, calls: str = "") -> str:
-        """Select nodes without children. Those with one attempt have a code: their rank among siblings as a number."""
+        """Select nodes without children. A node with one attempt has a code: its rank among its siblings."""
         own = _per_state(self.states, "(state = '{state}')::BIGINT AS {0}")
         return f"""(SELECT task_id AS key, above, name, type, ts, task_id AS first, {own}, {self._code} AS code
           FROM (SELECT * FROM {calls or self.calls} {where}) ANTI JOIN special ON task_id = key

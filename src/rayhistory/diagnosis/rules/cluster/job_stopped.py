@@ -1,4 +1,4 @@
-"""Jobs that somebody stopped."""
+"""Jobs that were stopped on request."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

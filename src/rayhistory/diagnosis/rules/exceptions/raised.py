@@ -1,4 +1,4 @@
-"""Shared parts of rules for exceptions, which look at the innermost exception of a task, an actor or a driver."""
+"""Shared parts of rules for exceptions. They match the innermost exception of a task, actor or driver."""
 
 import re
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def _traceback(failure: Failure) -> Evidence:
 
 
 def subject(group: Group) -> str:
-    """Return who raised it: the driver of a job, or so many tasks of a function."""
+    """Return the origin of an exception: the driver of a job, or the number of tasks of a function."""
     first = group.first
     if first.kind == "job":
         return f"The driver of job {first.id}"
@@ -65,7 +65,7 @@ def subject(group: Group) -> str:
 
 
 def words(group: Group, problem: str, suggestion: str) -> Words:
-    """Describe an exception: who raised it, what it says, and where."""
+    """Describe an exception: its origin, message and place."""
     raised = raised_in(group.first)
     place = frame_place(raised.frame) if raised else ""
     where = f" ({place})" if place else ""

@@ -1,4 +1,4 @@
-"""Tasks that were cancelled, and whose results somebody wanted nevertheless."""
+"""Cancelled tasks whose results were still read."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

@@ -26,7 +26,7 @@ _END_CHARS = 16_000
 def match_crash(
     failure: Failure, facts: SessionFacts, signs: re.Pattern[str], signals: tuple[int, ...]
 ) -> Match | None:
-    """Match a process by what it wrote last, or by the signal that its raylet reports."""
+    """Match a process by its last output, or by the signal that its raylet reports."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None

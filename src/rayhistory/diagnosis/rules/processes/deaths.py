@@ -1,4 +1,4 @@
-"""Shared parts of rules for dead processes: which process it was, what it said last, and what ran in it."""
+"""Shared parts of rules for dead processes: the process, its last output, and the tasks that it ran."""
 
 import re
 
@@ -42,7 +42,7 @@ def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
 
 
 def exit_evidence(worker: WorkerFacts) -> Evidence:
-    """Return what Ray says about the exit."""
+    """Return Ray's message about the exit."""
     return Evidence(kind="worker", id=worker.worker_id, text=one_line(worker.exit_detail, 600), at_ms=worker.end_ms)
 
 

@@ -51,7 +51,7 @@ def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
 
 
 def _reported(worker: WorkerFacts) -> SilentDeath | None:
-    """Return what the raylet wrote into its log."""
+    """Return the raylet's log lines about the process."""
     if worker.exit_signal is not None:
         text = f"signal {worker.exit_signal} ({_name(worker.exit_signal)})"
         return _certain("signal", text, worker, f"process {worker.pid} exited from signal {worker.exit_signal}")
@@ -83,7 +83,7 @@ def _memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | Non
 
 
 def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
-    """Judge by what ran in the process."""
+    """Decide by the tasks that ran in the process."""
     end = worker.end_ms or 0
     running = [group for group in facts.failed_in(worker.worker_id) if _was_running(group, end)]
     if not running:

@@ -13,7 +13,7 @@ _WHO = "Look for what kills processes on that node: an operator, a watchdog, a l
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
-    """Match a process that was gone at once, said nothing, and had memory."""
+    """Match a process that ended at once, without output, while memory was free."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None

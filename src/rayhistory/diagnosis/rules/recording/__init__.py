@@ -1,1 +1,1 @@
-"""Rules for what was not recorded."""
+"""Rules for missing data."""

@@ -1,4 +1,4 @@
-"""Tasks that are shorter than what it costs to start them."""
+"""Tasks that run shorter than their own overhead."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration
