@@ -33,7 +33,7 @@ test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky t
 test-faults: $(READY) ## 200 fault schedules, 200 of runs and notifications, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
 	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults --ignore=tests/faults/test_scenarios.py --ignore=tests/faults/test_run_replicas.py
-	@$(BIN)/python tests/faults/run_campaign.py $(if $(RUN_SEEDS),$(RUN_SEEDS),--scenarios 200)
+	@$(BIN)/python tests/faults/run_campaign.py
 	@$(BIN)/python tests/faults/campaign.py --figures
 else
 	@$(BIN)/python tests/faults/campaign.py $(SEEDS) $(RAYHISTORY_SEED)
