@@ -79,7 +79,7 @@ def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) 
     assert "Deployment" in kinds
 
 
-RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst"}
+RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst", "python"}
 """Programs whose commands are run by tests, here or by `make test-kubernetes`."""
 ON_YOUR_MACHINE = {"ray", "eval", "kind", "docker"}
 
