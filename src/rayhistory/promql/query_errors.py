@@ -1,4 +1,4 @@
-"""Errors of a query, in Prometheus' two kinds."""
+"""Errors of a query, in Prometheus' two kinds. Where Prometheus has a message, it is copied, for clients."""
 
 from rayhistory.errors import UsageError
 

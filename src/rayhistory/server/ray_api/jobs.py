@@ -1,4 +1,7 @@
-"""Ray's job API, read-only: the jobs of a session, by job id or submission id, and their output."""
+"""Ray's job API, read-only: the jobs of a session, by job id or submission id, and their output.
+
+Texts of errors are copied from Ray, because its clients show or compare them.
+"""
 
 import asyncio
 import logging

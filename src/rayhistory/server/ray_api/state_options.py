@@ -1,4 +1,7 @@
-"""Query parameters of Ray's State API, parsed as Ray parses them, and its filters as filters of the index."""
+"""Query parameters of Ray's State API, parsed as Ray parses them, and its filters as filters of the index.
+
+Texts of errors are copied from Ray, because its clients show or compare them.
+"""
 
 import binascii
 from typing import Any

@@ -132,7 +132,7 @@ class RunListing:
         try:
             groups = await self.groups(await self.visible(request))
         except RayHistoryError as error:
-            log.warning("earlier runs are not compared", extra={"reason": str(error)})
+            log.warning("cannot read runs, skipping comparison with earlier ones", extra={"reason": str(error)})
             return None
         return await asyncio.to_thread(earlier_runs, groups.values(), identity)
 
