@@ -7,8 +7,12 @@ import argparse
 import asyncio
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from mcp import Client
 from query import Server, prepared
@@ -31,8 +35,11 @@ def main() -> None:
             session = history.session(ref.path)
             report("all tasks as Arrow", arguments.rounds, session.tasks().to_arrow)
             report("failed tasks as Arrow", arguments.rounds, session.tasks("state = FAILED").to_arrow)
+        report_bundle(ref, environment)
         with Server(environment) as server:
             server.wait_until_indexed(ref)
+            with rayhistory.connect(server.address) as history:
+                report("the same from a server", arguments.rounds, history.session(ref.path).tasks().to_arrow)
             asyncio.run(time_agent(server.address, ref, arguments.rounds))
 
 
@@ -48,6 +55,16 @@ def report(name: str, rounds: int, work: Callable[[], object]) -> None:
 def print_times(name: str, times: list[float]) -> None:
     first, later = times[0] * 1000, statistics.median(times[1:]) * 1000
     print(f"{name:<28} first {first:>8.0f} ms, then {later:>8.0f} ms", flush=True)
+
+
+def report_bundle(ref: SessionRef, environment: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.html"
+        command = [str(Path(sys.executable).with_name("rayhistory")), "bundle", ref.path, "-o", str(file)]
+        start_time = time.perf_counter()
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start_time
+        print(f"{'bundle':<28} {file.stat().st_size / 1e6:.2f} MB in {seconds:.1f} s", flush=True)
 
 
 def first_rows(store: str, ref: SessionRef) -> None:

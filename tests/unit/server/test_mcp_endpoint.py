@@ -1,6 +1,7 @@
 """Access over MCP: tools see what the visitor's own requests would see, and cookies do not count."""
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,3 +58,21 @@ def test_cookies_do_not_count(client: TestClient) -> None:
     finally:
         client.cookies.clear()
     assert REF.session not in response.text
+
+
+def test_sql_needs_rights_to_the_namespace(client: TestClient) -> None:
+    for ref, headers, status in (
+        (REF, bearer(ALLOWED_TOKEN), 200), (HIDDEN, bearer(ALLOWED_TOKEN), 403),
+        (REF, bearer(UNKNOWN_TOKEN), 403), (REF, {}, 401),
+    ):  # fmt: skip
+        response = client.post(f"{ref.url}api/history/sql", json={"query": "select 1"}, headers=headers)
+        assert response.status_code == status, (ref, headers)
+
+
+def test_sessions_that_tools_open_are_audited(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rayhistory.audit"):
+        for ref in (REF, HIDDEN):
+            call(client, "query_sql", {"session": ref.path, "query": "select 42"}, bearer(ALLOWED_TOKEN))
+    lines = [(record.message, getattr(record, "query", "")) for record in caplog.records]
+    assert ("SQL query", "select 42") in lines
+    assert "access denied" in {message for message, _ in lines}
