@@ -1,5 +1,6 @@
 """The Helm chart renders valid Kubernetes objects, and refuses invalid values by name."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.files import CHART, CI_VALUES, HELM
+from deploy.files import CHART, CI_VALUES, HELM, ROOT, documents
+from deploy.guides import commands
 from rayhistory.settings import COLLECTOR, SERVER, resolve
+from rayhistory.settings.parsers import parse_size
 
 CUSTOM_APIS = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"}
 S3 = ["--set=store.backend=s3", "--set=store.s3.bucket=a-bucket"]
@@ -111,14 +114,103 @@ def test_proxy_signs_visitors_in_and_only_the_proxy_is_trusted() -> None:
 
 
 def test_only_the_retention_job_has_the_retention_identity() -> None:
-    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+    objects = rendered(f"--values={CHART / 'ci/alb.yaml'}")
     roles = {each["metadata"]["name"]: each["metadata"]["annotations"] for each in of_kind(objects, "ServiceAccount")}
+    server, retention = accounts(objects)
+    assert roles[server]["eks.amazonaws.com/role-arn"].endswith("/ray-history-server")
+    assert roles[retention]["eks.amazonaws.com/role-arn"].endswith("/ray-history-retention")
+
+
+def accounts(objects: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the service accounts of the server and of retention."""
     (deployment,), (job,) = of_kind(objects, "Deployment"), of_kind(objects, "CronJob")
     server = deployment["spec"]["template"]["spec"]["serviceAccountName"]
-    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["serviceAccountName"] != server
-    assert roles[server]["eks.amazonaws.com/role-arn"].endswith("/ray-history-server")
-    assert roles[pod["serviceAccountName"]]["eks.amazonaws.com/role-arn"].endswith("/ray-history-retention")
+    return server, retention_pod(job)["serviceAccountName"]
+
+
+def retention_pod(job: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_production_uses_the_accounts_that_the_guide_creates() -> None:
+    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+    lines = [line for line in commands(ROOT / "docs/how-to/kubernetes/eks-s3.md") if "iamserviceaccount" in line]
+    created = {
+        (found[1], found[2]) for line in lines if (found := re.search(r"--namespace=\$(\w+) .*--name=(\S+)", line))
+    }
+    assert {("HISTORY_NAMESPACE", name) for name in accounts(objects)} <= created
+    assert ("NAMESPACE", "ray-collector") in created
+    assert of_kind(objects, "ServiceAccount") == []
+    (binding,) = of_kind(objects, "ClusterRoleBinding")
+    assert [subject["name"] for subject in binding["subjects"]] == [accounts(objects)[0]]
+
+
+def test_settings_and_variables_reach_the_retention_job() -> None:
+    objects = rendered(f"--values={CHART / 'ci/alb.yaml'}")
+    (job,) = of_kind(objects, "CronJob")
+    (container,) = retention_pod(job)["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert resolve(SERVER, {}, variables)[0].keep_runs is True
+    assert variables["RAYHISTORY_LOG_LEVEL"] == "debug"
+    assert job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["annotations"] == {"example.com/team": "history"}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "CronJob"])
+def test_volumes_are_writable_for_the_user_of_the_image(kind: str) -> None:
+    (found,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), kind)
+    pod = found["spec"]["template"]["spec"] if kind == "Deployment" else retention_pod(found)
+    users = {each["securityContext"]["runAsUser"] for each in pod["containers"]}
+    assert users == {pod["securityContext"]["fsGroup"]}
+
+
+def test_network_policy_admits_load_balancers_and_pod_identity() -> None:
+    (policy,) = of_kind(rendered(f"--values={CHART / 'ci/alb.yaml'}"), "NetworkPolicy")
+    assert {"ipBlock": {"cidr": "10.0.0.0/16"}} in policy["spec"]["ingress"][0]["from"]
+    (manifest,) = documents("networkpolicy.yaml")
+    for each in (policy, manifest):
+        *_, credentials = each["spec"]["egress"]
+        addresses = {peer["ipBlock"]["cidr"] for peer in credentials["to"]}
+        assert {"169.254.170.23/32", "fd00:ec2::23/128"} <= addresses
+        assert {"port": 80} in credentials["ports"]
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert 9000 in ports
+
+
+def test_memory_request_covers_what_the_settings_allow() -> None:
+    """500 MB, and `index_memory` for each of `index_workers`."""
+    objects = rendered(*S3)
+    settings, _ = resolve(SERVER, {}, environment(objects))
+    (deployment,) = of_kind(objects, "Deployment")
+    resources = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert parse_size(resources["requests"]["memory"]) >= 500e6 + settings.index_memory * settings.index_workers
+
+
+def test_cache_fits_its_volume() -> None:
+    for path in (CHART / "ci/production.yaml", CHART / "ci/alb.yaml"):
+        objects = rendered(f"--values={path}")
+        settings, _ = resolve(SERVER, {}, environment(objects))
+        (deployment,) = of_kind(objects, "Deployment")
+        volume = next(each for each in deployment["spec"]["template"]["spec"]["volumes"] if each["name"] == "cache")
+        claim = volume.get("ephemeral", {}).get("volumeClaimTemplate")
+        size = claim["spec"]["resources"]["requests"]["storage"] if claim else volume["emptyDir"]["sizeLimit"]
+        assert settings.cache_size < parse_size(size)
+
+
+def test_failed_retention_raises_an_alert() -> None:
+    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+    (job,) = of_kind(objects, "CronJob")
+    rules = [rule for each in of_kind(objects, "PrometheusRule") for rule in each["spec"]["groups"][0]["rules"]]
+    (expression,) = [rule["expr"] for rule in rules if rule["alert"] == "RayHistoryRetentionFailed"]
+    pattern = re.search(r'job_name=~"(.*)"', expression)
+    assert pattern
+    assert re.fullmatch(pattern[1], f"{job['metadata']['name']}-29386997")
+
+
+def test_users_are_named_by_their_address() -> None:
+    (deployment,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "Deployment")
+    proxy = deployment["spec"]["template"]["spec"]["containers"][1]
+    assert {"--prefer-email-to-user=true", "--pass-user-headers=true"} <= set(proxy["args"])
 
 
 def test_retention_job_runs_a_valid_command(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from _pytest.mark.structures import ParameterSet
 
 from deploy.files import MANIFESTS, ROOT, clean_environment, documents
 from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
+from rayhistory.cli.setup.identity_checks import Identity
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.permissions import permissions_of
 from support.recorded_sample import REF, settings_for, store_indexed_sample
@@ -68,8 +69,9 @@ def helm_commands() -> list[ParameterSet]:
 @pytest.mark.parametrize(("guide", "command"), helm_commands())
 def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) -> None:
     rendering = command.replace("helm install", "helm template").replace("helm upgrade", "helm template")
-    if "--reuse-values" in rendering:
-        rendering = rendering.replace("--reuse-values", "--set store.backend=s3 --set store.s3.bucket=my-bucket")
+    flag = "--reset-then-reuse-values"
+    if flag in rendering:
+        rendering = rendering.replace(flag, "--set store.backend=s3 --set store.s3.bucket=my-bucket")
     environment = clean_environment() | exports(guide) | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-ec", rendering], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -109,11 +111,10 @@ def test_policies_name_the_permissions_of_the_doctor(cloud: str) -> None:
     """The policies of S3 are also tested on a server: tests/contract/test_least_privilege.py."""
     names = permissions_of({"s3": "s3", "oss": "aliyunoss"}[cloud])
     policies = {
-        path.stem: json.loads(path.read_text())["Statement"] for path in (ROOT / "deploy/policies" / cloud).iterdir()
+        name: json.loads((ROOT / f"deploy/policies/{cloud}/{name}.json").read_text())["Statement"] for name in Identity
     }
     actions = {name: {action for rule in rules for action in rule["Action"]} for name, rules in policies.items()}
-    assert actions.keys() == {"collector", "server", "retention"}
-    assert names.delete not in actions["collector"]
+    assert names.delete not in actions[Identity.COLLECTOR]
     for found in actions.values():
         assert {names.list, names.read, *names.write.split(" and ")} <= found
 

@@ -22,6 +22,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- or .Values.discovery.enabled .Values.live.enabled (eq .Values.auth "kubernetes") -}}
 {{- end -}}
 
+{{- define "rayhistory.settings" -}}
+{{- range $name, $value := .Values.settings }}
+- {name: RAYHISTORY_{{ upper $name }}, value: {{ $value | toString | quote }}}
+{{- end }}
+{{- end -}}
+
 {{- define "rayhistory.restricted" -}}
 runAsNonRoot: true
 runAsUser: 65532
