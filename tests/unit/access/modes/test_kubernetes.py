@@ -86,6 +86,18 @@ def expiring_token(seconds: float) -> str:
     return f"head.{body}.signature"
 
 
+def test_expiry_of_a_token_is_read_from_its_claims() -> None:
+    assert 50 < kubernetes.seconds_until_expiry(expiring_token(60)) <= 60
+    for token in ("opaque", "head.!!!.signature", "head.e30.signature"):
+        assert kubernetes.seconds_until_expiry(token) == kubernetes._ALLOWED_TTL_S
+
+
+def test_review_without_a_user_name_is_refused(tmp_path: Path, double: KubernetesDouble) -> None:
+    double.grant("token-of-nobody", "", "")
+    with serve_with_kubernetes(tmp_path, double) as client:
+        assert client.get(PROFILING, headers=bearer("token-of-nobody")).status_code == 403
+
+
 @pytest.mark.slow
 def test_expired_token_is_refused(tmp_path: Path, double: KubernetesDouble) -> None:
     """A review is not cached beyond the expiry of its token."""
