@@ -1,4 +1,4 @@
-"""Make the pictures of the README: record a sample session, and photograph its pages in headless Chromium."""
+"""Make the pictures of the README: record a job, and photograph the pages of its session in headless Chromium."""
 
 import os
 import re
@@ -12,23 +12,33 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from rayhistory.cli.local_ray import sample_job
+
 IMAGES = Path(__file__).parents[1] / "docs/images"
 SIZE = {"width": 1280, "height": 720}
 TIMEOUT_MS = 60_000
 
 
 @contextmanager
-def demo(directory: str) -> Iterator[str]:
-    """Record the sample job in an empty store, and yield the URL of its session."""
-    variables = os.environ | {"LOCAL_STORAGE_DIR": directory, "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}
-    command: list[str | Path] = [Path(sys.executable).with_name("rayhistory"), "demo", "--port", "0"]
-    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+def recording(directory: str) -> Iterator[str]:
+    """Record the sample job as a user's script in an empty store, and yield the URL of its session."""
+    programs = Path(sys.executable).parent
+    variables = os.environ | {
+        "LOCAL_STORAGE_DIR": f"{directory}/store",
+        "RAYHISTORY_CACHE_DIR": f"{directory}/cache",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
+    shutil.copy(sample_job.__file__, f"{directory}/train.py")
+    run: list[str | Path] = [programs / "rayhistory", "run", "--", "python", "train.py"]
+    subprocess.run(run, env=variables, cwd=directory, check=True)
+    serve: list[str | Path] = [programs / "rayhistory", "open", "--serve", "--print", "--port", "0"]
+    process = subprocess.Popen(serve, env=variables, stdout=subprocess.PIPE, text=True)
     try:
         for line in process.stdout or ():
             if found := re.search(r"http://\S+/s/\S+/", line):
                 yield found[0]
                 return
-        raise SystemExit("rayhistory demo ended without a session")
+        raise SystemExit("rayhistory open ended without a session")
     finally:
         process.terminate()
         process.wait()
@@ -49,7 +59,11 @@ def photograph(page: Page, session: str) -> None:
 
 def main() -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with tempfile.TemporaryDirectory() as directory, demo(directory) as session, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        recording(directory) as session,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport=SIZE, color_scheme="light")  # type: ignore[arg-type]
         page.set_default_timeout(TIMEOUT_MS)

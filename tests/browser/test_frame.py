@@ -227,7 +227,9 @@ def test_slider_tells_the_time_under_the_pointer(monitored: MonitoredBrowser, en
     assert texts[0] < texts[1]
     marker: Any = page.locator("#markers i").first.bounding_box()
     page.mouse.move(marker["x"] + 1, marker["y"] + 5)
-    expect(page.locator("#as-of-label")).to_have_text(re.compile(r"failed: \S+|died"))
+    expect(page.locator("#as-of-label")).to_have_text(re.compile(r"^\d{4}.*(failed: \S+|died)"))
+    label: Any = page.locator("#as-of-label").bounding_box()
+    assert box["x"] <= label["x"] <= marker["x"] <= label["x"] + label["width"] <= box["x"] + box["width"]
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
     expect(page).to_have_url(AS_OF_URL)
     assert slider.bounding_box() == box

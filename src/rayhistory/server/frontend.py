@@ -96,14 +96,15 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def index_page(frontend: Frontend, headers: dict[str, str], script: str = "") -> Response:
-    """Serve the document of a frontend, unmodified or with a script of ours in front of its own."""
+def index_page(frontend: Frontend, headers: dict[str, str], scripts: Sequence[str] = ()) -> Response:
+    """Serve the document of a frontend, unmodified or with scripts of ours in front of its own."""
     headers = {"Cache-Control": "no-store", **headers}
     path = frontend.path / "index.html"
-    if not script:
+    if not scripts:
         return FileResponse(path, headers=headers)
     before, head, after = path.read_text(encoding="utf-8").partition("<head>")
-    return HTMLResponse(f'{before}{head}<script src="{script}"></script>{after}', headers=headers)
+    ours = "".join(f'<script src="{script}"></script>' for script in scripts)
+    return HTMLResponse(f"{before}{head}{ours}{after}", headers=headers)
 
 
 def _frontends_in(directory: Path) -> Iterator[Frontend]:

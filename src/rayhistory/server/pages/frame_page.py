@@ -19,6 +19,7 @@ PAGE_TIMEOUT_S = 3.0
 VARY_HEADERS = {"Vary": "Accept, Content-Type, Sec-Fetch-Dest"}
 _BARE, _ALWAYS = "bare", "always"
 TOP_LEVEL_SCRIPT = "/assets/top-level.js"
+NO_PLATFORM_EVENTS_SCRIPT = "/assets/no-platform-events.js"
 
 
 def wants_frame(request: Request) -> bool:
@@ -36,10 +37,17 @@ def wants_frame(request: Request) -> bool:
     return _accepts_html(request) and bare in ("", "0")
 
 
-def needs_top_level_script(request: Request) -> bool:
-    """Return True if only a script can tell whether this document is in a frame."""
+async def frontend_scripts(request: Request, view: SessionView) -> list[str]:
+    """Return the scripts of ours that a browser runs before those of the frontend."""
+    if not _accepts_html(request) or is_ray_proxy_request(request):
+        return []
     is_bare = request.query_params.get(_BARE, "0") not in ("", "0", _ALWAYS)
-    return is_bare and _accepts_html(request) and "sec-fetch-dest" not in request.headers
+    only_a_script_knows = is_bare and "sec-fetch-dest" not in request.headers
+    has_platform_events = await view.rows("platform_events", columns=("event_id",), limit=1)
+    return [
+        *([TOP_LEVEL_SCRIPT] if only_a_script_knows else []),
+        *([] if has_platform_events else [NO_PLATFORM_EVENTS_SCRIPT]),
+    ]
 
 
 def _accepts_html(request: Request) -> bool:

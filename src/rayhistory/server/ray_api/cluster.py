@@ -13,7 +13,6 @@ from rayhistory.events.times import parse_ns
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.masking import mask_env_vars
 from rayhistory.server.http.json_lists import json_array, rest_chunks
-from rayhistory.server.http.ray_proxy import came_through_ray
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import json_list_response
 from rayhistory.server.http.responses import google_style, json_response, rest_response, text_response
@@ -105,14 +104,10 @@ def _json_number(text: str) -> int | str:
 
 
 async def platform_events(request: Request, view: SessionView) -> Response:
-    """Return platform events, newest first; without any 404, as from Ray.
-
-    The frontend sends HEAD and hides its page after a 404, but browsers report a 404 as an error of the page. So they
-    get an empty list, and the page says that it is empty. Ray's own dashboard in front of this server needs the 404.
-    """
+    """Return platform events, newest first. The frontend sends HEAD and hides its page if the status is 404."""
     newest = NewestRows(view, Query("platform_events", sort=("-ns",)), _platform_event)
     max_rows = await newest.max_rows()
-    if not max_rows and (came_through_ray(request) or not is_browser(request)):
+    if not max_rows:
         return text_response("404: Not Found", 404)
 
     async def chunks() -> AsyncIterator[bytes]:

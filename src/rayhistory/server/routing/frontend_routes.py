@@ -41,12 +41,12 @@ def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
             if frame_page.wants_frame(request):
                 return await frame_page.frame_page(request, entry, view)
             chosen = frontends.choose(view.index.manifest.ray_version, requested) or chosen
+            scripts = await frame_page.frontend_scripts(request, view)
         except SessionNotIndexed as progress:
             return progress_page(entry.ref, progress)
         except RayHistoryError as error:
             return error_page(error)
-        script = frame_page.TOP_LEVEL_SCRIPT if frame_page.needs_top_level_script(request) else ""
-        return frontend.index_page(chosen, frame_page.VARY_HEADERS, script)
+        return frontend.index_page(chosen, frame_page.VARY_HEADERS, scripts)
 
     async def file(request: Request) -> Response:
         return frontends.file_response(request.scope["path"].lstrip("/"))

@@ -73,6 +73,17 @@ def test_script_decides_where_the_browser_does_not_say(client: TestClient) -> No
     assert client.get("http://testserver/assets/top-level.js").status_code == 200
 
 
+def test_frontend_does_not_ask_for_platform_events_that_a_session_lacks(client: TestClient) -> None:
+    """A browser would report the 404. Programs, and browsers behind Ray's own dashboard, get the plain document."""
+    script = '<script src="/assets/no-platform-events.js">'
+    for headers in ({**NAVIGATION, "Sec-Fetch-Dest": "iframe"}, PLAIN_HTTP):
+        assert script in client.get("?bare=1", headers=headers).text
+    proxied = {**PLAIN_HTTP, "User-Agent": "Mozilla/5.0", "Content-Type": "application/json"}
+    for headers in ({"Accept": "*/*"}, proxied):
+        assert "/assets/" not in client.get("?bare=1", headers=headers).text
+    assert client.get("http://testserver/assets/no-platform-events.js").status_code == 200
+
+
 def test_time_before_the_start_is_refused_with_a_link_to_the_start(client: TestClient) -> None:
     response = client.get(f"http://testserver{REF.url[:-1]}@1960-01-01T00:00:00Z/", headers=NAVIGATION)
     assert response.status_code == 404
