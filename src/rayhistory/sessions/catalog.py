@@ -24,7 +24,7 @@ from rayhistory.sessions.ref import session_start_time
 from rayhistory.sessions.selection import LATEST, LIVE
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
-from rayhistory.storage.parallel_listing import list_in_parallel
+from rayhistory.storage.parallel_listing import RepeatedListing
 from rayhistory.utc import MAX_CLOCK_SKEW_S
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -109,6 +109,7 @@ class SessionCatalog:
         self._listed_at = float("-inf")
         self._listing_took = 0.0
         self._refreshing: asyncio.Task[None] | None = None
+        self._listing = RepeatedListing(store)
         self._failure: RayHistoryError | None = None
         self._lock = asyncio.Lock()
         self._legacy = LegacySessionScanner(store, layout) if read_legacy_layout else None
@@ -354,7 +355,7 @@ class SessionCatalog:
 
     async def _parsed(self, prefix: str, parse: Callable[[str], P | None]) -> list[tuple[P, float]]:
         """Return the parsed keys below a prefix with their modification times."""
-        listed = await list_in_parallel(self._store, prefix)
+        listed = await self._listing.objects(prefix)
         return [(parsed, info.modified) for info in listed if (parsed := parse(info.key)) is not None]
 
 

@@ -1,6 +1,7 @@
 """Listing of many keys: pages of a store are sequential, so folders are listed side by side."""
 
 import asyncio
+from collections.abc import Iterable
 from itertools import chain
 
 from rayhistory.storage.store import ObjectInfo, Store
@@ -8,6 +9,35 @@ from rayhistory.storage.store import ObjectInfo, Store
 _SEQUENTIAL_KEYS = 900
 """Fewer than a page of keys: above this, folders are listed in parallel."""
 _MAX_PARALLEL_FOLDERS = 200
+_PAGE_KEYS = 1000
+_MAX_SEQUENTIAL_PAGES = 50
+"""A sequential listing of this many pages takes some seconds."""
+
+
+class RepeatedListing:
+    """Lists prefixes again and again: first quickly, by folders, and then with as few requests as possible.
+
+    Stores charge per request, and a folder with three keys costs as much as a page of a thousand.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_pages: dict[str, bool] = {}
+
+    async def objects(self, prefix: str) -> list[ObjectInfo]:
+        list_objects = _list_all if self._by_pages.get(prefix) else list_in_parallel
+        found = await list_objects(self._store, prefix)
+        self._by_pages[prefix] = _pages_are_fewer(prefix, (info.key for info in found))
+        return found
+
+
+def _pages_are_fewer(prefix: str, keys: Iterable[str]) -> bool:
+    """Return whether all pages need fewer requests than all folders of folders, and not too many."""
+    parts = [key.removeprefix(f"{prefix}/").split("/", 2) for key in keys]
+    upper = {part[0] for part in parts if len(part) > 1}
+    lower = {(part[0], part[1]) for part in parts if len(part) > 2}
+    pages = len(parts) // _PAGE_KEYS + 1
+    return pages <= min(1 + len(upper) + len(lower), _MAX_SEQUENTIAL_PAGES)
 
 
 async def list_in_parallel(store: Store, prefix: str) -> list[ObjectInfo]:

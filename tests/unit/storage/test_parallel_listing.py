@@ -10,7 +10,7 @@ import pytest
 from rayhistory.storage import ObjectInfo
 from rayhistory.storage import parallel_listing as parallel_listing_module
 from rayhistory.storage.local import LocalStore
-from rayhistory.storage.parallel_listing import list_in_parallel
+from rayhistory.storage.parallel_listing import RepeatedListing, list_in_parallel
 
 
 class CountingStore(LocalStore):
@@ -59,3 +59,29 @@ def test_many_small_folders_are_listed_at_once(store: CountingStore, tmp_path: P
     keys = write(tmp_path, *(f"root/b/{folder}/key" for folder in range(9)))
     assert listed_keys(store) == keys
     assert store.listed == {"root": 1, "root/b": 1}
+
+
+def test_many_small_folders_are_listed_by_pages_from_the_second_time_on(store: CountingStore, tmp_path: Path) -> None:
+    """A store charges per request: here one page instead of four folders."""
+    keys = write(tmp_path, *(f"root/b/{folder}/{number}" for folder in "xyz" for number in range(3)))
+
+    async def list_twice() -> list[set[str]]:
+        listing = RepeatedListing(store)
+        return [{info.key for info in await listing.objects("root")} for _ in range(2)]
+
+    assert asyncio.run(list_twice()) == [keys, keys]
+    assert store.listed == {"root": 2, "root/b/x": 1, "root/b/y": 1, "root/b/z": 1}
+
+
+def test_few_large_folders_are_listed_in_parallel_again(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel_listing_module, "_PAGE_KEYS", 2)
+    keys = write(tmp_path, *(f"root/b/{folder}/{number}" for folder in "xy" for number in range(9)))
+
+    async def list_twice() -> list[set[str]]:
+        listing = RepeatedListing(store)
+        return [{info.key for info in await listing.objects("root")} for _ in range(2)]
+
+    assert asyncio.run(list_twice()) == [keys, keys]
+    assert store.listed == {"root": 2, "root/b/x": 2, "root/b/y": 2}
