@@ -15,8 +15,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from rayhistory.cli.inspect import tables_reference
-from rayhistory.diagnosis import findings_reference
 from support.cli_call import Command
 from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
 from support.server_process import running_server
@@ -39,16 +37,6 @@ def commands(document: str, program: str) -> list[str]:
     """Return the example commands of a program, with their continuation lines."""
     text = (DOCS / document).read_text().replace("\\\n", "")
     return re.findall(rf"^    ({program} .*)$", text, re.MULTILINE)
-
-
-def test_table_reference_is_up_to_date() -> None:
-    """`make docs` generates docs/reference/tables.md."""
-    assert (DOCS / "reference/tables.md").read_text() == tables_reference.document()
-
-
-def test_findings_reference_is_up_to_date() -> None:
-    """`make docs` generates docs/reference/findings.md."""
-    assert (DOCS / "reference/findings.md").read_text() == findings_reference.document()
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +161,19 @@ def test_example_of_the_http_api_prints_failures(server: str) -> None:
 
 def test_example_of_a_fold_prints_tasks() -> None:
     assert "A.inc FINISHED" in run_example(sys.executable, EXAMPLES / "fold_session.py").stdout
+
+
+def test_sample_session_can_be_stored(tmp_path: Path) -> None:
+    run_example(sys.executable, EXAMPLES / "store_sample.py", tmp_path)
+    shown = run_example(
+        Path(sys.executable).with_name("rayhistory"),
+        "tasks",
+        "--store",
+        f"file://{tmp_path}/store",
+        "--columns",
+        "name",
+    )
+    assert "boom" in shown.stdout
 
 
 def run_example(*command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,7 @@ def test_files_of_the_examples_exist_or_are_created() -> None:
         "zones_page.py",
         "zone_counts.py",
         "dataset_not_found.py",
+        "test_dataset_not_found.py",
     }
     named = set(re.findall(r"`((?:src|tests)/[\w/.-]+\.(?:py|html))`", GUIDE))
     missing = [name for name in named if not (ROOT / name).exists()]

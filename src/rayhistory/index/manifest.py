@@ -18,7 +18,7 @@ from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
 SCHEMA_VERSION = 14
-"""Incremented whenever the tables change. Indexes with another version belong to other releases."""
+"""Incremented with each change of the tables, which a test notices. Indexes with another version are not read."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MAX_TABLES = 1000
