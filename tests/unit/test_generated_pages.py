@@ -24,6 +24,6 @@ def test_tables_that_change_have_a_new_schema_version() -> None:
     """Otherwise servers read indexes that lack a column, instead of building them again."""
     text = f"{tables_reference.schema()} {TABLES}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    assert TABLES_OF_VERSION == {SCHEMA_VERSION: digest}, (
+    assert {SCHEMA_VERSION: digest} == TABLES_OF_VERSION, (
         "the tables changed: increment SCHEMA_VERSION in src/rayhistory/index/manifest.py, and note it here"
     )
