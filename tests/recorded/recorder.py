@@ -32,6 +32,7 @@ from recorded.dashboard_requests import (
 from recorded.ray_versions import THIS_PYTHON
 from recorded.shared import record_if_missing
 from recorded.workloads import Workload, mixed
+from support.reported_tasks import wait_until_reported
 
 CLUSTER, VANISHED_CLUSTER = "recorded", "vanished"
 _TASK_LISTING_DELAY_S = 5.0
@@ -142,6 +143,7 @@ async def _record(directory: Path, python: str, workload: Workload) -> None:
     async with start_recording(options) as session:
         await workload(session.ray, python)
         await session.settle()
+        await wait_until_reported(session.ray.dashboard_url)
         _check_export(session.ray.session_dir)
         responses = await _responses(session.ray.dashboard_url)
         outputs = await asyncio.to_thread(_client_outputs, session.ray.dashboard_url, python, responses)

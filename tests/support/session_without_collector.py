@@ -14,6 +14,7 @@ from rayhistory.server.app import create_app
 from rayhistory.settings import resolve
 from support import archived_sessions
 from support.ray_without_collector import EXPORT_FILES, RunningRay, ray_without_collector, run_sample_job
+from support.reported_tasks import wait_until_reported
 
 LISTS = "detail=1&limit=10000"
 URIS = (
@@ -63,21 +64,12 @@ def record(directory: Path) -> None:
 async def _record(directory: Path, temp_dir: Path) -> dict[str, Any]:
     async with ray_without_collector(temp_dir, ray=None, **EXPORT_FILES) as ray:
         await run_sample_job(ray)
-        await _wait_until_reported(ray)
+        await wait_until_reported(ray.dashboard)
         recorded = await _record_running(directory, ray)
     (directory / "disk").mkdir()
     no_sockets = shutil.ignore_patterns("sockets")
     shutil.copytree(ray.session, directory / "disk" / ray.session.name, symlinks=True, ignore=no_sockets)
     return recorded
-
-
-async def _wait_until_reported(ray: RunningRay) -> None:
-    """Wait until the list of tasks has not changed for three seconds: Ray reports tasks every second, or later."""
-    earlier = None
-    async with httpx.AsyncClient(base_url=ray.dashboard, timeout=60, trust_env=False) as http:
-        while (tasks := (await http.get(URIS[0])).json()["data"]["result"]["result"]) != earlier:
-            earlier = tasks
-            await asyncio.sleep(3)
 
 
 async def _record_running(directory: Path, ray: RunningRay) -> dict[str, Any]:
