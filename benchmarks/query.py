@@ -177,9 +177,20 @@ class Server:
         while self._http.get(ref.url + "api/jobs/").status_code != 200:
             time.sleep(0.2)
 
+    def cpu_s(self) -> float:
+        """Return the CPU time of the server and its children so far."""
+        return _cpu_s(self._process.pid)
+
     def peak_mb(self) -> float:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and its children, also of those that have ended."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(map(_cpu_s, map(int, children)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from rayhistory.errors import IndexDamaged, StoreError
 from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold import source_reader, sources
+from rayhistory.index.fold.served_tasks import TASK_FACTS
 from rayhistory.index.manifest import MERGED_PREFIX, SCHEMA_VERSION, Manifest, parse_manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
@@ -196,7 +197,9 @@ def test_unknown_column_type_is_not_part_of_a_query(home: Path) -> None:
     _change_manifest(home, manifests.append)
     path = home / "hostile.parquet"
     with duckdb.connect() as database:
-        database.execute(f"COPY ({TABLES['a type that is a query']}) TO '{path}' (FORMAT parquet)")
+        facts = ", ".join(f"NULL AS {fact}" for fact in TASK_FACTS)
+        source = f"SELECT *, {facts} FROM ({TABLES['a type that is a query']})"
+        database.execute(f"COPY ({source}) TO '{path}' (FORMAT parquet)")
     manifest = msgspec.convert(manifests[0], Manifest)
 
     async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:

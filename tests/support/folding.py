@@ -12,18 +12,16 @@ import duckdb
 import msgspec
 
 from rayhistory.events.row_buffer import RowBuffer
-from rayhistory.index.fold.as_of import merged_tables_for, serve_as_of
+from rayhistory.index.fold.as_of import serve_as_of
 from rayhistory.index.fold.fetch_ahead import FetchAhead
 from rayhistory.index.fold.merge import parquet
-from rayhistory.index.fold.part_tables import SUPERSEDED
 from rayhistory.index.fold.process import FoldJob, fold
-from rayhistory.index.fold.served_tables import merged_table_name
 from rayhistory.index.fold.source_ranges import SourceRanges
 from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import Source
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest
 from rayhistory.index.query.open_index import OpenIndex
-from rayhistory.index.service.as_of_cache import AsOfPoint, as_of_job
+from rayhistory.index.service.as_of_cache import AsOfPoint, as_of_job, as_of_tables
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import Settings, resolve
@@ -144,14 +142,35 @@ def tables_as_of(directory: Path, manifest: Manifest, ns: int, task_columns: str
 
 
 def build_as_of(directory: Path, manifest: Manifest, ns: int, names: list[str], task_columns: str = "*") -> Tables:
-    """Build some tables as of a point in time, from only those files that they need."""
-    merged = {name: files_of(directory, manifest, merged_table_name(name)) for name in merged_tables_for(names)}
-    superseded = files_of(directory, manifest, SUPERSEDED) if SUPERSEDED in manifest.tables else []
-    with tempfile.TemporaryDirectory() as folder:
-        job = as_of_job(settings_for(directory), AsOfPoint(REF, manifest, ns, None), merged, superseded, folder)
-        written = serve_as_of(msgspec.structs.replace(job, names=names))
-        columns = {"tasks": task_columns, "task_list": "* EXCLUDE (position)"}
-        return {name: read_files(list(map(Path, paths)), columns.get(name, "*")) for name, paths in written.items()}
+    """Read some tables as of a point in time: those of tasks from a view, others as a process writes them."""
+    found = {
+        name: read_rows(as_of_source(directory, manifest, ns, name), task_columns if name == "tasks" else "*")
+        for name in names
+        if name not in manifest.files
+    }
+    for point in (AsOfPoint(REF, manifest, ns), AsOfPoint(REF, manifest, ns, gaps=True)):
+        if wanted := [name for name in point.tables if name in names]:
+            copies = {name: files_of(directory, manifest, name) for name in point.needed}
+            with tempfile.TemporaryDirectory() as folder:
+                job = as_of_job(settings_for(directory), point, copies, folder)
+                written = serve_as_of(msgspec.structs.replace(job, names=wanted))
+                found |= {name: read_files(list(map(Path, paths))) for name, paths in written.items()}
+    return found
+
+
+def opened_as_of(directory: Path, manifest: Manifest, ns: int) -> OpenIndex:
+    """Open the tables of tasks as of a point in time, without a cache."""
+
+    async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
+        paths = files_of(directory, manifest, "tasks" if name == "task_list" else name)
+        return [paths[number] for number in numbers]
+
+    return OpenIndex(as_of_tables(manifest, ns), fetch, AsOfPoint(REF, manifest, ns).sources)
+
+
+def as_of_source(directory: Path, manifest: Manifest, ns: int, table: str) -> str:
+    """Return the SQL source of a table of tasks as of a point in time."""
+    return asyncio.run(opened_as_of(directory, manifest, ns).read((table,), str))
 
 
 def rows(directory: Path, manifest: Manifest, query: str) -> list[tuple[Any, ...]]:

@@ -16,10 +16,14 @@ def read_parquet(file: str | IO[bytes]) -> Table:
 
 
 def read_archive(file: IO[bytes]) -> Table | None:
-    """Return the rows of all Parquet files of a zip archive; None if one of them is damaged."""
+    """Return the rows of all Parquet files of a zip archive; None if one of them is damaged.
+
+    The archive's comment names columns that are not part of the table.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
-            tables = [read_parquet(io.BytesIO(archive.read(name))) for name in archive.namelist()]
+            hidden = archive.comment.decode().split()
+            tables = [read_parquet(io.BytesIO(archive.read(name))).drop_columns(hidden) for name in archive.namelist()]
         return Table.from_batches([batch for table in tables for batch in table.to_batches()], schema=tables[0].schema)
     except Exception:  # noqa: BLE001 -- arro3 raises nothing more specific
         return None

@@ -7,6 +7,7 @@ import duckdb
 from rayhistory.events.merged_tables import TABLES
 from rayhistory.index.fold.merge import create_sql
 from rayhistory.index.fold.served_tables import served_sql
+from rayhistory.index.fold.served_tasks import TASK_FACTS
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_sql import column_types
 
@@ -19,7 +20,10 @@ def schema() -> dict[str, dict[str, str]]:
             database.execute(create_sql(table))
         queries = served_sql(None)
         sources = {name: f"({queries[name]})" if name in queries else name for name in KEY_COLUMNS}
-        return {name: column_types(database, source) for name, source in sources.items()}
+        types = {name: column_types(database, source) for name, source in sources.items()}
+    for fact in TASK_FACTS:
+        del types["tasks"][fact]
+    return types
 
 
 @cache

@@ -17,7 +17,7 @@ from rayhistory.sessions.records import Closing, Count
 from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """Incremented with each change of the tables, which a test notices. Indexes with another version are not read."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -81,17 +81,21 @@ class _TemporaryFileResponse(FileResponse):
 
 async def _write_archive(index: OpenIndex, table: str, archive: Path) -> None:
     for _ in range(_MAX_READS):
-        files = await index.stored_files(table)
+        files, hidden = await index.stored_files(table), index.hidden_columns(table)
         if not files:  # some rows are replaced by others
-            files = [archive.with_suffix(".parquet")]
+            files, hidden = [archive.with_suffix(".parquet")], ()
             await index.write_parquet(Query(table), files[0])
         with suppress(FileNotFoundError):  # evicted by another process
-            return await asyncio.to_thread(_pack, files, archive)
+            return await asyncio.to_thread(_pack, files, archive, hidden)
     raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
 
 
-def _pack(files: Iterable[Path], archive: Path) -> None:
-    """Write an archive without compression: Parquet files are compressed already."""
+def _pack(files: Iterable[Path], archive: Path, hidden: Sequence[str]) -> None:
+    """Write an archive without compression: Parquet files are compressed already.
+
+    Its comment names the columns that are not part of the table.
+    """
     with zipfile.ZipFile(archive, "w") as packed:
         for number, file in enumerate(files):
             packed.write(file, f"{number}.parquet")
+        packed.comment = " ".join(hidden).encode()

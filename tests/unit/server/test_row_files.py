@@ -15,7 +15,18 @@ from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.server.row_files import RowFiles
 from rayhistory.server.view import SessionView
-from support.folding import RECORDED, REF, as_lines, files_of, fold_session, opened, put, source_of
+from support.folding import (
+    RECORDED,
+    REF,
+    as_lines,
+    as_of_source,
+    files_of,
+    fold_session,
+    opened,
+    opened_as_of,
+    put,
+    source_of,
+)
 from support.folding import read_rows as read_source
 
 
@@ -88,3 +99,12 @@ def test_copies_that_stay_lost_or_damaged_are_errors(grown: tuple[Path, Manifest
         copies = Copies(grown, tmp_path, 1_000, evicted=evicted)
         with pytest.raises(error):
             archived_rows(OpenIndex(grown[1], copies.fetch), "workers")
+
+
+def test_archive_as_of_a_time_has_the_rows_of_that_time(grown: tuple[Path, Manifest]) -> None:
+    directory, manifest = grown
+    middle_ns = ((manifest.first_ns or 0) + (manifest.last_ns or 0)) // 2
+    for table in ("tasks", "profile_events"):
+        expected = read_source(as_of_source(directory, manifest, middle_ns, table))
+        assert archived_rows(opened_as_of(directory, manifest, middle_ns), table) == expected
+        assert expected != read_source(source_of(directory, manifest, table))

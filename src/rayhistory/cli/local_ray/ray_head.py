@@ -19,6 +19,7 @@ from rayhistory.errors import UsageError
 _HOST = "127.0.0.1"
 
 # Ports that have a fixed default in Ray; it finds free ones for the rest.
+_DASHBOARD_TIMEOUT = "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"
 _PORTS = ("gcs", "dashboard", "agent", "client", "autoscaler_metrics", "dashboard_metrics")
 
 # Variables of another Ray cluster, for example if we run inside one of its jobs.
@@ -142,6 +143,8 @@ def _environment(command: Path, version: str, events_url: str, ports: ReservedPo
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Otherwise Ray 2.60 drains the node for up to 30 s before it exits.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # Otherwise Ray's dashboard gives up on a busy machine, after 30 s.
+        _DASHBOARD_TIMEOUT: inherited.get(_DASHBOARD_TIMEOUT, "80"),
         # `python` in a job's command is then the one of this Ray.
         "PATH": os.pathsep.join([str(command.parent), inherited.get("PATH", os.defpath)]),
     }

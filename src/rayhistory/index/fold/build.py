@@ -40,6 +40,7 @@ from rayhistory.index.fold.served_tables import (
     served_queries,
     task_list_sql,
 )
+from rayhistory.index.fold.served_tasks import DEFINED_IN_TIME
 from rayhistory.index.fold.table_files import Database, Files, row_count, scalar, table_path, write_table
 from rayhistory.index.manifest import SessionCounts
 from rayhistory.sessions.records import Closing, NodeSeal
@@ -242,7 +243,7 @@ def _keep_changed(database: Database, work: PartitionWork, partition: int) -> No
     database.execute("CREATE TABLE new_profile_events AS FROM profile_events EXCEPT FROM earlier_profile_events")
     keys = [f"SELECT task_id, attempt FROM (FROM {name} EXCEPT FROM earlier_{name})" for name in _ONE_ROW_TABLES]
     # Without a definition, name and end of an attempt are those of its profile events.
-    keys.append("SELECT task_id, attempt FROM new_profile_events ANTI JOIN task_definitions USING (task_id, attempt)")
+    keys.append(f"SELECT task_id, attempt FROM new_profile_events ANTI JOIN {DEFINED_IN_TIME} USING (task_id, attempt)")
     keys.append(f"SELECT task_id, attempt FROM {AFFECTED}")
     database.execute(f"CREATE TABLE changed AS {' UNION '.join(keys)}")
     for name in _ONE_ROW_TABLES:

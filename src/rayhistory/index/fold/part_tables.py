@@ -101,26 +101,32 @@ class PartFile(msgspec.Struct, frozen=True):
     """True if another part replaces some rows of the part."""
 
 
-def rows_sql(files: Sequence[PartFile], superseded: Sequence[str], *, hidden: str = "") -> str:
-    """Return an SQL source with the valid rows of files of `tasks`, or of `task_list` with `hidden` = "position"."""
+def rows_sql(
+    files: Sequence[PartFile], superseded: Sequence[str], *, position: str = "", hidden: Sequence[str] = ()
+) -> str:
+    """Return an SQL source with the valid rows of files of `tasks`, without the hidden columns.
+
+    `position` names the column with the number of the row in `tasks`, which `task_list` has.
+    """
+    excluded = [*hidden, *([position] if position else [])]
+    others = f" EXCLUDE ({', '.join(excluded)})" if excluded else ""
     clean = [file.path for file in files if not file.is_superseded]
     replaced = [file for file in files if file.is_superseded]
     if not (replaced and superseded):
         source = parquet([file.path for file in files])
-        return f"(SELECT * EXCLUDE ({hidden}) FROM {source})" if hidden else source
-    exclude = ", ".join(("filename", *((hidden,) if hidden else ("file_row_number",))))
+        return f"(SELECT *{others} FROM {source})" if excluded else source
+    row = position or "file_row_number"
+    exclude = ", ".join(dict.fromkeys(("filename", row, *hidden)))
     places = ", ".join(f"({_text(file.part)}, {_text(file.path)}, {file.first_row}::BIGINT)" for file in replaced)
     dead = f"""(SELECT place.path, s.row - place.first_row AS row FROM {parquet(superseded)} s
       JOIN (VALUES {places}) place (part, path, first_row) USING (part) WHERE s.row >= place.first_row)"""
-    rows = f"read_parquet({_list(file.path for file in replaced)}, filename = true{'' if hidden else _ROW_NUMBER})"
-    row = hidden or "file_row_number"
+    rows = f"read_parquet({_list(file.path for file in replaced)}, filename = true{'' if position else _ROW_NUMBER})"
     valid = (
         f"SELECT r.* EXCLUDE ({exclude}) FROM {rows} r ANTI JOIN {dead} d ON r.filename = d.path AND r.{row} = d.row"
     )
     if not clean:
         return f"({valid})"
-    others = f"SELECT *{f' EXCLUDE ({hidden})' if hidden else ''} FROM {parquet(clean)}"
-    return f"({others} UNION ALL BY NAME {valid})"
+    return f"(SELECT *{others} FROM {parquet(clean)} UNION ALL BY NAME {valid})"
 
 
 def merged_rows_sql(files: Sequence[PartFile], superseded: Sequence[str], condition: str = "true") -> str:

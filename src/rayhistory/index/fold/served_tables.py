@@ -1,113 +1,15 @@
 """The served tables as SQL: merged rows are joined, and states that Ray did not export are inferred.
 
-Ray marks tasks as failed when their worker dies or their job ends, and does not export that: it is replayed here.
 Ray exports nothing while it shuts down: when the session has ended, everything that still runs is inferred to have
 ended at the time of the last event. Such rows have `closed_by_history` set.
 """
 
 from datetime import UTC, datetime
 
-from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.gaps import GapCode
+from rayhistory.index.fold.served_tasks import served_tasks_sql
 from rayhistory.index.manifest import MERGED_PREFIX
 from rayhistory.sessions.records import Closing
-
-# If the driver exported no events, only the worker's half is known. Its profile shows how the task ended: outputs were
-# stored, or an exception was raised.
-_INFERRED_TIMES = {
-    "FINISHED": "coalesce(u.finished_ns, CASE WHEN u.failed_ns IS NULL THEN n.stored_ns END) AS finished_ns",
-    "FAILED": "coalesce(u.failed_ns, CASE WHEN u.finished_ns IS NULL THEN n.raised_ns END) AS failed_ns",
-}
-_STATE_TIMES = ", ".join(_INFERRED_TIMES.get(state, f"u.{state_column(state)}") for state in TASK_STATES)
-_STATE_CASE = "\n".join(
-    f"      WHEN {state_column(state)} IS NOT NULL THEN '{state}'" for state in reversed(TASK_STATES)
-)
-# Only the worker reports an actor's restart. Ray counts it at the actor and does not list it as a task.
-_IS_LISTED = "defined OR type <> 'ACTOR_CREATION_TASK' OR attempt_number = 0"
-
-_IS_PAUSED = "CASE WHEN u.paused_ns > coalesce(u.resumed_ns, 0) THEN true WHEN u.resumed_ns IS NOT NULL THEN false END"
-
-_SPANS = '[{"eventName": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
-_TRACEBACK = """CASE WHEN span.eventName = 'task:execute' AND json_valid(span.extraData)
-      THEN json_extract_string(span.extraData, '$.traceback') END"""
-# Without the driver's half, a task that ends with its job, or with a worker that left, may have ended before, anyhow.
-_ENDED_UNKNOWN = (
-    "NOT defined AND (closed_by = 'job' OR (closed_by = 'worker' AND starts_with(coalesce(exit_type, ''), 'INTENDED')))"
-)
-
-_TASKS = f"""
-WITH orphans AS (
-  SELECT task_id, attempt, unnest(from_json(spans, '{_SPANS}')) AS span
-  FROM profile_events ANTI JOIN task_definitions USING (task_id, attempt)
-), names AS (
-  SELECT task_id, attempt, min(substr(span.eventName, 7)) FILTER (WHERE starts_with(span.eventName, 'task::'))
-      AS profile_name,
-    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE span.eventName = 'task:store_outputs') AS stored_ns,
-    max(try_cast(span.endTime AS BIGINT)) FILTER (WHERE {_TRACEBACK} IS NOT NULL) AS raised_ns,
-    max({_TRACEBACK}) AS traceback
-  FROM orphans GROUP BY ALL
-), joined AS (
-  SELECT coalesce(d.task_id, u.task_id) AS task_id, coalesce(d.attempt, u.attempt)::BIGINT AS attempt_number,
-    coalesce(d.job_id, u.job_id, right(coalesce(d.task_id, u.task_id), 8)) AS job_id,
-    d.task_id IS NOT NULL AS defined,
-    coalesce(d.type, CASE WHEN starts_with(u.task_id, repeat('f', 40)) THEN 'DRIVER_TASK'
-      WHEN starts_with(u.task_id, repeat('f', 16)) THEN 'ACTOR_CREATION_TASK'
-      WHEN substr(u.task_id, 17, 24) <> repeat('f', 24) THEN 'ACTOR_TASK' ELSE 'NORMAL_TASK' END) AS type,
-    coalesce(d.name, d.func_or_class_name, n.profile_name, '') AS plain_name,
-    coalesce(d.func_or_class_name, n.profile_name, '') AS func_or_class_name,
-    d.language, d.parent_task_id,
-    coalesce(d.actor_id, CASE WHEN substr(coalesce(d.task_id, u.task_id), 17, 24) <> repeat('f', 24)
-      THEN substr(coalesce(d.task_id, u.task_id), 17, 32) END) AS actor_id,
-    d.placement_group_id, d.required_resources, d.label_selector, d.fallback_strategy, d.runtime_env, d.call_site,
-    u.node_id, u.worker_id, u.worker_pid, u.process_pid, u.actor_repr_name, {_IS_PAUSED} AS is_debugger_paused,
-    u.stdout_file, u.stderr_file, u.stdout_start, u.stdout_end, u.stderr_start, u.stderr_end, u.error_ns,
-    coalesce(u.error_type, CASE WHEN n.raised_ns IS NOT NULL THEN 'TASK_EXECUTION_EXCEPTION' END)
-      AS reported_error_type,
-    coalesce(u.error_message, n.traceback) AS reported_error_message, {_STATE_TIMES}
-  FROM task_definitions d FULL OUTER JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
-  LEFT JOIN names n ON n.task_id = coalesce(d.task_id, u.task_id) AND n.attempt = coalesce(d.attempt, u.attempt)
-), closings AS (
-  SELECT j.*, CASE{{case}} END AS closed_by,
-    coalesce(coalesce(w.end_ms * 1000000, w.dead_ns), b.finished_ns, {{closing_ns}}) AS open_end_ns,
-    w.exit_type, w.exit_detail, coalesce(j.worker_pid, if(j.process_pid IS NULL, NULL, p.pid), j.process_pid) AS pid
-  FROM joined j
-  LEFT JOIN workers p ON p.worker_id = j.worker_id
-  LEFT JOIN workers w ON w.worker_id = j.worker_id AND (w.dead_ns IS NOT NULL OR w.end_ms IS NOT NULL)
-  LEFT JOIN driver_jobs b ON b.job_id = j.job_id AND b.finished_ns IS NOT NULL
-), finished AS (
-  -- How a driver ended is the state of its job.
-  SELECT *, CASE WHEN closed_by IS NOT NULL THEN open_end_ns END AS closed_ns,
-    CASE WHEN closed_by IS NOT NULL THEN if(type = 'DRIVER_TASK', 'FINISHED', 'FAILED')
-{_STATE_CASE}
-      ELSE 'NIL' END AS state
-  FROM closings
-)
-SELECT task_id, attempt_number,
-  CASE WHEN actor_repr_name IS NOT NULL AND type = 'ACTOR_TASK' AND plain_name = func_or_class_name
-    THEN actor_repr_name || '.' || split_part(func_or_class_name, '.', -1) ELSE plain_name END AS name,
-  state, job_id, actor_id, type, func_or_class_name, parent_task_id, node_id, worker_id, pid AS worker_pid,
-  CASE WHEN state <> 'FAILED' THEN NULL
-    WHEN {_ENDED_UNKNOWN} THEN reported_error_type
-    WHEN closed_by IN ('worker', 'job') THEN coalesce(reported_error_type, 'WORKER_DIED')
-    WHEN closed_by = 'session' THEN coalesce(reported_error_type, 'NODE_DIED')
-    ELSE reported_error_type END AS error_type,
-  CASE WHEN state <> 'FAILED' THEN NULL WHEN reported_error_message IS NOT NULL THEN reported_error_message
-    WHEN {_ENDED_UNKNOWN} THEN 'It is not known how this task ended: its driver did not export events.'
-    WHEN closed_by = 'worker' THEN 'Worker running the task (' || worker_id || ') died with exit_type: ' ||
-      CASE exit_type WHEN 'SYSTEM_ERROR' THEN '0' WHEN 'INTENDED_SYSTEM_EXIT' THEN '1' WHEN 'USER_ERROR' THEN '2'
-        WHEN 'INTENDED_USER_EXIT' THEN '3' WHEN 'NODE_OUT_OF_MEMORY' THEN '4' ELSE coalesce(exit_type, '') END ||
-      ' with error_message: ' || coalesce(exit_detail, '')
-    WHEN closed_by = 'job' THEN 'Job finishes (' || job_id ||
-      ') as driver exits. Marking all non-terminal tasks as failed.'
-    WHEN closed_by = 'session' THEN {{closing_text}} END AS error_message,
-  pending_args_avail_ns // 1000000 AS creation_time_ms, running_ns // 1000000 AS start_time_ms,
-  coalesce(closed_ns, failed_ns, finished_ns) // 1000000 AS end_time_ms,
-  language, required_resources, runtime_env, placement_group_id, is_debugger_paused, call_site, label_selector,
-  fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
-  defined, coalesce(closed_by = 'session' OR ({_ENDED_UNKNOWN}), false) AS closed_by_history, closed_ns,
-  {", ".join(state_column(state) for state in TASK_STATES)}
-FROM finished WHERE {_IS_LISTED} ORDER BY task_id, attempt_number DESC
-"""
 
 # Lines of export files have whole seconds. One that repeats an event is left out: a restart would count twice.
 # Only lineage reconstruction revives a dead actor (before 2.54 Ray gives no reason): with more deaths than revivals it
@@ -283,10 +185,6 @@ def served_sql(closing: Closing | None) -> dict[str, str]:
     closing = None if closing and closing.open else closing
     ns = str(closing.ns) if closing and closing.ns else "NULL::BIGINT"
     text = _closing_text(closing) if closing else "NULL"
-    case = "\n      WHEN finished_ns IS NOT NULL OR failed_ns IS NOT NULL THEN NULL"
-    case = case.replace("finished_ns", "j.finished_ns").replace("failed_ns", "j.failed_ns")
-    case += "\n      WHEN w.worker_id IS NOT NULL THEN 'worker' WHEN b.job_id IS NOT NULL THEN 'job'"
-    case += "\n      WHEN true THEN 'session'" if closing else ""
 
     def fill(template: str, **values: str) -> str:
         values |= {"closing_ns": ns, "closing_text": text}
@@ -297,7 +195,7 @@ def served_sql(closing: Closing | None) -> dict[str, str]:
     status = "'STOPPED'" if closing and closing.clean else "'FAILED'"
     has_ended = "true" if closing else "false"
     return {
-        "tasks": fill(_TASKS, case=case),
+        "tasks": served_tasks_sql(session_closed=closing is not None, closing_ns=ns, closing_text=text),
         "actors": fill(_ACTORS, closed=f"({has_ended} AND coalesce(h.last_state, '') <> 'DEAD')"),
         "jobs": fill(_JOBS, open=f"({has_ended} AND {_IS_OPEN_JOB})", closing_status=status),
         "nodes": fill(_NODES, closed=f"({has_ended} AND coalesce(h.last_state, '') <> 'DEAD')"),

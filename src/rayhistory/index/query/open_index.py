@@ -16,8 +16,6 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError
 from rayhistory.events.merged_tables import Type
-from rayhistory.index.fold.merge import parquet
-from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, rows_sql
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE
 from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES
@@ -26,6 +24,7 @@ from rayhistory.index.query.database import connection, execute, execute_within
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.index.query.query_sql import MAX_INT64, checked_column, column_types, order_sql, where_sql
 from rayhistory.index.query.table_choice import best_file, needs_key_lookup, task_id_range
+from rayhistory.index.query.table_sources import TableSources
 
 T = TypeVar("T")
 
@@ -55,9 +54,10 @@ class FetchTable(Protocol):
 class OpenIndex:
     """The tables of one generation, fetched when needed. The local cache may evict them at any time."""
 
-    def __init__(self, manifest: Manifest, fetch: FetchTable) -> None:
+    def __init__(self, manifest: Manifest, fetch: FetchTable, sources: TableSources | None = None) -> None:
         self.manifest = manifest
         self._fetch = fetch
+        self._sources = sources or TableSources(manifest)
         self._types_by_source: dict[str, dict[str, str]] = {}
 
     async def rows(self, query: Query) -> list[Row]:
@@ -89,7 +89,7 @@ class OpenIndex:
         first = steps[0][1]
         numbers = {name: first if name in SERVED_TASK_TABLES else self._all_files(name) for name in tables}
         await asyncio.gather(
-            self._fetch_superseded(table, *tables, refetch=False),
+            self._fetch_needed(table, *tables, refetch=False),
             *(self._fetch(name, numbers[name], refetch=False) for name in tables),
             self._fetch(table, first, refetch=False),
         )
@@ -165,15 +165,19 @@ class OpenIndex:
         await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
 
     async def stored_files(self, table: str) -> list[Path]:
-        """Return local copies of a table's files; none if other parts replace some of their rows.
+        """Return local copies of a table's files; none if they have other rows than the table.
 
         Their footers were read, so that damaged ones are fetched again. The cache may evict a copy at any time.
         """
         stored, numbers = self._locate(Query(table), ("*",))
-        if stored == "tasks" and any(part.superseded for part in self.manifest.parts):
+        if not self._sources.is_stored(stored):
             return []
         await self._read({stored: numbers}, partial(self._count, Query(table)))
         return await self._fetch(stored, numbers, refetch=False)
+
+    def hidden_columns(self, table: str) -> tuple[str, ...]:
+        """Return the columns in the stored files of a table that are not part of it."""
+        return self._sources.hidden(table)
 
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
@@ -221,9 +225,10 @@ class OpenIndex:
         refetch = False
         for _ in range(_MAX_READS):
             fetches = [self._fetch(file, numbers, refetch=refetch) for file, numbers in files.items()]
-            lists, *tables = await asyncio.gather(self._fetch_superseded(*files, refetch=refetch), *fetches)
+            needed = self._fetch_needed(*files, refetch=refetch)
+            others, tables = await asyncio.gather(needed, asyncio.gather(*fetches))
             sources = [
-                self._source(file, numbers, paths, lists)
+                self._sources.source(file, numbers, paths, others)
                 for (file, numbers), paths in zip(files.items(), tables, strict=True)
             ]
             try:
@@ -233,39 +238,18 @@ class OpenIndex:
             except _NO_DAMAGE as error:
                 raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
-                evicted = not all(path.exists() for paths in (*tables, lists) for path in paths)
+                evicted = not all(path.exists() for paths in (*tables, *others.values()) for path in paths)
                 is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
                 if not evicted and (refetch or not is_unreadable):
                     raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
                 refetch = not evicted
         raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
 
-    async def _fetch_superseded(self, *tables: str, refetch: bool) -> list[Path]:
-        """Fetch the lists of rows that other parts replace, if one of the tables has such rows."""
-        has_superseded = any(part.superseded for part in self.manifest.parts)
-        if not has_superseded or not {"tasks", "task_list"}.intersection(tables):
-            return []
-        return await self._fetch(SUPERSEDED, self._all_files(SUPERSEDED), refetch=refetch)
-
-    def _source(self, table: str, numbers: list[int], paths: list[Path], superseded: list[Path]) -> str:
-        """Return the SQL source of the valid rows in these files."""
-        if table not in ("tasks", "task_list") or table in self.manifest.files:
-            return parquet(paths)
-        files = [
-            msgspec.structs.replace(self._part_files(table)[number], path=str(path))
-            for number, path in zip(numbers, paths, strict=True)
-        ]
-        return rows_sql(files, list(map(str, superseded)), hidden="position" if table == "task_list" else "")
-
-    def _part_files(self, table: str) -> list[PartFile]:
-        """Return the part of each file of a table of tasks, and the number of its first row in `tasks`."""
-        found = []
-        for part in self.manifest.parts:
-            first_row = 0
-            for file in part.files.get(table, ()):
-                found.append(PartFile(part.name, "", first_row, part.superseded > 0))
-                first_row += file.rows
-        return found
+    async def _fetch_needed(self, *tables: str, refetch: bool) -> dict[str, list[Path]]:
+        """Fetch what is read beside these tables, such as the lists of rows that other parts replace."""
+        names = self._sources.needed(tables)
+        found = await asyncio.gather(*(self._fetch(name, self._all_files(name), refetch=refetch) for name in names))
+        return dict(zip(names, found, strict=True))
 
     def _all_files(self, table: str) -> list[int]:
         return list(range(len(self.manifest.files_of(table))))

@@ -118,7 +118,10 @@ def _quote(text: str) -> str:
 
 def _quoted_files(sources: TableSources) -> list[str]:
     """Return the file names in the SQL sources, as quoted there."""
-    return [name for parts in sources.values() for _, source in parts for name in re.findall(r"'(?:[^']|'')*'", source)]
+    texts = (
+        text for parts in sources.values() for _, source in parts for text in re.findall(r"'(?:[^']|'')*'", source)
+    )
+    return [text for text in texts if text.endswith(".parquet'")]
 
 
 @contextmanager

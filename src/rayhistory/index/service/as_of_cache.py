@@ -3,30 +3,28 @@
 import asyncio
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from rayhistory.errors import IndexDamaged, IndexFailed, SessionNotIndexed
-from rayhistory.events.merged_tables import TASK_TABLES
-from rayhistory.index.fold.as_of import EXIT_DAMAGED, AsOfJob, merged_tables_for
-from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile
-from rayhistory.index.fold.partitions import Partitions
-from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES, merged_table_name
-from rayhistory.index.manifest import MERGED_PREFIX, Manifest, Part, StoredFile
-from rayhistory.index.query.open_index import OpenIndex
+from rayhistory.index.fold.as_of import AS_OF_TABLES, EXIT_DAMAGED, AsOfJob
+from rayhistory.index.fold.served_tables import merged_table_name
+from rayhistory.index.manifest import MERGED_PREFIX, Manifest
+from rayhistory.index.query.open_index import FetchTable, OpenIndex
+from rayhistory.index.query.table_sources import AS_OF_VIEWS, AsOfSources
 from rayhistory.index.service.fair_slots import FairSlots
 from rayhistory.index.service.warm_process import ProcessFailed, WarmProcess
 from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings
 
-_LARGE_TABLES = ("tasks", "task_list", "profile_events", "gaps")
-"""Tables that take seconds for a million tasks. Each is built by itself when it is needed, all others together.
+T = TypeVar("T")
 
-Of whole rows of tasks, only the files that can match are built: one for a page by id.
-"""
+_MAX_READS_PER_VISITOR = 32
 _FORGOTTEN_AFTER_S = 30.0
 """A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
 
@@ -44,43 +42,53 @@ class AsOfCaller(msgspec.Struct, frozen=True):
 
 
 class AsOfPoint(msgspec.Struct, frozen=True):
-    """A large table of a session, or all others, as of one time."""
+    """The small tables of a session as of one time, or its gaps, for which all tasks are read."""
 
     ref: SessionRef
     manifest: Manifest
     ns: int
-    large_table: str | None
-    files: tuple[int, int] | None = None
-    """The first file to build, and the end of the files, of a table with one file per range of task ids."""
-
-    @classmethod
-    def of(cls, ref: SessionRef, manifest: Manifest, ns: int, table: str, numbers: Sequence[int]) -> "AsOfPoint":
-        files = (min(numbers), max(numbers) + 1) if numbers and table in SERVED_TASK_TABLES else None
-        return cls(ref, manifest, ns, table if table in _LARGE_TABLES else None, files)
+    gaps: bool = False
 
     @property
     def folder_name(self) -> str:
-        what = [self.large_table] if self.large_table else []
-        return "-".join([f"{self.manifest.build}@{self.ns}", *what, *map(str, self.files or ())])
+        return f"{self.manifest.build}@{self.ns}" + ("-gaps" if self.gaps else "")
 
-    def numbers_of(self, merged_table: str) -> list[int] | None:
-        """Return the files to read of a merged table: those with ids of the files to build; None for all."""
-        if not self.files or merged_table not in TASK_TABLES:
-            return None
-        ranges = Partitions(file_count(self.manifest))
-        low, high = ranges.bounds(self.files[0])[0], ranges.bounds(self.files[1] - 1)[1]
-        found, first = list[int](), 0
-        for part in self.manifest.parts:
-            count = len(part.files[merged_table_name(merged_table)])
-            found += [first + number for number in Partitions(count).between(low, high)]
-            first += count
-        return found
+    @property
+    def sources(self) -> AsOfSources:
+        return AsOfSources(as_of_tables(self.manifest, self.ns), self.ns)
+
+    @property
+    def needed(self) -> list[str]:
+        """The tables that are read."""
+        tasks = ["tasks", *self.sources.needed(["tasks"])] if self.gaps else []
+        return list(dict.fromkeys((*map(merged_table_name, AS_OF_TABLES), *tasks)))
 
     @property
     def tables(self) -> list[str]:
-        if self.large_table:
-            return [self.large_table]
-        return [name for name in as_of_tables(self.manifest, self.ns).files if name not in _LARGE_TABLES]
+        """The tables that are written."""
+        if self.gaps:
+            return ["gaps"]
+        return [name for name in self.manifest.files if not name.startswith(MERGED_PREFIX) and name != "gaps"]
+
+
+class _AsOfIndex(OpenIndex):
+    """Reads tasks in a slot, because each read makes their rows anew."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        fetch: FetchTable,
+        sources: AsOfSources,
+        slot: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        super().__init__(manifest, fetch, sources)
+        self._slot = slot
+
+    async def _read(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
+        if not any(name in AS_OF_VIEWS for name in files):
+            return await super()._read(files, work)
+        async with self._slot():
+            return await super()._read(files, work)
 
 
 class AsOfCache:
@@ -90,21 +98,26 @@ class AsOfCache:
         self._settings = settings
         self._cache = cache
         self._slots = FairSlots("points in time")
+        self._reads = FairSlots("requests for tasks as of a point in time", _MAX_READS_PER_VISITOR)
         self._processes = WarmProcess("rayhistory.index.fold.as_of")
         self._builds: dict[Path, _AsOfBuild] = {}
 
     async def open(self, ref: SessionRef, manifest: Manifest, ns: int, caller: AsOfCaller) -> OpenIndex:
-        as_of_manifest = as_of_tables(manifest, ns)
-
         async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
-            point = AsOfPoint.of(ref, manifest, ns, name, numbers)
+            if name not in manifest.files or name.startswith(MERGED_PREFIX):
+                table = "tasks" if name == "task_list" else name
+                return await self._cache.table(ref, manifest, table, numbers, refetch=refetch)
+            point = AsOfPoint(ref, manifest, ns, gaps=name == "gaps")
             folder = self._cache.folder(ref, point.folder_name)
             paths = [folder / f"{name}.{number}.parquet" for number in numbers]
             if refetch or not all(path.exists() for path in paths):
                 await self._ensure_built(point, folder, caller)
             return paths
 
-        return OpenIndex(as_of_manifest, fetch)
+        def slot() -> AbstractAsyncContextManager[None]:
+            return self._reads.acquire(caller.visitor, ref.path)
+
+        return _AsOfIndex(as_of_tables(manifest, ns), fetch, AsOfPoint(ref, manifest, ns).sources, slot)
 
     async def close(self) -> None:
         """Cancel running builds and end their processes."""
@@ -145,35 +158,28 @@ class AsOfCache:
     async def _build(self, point: AsOfPoint, folder: Path, visitor: str) -> None:
         async with self._slots.acquire(visitor, point.ref.path):
             for refetch in (False, True):
-                merged = {
-                    name: await self._cache.table(
-                        point.ref, point.manifest, merged_table_name(name), point.numbers_of(name), refetch=refetch
-                    )
-                    for name in merged_tables_for(point.tables)
+                copies = {
+                    name: await self._cache.table(point.ref, point.manifest, name, refetch=refetch)
+                    for name in point.needed
                 }
-                superseded = []
-                if TASK_TABLES[0] in merged and SUPERSEDED in point.manifest.tables:
-                    superseded = await self._cache.table(point.ref, point.manifest, SUPERSEDED, refetch=refetch)
                 try:
-                    await self._run_job(point, merged, superseded, folder)
+                    await self._run_job(point, copies, folder)
                 except IndexDamaged:
                     if refetch:
                         raise
                 else:
                     return
 
-    async def _run_job(
-        self, point: AsOfPoint, merged: dict[str, list[Path]], superseded: list[Path], folder: Path
-    ) -> None:
+    async def _run_job(self, point: AsOfPoint, copies: dict[str, list[Path]], folder: Path) -> None:
         """Build the tables in a child process and publish them at once.
 
         Open files of an earlier build stay readable.
         """
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         await asyncio.to_thread(partial.mkdir, parents=True)
-        job = as_of_job(self._settings, point, merged, superseded, str(partial))
+        job = as_of_job(self._settings, point, copies, str(partial))
         try:
-            await self._processes.run(msgspec.json.encode(job), reuse=point.large_table is None)
+            await self._processes.run(msgspec.json.encode(job), reuse=not point.gaps)
             await asyncio.to_thread(self._publish, partial, folder)
         except ProcessFailed as error:
             failure = IndexDamaged if error.exit_status == EXIT_DAMAGED else IndexFailed
@@ -187,42 +193,19 @@ class AsOfCache:
         self._cache.make_room(0)
 
 
-def file_count(manifest: Manifest) -> int:
-    """Return the number of ranges of task ids in the tables as of a time."""
-    return max((len(part.files["tasks"]) for part in manifest.parts), default=1)
-
-
 def as_of_tables(manifest: Manifest, ns: int) -> Manifest:
-    """Return the manifest of the tables as of a time: served tables only, and those of tasks in one part."""
-    served = {name: files for name, files in manifest.files.items() if not name.startswith(MERGED_PREFIX)}
-    counts = dict.fromkeys(SERVED_TASK_TABLES, file_count(manifest)) | {"task_list": 1}
-    tasks = {name: [StoredFile("", number, 0) for number in range(count)] for name, count in counts.items()}
-    return msgspec.structs.replace(manifest, files=served, parts=[Part("", tasks, 0)], closing=None, last_ns=ns)
-
-
-def as_of_job(
-    settings: Settings, point: AsOfPoint, merged: dict[str, list[Path]], superseded: list[Path], folder: str
-) -> AsOfJob:
-    """Return the job that writes the tables of a point from local copies of the merged tables."""
-    written = as_of_tables(point.manifest, point.ns)
-    file_counts = {name: len(written.files_of(name)) for name in written.tables}
-    paths = {name: list(map(str, files)) for name, files in merged.items()}
-    parts = {
-        name: part_files(point.manifest, merged_table_name(name), point.numbers_of(name), paths.pop(name))
-        for name in TASK_TABLES
-        if name in paths
-    }
-    task_files = point.files or (0, file_count(point.manifest))
-    builtin = msgspec.to_builtins(settings)
-    return AsOfJob(
-        builtin, paths, folder, point.ns, file_counts, point.tables, task_files, parts, list(map(str, superseded))
-    )
-
-
-def part_files(manifest: Manifest, table: str, numbers: Sequence[int] | None, paths: list[str]) -> list[PartFile]:
-    """Return local copies of some files of a table in parts, or of all, with the part of each."""
-    parts = [part for part in manifest.parts for _ in part.files[table]]
-    wanted = parts if numbers is None else [parts[number] for number in numbers]
-    return [
-        PartFile(part.name, path, is_superseded=part.superseded > 0) for part, path in zip(wanted, paths, strict=True)
+    """Return the manifest of the tables as of a time. Lists of tasks are made of whole rows."""
+    parts = [
+        msgspec.structs.replace(part, files=part.files | {"task_list": part.files["tasks"]}) for part in manifest.parts
     ]
+    return msgspec.structs.replace(manifest, parts=parts, closing=None, last_ns=ns)
+
+
+def as_of_job(settings: Settings, point: AsOfPoint, copies: dict[str, list[Path]], folder: str) -> AsOfJob:
+    """Return the job that writes the tables of a point from local copies of the tables that it needs."""
+    merged = {name: list(map(str, copies[merged_table_name(name)])) for name in AS_OF_TABLES}
+    file_counts = {name: len(files) for name, files in point.manifest.files.items()}
+    tasks = ""
+    if point.gaps:
+        tasks = point.sources.source("tasks", list(range(len(copies["tasks"]))), copies["tasks"], copies)
+    return AsOfJob(msgspec.to_builtins(settings), merged, folder, point.ns, file_counts, point.tables, tasks)

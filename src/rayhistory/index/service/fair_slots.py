@@ -15,8 +15,9 @@ _RETRY_AFTER_S = 2.0
 class FairSlots:
     """At most two pieces of work at once, of two visitors and of two sessions. Folds have slots of their own."""
 
-    def __init__(self, work: str) -> None:
+    def __init__(self, work: str, max_waiting: int = MAX_WAITING_PER_VISITOR) -> None:
         self._work = work
+        self._max_waiting = max_waiting
         self._all = asyncio.Semaphore(_SLOTS)
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
@@ -27,7 +28,7 @@ class FairSlots:
 
         Without a session, two visitors can work on the same one.
         """
-        if self._users[f"visitor {visitor}"] > MAX_WAITING_PER_VISITOR:
+        if self._users[f"visitor {visitor}"] > self._max_waiting:
             raise RateLimited(f"too many {self._work} at once, retry in a few seconds", _RETRY_AFTER_S)
         per_session = self._only_one(f"session {session}") if session else nullcontext()
         async with self._only_one(f"visitor {visitor}"), per_session, self._all:

@@ -3,6 +3,8 @@
 import base64
 import copy
 import os
+import random
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from rayhistory.events.times import parse_ns
 from rayhistory.sessions import Layout
+from support.as_of_reference import tasks_as_of
 from support.event_samples import (
     cut_event,
     first_ns,
@@ -20,7 +23,9 @@ from support.event_samples import (
     lifecycle,
     ns_of,
     placement_groups_response,
+    spans,
     submitted_job,
+    transitions,
 )
 from support.folding import (
     END,
@@ -37,6 +42,7 @@ from support.folding import (
     tables,
     tables_as_of,
 )
+from support.skewed_events import EVENTS as SKEWED
 
 LAWS = settings(
     max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 4),
@@ -233,3 +239,51 @@ def test_out_of_range_times_in_responses_are_ignored(tmp_path: Path, time: Any) 
     assert rows(tmp_path, manifest, "SELECT count(*) FROM workers") == [(2,)]
     assert max(len(str(row)) for row in tables(tmp_path, manifest)["nodes"]) < 10_000
     tables_as_of(tmp_path, manifest, 1_794_770_400_000_000_000)
+
+
+def mangled(rng: random.Random) -> list[dict[str, Any]]:
+    """Recorded and skewed events of which some are lost, and others have another time or an error."""
+    found = []
+    for event in copy.deepcopy(RECORDED + SKEWED):
+        if "TASK" not in event["eventType"] or rng.random() < 0.5:
+            found.append(event)
+            continue
+        if rng.random() < 0.4:
+            continue
+        shift = rng.choice([-3_000_000_000, -1, 1, 1_000_000, 5_000_000_000])
+        for timed in [event, *transitions(event)]:
+            if rng.random() < 0.5:
+                timed["timestamp"] = iso(ns_of(timed) + shift)
+        if event["eventType"] == "TASK_LIFECYCLE_EVENT" and rng.random() < 0.3:
+            error = {"errorType": "WORKER_DIED", "errorMessage": rng.choice(["one", "two", ""])}
+            event["taskLifecycleEvent"] |= {"rayErrorInfo": error, "isDebuggerPaused": rng.random() < 0.5}
+        if event["eventType"] == "TASK_DEFINITION_EVENT" and rng.random() < 0.2:
+            del event["taskDefinitionEvent"]["jobId"]
+        found.append(event)
+    return found
+
+
+def iso(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+@pytest.mark.slow
+@settings(LAWS, max_examples=int(os.environ.get("RAYHISTORY_LAWS") or 2))
+@given(seed=st.integers(0, 10**6))
+def test_rows_of_tasks_as_of_any_time_equal_those_from_cut_events(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Rows are made from the last state and its facts. The index has grown in steps, and the session has ended."""
+    directory, rng = tmp_path_factory.mktemp("as-of"), random.Random(seed)
+    events = mangled(rng)
+    rng.shuffle(events)
+    for step in range(2):
+        put(directory, step, as_lines(events[step::2]))
+        manifest = fold_session(directory, rng.choice([None, END]) if step == 0 else END)
+    times = [ns_of(timed) for event in events for timed in (event, *transitions(event))]
+    times += [int(span["endTime"]) for event in events for span in spans(event)]
+    for time_ns in rng.sample(times, 5):
+        shown = build_as_of(directory, manifest, time_ns, ["tasks", "task_list"])
+        assert shown["tasks"] == tasks_as_of(directory, manifest, time_ns)
+        assert len(shown["task_list"]) == len(shown["tasks"])
