@@ -12,11 +12,16 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from rayhistory.runs.session_summary import NodeType, StoredSummary, SummaryMetric
+from rayhistory.sessions import SessionRef
 from rayhistory.settings import Settings, resolve
 from support.generated_runs import DAY_MS, generated, store_runs
+from support.recorded_sample import store_sample
 from support.server_process import running_server
 
 NOT_AHEAD = "import os\nos.environ['RAYHISTORY_INDEX_AHEAD'] = 'false'\n"
+RECORDED = [
+    SessionRef.checked("default", f"recorded-{name}", "session_2026-11-15_19-18-08_055078_15551") for name in "ab"
+]
 HOSTILE = "<script>document.title='owned'</script>"
 
 
@@ -47,6 +52,8 @@ def nights() -> Iterator[StoredSummary]:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("runs")
     store_runs(_settings(directory), list(nights()))
+    for ref in RECORDED:
+        store_sample(_settings(directory), ref=ref)
     with running_server(directory / "store", directory / "work", at_start=NOT_AHEAD) as address:
         yield address
 
@@ -78,7 +85,37 @@ def test_a_slower_night_is_found_from_the_list_to_the_comparison(monitored: Moni
     expect(page.get_by_text("package torch")).to_be_visible()
 
 
-def test_sessions_are_compared_from_the_list(monitored: MonitoredBrowser, history: str) -> None:
+def test_selected_sessions_are_compared_from_the_list_of_sessions(monitored: MonitoredBrowser, history: str) -> None:
+    page = monitored.open(f"{history}/home?q=recorded")
+    for ref in RECORDED:
+        assert page.request.get(f"{history}{ref.url}api/v0/tasks").ok  # indexes it
+    page.goto(f"{history}/home?q=recorded")
+    for ref in RECORDED:
+        page.get_by_role("checkbox", name=f"Compare {ref.cluster}").check()
+    save_screenshot(page, "sessions-selected")
+    page.get_by_role("button", name="Compare selected").click()
+    expect(page.get_by_role("heading", name="Compare 2 sessions")).to_be_visible()
+    for ref in RECORDED:
+        expect(page.get_by_role("link", name=ref.cluster).first).to_be_visible()
+    expect(page.get_by_text("No differences beyond the spread")).to_be_visible()
+    page.get_by_role("link", name="Show everything").click()
+    expect(page.get_by_role("rowheader", name="Ray", exact=True)).to_be_visible()
+    save_screenshot(page, "compare-recorded")
+
+
+def test_run_is_compared_with_the_last_good_one(monitored: MonitoredBrowser, history: str) -> None:
+    page = monitored.open(f"{history}/runs?q=warehouse")
+    page.locator("td.job a").first.click()
+    expect(page.get_by_role("heading", name="Failures")).to_be_visible()
+    failed = page.locator("tr", has_text="Failed").filter(has=page.get_by_role("link", name="Compare")).first
+    failed.get_by_role("link", name="Compare").click()
+    expect(page.get_by_role("heading", name="Compare 2 sessions")).to_be_visible()
+    expect(page.locator("tr", has_text="Status").first).to_contain_text("Succeeded")
+    expect(page.locator("tr", has_text="Status").first).to_contain_text("Failed")
+    expect(page.get_by_text("ValueError in load").first).to_be_visible()
+
+
+def test_figures_of_the_fleet_lead_to_runs(monitored: MonitoredBrowser, history: str) -> None:
     page = monitored.open(f"{history}/fleet")
     expect(page.get_by_role("heading", name="Runs per day")).to_be_visible()
     expect(page.locator(".bars rect")).to_have_count(90)
@@ -105,6 +142,10 @@ def test_pages_fit_a_narrow_window_without_javascript(
     expect(page.get_by_role("columnheader", name="Function")).to_be_visible()
     _expect_no_overflow(page)
     save_screenshot(page, f"run-group-narrow-{scheme}")
+    page.get_by_role("link", name="Compare the newest run with the last good one").click()
+    expect(page.get_by_role("heading", name="Environment")).to_be_visible()
+    _expect_no_overflow(page)
+    save_screenshot(page, f"compare-narrow-{scheme}")
     context.close()
 
 

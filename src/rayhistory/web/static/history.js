@@ -124,7 +124,7 @@
   const onClick = (event) => {
     closeMenus(event.target.closest(".menu"));
     const row = event.target.closest(".session");
-    if (!row || event.target.closest("a, button, summary, .menu") || String(getSelection())) return;
+    if (!row || event.target.closest("a, button, input, summary, .menu") || String(getSelection())) return;
     const { href } = row.querySelector(".open a");
     if (event.ctrlKey || event.metaKey) open(href, "_blank", "noopener");
     else location.assign(href);
@@ -132,7 +132,7 @@
 
   const refreshWhileRunning = async () => {
     const shown = document.querySelector("#sessions[data-live]");
-    if (!shown || document.hidden || String(getSelection()) || shown.querySelector(".menu[open]")) return;
+    if (!shown || document.hidden || String(getSelection()) || shown.querySelector(".menu[open], :checked")) return;
     const focused = document.activeElement?.closest(".session .open a")?.getAttribute("href");
     const response = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
     if (!response?.ok) return;
