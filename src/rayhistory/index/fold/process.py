@@ -182,7 +182,7 @@ class _Fold:
         covered = [source for source in listed if not (previous and previous.is_lost(source))]
         unread = unread_sources(self._sources, [(key, version) for key, version, _, _ in covered])
         self._report(0.02, f"{len(unread)} of {len(self._sources)} objects to read")
-        decoded, partitions = await self._decode(unread, scratch)
+        (decoded, partitions), size_bytes = await asyncio.gather(self._decode(unread, scratch), self._size_bytes())
         self._report(0.7, f"{decoded.events:,} events read, merging")
 
         def partition_again(earlier: EarlierRows) -> Partitions:
@@ -200,6 +200,7 @@ class _Fold:
             partition_again,
         )
         built = await asyncio.to_thread(build, self._settings, scratch, inputs, self._pool, self._report)
+        built.counts.size_bytes = size_bytes
         self._report(0.95, "writing the index")
         total = _previous_stats(previous) + decoded
         publication = Publication(self._indexes, self._layout, self._job.ref, generation)
@@ -235,6 +236,12 @@ class _Fold:
 
         return await decode_all(work, unread, self._pool, progress), partitions
 
+    async def _size_bytes(self) -> int:
+        """Return the size of the session; of a running one, whose logs and metrics keep growing, that of its events."""
+        if not self._job.closing:
+            return sum(source.size for source in self._sources)
+        return await stored_bytes(self._store, self._layout, self._job.ref)
+
     async def _manifest(
         self, publication: Publication, built: BuiltTables, previous: PreviousIndex | None, total: DecodeStats
     ) -> Manifest:
@@ -244,9 +251,6 @@ class _Fold:
             new = await publication.upload(built.part)
             rows = sum(file.rows for file in new["tasks"])
             parts.append(Part(publication.folder, new, rows, 0, [(publication.generation, publication.generation)]))
-        built.counts.size_bytes = sum(source.size for source in self._sources)
-        if self._job.closing:  # before, logs and metrics grow faster than the index is extended
-            built.counts.size_bytes = await stored_bytes(self._store, self._layout, self._job.ref)
         return Manifest(
             schema=SCHEMA_VERSION,
             generation=publication.generation,

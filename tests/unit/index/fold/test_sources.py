@@ -1,4 +1,4 @@
-"""A session's sources are listed once per fold and passed on."""
+"""The sources of a running session are listed once per fold and passed on."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from rayhistory.index.service import builder as index_builder
 from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.sessions import Layout
 from support.counting_store import CountingStore
-from support.folding import END, RECORDED, REF, as_lines, put, settings_for
+from support.folding import RECORDED, REF, as_lines, put, settings_for
 
 LAYOUT = Layout()
 
@@ -52,7 +52,7 @@ def test_each_fold_lists_the_sources_once(tmp_path: Path, store: CountingStore) 
     async def extend() -> int:
         builder.forget(REF)
         store.listings.clear()
-        return (await builder.open(REF, END, extend=True)).manifest.events
+        return (await builder.open(REF, None, extend=True)).manifest.events
 
     async def work() -> None:
         assert await extend() == 50
@@ -77,7 +77,7 @@ def test_outdated_listing_is_not_passed_on(
     monkeypatch.setattr(index_builder, "_MAX_LISTING_AGE_S", -1.0)
     builder = IndexBuilder(settings_for(tmp_path / "store", cache=tmp_path / "cache"), store, LAYOUT, InProcessEngine())
     put(tmp_path / "store", 0, as_lines(RECORDED[:50]))
-    asyncio.run(builder.open(REF, END))
+    asyncio.run(builder.open(REF, None))
     assert source_listings(store) == {2}
 
 
