@@ -35,6 +35,8 @@ class MonitoredBrowser:
         self._context = browser.new_context(viewport={"width": 1500, "height": 1100}, accept_downloads=True)
         self._context.set_default_timeout(TIMEOUT_MS)
         self.errors: list[str] = []
+        self.expected_404s: set[str] = set()
+        """Ends of addresses that may be missing."""
         self._pending: dict[Page, set[Request]] = {}
 
     def page(self) -> Page:
@@ -69,7 +71,7 @@ class MonitoredBrowser:
         self.errors = errors
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        if message.type == "error" and not self._may_be_missing(message.location.get("url", "")):
             self.errors.append(f"console: {message.text} at {message.location.get('url')}")
 
     def _page_error(self, error: Error) -> None:
@@ -81,8 +83,11 @@ class MonitoredBrowser:
             self.errors.append(f"request: {request.failure} for {request.method} {request.url}")
 
     def _response(self, response: Response) -> None:
-        if response.status >= 400:
+        if response.status >= 400 and not (response.status == 404 and self._may_be_missing(response.url)):
             self.errors.append(f"response: {response.status} for {response.request.method} {response.url}")
+
+    def _may_be_missing(self, url: str) -> bool:
+        return url.endswith(tuple(self.expected_404s))
 
 
 def save_screenshot(page: Page, name: str) -> None:

@@ -257,6 +257,7 @@ def test_job_that_had_not_started_leads_to_its_start(
     monitored: MonitoredBrowser, ended: str, recorded: Recording
 ) -> None:
     (sample,) = (each for each in recorded.live("/api/jobs/") if each["submission_id"] == SAMPLE)
+    monitored.expected_404s.add(f"/api/jobs/{SAMPLE}")
     page = monitored.open(f"{ended.rstrip('/')}@{int(sample['start_time']) - 1_000}/#/jobs/{SAMPLE}")
     expect(page.locator("#page-note")).to_contain_text("This job had not started at this time.")
     page.get_by_role("button", name="Go to its start").click()

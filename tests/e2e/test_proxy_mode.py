@@ -23,6 +23,8 @@ from support.server_process import running_server
 
 WITHOUT_RAY = "import sys\nsys.modules['ray'] = None\n"
 TASKS = "/api/v0/tasks?detail=1&limit=10000"
+PLATFORM_EVENTS = "/api/v0/platform_events"
+"""Ray's own frontend asks for them, and hides their page where they are missing."""
 COOKIES = ("cluster_name", "cluster_namespace", "session_name", "owner_kind", "owner_name")
 
 
@@ -192,6 +194,7 @@ def test_dashboard_of_ray_shows_the_selected_session(
     ref = recorded.ref
     with chromium() as browser:
         monitored = MonitoredBrowser(browser)
+        monitored.expected_404s.add(PLATFORM_EVENTS)
         page = monitored.open(f"{dashboard}/clusters")
         expect_texts(page, ref.session)
         page.goto(f"{dashboard}/enter_cluster/{ref.namespace}/{ref.cluster}/{ref.session}")
@@ -226,6 +229,7 @@ def test_dashboard_started_for_one_session_needs_no_selection(history: str, reco
             assert not http.cookies
         with chromium() as browser:
             monitored = MonitoredBrowser(browser)
+            monitored.expected_404s.add(PLATFORM_EVENTS)
             page = monitored.open(dashboard)
             walk(page, "proxied-by-path")
             expect(page.locator("iframe")).to_have_count(0)
