@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import gzip
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 from support.folding import NODE, RECORDED, as_lines, fold_session, put, rows
-from support.recorded_sample import REF, settings_for, store_sample
+from support.recorded_sample import REF, settings_for, store_indexed_sample, store_sample
 from support.stored_manifest import set_file_size
 
 HOSTILE = SessionRef.checked("default", "hostile", "session_2026-11-15_20-00-00_000000_1")
@@ -39,6 +40,12 @@ LAYOUT = Layout()
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     store_sample(settings_for(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Path:
+    store_indexed_sample(settings_for(tmp_path))
     return tmp_path
 
 
@@ -67,23 +74,21 @@ RECORDS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("record", ["start.json", "end.json", "vanished.json", "manifest"])
-def test_malformed_record_does_not_break_the_list_of_sessions(home: Path, record: str, name: str) -> None:
-    write(home, LAYOUT.metadata_key(HOSTILE), b"")
-    for key in (LAYOUT.start_key(HOSTILE), LAYOUT.alive_key(HOSTILE)):
-        write(home, key, b"")
-    key = (
-        LAYOUT.manifest_key(HOSTILE, 1)
-        if record == "manifest"
-        else f"{Path(LAYOUT.start_key(HOSTILE)).parent}/{record}"
-    )
-    write(home, key, RECORDS[name])
+def test_malformed_records_do_not_break_the_list_of_sessions(home: Path, record: str) -> None:
+    refs = {name: SessionRef.checked("default", f"hostile-{n}", HOSTILE.session) for n, name in enumerate(RECORDS)}
+    for name, ref in refs.items():
+        for key in (LAYOUT.metadata_key(ref), LAYOUT.start_key(ref), LAYOUT.alive_key(ref)):
+            write(home, key, b"")
+        key = LAYOUT.manifest_key(ref, 1) if record == "manifest" else f"{Path(LAYOUT.start_key(ref)).parent}/{record}"
+        write(home, key, RECORDS[name])
+    pages = [(ref.url, f"{ref.url}gaps") for ref in refs.values()]
     with client_for(home) as client:
-        for path in ("/home", "/home.json", "/clusters", HOSTILE.url, f"{HOSTILE.url}gaps"):
+        for path in ("/home", "/home.json", "/clusters", *itertools.chain.from_iterable(pages)):
             response = client.get(path, headers={"Accept": "text/html"})
             assert response.status_code == 200, (path, response.text[:300])
-        assert {row["cluster"] for row in client.get("/home.json").json()["sessions"]} == {"sample", "hostile"}
+        listed = {row["cluster"] for row in client.get("/home.json").json()["sessions"]}
+        assert listed == {"sample", *(ref.cluster for ref in refs.values())}
 
 
 # Indexes
@@ -127,14 +132,12 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_hostile_manifest_is_ignored(home: Path, name: str) -> None:
+def test_hostile_manifest_is_ignored(indexed: Path, name: str) -> None:
     """It opens no other file. The session is indexed again, and its responses are as before."""
-    with client_for(home) as client:
+    with client_for(indexed) as client:
         good = client.get(f"{REF.url}api/v0/tasks?limit=5").json()
-    for path in (home / "store" / LAYOUT.index_prefix(REF)).glob("manifest-*.json"):
-        path.unlink()
-    _change_manifest(home, MANIFESTS[name])
-    with client_for(home) as client:
+    _change_manifest(indexed, MANIFESTS[name])
+    with client_for(indexed) as client:
         response = client.get(f"{REF.url}api/v0/tasks?limit=5")
         assert response.status_code == 200, response.text
         assert response.json()["data"]["result"]["result"] == good["data"]["result"]["result"]
@@ -174,12 +177,12 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_replaced_table_does_not_affect_other_sessions(home: Path, name: str) -> None:
+def test_replaced_table_does_not_affect_other_sessions(indexed: Path, name: str) -> None:
     """Its content is shown, or an error; other sessions are served as usual."""
-    write(home, LAYOUT.metadata_key(HOSTILE), b"")
+    write(indexed, LAYOUT.metadata_key(HOSTILE), b"")
     limit = 100_000 if name == "hundreds of millions of rows" else 10
-    _replace_table(home, "tasks", TABLES[name].replace("200000000", str(limit * 20)))
-    with client_for(home) as client:
+    _replace_table(indexed, "tasks", TABLES[name].replace("200000000", str(limit * 20)))
+    with client_for(indexed) as client:
         for path in (
             "api/v0/tasks?detail=1&limit=10000", "api/history/rows/tasks?limit=10", "api/v0/tasks/summarize",
             "api/history/rows/tasks?columns=" + "(SELECT content FROM read_text('/etc/passwd'))",
