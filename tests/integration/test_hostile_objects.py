@@ -324,7 +324,7 @@ def test_symlink_in_the_store_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "0", "9999-12-31T23:59:59Z",
                                   "999999999999999", "1969-12-31T23:59:59Z"])  # fmt: skip
-def test_as_of_a_time_outside_the_session_is_served(home: Path, time: str) -> None:
-    with client_for(home) as client:
+def test_as_of_a_time_outside_the_session_is_served(indexed: Path, time: str) -> None:
+    with client_for(indexed) as client:
         response = client.get(f"{REF.url[:-1]}@{time}/api/v0/tasks")
         assert response.status_code == 200, response.text
