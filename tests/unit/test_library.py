@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +24,8 @@ from rayhistory.api.in_process import InProcessTransport
 from rayhistory.api.rows import RowList
 from rayhistory.errors import ServerOutdated, SessionNotFound, UsageError
 from rayhistory.server.app import create_app
-from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample
+from rayhistory.sessions import SessionRef
+from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
 from support.server_process import running_server
 from support.stored_metrics import samples, store_object
 
@@ -102,6 +104,18 @@ def test_sessions_are_listed_with_their_names(history: History) -> None:
 @pytest.mark.parametrize("name", ["", REF.session, f"{REF.namespace}/{REF.cluster}", REF.path, f"/s/{REF.path}/"])
 def test_session_is_found_by_any_of_its_names(history: History, name: str) -> None:
     assert len(history.session(name).tasks()) == len(history.session().tasks())
+
+
+@pytest.mark.slow
+def test_newest_session_of_a_ray_job_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYHISTORY_CACHE_DIR", str(tmp_path / "cache"))
+    for day in (14, 15):
+        name = f"session_2026-11-{day}_00-00-00_000000_1"
+        store_sample(settings_for(tmp_path), ref=SessionRef.checked("default", f"c-{day}", name, "rayjob", "nightly"))
+    with rayhistory.connect(tmp_path / "store") as history:
+        newest = history.session("default/~rayjob/nightly")
+        assert "_2026-11-15_" in newest.name
+        assert len(newest.tasks()) > 0
 
 
 def test_session_as_of_a_time_has_only_what_was_known_then(history: History, session: Session) -> None:
@@ -237,3 +251,16 @@ def test_importing_the_package_loads_neither_duckdb_nor_the_server() -> None:
         "assert not {'duckdb', 'httpx', 'starlette', 'arro3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_library_needs_neither_ray_nor_data_frames(directory: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['ray', 'pandas', 'polars', 'pyarrow'])); import rayhistory; "
+        "run = rayhistory.connect(sys.argv[1]).session(); table = run.tasks().to_arrow(); "
+        "assert table.num_rows == len(run.tasks()) > 0; assert run.diagnose(); print(table.num_rows)"
+    )
+    command = [sys.executable, "-c", code, str(directory / "store")]
+    environment = os.environ | {"RAYHISTORY_CACHE_DIR": str(directory / "bare-cache")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -13,6 +14,8 @@ class BackgroundLoop:
     """Runs coroutines for callers without a loop, and for notebooks, whose loop must not block."""
 
     def __init__(self) -> None:
+        self.resources = AsyncExitStack()
+        """What is open as long as anybody uses the loop: a session outlives the history that found it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rayhistory", daemon=True)
         self._thread.start()

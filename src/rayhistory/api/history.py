@@ -3,7 +3,7 @@
 import html
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
 import httpx
@@ -24,12 +24,12 @@ class History:
     def __init__(self, open_http: OpenHttp, source: str) -> None:
         self._loop = BackgroundLoop()
         self._source = source
-        self._stack = AsyncExitStack()
         try:
-            self._history = AsyncHistory(self._loop.run(self._stack.enter_async_context(open_http())))
+            http = self._loop.run(self._loop.resources.enter_async_context(open_http()))
         except BaseException:
             self._loop.stop()
             raise
+        self._history = AsyncHistory(http)
 
     def __enter__(self) -> Self:
         return self
@@ -41,7 +41,7 @@ class History:
         return f"<history of {self._source}>"
 
     def close(self) -> None:
-        self._loop.run(self._stack.aclose())
+        self._loop.run(self._loop.resources.aclose())
         self._loop.stop()
 
     def sessions(self, **filters: str) -> RowList:

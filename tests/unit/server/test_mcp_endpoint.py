@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +77,13 @@ def test_sessions_that_tools_open_are_audited(client: TestClient, caplog: pytest
     lines = [(record.message, getattr(record, "query", "")) for record in caplog.records]
     assert ("SQL query", "select 42") in lines
     assert "access denied" in {message for message, _ in lines}
+
+
+def test_calls_are_limited_like_other_expensive_requests(tmp_path: Path) -> None:
+    access_file = write_access_file(tmp_path)
+    with serve_two_namespaces(tmp_path, auth="token", access_file=access_file, rate_limit=30) as client:
+        calls = [call(client, "get_failures", {"session": REF.path}, bearer(ALLOWED_TOKEN)) for _ in range(20)]
+    first, *_, last = (answer.json()["result"] for answer in calls)
+    assert not first.get("isError")
+    assert last["isError"]
+    assert "too many expensive calls, retry in" in last["content"][0]["text"]
