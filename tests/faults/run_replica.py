@@ -29,7 +29,7 @@ _RETRY_S = 0.02
 
 
 class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one replica does until it ends, is killed, or has done its passes."""
+    """The work of one replica, and the faults that it meets."""
 
     home: str
     store: str

@@ -15,7 +15,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.resources = AsyncExitStack()
-        """What is open as long as anybody uses the loop: a session outlives the history that found it."""
+        """Connections, held here because sessions share the loop and may outlive their history."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rayhistory", daemon=True)
         self._thread.start()

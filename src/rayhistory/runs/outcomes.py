@@ -1,4 +1,4 @@
-"""What a run means beside the runs before it: it failed, got slower, works again, or was lost.
+"""Compare a run with earlier ones: it failed, got slower, recovered, or vanished.
 
 Notifications are made from this, and the diagnosis of a session is compared by it. Pure functions of runs.
 """

@@ -1,4 +1,4 @@
-"""Which parts of the run table are merged. Pure: a reader wants few parts, and a row is to be written few times.
+"""Choose the parts of the run table to merge: readers need few parts, and writers should rewrite each row seldom.
 
 Parts of one month are merged when the smaller ones together are as large as the rule below demands, so that the part of
 a row grows fourfold each time it is written again: at most four times from a batch to the largest part.

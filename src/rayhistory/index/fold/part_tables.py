@@ -33,7 +33,7 @@ TASK_COUNTS: dict[str, str] = {
     "failed_tasks": "state = 'FAILED' AND type <> 'DRIVER_TASK' AND NOT closed_by_history",
     **{code.value: condition for code, (table, condition) in GAP_CONDITIONS.items() if table == "tasks"},
 }
-"""What is counted of tasks: a condition each. They are the bits of `flags`, so that counts follow from keys."""
+"""Conditions by which tasks are counted. Each is one bit of `flags`, so that keys are enough to count."""
 
 TASK_GAPS = tuple(code for code in GAP_CONDITIONS if code.value in TASK_COUNTS)
 

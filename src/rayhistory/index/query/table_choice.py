@@ -1,4 +1,4 @@
-"""Which stored table serves a query, and which task ids it can match."""
+"""Choose the stored table that answers a query, and find the task ids that the query can match."""
 
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE
 from rayhistory.index.fold.served_tables import TASK_LIST_COLUMNS
