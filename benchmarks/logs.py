@@ -17,6 +17,8 @@ from multiprocessing import Process
 from pathlib import Path
 
 from rayhistory.collector.logs.pack_shipper import PackShipper
+from rayhistory.collector.logs.series_starts import SeriesStarts
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.logs.source import PackLogs, find_file, start_of_last_lines
 from rayhistory.sessions import Layout, SessionRef
@@ -71,7 +73,8 @@ def write(path: Path, megabytes: int) -> None:
 
 def shipper(home: Path, store: CountingStore) -> PackShipper:
     prefix = Layout().node_packs_prefix(REF, NODE)
-    return PackShipper(home / "logs", store, lambda: prefix, Telemetry(), interval=5)
+    starts = SeriesStarts(PrivateDirectory(home / "spool"))
+    return PackShipper(home / "logs", store, lambda: prefix, Telemetry(), starts=starts, interval=5)
 
 
 async def speed(home: Path, megabytes: int) -> str:

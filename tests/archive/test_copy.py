@@ -14,7 +14,9 @@ import pytest
 
 from rayhistory.archive.copy import is_same_store
 from rayhistory.archive.transfer import CHUNK_BYTES, Transfer
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.shipper import make_shipper
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.sessions import EndRecord, Layout, SessionRef, StartRecord
 from rayhistory.sessions.catalog import SessionCatalog
@@ -196,6 +198,7 @@ def test_packs_become_plain_files(tmp_path: Path) -> None:
         prefix = location.layout.node_packs_prefix(REF, NODE)
         shipper = make_shipper(
             logs, settings, store, Telemetry(), packs_prefix=lambda: prefix,
+            starts=SeriesStarts(PrivateDirectory(tmp_path / "spool")),
             key_of=lambda name: location.layout.log_key(REF, NODE, name),
         )  # fmt: skip
         await shipper.finish()

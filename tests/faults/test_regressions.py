@@ -21,8 +21,10 @@ from faults.stored_state import read_state
 from rayhistory.collector.logs import tailer
 from rayhistory.collector.logs.pack_series import PackSeries
 from rayhistory.collector.logs.pack_shipper import PackShipper
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.walk import WalkResult, walk
 from rayhistory.collector.service import Collector
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.packs.pack_directory import PackDirectory
 from rayhistory.packs.pack_reader import PackReader
@@ -163,7 +165,8 @@ def test_log_bytes_removed_before_they_are_read_are_counted(tmp_path: Path, trun
     telemetry = Telemetry()
 
     async def run() -> None:
-        shipper = PackShipper(log.parent, LocalStore(tmp_path / "store"), lambda: PREFIX, telemetry, interval=1)
+        store, starts = LocalStore(tmp_path / "store"), SeriesStarts(PrivateDirectory(tmp_path / "spool"))
+        shipper = PackShipper(log.parent, store, lambda: PREFIX, telemetry, starts=starts, interval=1)
         log.write_text("shipped\n")
         await shipper.flush()
         with log.open("a") as file:
@@ -184,33 +187,72 @@ class StaleListingStore(LocalStore):
     """A store whose listings lack the newest objects."""
 
     hidden = 0
+    listed: set[str] | None = None
+    """If set, all that listings have."""
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         found = [info async for info in super().list_all(prefix, start_after)]
         for info in found[: max(0, len(found) - self.hidden)]:
-            yield info
+            if self.listed is None or info.key in self.listed:
+                yield info
+
+    async def keys(self) -> set[str]:
+        return {info.key async for info in super().list_all("")}
+
+
+class RestartedShipper:
+    """A log file, and shippers that ship it one after the other from one node to one store."""
+
+    def __init__(self, home: Path) -> None:
+        self.store = StaleListingStore(home / "store")
+        self._log = home / "logs" / "a.log"
+        self._log.parent.mkdir()
+        self._spool = home / "spool"
+
+    async def ship(self, *lines: str) -> None:
+        """Start a shipper, and flush after each line."""
+        starts = SeriesStarts(PrivateDirectory(self._spool))
+        shipper = PackShipper(self._log.parent, self.store, lambda: PREFIX, Telemetry(), starts=starts, interval=1)
+        for line in lines:
+            with self._log.open("a") as file:
+                file.write(f"{line}\n")
+            await shipper.flush()
+
+    async def check(self) -> None:
+        """Compare the log with what a reader finds that sees all objects."""
+        self.store.hidden, self.store.listed = 0, None
+        reader = PackReader(self.store, PREFIX)
+        await reader.refresh()
+        assert (await reader.read("a.log", 0, 1 << 20)).decode() == self._log.read_text()
 
 
 @pytest.mark.parametrize("hidden", [1, 2, 3])
 def test_logs_are_complete_after_a_restart_with_a_stale_listing(tmp_path: Path, hidden: int) -> None:
     """The restarted collector must not reuse the numbers of packs that the listing lacks."""
-    log = tmp_path / "logs" / "a.log"
-    log.parent.mkdir()
-    store = StaleListingStore(tmp_path / "store")
 
-    async def run() -> str:
-        for start in range(2):
-            shipper = PackShipper(log.parent, store, lambda: PREFIX, Telemetry(), interval=1)
-            for line in range(4 if start == 0 else 1):
-                with log.open("a") as file:
-                    file.write(f"{start} {line}\n")
-                await shipper.flush()
-            store.hidden = hidden if start == 0 else 0
-        reader = PackReader(store, PREFIX)
-        await reader.refresh()
-        return (await reader.read("a.log", 0, 1 << 20)).decode()
+    async def run() -> None:
+        node = RestartedShipper(tmp_path)
+        await node.ship("one", "two", "three", "four")
+        node.store.hidden = hidden
+        await node.ship("five")
+        await node.check()
 
-    assert asyncio.run(run()) == log.read_text()
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("packs_listed", [True, False])
+def test_logs_are_complete_after_two_restarts_with_the_same_listing(tmp_path: Path, packs_listed: bool) -> None:
+    """The second restart must not choose the numbers of the first, whose packs no listing has shown yet."""
+
+    async def run() -> None:
+        node = RestartedShipper(tmp_path)
+        await node.ship("one", "two")
+        node.store.listed = await node.store.keys() if packs_listed else set()
+        await node.ship("three", "four", "five")
+        await node.ship("six")
+        await node.check()
+
+    asyncio.run(run())
 
 
 def test_collector_restarted_after_ray_exited_ends_the_session() -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from rayhistory.collector.logs.pack_shipper import PackShipper
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.shipper import Shipper, make_shipper
+from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreUnavailable
 from rayhistory.packs.pack_reader import PackReader
@@ -53,6 +55,7 @@ class LogNode:
         self.store = FaultyStore(home / "store")
         self.node_id = NODE
         self.telemetry = Telemetry()
+        self.starts = SeriesStarts(PrivateDirectory(home / "spool"))
 
     def pack_shipper(self, interval: float = 0.05) -> PackShipper:
         return PackShipper(
@@ -60,6 +63,7 @@ class LogNode:
             self.store,
             lambda: LAYOUT.node_packs_prefix(REF, self.node_id),
             self.telemetry,
+            starts=self.starts,
             interval=interval,
         )
 
@@ -69,6 +73,7 @@ class LogNode:
             self.settings(**values),
             self.store,
             self.telemetry,
+            starts=self.starts,
             packs_prefix=lambda: LAYOUT.node_packs_prefix(REF, NODE),
             key_of=lambda name: LAYOUT.log_key(REF, NODE, name),
         )

@@ -16,6 +16,7 @@ from rayhistory.collector.app import make_app
 from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
 from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.session.node_id import NodeIdFinder
 from rayhistory.collector.session.orphaned_sessions import OrphanedSessionShipper, has_unshipped_logs
 from rayhistory.collector.session.ray_discovery import (
@@ -85,14 +86,15 @@ class Collector:
             token=settings.events_token,
             admits=self._admits,
         )
-        node_ids = NodeIdFinder(settings, ingest.reported_node)
-        self._context = CollectorContext(settings, store, layout, spool, uploader, ingest, telemetry, node_ids)
+        node_ids, starts = NodeIdFinder(settings, ingest.reported_node), SeriesStarts(spool.directory)
+        self._context = CollectorContext(settings, store, layout, spool, uploader, ingest, telemetry, node_ids, starts)
         self._orphans = OrphanedSessionShipper(
             settings,
             store,
             layout,
             telemetry,
             spool=spool.directory,
+            starts=starts,
             ref_of=self._ref,
             active_sessions=self._active_sessions,
             events_of=lambda session: EventStreams(spool, session),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.ingest.endpoint import IngestEndpoint
 from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.shipper import Shipper, make_shipper
 from rayhistory.collector.metrics.dashboard_files import DashboardFiles
 from rayhistory.collector.metrics.sampler import MetricsSampler
@@ -54,6 +55,7 @@ class CollectorContext:
     ingest: IngestEndpoint
     telemetry: Telemetry
     node_ids: NodeIdFinder
+    starts: SeriesStarts
 
 
 class SessionCollector:
@@ -98,6 +100,7 @@ class SessionCollector:
                 settings,
                 context.store,
                 context.telemetry,
+                starts=context.starts,
                 packs_prefix=lambda: context.layout.node_packs_prefix(self.ref, self._node_or_placeholder),
                 key_of=lambda name: context.layout.log_key(self.ref, self._node_or_placeholder, name),
                 events=EventStreams(context.spool, self.ref.session),

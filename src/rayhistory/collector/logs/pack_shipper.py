@@ -11,6 +11,7 @@ from typing import TypeVar
 from rayhistory.collector.logs.directory_watcher import DirectoryWatcher
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.pack_series import BuiltPack, PackSeries
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.walk import describe_excess
 from rayhistory.collector.supervise import backoff_delays, lower_thread_priority
 from rayhistory.collector.telemetry import Telemetry
@@ -26,7 +27,6 @@ _thread = ThreadPoolExecutor(1, thread_name_prefix="logs", initializer=lower_thr
 _MAX_RETRY_DELAY_S = 30.0
 _MAX_FINAL_RETRY_DELAY_S = 2.0
 _MIN_SCAN_INTERVAL_S = 0.5
-_SKIPPED_NUMBERS = 100  # an earlier collector's newest packs may not be listed yet: do not reuse their numbers
 _MAX_FINAL_ROUNDS = 3  # processes that outlive Ray may keep writing
 
 
@@ -43,6 +43,7 @@ class PackShipper:
         prefix: Callable[[], str],
         telemetry: Telemetry,
         *,
+        starts: SeriesStarts,
         interval: float,
         events: EventStreams | None = None,
     ) -> None:
@@ -51,6 +52,7 @@ class PackShipper:
         self._store = store
         self._prefix = prefix
         self._telemetry = telemetry
+        self._starts = starts
         self._interval = interval
         self._series: PackSeries | None = None
         self._series_prefix = ""
@@ -125,7 +127,7 @@ class PackShipper:
                 log.warning(
                     "stored packs are damaged, skipping them", extra={"prefix": prefix, "count": reader.damaged}
                 )
-            newest = reader.newest_number + _SKIPPED_NUMBERS if reader.newest_number >= 0 else -1
+            newest = await asyncio.to_thread(self._starts.skip_used, prefix, reader.newest_number)
             return PackSeries(self._directory, reader.directory, newest, self._events)
         raise AssertionError  # the delays never end
 

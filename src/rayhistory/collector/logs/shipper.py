@@ -7,6 +7,7 @@ from typing import Protocol
 from rayhistory.collector.logs.event_streams import EventStreams
 from rayhistory.collector.logs.pack_shipper import PackShipper
 from rayhistory.collector.logs.plain_shipper import PlainShipper
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
@@ -60,6 +61,7 @@ def make_shipper(
     store: Store,
     telemetry: Telemetry,
     *,
+    starts: SeriesStarts,
     packs_prefix: Callable[[], str],
     key_of: Callable[[str], str],
     events: EventStreams | None = None,
@@ -67,7 +69,7 @@ def make_shipper(
     interval = settings.log_interval
     if settings.log_layout == "plain":
         return PlainShipper(directory, store, key_of, telemetry, interval=interval)
-    packs = PackShipper(directory, store, packs_prefix, telemetry, interval=interval, events=events)
+    packs = PackShipper(directory, store, packs_prefix, telemetry, starts=starts, interval=interval, events=events)
     if settings.log_layout == "packs":
         return packs
     max_bytes = settings.log_plain_limit

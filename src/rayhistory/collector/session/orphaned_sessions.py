@@ -21,6 +21,7 @@ import msgspec
 
 from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.logs.event_streams import EventStreams
+from rayhistory.collector.logs.series_starts import SeriesStarts
 from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.complete_logs import PREV_LOGS, move_to_complete_logs
@@ -61,6 +62,7 @@ class OrphanedSessionShipper:
         telemetry: Telemetry,
         *,
         spool: PrivateDirectory,
+        starts: SeriesStarts,
         ref_of: Callable[[str], SessionRef],
         active_sessions: Callable[[], Mapping[str, str | None]],
         events_of: Callable[[str], EventStreams] | None = None,
@@ -71,6 +73,7 @@ class OrphanedSessionShipper:
         self._telemetry = telemetry
         self._root = Path(settings.ray_tmp_root)
         self._spool = spool
+        self._starts = starts
         self._ref_of = ref_of
         self._active_sessions = active_sessions
         self._events_of = events_of
@@ -114,6 +117,7 @@ class OrphanedSessionShipper:
             self._settings,
             self._store,
             self._telemetry,
+            starts=self._starts,
             packs_prefix=lambda: self._layout.node_packs_prefix(ref, node),
             key_of=lambda name: self._layout.log_key(ref, node, name),
             events=self._events_of(orphan.session) if self._events_of and is_session_name(orphan.session) else None,

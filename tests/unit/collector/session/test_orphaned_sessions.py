@@ -29,6 +29,7 @@ def orphan_shipper(
         LAYOUT,
         node.telemetry,
         spool=PrivateDirectory(node.home / "spool"),
+        starts=node.starts,
         ref_of=lambda session: SessionRef("default", "test", session),
         active_sessions=lambda: active_sessions or {},
     )
