@@ -12,7 +12,7 @@ from failures.fixtures import unpack
 from rayhistory.sessions import SessionRef
 from support.server_process import running_server
 
-NODE_DIED = re.compile("Node .* died at .*3 tasks, 1 job failed with it")
+NODE_DIED = re.compile("Node .* died at .*3 tasks, 1 job failed because of it")
 RAISED = re.compile("ValueError: cannot parse record 3")
 _DIAGNOSED_S = 60.0
 

@@ -60,7 +60,8 @@ def _with_novelty(finding: Finding, earlier: EarlierRuns | None) -> Finding:
         return finding
     is_new = finding.fingerprint not in earlier.fingerprints
     runs = f"the last {earlier.runs} runs" if earlier.runs > 1 else "the last run"
-    text = f"New: {runs} of the same job did not have it." if is_new else f"Not new: {runs} of the same job had it too."
+    had = "did not have" if is_new else "had"
+    text = f"{'New' if is_new else 'Not new'}: {runs} of the same job {had} this failure."
     return msgspec.structs.replace(finding, new=is_new, detail=f"{finding.detail} {text}".strip())
 
 
@@ -72,8 +73,8 @@ def _regression(run: SlowerRun) -> Finding:
         code="regression",
         severity="warning",
         headline=one_line(headline),
-        detail=f"The median of the {plural(run.runs, 'good run')} before is {duration(round(run.baseline_ms))}. "
-        "The difference is beyond 20 %, 10 s and three times their spread.",
+        detail=f"The median of the {plural(run.runs, 'good run')} before is {duration(round(run.baseline_ms))}. This "
+        "run is longer by more than 20 %, 10 s and three times the spread of those runs.",
         confidence="likely",
         root=False,
         first_ms=run.started_ms,

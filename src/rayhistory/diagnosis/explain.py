@@ -146,7 +146,9 @@ def _rest(rest: list[Explained], unlisted: int, facts: SessionFacts) -> Explaine
     counts = sum((each.finding.counts for each in rest), Counts(tasks=unlisted))
     causes = len(rest) + max(0, facts.failures.total_groups - len(facts.failures.groups))
     times = [at for each in rest for at in (each.finding.first_ms, each.finding.last_ms) if at is not None]
-    headline = f"{things(counts)} failed with {plural(causes, 'other cause')} that are not listed"
+    headline = (
+        f"{things(counts)} failed from {plural(causes, 'other cause')} that {'is' if causes == 1 else 'are'} not listed"
+    )
     handled = bool(facts.jobs) and all(job.status == "SUCCEEDED" for job in facts.jobs)
     finding = Finding(
         code="user_exception", severity="info" if handled else "warning", root=not handled, confidence="likely",

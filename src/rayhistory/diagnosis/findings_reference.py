@@ -12,26 +12,25 @@ _INTRODUCTION = """\
 
 *Generated from the rules in `src/rayhistory/diagnosis/rules` by `make docs`; a test fails when the two differ.*
 
-`rayhistory diagnose`, the page `/s/…/diagnosis` and `api/history/diagnosis` explain a session by findings. Each finding
-has one of these codes. Codes are stable; headlines may change. Each example is also a test case.
+`rayhistory diagnose`, the page `/s/…/diagnosis` and `api/history/diagnosis` report why a session failed or was slow.
+Each finding has one of these codes. Codes are stable; headlines may change.
 
-Failure rules are listed in their order of precedence. The first rule that matches a root cause explains it and its
-consequences. Times of different nodes are compared with a tolerance of 2 s.
+Failure rules are listed in order of precedence: if several rules match a failure, the first one reports it. Its
+consequences belong to the same finding. Clocks of different nodes may differ by up to 2 s.
 """
 
 _COMPARISONS = """\
 ## Comparison with earlier runs
 
-A diagnosis also compares the session with earlier runs of the same jobs ([runs](../how-to/runs.md)). `new` of a finding
-is true if the last ten runs did not have its fingerprint.
+A diagnosis also compares the session with earlier runs of the same jobs ([runs](../how-to/runs.md)). A finding is
+marked as `new` if none of the last ten runs has its fingerprint. If there is no earlier run, `new_fingerprint` and
+`regression` are listed as skipped.
 
 ### `regression`
 
-A job took 20 % and 10 s longer than the median of its good runs before, and more than three times their spread.
+A job took longer than the median of its earlier successful runs, by more than 20 %, 10 s and three times their spread.
 
 Example: `nightly took 15 min 0 s, 1.5 times as long as usual`
-
-Without earlier runs, `new_fingerprint` and `regression` are listed as skipped.
 """
 
 
@@ -62,7 +61,7 @@ def _rule(rule: FailureRule | SessionRule) -> Iterator[str]:
         yield f"Suggestion: {found.suggestion}"
         yield ""
     if rule.needs:
-        yield f"Needs {' and '.join(rule.needs)}; without them it is listed as skipped."
+        yield f"Requires {' and '.join(rule.needs)}. Without them the rule is listed as skipped."
         yield ""
 
 

@@ -57,5 +57,5 @@ def frame_place(frame: StackFrame | None) -> str:
 def utc(ms: int | None) -> str:
     """Return a time of day in UTC."""
     if ms is None or not 0 <= ms < 253_402_300_800_000:
-        return "at an unknown time"
+        return "an unknown time"
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

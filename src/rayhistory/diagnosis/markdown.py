@@ -49,7 +49,7 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[str]:
 def _path(path: CriticalPath) -> Iterator[str]:
     yield "## Critical path (approximate)"
     yield ""
-    yield f"{plural(path.tasks, 'task')} in a row took {duration(path.run_ms)} of {duration(path.span_ms)}."
+    yield f"{plural(path.tasks, 'task')} in sequence took {duration(path.run_ms)} of {duration(path.span_ms)}."
     yield ""
     yield from (
         f"- {escaped(step.function)}: {plural(step.tasks, 'task')}, {duration(step.run_ms)}" for step in path.steps

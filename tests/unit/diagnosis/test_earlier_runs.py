@@ -16,14 +16,14 @@ def compared(earlier: EarlierRuns | None) -> Diagnosis:
 def test_exception_that_earlier_runs_did_not_have_is_new() -> None:
     found = compared(EarlierRuns(runs=10, fingerprints=frozenset({"another"}))).findings[0]
     assert found.new
-    assert "New: the last 10 runs of the same job did not have it." in found.detail
+    assert "New: the last 10 runs of the same job did not have this failure." in found.detail
 
 
 def test_exception_that_earlier_runs_had_is_not_new() -> None:
     known = compared(None).findings[0].fingerprint or ""
     found = compared(EarlierRuns(runs=1, fingerprints=frozenset({known}))).findings[0]
     assert found.new is False
-    assert "Not new: the last run of the same job had it too." in found.detail
+    assert "Not new: the last run of the same job had this failure." in found.detail
 
 
 def test_comparison_without_earlier_runs_is_skipped_with_its_reason() -> None:

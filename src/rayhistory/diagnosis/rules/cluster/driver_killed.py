@@ -54,14 +54,17 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(f"The driver of job {group.first.id} was killed at {utc(group.first.at_ms)}: "
                           f"{group.match.cause}"),
-        detail="The program did not end by itself.",
-        suggestion="If nobody did that on purpose, look at the memory of the node: the driver counts to its container.",
+        detail="The driver did not exit by itself.",
+        suggestion=(
+            "If nobody killed it on purpose, check the memory of its node and container. The driver's memory counts "
+            "towards the container's limit."
+        ),
     )  # fmt: skip
 
 
 RULE = FailureRule(
     code="driver_killed",
-    meaning="The process of a job's driver was killed by a signal, or its supervisor died.",
+    meaning="A signal killed the driver process of a job, or the job's supervisor actor died.",
     match=_match,
     describe=_describe,
     example=Example(

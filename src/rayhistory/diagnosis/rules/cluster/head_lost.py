@@ -19,7 +19,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     head = facts.head
     cause, evidence = _cause(head, facts)
     last = Evidence(kind="node", id=head.node_id if head else "", at_ms=facts.ended_ms,
-                    text="the last data of the session; no orderly end was recorded")  # fmt: skip
+                    text="last data of the session; no shutdown was recorded")  # fmt: skip
     return Match(evidence=(*evidence, last), cause=cause)
 
 
@@ -44,14 +44,14 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     cause = f": {group.match.cause}" if group.match.cause else ""
     return Words(
         headline=one_line(f"The cluster disappeared at {utc(facts.ended_ms)}{jobs}{cause}"),
-        detail="The head stopped sending data and nobody shut it down. What its last seconds looked like is not known.",
-        suggestion="Look at the head's pod or machine: its events, its restarts, its memory limit.",
+        detail="The head stopped sending data without a shutdown. Data from its last seconds may be missing.",
+        suggestion="Check the head's pod or machine: events, restarts and memory limit.",
     )
 
 
 RULE = FailureRule(
     code="head_lost",
-    meaning="The head of the cluster disappeared without an orderly shutdown.",
+    meaning="The head of the cluster disappeared without a shutdown.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -41,13 +41,13 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     is_actor = waiting is not None and waiting.type == "ACTOR_CREATION_TASK"
     name = group.first.function.removesuffix(".__init__")
     noun = "Actor" if is_actor else "Task"
-    who = f"{noun} {name}" if count == 1 else f"{plural(count, noun.lower())} {name}"
+    who = f"{noun} {name}" if count == 1 else plural(count, f"{name} {noun.lower()}")
     return Words(
         headline=one_line(
-            f"{who} can never be scheduled: {'needs' if count == 1 else 'each needs'} {group.match.cause}"
+            f"{who} can never be scheduled: {'it needs' if count == 1 else 'each needs'} {group.match.cause}"
         ),
-        detail="No node that was ever part of the cluster has what it asks for, so it would have waited for ever.",
-        suggestion="Ask for less, or add a node (or a worker group) with these resources.",
+        detail="No node of the cluster has had these resources, so the request would wait forever.",
+        suggestion="Request fewer resources, or add a node or worker group that has them.",
     )
 
 
@@ -64,12 +64,12 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="infeasible_request",
-    meaning="A task or an actor requests resources that no node of the cluster has. It would wait forever, so the rule "
-    "does not wait for a timeout.",
+    meaning="A task or actor requests resources that no node of the cluster has. It would wait forever, so it is "
+    "reported without waiting for a timeout.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline="Task train can never be scheduled: needs 2 GPU; no node has more than 0 GPU",
+        headline="Task train can never be scheduled: it needs 2 GPU; no node has more than 0 GPU",
     ),
 )

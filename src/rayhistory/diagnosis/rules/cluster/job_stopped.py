@@ -19,14 +19,14 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(f"Job {group.first.id} was stopped by a user at {utc(group.first.at_ms)}"),
-        detail="Somebody called `ray job stop`, the Jobs API, or deleted the RayJob.",
+        detail="Somebody ran `ray job stop`, called the Jobs API, or deleted the RayJob.",
     )
 
 
 RULE = FailureRule(
     code="job_stopped",
     severity="warning",
-    meaning="A job was stopped on request.",
+    meaning="A user stopped the job.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -41,13 +41,13 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     node = group.first.node
     name = f"Node {node.ip or node.node_id[:8]}" if node and len(group.roots) == 1 else plural(len(group.roots), "node")
     followed = group.counts + Counts(nodes=-group.counts.nodes)
-    losses = f"; {things(followed)} failed with it" if followed.total else ""
+    losses = f", and {things(followed)} failed because of it" if followed.total else ""
     before = f": {group.match.cause}" if group.match.cause else ""
     return Words(
         headline=one_line(f"{name} died at {utc(group.first.at_ms)}{before}{losses}"),
         detail=one_line(node.message, 600) if node else "",
-        suggestion="Look at the machine or the pod: its events, its kernel log, its memory. Tasks with max_retries > 0 "
-        "are repeated elsewhere.",
+        suggestion="Check the machine or pod: events, kernel log and memory. Ray retries tasks with max_retries > 0 "
+        "on other nodes.",
     )
 
 
@@ -62,11 +62,11 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="node_lost",
-    meaning="A node died unexpectedly: Ray lost its heartbeats, or its raylet ended.",
+    meaning="A node died unexpectedly: Ray lost its heartbeats, or its raylet exited.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline="Node 10.0.0.7 died at 2027-01-15 08:00:00 UTC; 500 tasks, 1 job failed with it",
+        headline="Node 10.0.0.7 died at 2027-01-15 08:00:00 UTC, and 500 tasks, 1 job failed because of it",
     ),
 )

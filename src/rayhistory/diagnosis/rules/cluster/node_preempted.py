@@ -32,14 +32,14 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     name = f"Node {node.ip or node.node_id[:8]}" if node and len(group.roots) == 1 else plural(len(group.roots), "node")
     return Words(
         headline=one_line(f"{name} was preempted at {utc(group.first.at_ms)}"),
-        suggestion="Let tasks be repeated (max_retries) and actors be restarted (max_restarts), write checkpoints, or "
-        "use nodes that are not preemptible.",
+        suggestion="Allow retries of tasks (max_retries) and restarts of actors (max_restarts), write checkpoints, "
+        "or use nodes that are not preemptible.",
     )
 
 
 RULE = FailureRule(
     code="node_preempted",
-    meaning="The cloud or the autoscaler took a node back (spot or preemptible instances).",
+    meaning="The cloud provider or the autoscaler preempted a node, such as a spot instance.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -24,20 +24,20 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return describe_reported(
         group,
-        "needs an object that is lost",
-        "Keep a reference to the object while it is used, and let tasks be repeated (max_retries), so that "
-        "Ray can make lost objects again.",
+        "needs an object that was lost",
+        "Keep a reference to the object while it is in use. Allow retries of the task that created it (max_retries), "
+        "so that Ray can reconstruct it.",
     )
 
 
 RULE = FailureRule(
     code="object_lost",
-    meaning="An object was lost or freed, and could not be made again.",
+    meaning="An object was lost or freed, and Ray could not reconstruct it.",
     match=_match,
     describe=_describe,
     example=reported_example(
         "OBJECT_FREED",
         "Failed to retrieve object 00ab",
-        "Task train needs an object that is lost: Failed to retrieve object 00ab",
+        "Task train needs an object that was lost: Failed to retrieve object 00ab",
     ),
 )

@@ -22,14 +22,14 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return describe_reported(
         group,
         "failed because the object store was full",
-        "Give the object store more memory (--object-store-memory), hold fewer references at a time, or "
+        "Give the object store more memory (--object-store-memory), hold fewer object references at a time, or "
         "return smaller objects.",
     )
 
 
 RULE = FailureRule(
     code="object_store_full",
-    meaning="The object store of a node was full and could not spill.",
+    meaning="The object store of a node was full, and objects could not be spilled.",
     match=_match,
     describe=_describe,
     example=reported_example(

@@ -24,13 +24,16 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return describe_reported(
         group,
         "failed because a disk was full",
-        "Free or enlarge the disk of Ray's temporary directory, or spill to another one (--object-spilling-directory).",
+        (
+            "Free or enlarge the disk of Ray's temporary directory, or spill to another disk "
+            "(--object-spilling-directory)."
+        ),
     )
 
 
 RULE = FailureRule(
     code="out_of_disk",
-    meaning="A disk was full, so that objects could not be spilled or files could not be written.",
+    meaning="A disk was full, so objects could not be spilled or files could not be written.",
     match=_match,
     describe=_describe,
     example=reported_example(

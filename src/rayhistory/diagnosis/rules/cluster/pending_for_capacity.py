@@ -36,10 +36,10 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     needs = f" for {waiting.required_resources}" if waiting and waiting.required_resources else ""
     verb = "was" if count == 1 else "were"
     return Words(
-        headline=one_line(f"{plural(count, 'task')} {group.first.function} {verb} still waiting{needs} after "
-                          f"{group.match.cause}: the cluster had no free capacity"),
-        detail="The request fits a node of the cluster, but other tasks and actors held what it needs.",
-        suggestion="Add nodes, release actors that are not needed, or wait longer than the present timeout.",
+        headline=one_line(f"{plural(count, f'{group.first.function} task')} {verb} still waiting{needs} after "
+                          f"{group.match.cause}: the cluster had no free resources"),
+        detail="A node of the cluster is large enough for the request, but other tasks and actors used its resources.",
+        suggestion="Add nodes, release actors that you no longer need, or increase the timeout.",
     )  # fmt: skip
 
 
@@ -56,11 +56,11 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="pending_for_capacity",
-    meaning="Tasks or actors waited for resources that others held, until their job gave up or for more than a minute.",
+    meaning="Tasks or actors waited for resources in use, for more than a minute or until their job timed out.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline='3 tasks train were still waiting for {"CPU": 2.0} after 12.0 s: the cluster had no free capacity',
+        headline='3 train tasks were still waiting for {"CPU": 2.0} after 12.0 s: the cluster had no free resources',
     ),
 )

@@ -23,21 +23,24 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return describe_reported(
         group,
-        "did not start, because its runtime environment could not be set up",
-        "The output of the installer is in runtime_env_setup-*.log of the node. Check the names and versions "
-        "of the packages, and that the node can reach their index.",
+        "did not start because its runtime environment could not be set up",
+        "See the installer's output in runtime_env_setup-*.log on the node. Check package names and versions, and "
+        "that the node can reach the package index.",
     )
 
 
 RULE = FailureRule(
     code="runtime_env_failed",
-    meaning="A runtime environment could not be created: a package could not be installed, or a file not be fetched.",
+    meaning=(
+        "A runtime environment could not be set up: a package could not be installed, or a file could not be "
+        "downloaded."
+    ),
     match=_match,
     describe=_describe,
     example=reported_example(
         "RUNTIME_ENV_SETUP_FAILED",
         "Failed to set up runtime environment.",
-        "Task train did not start, because its runtime environment could not be set up: Failed to set up "
-        "runtime environment.",
+        "Task train did not start because its runtime environment could not be set up: Failed to set up runtime "
+        "environment.",
     ),
 )

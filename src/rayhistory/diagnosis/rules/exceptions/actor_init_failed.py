@@ -17,13 +17,13 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
-    return words(group, "could not be created, its __init__ raised", "Fix the constructor: every call of the actor "
-                 "fails with the same exception.")  # fmt: skip
+    suggestion = "Fix the constructor. Until then, every call of the actor fails with this exception."
+    return words(group, "could not be created because its __init__ raised", suggestion)
 
 
 RULE = FailureRule(
     code="actor_init_failed",
-    meaning="The constructor of an actor raised an exception, so that every call of the actor failed.",
+    meaning="The constructor of an actor raised an exception, so every call of the actor failed.",
     match=_match,
     describe=_describe,
     example=Example(
@@ -45,7 +45,7 @@ RULE = FailureRule(
                 ], 1, 1,
             ),
         ),
-        headline="Actor Model could not be created, its __init__ raised: FileNotFoundError: no checkpoint at "
-        "/models/latest (model.py:21 in __init__)",
+        headline="Actor Model could not be created because its __init__ raised: FileNotFoundError: no checkpoint at "
+                 "/models/latest (model.py:21 in __init__)",
     ),
 )  # fmt: skip

@@ -18,14 +18,17 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return words(
         group,
-        "got an error from CUDA",
-        "Run it with CUDA_LAUNCH_BLOCKING=1 to get the place. If it stays on one node, look for Xid errors of its GPU.",
+        "failed with a CUDA error",
+        (
+            "Set CUDA_LAUNCH_BLOCKING=1 to get the line that fails. If only one node has the error, look for Xid "
+            "errors of its GPU."
+        ),
     )
 
 
 RULE = FailureRule(
     code="cuda_error",
-    meaning="A CUDA kernel or the driver of a GPU failed.",
+    meaning="A CUDA kernel or the GPU driver failed.",
     match=_match,
     describe=_describe,
     example=Example(
@@ -33,7 +36,7 @@ RULE = FailureRule(
             'User exception:\n  File "/app/train.py", line 8, in train\n    loss.backward()\n'
             "RuntimeError: CUDA error: device-side assert triggered"
         ),
-        headline="Task train got an error from CUDA: RuntimeError: CUDA error: device-side assert triggered "
+        headline="Task train failed with a CUDA error: RuntimeError: CUDA error: device-side assert triggered "
         "(train.py:8 in train)",
     ),
 )

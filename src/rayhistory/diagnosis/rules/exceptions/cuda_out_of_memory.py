@@ -19,13 +19,13 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return words(
         group,
         "ran out of GPU memory",
-        "Use a smaller batch, fewer tasks per GPU (num_gpus=1), or a GPU with more memory.",
+        "Use a smaller batch size, run fewer tasks per GPU (num_gpus=1), or use a GPU with more memory.",
     )
 
 
 RULE = FailureRule(
     code="cuda_out_of_memory",
-    meaning="A GPU had not enough memory for an allocation.",
+    meaning="A GPU did not have enough memory for an allocation.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -29,21 +29,23 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     if raised is None:
         code = job.exit_code if job else None
         return Words(
-            headline=one_line(f"{name} exited with code {code} and without an exception"),
-            detail="Its last lines are in the evidence.",
-            suggestion="Look at what the program does before it exits with that code.",
+            headline=one_line(f"{name} exited with code {code}, without an exception"),
+            detail="The evidence has its last output lines.",
+            suggestion="Find where the program exits with this code.",
         )
     place = frame_place(raised.frame)
     return Words(
         headline=one_line(f"{name} raised {raised}{f' ({place})' if place else ''}"),
-        detail="The exception comes from the driver itself: no task had failed with it.",
-        suggestion="The traceback is in the evidence.",
+        detail="The driver itself raised the exception: no task failed with it.",
+        suggestion="See the traceback in the evidence.",
     )
 
 
 RULE = FailureRule(
     code="driver_exception",
-    meaning="The program of the job itself failed: an exception outside of tasks and actors, or an exit code.",
+    meaning=(
+        "The driver program failed: it raised an exception outside of tasks and actors, or exited with an error code."
+    ),
     match=_match,
     describe=_describe,
     example=Example(

@@ -19,13 +19,13 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return words(
         group,
         "needs a module that is not installed",
-        'Install the package in the image, or name it in the runtime environment: runtime_env={"pip": ["…"]}.',
+        'Install the package in the image, or add it to the runtime environment: runtime_env={"pip": ["…"]}.',
     )
 
 
 RULE = FailureRule(
     code="module_not_found",
-    meaning="Code needs a Python module that is not installed on the node where it ran.",
+    meaning="The code imports a Python module that is not installed on its node.",
     match=_match,
     describe=_describe,
     example=Example(

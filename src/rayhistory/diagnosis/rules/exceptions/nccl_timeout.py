@@ -22,15 +22,15 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return words(
         group,
-        "waited in vain for other ranks",
-        "Find the rank that did not arrive: it failed, was slower, or has another number of batches. NCCL_DEBUG=INFO "
-        "shows where.",
+        "timed out in an NCCL operation",
+        "Find the rank that did not join the operation: it failed, is slower, or has a different number of batches. "
+        "NCCL_DEBUG=INFO logs it.",
     )
 
 
 RULE = FailureRule(
     code="nccl_timeout",
-    meaning="A collective operation of NCCL timed out, because a rank failed, hung or fell behind.",
+    meaning="An NCCL collective operation timed out because a rank failed, hung or was too slow.",
     match=_match,
     describe=_describe,
     example=Example(
@@ -38,7 +38,7 @@ RULE = FailureRule(
             'User exception:\n  File "/app/train.py", line 8, in train\n    dist.all_reduce(x)\n'
             "RuntimeError: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
         ),
-        headline="Task train waited in vain for other ranks: RuntimeError: [Rank 3] Watchdog caught collective "
+        headline="Task train timed out in an NCCL operation: RuntimeError: [Rank 3] Watchdog caught collective "
         "operation timeout: WorkNCCL(OpType=ALLREDUCE) (train.py:8 in train)",
     ),
 )

@@ -59,9 +59,8 @@ def subject(group: Group) -> str:
     count = sum(root.count for root in group.roots if root.kind == first.kind)
     if first.tasks and first.tasks.type == "ACTOR_CREATION_TASK":
         name = first.function.removesuffix(".__init__")
-        return f"Actor {name}" if count == 1 else f"{plural(count, 'actor')} {name}"
-    noun = "Task" if count == 1 else f"{count:,} tasks"
-    return f"{noun} {first.function}"
+        return f"Actor {name}" if count == 1 else plural(count, f"{name} actor")
+    return f"Task {first.function}" if count == 1 else f"{count:,} {first.function} tasks"
 
 
 def words(group: Group, problem: str, suggestion: str) -> Words:
@@ -79,7 +78,7 @@ def words(group: Group, problem: str, suggestion: str) -> Words:
 
 def _detail(group: Group) -> str:
     followed = sum(failure.count for failure in group.consequences)
-    return f"{plural(followed, 'other failure')} followed from it." if followed else ""
+    return f"It caused {plural(followed, 'other failure')}." if followed else ""
 
 
 def failed_task(message: str, **more: object) -> FailureGroup:

@@ -24,8 +24,8 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return words(
         group,
         "uses an object that cannot be serialized",
-        "Create the object inside of the task, or pass what it is made from: locks, connections and files cannot be "
-        "sent. ray.util.inspect_serializability(obj) names the part.",
+        "Create the object inside the task. Locks, connections and open files cannot be sent to another process. "
+        "ray.util.inspect_serializability(obj) finds the object that fails.",
     )
 
 

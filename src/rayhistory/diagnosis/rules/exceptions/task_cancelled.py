@@ -21,18 +21,20 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
     count = sum(root.count for root in group.roots if root.kind == "tasks")
-    name = f" {group.first.function}" if group.first.function else ""
-    who = f"{plural(count, 'task')}{name} {'was' if count == 1 else 'were'} cancelled" if count else \
-        "A cancelled task was waited for"  # fmt: skip
+    noun = f"{group.first.function} task".lstrip()
+    who = f"{plural(count, noun)} {'was' if count == 1 else 'were'} cancelled" if count else \
+        "The driver waited for a task that was cancelled"  # fmt: skip
     return Words(
         headline=one_line(f"{who} by ray.cancel()"),
-        suggestion="Catch ray.exceptions.TaskCancelledError where results of tasks that may be cancelled are read.",
+        suggestion=(
+            "Catch ray.exceptions.TaskCancelledError where the program reads results of tasks that it may cancel."
+        ),
     )
 
 
 RULE = FailureRule(
     code="task_cancelled",
-    meaning="A task was cancelled with ray.cancel().",
+    meaning="A task was cancelled with ray.cancel(), and its result was read.",
     match=_match,
     describe=_describe,
     example=Example(
@@ -40,6 +42,6 @@ RULE = FailureRule(
             jobs=[failed_job("ray.exceptions.TaskCancelledError: Task was cancelled")],
             failures=FailureGroups([failed_task("Task was cancelled", error_type="TASK_CANCELLED")], 1, 1),
         ),
-        headline="1 task train was cancelled by ray.cancel()",
+        headline="1 train task was cancelled by ray.cancel()",
     ),
 )

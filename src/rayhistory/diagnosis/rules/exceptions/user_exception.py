@@ -16,12 +16,12 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
-    return words(group, "raised an exception", "The whole traceback of the first one is in the evidence.")
+    return words(group, "raised an exception", "See the traceback of the first one in the evidence.")
 
 
 RULE = FailureRule(
     code="user_exception",
-    meaning="The code of a task or of an actor's method raised an exception that nobody caught.",
+    meaning="A task or an actor method raised an exception that was not caught.",
     match=_match,
     describe=_describe,
     example=Example(

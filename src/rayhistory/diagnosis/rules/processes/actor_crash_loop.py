@@ -40,8 +40,8 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(f"Actor {group.first.function} was restarted {restarts} times{took} and died each time"),
         detail=one_line(actor.text, 600) if actor else "",
-        suggestion="Look at the last lines of its last life in the evidence. Restarts do not help against this cause: "
-        "max_restarts only delays the failure.",
+        suggestion="See the last log lines before its last death in the evidence. More restarts (max_restarts) only "
+                   "delay the failure.",
     )  # fmt: skip
 
 
@@ -58,7 +58,9 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="actor_crash_loop",
-    meaning="An actor was restarted at least three times, each life shorter than a minute, until Ray gave up.",
+    meaning=(
+        "An actor was restarted at least three times, lived for less than a minute each time, and then Ray gave up."
+    ),
     match=_match,
     describe=_describe,
     example=Example(facts=_example(), headline="Actor Worker was restarted 4 times within 2.7 s and died each time"),

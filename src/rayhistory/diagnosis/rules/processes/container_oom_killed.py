@@ -55,9 +55,9 @@ def _full_memory(worker: WorkerFacts, facts: SessionFacts) -> tuple[str, MemoryS
 def _describe(group: Group, facts: SessionFacts) -> Words:
     cause = f": {group.match.cause}" if group.match.cause else ""
     return Words(
-        headline=one_line(f"{process_name(group, facts)} was killed by the kernel for lack of memory{cause}"),
-        detail="The process was gone at once and wrote nothing, and memory was full when it died.",
-        suggestion="Give the container more memory, or request memory for the task, so that fewer run at once: "
+        headline=one_line(f"{process_name(group, facts)} was killed by the kernel because memory was full{cause}"),
+        detail="The process died without output while memory was full.",
+        suggestion="Give the container more memory, or request memory for the task, so that fewer tasks run at once: "
         "@ray.remote(memory=…).",
     )
 
@@ -71,13 +71,13 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="container_oom_killed",
-    meaning="The kernel or the kubelet killed a worker, because its container or its node had no memory left.",
+    meaning="The kernel or the kubelet killed a worker because its container or node was out of memory.",
     needs=("metrics",),
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline="Worker 4376 on 10.0.0.7 (task train) was killed by the kernel for lack of memory: container memory "
-        "7.9 GiB of 8.0 GiB",
+        headline="Worker 4376 on 10.0.0.7 (task train) was killed by the kernel because memory was full: container "
+        "memory 7.9 GiB of 8.0 GiB",
     ),
 )

@@ -52,9 +52,9 @@ def describe_crash(group: Group, facts: SessionFacts, problem: str) -> Words:
     place = f" in {group.match.cause}" if group.match.cause else ""
     return Words(
         headline=one_line(f"{process_name(group, facts)} {problem}{place}"),
-        detail="The process printed a stack before it died; it is in the evidence.",
-        suggestion="Look at the native library at the top of the stack: update it, or reproduce the call in one "
-        "process with PYTHONFAULTHANDLER=1.",
+        detail="The process printed a stack trace before it died. See the evidence.",
+        suggestion="Find the native library at the top of the stack trace. Update it, or reproduce the call in a "
+        "single process with PYTHONFAULTHANDLER=1.",
     )
 
 

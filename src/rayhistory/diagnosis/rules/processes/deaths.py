@@ -37,7 +37,7 @@ def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
     """Return the last lines of a worker's stderr."""
     lines = "\n".join(last_words(worker, facts).splitlines()[-_LAST_LINES:])[-_MAX_TEXT:]
     url = f"api/v0/logs/file?node_id={worker.node_id}&pid={worker.pid}&suffix=err&lines=1000"
-    return Evidence(kind="log", id=worker.worker_id, text=lines or "(nothing was written to stderr)",
+    return Evidence(kind="log", id=worker.worker_id, text=lines or "(stderr is empty)",
                     at_ms=worker.end_ms, url=url if worker.node_id and worker.pid else None)  # fmt: skip
 
 

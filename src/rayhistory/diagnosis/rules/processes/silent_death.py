@@ -12,7 +12,7 @@ import msgspec
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Confidence, Evidence
-from rayhistory.diagnosis.headlines import duration, plural, size
+from rayhistory.diagnosis.headlines import duration, size
 from rayhistory.diagnosis.rules.processes.deaths import dead_worker, exit_evidence, last_words, log_evidence
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts, WorkerFacts
 from rayhistory.index.query.failure_groups import FailureGroup
@@ -87,15 +87,15 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
     end = worker.end_ms or 0
     running = [group for group in facts.failed_in(worker.worker_id) if _was_running(group, end)]
     if not running:
-        return SilentDeath(by="signal", confidence="likely", cause="nothing ran in it, so that it did not end itself")
+        return SilentDeath(by="signal", confidence="likely", cause="no task ran in it, so it did not exit by itself")
     group = min(running, key=lambda each: each.started_ms or end)
     deaths = _deaths(group, facts)
     if worker.stderr is None:  # a crash would have been reported there
-        return SilentDeath(by="either", confidence="unexplained", cause="its own log was not recorded")
+        return SilentDeath(by="either", confidence="unexplained", cause="its log was not recorded")
     if _has_finished(group, facts):
         return SilentDeath(by="either", confidence="unexplained", cause="other tasks of the function succeeded")
     if deaths > 1:
-        cause = f"each of {plural(deaths, 'attempt')} of {group.function} ended like this"
+        cause = f"all {deaths:,} attempts of {group.function} ended this way"
         return SilentDeath(by="itself", confidence="likely", cause=cause)
     after = end - (group.started_ms or 0)
     if after <= _SOON_MS:

@@ -27,17 +27,17 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     first = group.first
     looked = _looked_at(first, facts)
     if dead_worker(first, facts):
-        headline = f"{process_name(group, facts)} died at {utc(first.at_ms)}, and nothing that was recorded explains it"
+        headline = f"{process_name(group, facts)} died at {utc(first.at_ms)}, cause unknown"
     else:
         what = first.error_type or first.kind
         name = f" {first.function}" if first.function else ""
         noun = "Tasks" if first.kind == "tasks" else first.kind.capitalize()
-        headline = f"{noun}{name} failed with {what}, and nothing that was recorded explains it"
+        headline = f"{noun}{name} failed with {what}, cause unknown"
     return Words(
         headline=one_line(headline),
-        detail=f"Looked at: {', '.join(looked)}.",
-        suggestion="Record logs and metrics of all nodes. On Kubernetes, let Ray export platform events "
-        "(RAY_DASHBOARD_INGEST_PLATFORM_EVENTS=1), which report OOM kills and evictions.",
+        detail=f"The recorded data does not explain it. Checked: {', '.join(looked)}.",
+        suggestion="Record logs and metrics of all nodes. On Kubernetes, set RAY_DASHBOARD_INGEST_PLATFORM_EVENTS=1, "
+        "so that Ray exports OOM kills and evictions.",
     )
 
 
@@ -55,12 +55,11 @@ def _looked_at(failure: Failure, facts: SessionFacts) -> list[str]:
 
 RULE = FailureRule(
     code="unexplained",
-    meaning="A failure that no recorded data explains. The finding lists the data that was searched.",
+    meaning="The recorded data does not explain the failure. The finding lists the data that was checked.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=death_facts(dead_example_worker(stderr=None)),
-        headline="Worker 4376 on 10.0.0.7 (task train) died at 2027-01-15 08:00:00 UTC, and nothing that was recorded "
-        "explains it",
+        headline="Worker 4376 on 10.0.0.7 (task train) died at 2027-01-15 08:00:00 UTC, cause unknown",
     ),
 )

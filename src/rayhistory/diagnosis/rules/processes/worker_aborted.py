@@ -24,7 +24,7 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
 
 RULE = FailureRule(
     code="worker_aborted",
-    meaning="A worker aborted itself, because a check in native code failed (SIGABRT).",
+    meaning="A worker aborted (SIGABRT), usually because a check in native code failed.",
     needs=("logs",),
     match=_match,
     describe=_describe,

@@ -40,29 +40,30 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
     name, match = process_name(group, facts), group.match
-    suggestion = "Raise an exception instead, so that its message reaches the caller."
+    suggestion = "Raise an exception instead of exiting, so that the caller gets its message."
     if match.confidence == "certain":
         return Words(
-            headline=one_line(f"{name} ended itself{f' with {match.cause}' if match.cause else ''}"),
-            detail="Code in the worker called sys.exit() or os._exit(), or a library did.",
+            headline=one_line(f"{name} exited by itself{f' with {match.cause}' if match.cause else ''}"),
+            detail="The task's code or a library called sys.exit() or os._exit().",
             suggestion=suggestion,
         )
     return Words(
-        headline=one_line(f"{name} ended without a crash report, most likely by os._exit(): {match.cause}"),
-        detail="It wrote no stack and no exit message, and memory was not the cause. A signal from outside (kill -9) "
-        "would look the same, and would rarely come at that time.",
-        suggestion=f"Look for os._exit() in the code of the task and in its libraries. {suggestion}",
+        headline=one_line(f"{name} exited without a crash report, probably by os._exit(): {match.cause}"),
+        detail="It wrote no stack trace and no exit message, and memory was not the cause. A kill -9 would look the "
+        "same but is less likely at this time.",
+        suggestion=f"Look for os._exit() in the task's code and its libraries. {suggestion}",
     )
 
 
 RULE = FailureRule(
     code="worker_exited",
-    meaning="A worker process ended itself, by sys.exit() or os._exit(). Ray does not record os._exit(): it is likely "
-    "if each attempt of a function ended without a trace, or at once, and certain if the raylet reports an exit code.",
+    meaning="A worker process called sys.exit() or os._exit(). Ray does not record os._exit(). The finding is "
+    "certain if the raylet reports an exit code, and likely if every attempt of a function ended without a "
+    "crash report, or right after its start.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=death_facts(dead_example_worker(exit_type="USER_ERROR", exit_detail="Worker exits with an exit code 5.")),
-        headline="Worker 4376 on 10.0.0.7 (task train) ended itself with exit code 5",
+        headline="Worker 4376 on 10.0.0.7 (task train) exited by itself with exit code 5",
     ),
 )

@@ -9,7 +9,7 @@ from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, 
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, SessionFacts
 
 _SIGTERM = "receives a SIGTERM"
-_WHO = "Look for what kills processes on that node: an operator, a watchdog, a limit of the container runtime"
+_KILLERS = "Find out what kills processes on that node: an operator, a watchdog, or a limit of the container runtime"
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
@@ -30,19 +30,19 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     name, match = process_name(group, facts), group.match
     if match.confidence == "certain":
-        return Words(headline=one_line(f"{name} was killed by {match.cause}"), suggestion=f"{_WHO}.")
+        return Words(headline=one_line(f"{name} was killed by {match.cause}"), suggestion=f"{_KILLERS}.")
     if match.confidence == "likely":
         return Words(
             headline=one_line(f"{name} was killed by a signal (kill -9): {match.cause}"),
-            detail="It was gone at once, wrote nothing, and memory was not the cause.",
-            suggestion=f"{_WHO}.",
+            detail="The process died without output, and memory was not the cause.",
+            suggestion=f"{_KILLERS}.",
         )
     return Words(
-        headline=one_line(f"{name} was gone at once without a crash report: it was killed by a signal (kill -9), or "
-                          "called os._exit()"),
-        detail=f"It wrote no stack and no exit message, memory was not the cause, and {match.cause}. Ray does not "
-        "record which of the two it was.",
-        suggestion=f"{_WHO}; or for os._exit() in the code of the task.",
+        headline=one_line(f"{name} died without a crash report: either a signal (kill -9) killed it, or it called "
+                          "os._exit()"),
+        detail=f"It wrote no stack trace and no exit message, memory was not the cause, and {match.cause}. Ray does "
+               "not record which of the two happened.",
+        suggestion=f"{_KILLERS}. Also look for os._exit() in the task's code.",
     )  # fmt: skip
 
 
@@ -56,14 +56,14 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="worker_killed",
-    meaning="A worker was killed by a signal from outside, and memory was not the cause. If os._exit() is equally "
+    meaning="A signal from another process killed a worker, and memory was not the cause. If os._exit() is equally "
     "likely, the finding names both causes.",
     needs=("logs", "metrics"),
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline="Worker 4376 on 10.0.0.7 (task train) was gone at once without a crash report: it was killed by a "
-        "signal (kill -9), or called os._exit()",
+        headline="Worker 4376 on 10.0.0.7 (task train) died without a crash report: either a signal (kill -9) killed "
+        "it, or it called os._exit()",
     ),
 )

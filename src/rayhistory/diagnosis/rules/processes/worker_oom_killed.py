@@ -32,11 +32,11 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     peaks = [worker.memory_used_bytes for root in group.roots
              if (worker := dead_worker(root, facts)) and worker.memory_used_bytes]  # fmt: skip
-    used = f" while it used {size(max(peaks))}" if peaks else ""
+    used = f" when it used {size(max(peaks))}" if peaks else ""
     return Words(
         headline=one_line(f"{process_name(group, facts)} was killed by Ray's memory monitor{used}"
                           f"{_node_text(group, facts)}"),
-        detail="The node was running low on memory, so that Ray killed the worker before the kernel would.",
+        detail="The node was running low on memory, so Ray's memory monitor killed the worker.",
         suggestion=_suggestion(max(peaks, default=0)),
     )  # fmt: skip
 
@@ -54,10 +54,10 @@ def _node_text(group: Group, facts: SessionFacts) -> str:
 
 def _suggestion(peak: int) -> str:
     if not peak:
-        return "Request memory for the task, so that fewer run at once: @ray.remote(memory=…)."
+        return "Request memory for the task, so that fewer tasks run at once: @ray.remote(memory=…)."
     return (
-        f"Request the memory that it needs, so that fewer run at once: @ray.remote(memory={peak * _HEADROOM:.2g}). "
-        "That is the measured peak with 20 % to spare."
+        "Request the memory that the task needs, so that fewer tasks run at once: "
+        f"@ray.remote(memory={peak * _HEADROOM:.2g}). This is the measured peak plus 20 %."
     )
 
 
@@ -74,11 +74,11 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="worker_oom_killed",
-    meaning="Ray's memory monitor killed workers, because their node was running low on memory.",
+    meaning="Ray's memory monitor killed workers because their node was running low on memory.",
     match=_match,
     describe=_describe,
     example=Example(
         facts=_example(),
-        headline="Worker 4376 on 10.0.0.7 (task train) was killed by Ray's memory monitor while it used 5.0 GiB",
+        headline="Worker 4376 on 10.0.0.7 (task train) was killed by Ray's memory monitor when it used 5.0 GiB",
     ),
 )

@@ -25,7 +25,7 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
 
 RULE = FailureRule(
     code="worker_segfault",
-    meaning="Native code in a worker accessed invalid memory (SIGSEGV, SIGBUS, SIGILL or SIGFPE).",
+    meaning="A worker crashed in native code (SIGSEGV, SIGBUS, SIGILL or SIGFPE).",
     needs=("logs",),
     match=_match,
     describe=_describe,

@@ -52,7 +52,7 @@ def _match_waiting(failure: Failure, facts: SessionFacts) -> Match | None:
 def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(f"Worker processes could not be started: {group.match.cause}"),
-        suggestion="Look at raylet.out and runtime_env_setup-*.log of the node. Most often the interpreter of the "
+        suggestion="See raylet.out and runtime_env_setup-*.log on the node. Often the Python interpreter of the "
         "runtime environment is missing, or the node has too many processes.",
     )
 

@@ -15,10 +15,13 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"{plural(count, 'task')} {'has' if count == 1 else 'have'} no definition: their driver did not export "
-            f"events",
-            detail="Their errors and their ends are known only as far as their workers reported them.",
-            suggestion="Start Ray with --system-config from `rayhistory env`, so that every driver exports.",
+            f"{plural(count, 'task')} {'has' if count == 1 else 'have'} no name or error because "
+            f"{'its' if count == 1 else 'their'} driver did not export events",
+            detail="Their errors and end times are known only if their workers reported them.",
+            suggestion=(
+                "Start Ray with the --system-config that `rayhistory env` prints, so that every driver exports "
+                "events."
+            ),
             tasks=count, severity="info",
         )
     ]  # fmt: skip
@@ -27,10 +30,10 @@ def _find(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="driver_not_exporting",
     severity="info",
-    meaning="A driver exported no events, so that its tasks have no names and errors may be missing.",
+    meaning="A driver exported no events, so its tasks have no names, and errors may be missing.",
     find=_find,
     example=Example(
         facts=SessionFacts(gaps={GapCode.TASK_WITHOUT_DEFINITION: 39}),
-        headline="39 tasks have no definition: their driver did not export events",
+        headline="39 tasks have no name or error because their driver did not export events",
     ),
 )

@@ -19,8 +19,8 @@ def _find(facts: SessionFacts) -> list[Finding]:
         slow(
             RULE.code,
             f"The recording is incomplete: {'; '.join(texts[:3])}",
-            detail="A cause may be missing from this diagnosis.",
-            suggestion="The gaps page says how to avoid each of them.",
+            detail="The diagnosis may miss a cause.",
+            suggestion="See the gaps page for how to avoid each gap.",
             severity="info",
         )
     ]
@@ -29,7 +29,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="events_missing",
     severity="info",
-    meaning="Events of the session were lost, so that causes may be missing from the diagnosis.",
+    meaning="Events of the session were lost, so the diagnosis may miss causes.",
     find=_find,
     example=Example(
         facts=SessionFacts(gaps={GapCode.TASK_WITHOUT_EXECUTION: 3}),

@@ -12,8 +12,8 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            "No metrics were recorded: memory, object store and GPUs cannot be judged",
-            suggestion="Let the collector scrape the nodes (--metrics-interval), and give Ray a --metrics-export-port.",
+            "No metrics were recorded, so memory, object store and GPUs were not checked",
+            suggestion="Set --metrics-interval of the collector, and start Ray with --metrics-export-port.",
             severity="info",
         )
     ]
@@ -22,10 +22,10 @@ def _find(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="metrics_missing",
     severity="info",
-    meaning="No metrics were recorded, so that rules about memory and utilization could not run.",
+    meaning="No metrics were recorded, so rules about memory and utilization could not run.",
     find=_find,
     example=Example(
         facts=SessionFacts(has_metrics=False, nodes=[NodeFacts(node_id="ef" * 28)]),
-        headline="No metrics were recorded: memory, object store and GPUs cannot be judged",
+        headline="No metrics were recorded, so memory, object store and GPUs were not checked",
     ),
 )

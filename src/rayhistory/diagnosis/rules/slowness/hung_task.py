@@ -35,7 +35,7 @@ def _finding(task: OpenTask, run_ms: int, times: FunctionTimes) -> Finding:
         "hung_task",
         f"Task {task.function} was still running after {duration(run_ms)}; {times.count} others took "
         f"{duration(times.mean_ms)} on average",
-        suggestion="Look at its stack (`ray stack`, py-spy) while it runs, and at the last lines of its output.",
+        suggestion="While it runs, look at its stack trace (`ray stack`, py-spy) and its last output lines.",
         tasks=1, first_ms=task.start_ms, last_ms=task.end_ms,
         evidence=[Evidence(kind="task", id=task.task_id, text=f"running for {duration(run_ms)}", at_ms=task.start_ms)],
     )  # fmt: skip
@@ -43,7 +43,10 @@ def _finding(task: OpenTask, run_ms: int, times: FunctionTimes) -> Finding:
 
 RULE = SessionRule(
     code="hung_task",
-    meaning="A task was running at the end, more than ten standard deviations longer than the others of its function.",
+    meaning=(
+        "A task was still running at the end of the session, for more than ten standard deviations longer than other "
+        "tasks of its function."
+    ),
     find=_find,
     example=Example(
         facts=SessionFacts(

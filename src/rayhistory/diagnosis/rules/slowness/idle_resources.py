@@ -26,9 +26,9 @@ def _idle_gpus(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "idle_resources",
-            f"GPUs of {plural(len(idle), 'node')} were used {fmean(idle):.0f}% on average",
-            suggestion="Feed them faster (more data loading tasks, larger batches), share a GPU (num_gpus=0.5), or "
-            "use fewer.",
+            f"GPUs of {plural(len(idle), 'node')} had an average utilization of {fmean(idle):.0f}%",
+            suggestion="Load data faster (more data loading tasks, larger batches), share GPUs (num_gpus=0.5), or "
+            "use fewer GPUs.",
             nodes=len(idle),
         )
     ]
@@ -46,9 +46,9 @@ def _idle_cpus(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "idle_resources",
-            f"Tasks held {min(occupied, 1):.0%} of {cpus:g} CPUs for {duration(end - start)}, and used "
+            f"Tasks reserved {min(occupied, 1):.0%} of {cpus:g} CPUs for {duration(end - start)} and used "
             f"{fmean(used):.0f}%",
-            suggestion="Ask for fewer CPUs per task (num_cpus=0.5), so that more run at once.",
+            suggestion="Request fewer CPUs per task (num_cpus=0.5), so that more tasks run at once.",
             nodes=len(used), severity="info",
         )
     ]  # fmt: skip
@@ -60,8 +60,9 @@ def _span(points: list[tuple[int, float]]) -> bool:
 
 RULE = SessionRule(
     code="idle_resources",
-    meaning="GPUs were used less than 30 % for ten minutes, or tasks held CPUs and used less than half of them, or a "
-    "loop of Ray Train or Ray Data waited for data (10 %) or checkpoints (5 % of the time).",
+    meaning="GPU utilization was below 30 % for ten minutes; or tasks used less than half of the CPUs that they "
+    "reserved; or a loop of Ray Train or Ray Data spent 10 % of its time waiting for data, or 5 % waiting "
+    "for checkpoints.",
     needs=("metrics",),
     find=_find,
     example=Example(
@@ -69,6 +70,6 @@ RULE = SessionRule(
             nodes=[NodeFacts(node_id="ef" * 28, resources={"GPU": 1.0})],
             samples={"ef" * 28: NodeSamples(gpu=[(0, 10.0), (600_000, 14.0)])},
         ),
-        headline="GPUs of 1 node were used 12% on average",
+        headline="GPUs of 1 node had an average utilization of 12%",
     ),
 )

@@ -21,8 +21,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
             RULE.code,
             f"{size(total)} of objects were spilled to disk on {plural(len(spilled), 'node')}{room}",
             suggestion="Give the object store more memory (--object-store-memory), process fewer objects at a time, "
-            "or drop "
-            "references that are not needed.",
+                       "or delete references that you no longer need.",
             nodes=len(spilled),
             evidence=[Evidence(kind="metric", id=node, text=f"spilled {size(samples.spilled_bytes)}")
                       for node, samples in list(spilled.items())[:5]],
@@ -32,7 +31,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
 
 RULE = SessionRule(
     code="object_spilling",
-    meaning="The object store of a node was too small for the objects in use, so that it wrote some to disk.",
+    meaning="The object store of a node was too small for the objects in use, so Ray spilled some of them to disk.",
     needs=("metrics",),
     find=_find,
     example=Example(

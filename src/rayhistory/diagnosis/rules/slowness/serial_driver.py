@@ -33,25 +33,24 @@ def _finding(each: FunctionTimes, cpus: float) -> Finding:
     ideal = max(each.total_ms / cpus, each.max_ms)
     return slow(
         "serial_driver",
-        f"{each.count:,} tasks {each.function} ran one after another for {duration(each.last_ms - each.first_ms)} on a "
-        f"cluster with {cpus:g} CPUs",
-        detail=f"All at once they would take about {duration(ideal)}.",
-        suggestion="Start all tasks first, then get their results: ray.get([f.remote(x) for x in xs]) instead of "
-        "ray.get in "
-        "the loop.",
+        f"{each.count:,} {each.function} tasks ran one after another for {duration(each.last_ms - each.first_ms)} on "
+        f"a cluster with {cpus:g} CPUs",
+        detail=f"In parallel they would take about {duration(ideal)}.",
+        suggestion="Start all tasks before you get their results: ray.get([f.remote(x) for x in xs]) instead of "
+                   "ray.get in a loop.",
         tasks=each.count, first_ms=each.first_ms, last_ms=each.last_ms,
     )  # fmt: skip
 
 
 RULE = SessionRule(
     code="serial_driver",
-    meaning="A driver ran at least 20 tasks of one function one at a time, on a cluster with more CPUs.",
+    meaning="A driver ran at least 20 tasks of one function one after another, on a cluster with more CPUs.",
     find=_find,
     example=Example(
         facts=SessionFacts(
             nodes=[NodeFacts(node_id="ef" * 28, resources={"CPU": 8.0})],
             functions=[example_function(total_ms=19_000, last_ms=1_800_000_020_000)],
         ),
-        headline="20 tasks train ran one after another for 20.0 s on a cluster with 8 CPUs",
+        headline="20 train tasks ran one after another for 20.0 s on a cluster with 8 CPUs",
     ),
 )

@@ -42,10 +42,9 @@ def _finding(facts: SessionFacts, each: NodeTimes, usual: float) -> Finding:
     name = node.ip if node and node.ip else each.node_id[:8]
     return slow(
         "slow_node",
-        f"Tasks {each.function} took {duration(each.median_ms)} on node {name}, {each.median_ms / max(usual, 1):.1f} "
-        f"times "
-        f"as long as on other nodes ({duration(usual)})",
-        suggestion="Compare the node's CPU, memory, disk and GPU clocks with those of the others, or take it out.",
+        f"{each.function} tasks took {duration(each.median_ms)} on node {name}, {each.median_ms / max(usual, 1):.1f} "
+        f"times as long as on other nodes ({duration(usual)})",
+        suggestion="Compare the node's CPU, memory, disk and GPU clocks with other nodes, or remove the node.",
         tasks=each.count, nodes=1,
         evidence=[Evidence(kind="node", id=each.node_id, text=f"median of {each.count} tasks")],
     )  # fmt: skip
@@ -67,6 +66,6 @@ RULE = SessionRule(
                 ),
             ],
         ),
-        headline="Tasks train took 3.0 s on node 10.0.0.7, 3.0 times as long as on other nodes (1.0 s)",
+        headline="train tasks took 3.0 s on node 10.0.0.7, 3.0 times as long as on other nodes (1.0 s)",
     ),
 )

@@ -17,11 +17,9 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"Tasks took {duration(times.starting_ms / times.tasks)} on average from being sent to a worker until "
-            f"they ran",
-            suggestion="Put packages into the image instead of the runtime environment, and import large libraries "
-            "once per "
-            "process.",
+            f"Tasks took {duration(times.starting_ms / times.tasks)} on average to start on their worker",
+            suggestion="Install packages in the image instead of the runtime environment, and import large libraries "
+            "once per process.",
             tasks=times.tasks,
         )
     ]
@@ -33,6 +31,6 @@ RULE = SessionRule(
     find=_find,
     example=Example(
         facts=SessionFacts(times=TimeTotals(tasks=10, starting_ms=300_000, running_ms=10_000)),
-        headline="Tasks took 30.0 s on average from being sent to a worker until they ran",
+        headline="Tasks took 30.0 s on average to start on their worker",
     ),
 )

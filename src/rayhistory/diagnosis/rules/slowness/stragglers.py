@@ -20,11 +20,9 @@ def _slow_tasks(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"One task {each.function} took {duration(each.max_ms)}, {each.max_ms / max(each.median_ms, 1):.0f} "
-            f"times the "
-            f"median of {duration(each.median_ms)}",
-            suggestion="Split its input into parts of equal size, or look at what its data or its node has that others "
-            "have not.",
+            f"One {each.function} task took {duration(each.max_ms)}, {each.max_ms / max(each.median_ms, 1):.0f} times "
+            f"the median of {duration(each.median_ms)}",
+            suggestion="Split the input evenly among tasks, or find out how the data or the node of this task differs.",
             tasks=1,
             evidence=[Evidence(kind="task", id=each.slowest_task_id, text=f"ran for {duration(each.max_ms)}")],
         )
@@ -38,12 +36,11 @@ def _slow_tasks(facts: SessionFacts) -> list[Finding]:
 
 RULE = SessionRule(
     code="stragglers",
-    meaning="A task took more than 3.16 times as long as the median of its function, and more than 10 s, among at "
-    "least "
-    "ten tasks; or a rank of Ray Train took 1.5 times as long for its reports as the median.",
+    meaning="Among at least ten tasks of a function, one took more than 10 s and more than 3.16 times the median; or "
+    "a rank of Ray Train took 1.5 times the median for its reports.",
     find=_find,
     example=Example(
         facts=SessionFacts(functions=[example_function(max_ms=14_000)]),
-        headline="One task train took 14.0 s, 14 times the median of 1.0 s",
+        headline="One train task took 14.0 s, 14 times the median of 1.0 s",
     ),
 )

@@ -14,10 +14,9 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"{each.count:,} tasks {each.function} ran for {duration(each.median_ms)} each: starting them costs more "
-            f"than "
-            "they do",
-            suggestion="Give each task a batch of the work, so that it runs for a second or more.",
+            f"{each.count:,} {each.function} tasks ran for {duration(each.median_ms)} each, less than the overhead of "
+            "a task",
+            suggestion="Process a batch of items per task, so that each task runs for a second or more.",
             tasks=each.count, severity="info",
         )
         for each in facts.functions
@@ -32,6 +31,6 @@ RULE = SessionRule(
     find=_find,
     example=Example(
         facts=SessionFacts(functions=[example_function(count=8_000, median_ms=2.0)]),
-        headline="8,000 tasks train ran for 2 ms each: starting them costs more than they do",
+        headline="8,000 train tasks ran for 2 ms each, less than the overhead of a task",
     ),
 )

@@ -24,9 +24,9 @@ def blocked_on_data(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "idle_resources",
-            f"Loops over Ray Data waited for their next batch {blocked / total:.0%} of the time "
+            f"Loops over Ray Data spent {blocked / total:.0%} of the time waiting for their next batch "
             f"({duration(blocked * 1000)} of {duration(total * 1000)})",
-            suggestion="Prefetch more batches (prefetch_batches), give preprocessing more CPUs, or do less of it.",
+            suggestion="Prefetch more batches (prefetch_batches), or give preprocessing more CPUs.",
         )
     ]
 
@@ -41,7 +41,7 @@ def blocked_on_checkpoints(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "idle_resources",
-            f"Training waited for its reports and checkpoints {usual / span:.0%} of the time ({duration(usual)} of "
+            f"Training spent {usual / span:.0%} of the time on reports and checkpoints ({duration(usual)} of "
             f"{duration(span)})",
             suggestion="Store checkpoints less often, make them smaller, or use faster storage.",
         )
@@ -60,9 +60,9 @@ def slow_ranks(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "stragglers",
-            f"Rank {rank} of the training spent {duration(times[rank] * 1000)} on its reports, the median of "
-            f"{len(times)} ranks is {duration(usual * 1000)}",
-            suggestion="Look at the node of that rank: its disk, its network, and what else runs on it.",
+            f"Training rank {rank} spent {duration(times[rank] * 1000)} on its reports; the median of {len(times)} "
+            f"ranks is {duration(usual * 1000)}",
+            suggestion="Check the disk, the network and other processes on the node of that rank.",
         )
     ]
 

@@ -20,10 +20,9 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"Tasks waited for their arguments {waited / total:.0%} of their time, {duration(waited)} in all",
-            suggestion="Look at the tasks that others wait for: make them shorter, or start them earlier. Large "
-            "arguments "
-            "are fetched from other nodes: keep tasks near their data.",
+            f"Tasks spent {waited / total:.0%} of their time waiting for their arguments, {duration(waited)} in total",
+            suggestion="Shorten the tasks that other tasks depend on, or start them earlier. If arguments are large, "
+                       "run tasks on the node that has them.",
             tasks=times.tasks, severity="info",
         )
     ]  # fmt: skip
@@ -32,10 +31,10 @@ def _find(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="waiting_for_arguments",
     severity="info",
-    meaning="Tasks waited for results of other tasks for more than a fifth of their time.",
+    meaning="Tasks spent more than a fifth of their time waiting for results of other tasks.",
     find=_find,
     example=Example(
         facts=SessionFacts(times=TimeTotals(tasks=20, waiting_args_ms=120_000, running_ms=120_000)),
-        headline="Tasks waited for their arguments 50% of their time, 2 min 0 s in all",
+        headline="Tasks spent 50% of their time waiting for their arguments, 2 min 0 s in total",
     ),
 )

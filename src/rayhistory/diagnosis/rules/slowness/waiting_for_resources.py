@@ -25,9 +25,9 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"Tasks waited for free resources {waited / total:.0%} of their time, {each} each on a cluster with "
+            f"Tasks spent {waited / total:.0%} of their time waiting for resources, {each} each on a cluster with "
             f"{cpus:g} CPUs",
-            suggestion="Add nodes, or ask for fewer resources per task, if the waiting matters.",
+            suggestion="If this is too long, add nodes or request fewer resources per task.",
             tasks=times.tasks,
             severity="info",
         )
@@ -37,7 +37,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="waiting_for_resources",
     severity="info",
-    meaning="Tasks waited for a node for more than half of their time, and more than a second each.",
+    meaning="Tasks spent more than half of their time, and more than a second each, waiting for resources.",
     find=_find,
     example=Example(
         facts=SessionFacts(
@@ -45,6 +45,6 @@ RULE = SessionRule(
             functions=[example_function()],
             times=TimeTotals(tasks=20, waiting_node_ms=60_000, running_ms=20_000),
         ),
-        headline="Tasks waited for free resources 75% of their time, 3.0 s each on a cluster with 4 CPUs",
+        headline="Tasks spent 75% of their time waiting for resources, 3.0 s each on a cluster with 4 CPUs",
     ),
 )

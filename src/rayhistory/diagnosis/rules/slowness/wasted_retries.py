@@ -22,10 +22,10 @@ def _find(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             RULE.code,
-            f"{duration(times.failed_ms)} of run time ({share:.0%}) went into attempts{names} that failed and were "
-            f"repeated",
-            suggestion="Fix the cause of the failures, or write checkpoints, so that a repeated attempt does not "
-            "start anew.",
+            f"{duration(times.failed_ms)} of run time ({share:.0%}) was spent on attempts{names} that failed and were "
+            "retried",
+            suggestion="Fix the cause of the failures, or write checkpoints, so that a retry does not start from the "
+                       "beginning.",
             tasks=attempts, severity="warning" if share >= _WARNING_SHARE else "info",
         )
     ]  # fmt: skip
@@ -33,10 +33,10 @@ def _find(facts: SessionFacts) -> list[Finding]:
 
 RULE = SessionRule(
     code="wasted_retries",
-    meaning="At least a tenth of the run time went into attempts that failed and were repeated.",
+    meaning="At least a tenth of the run time was spent on attempts that failed and were retried.",
     find=_find,
     example=Example(
         facts=SessionFacts(times=TimeTotals(tasks=20, running_ms=100_000, failed_ms=40_000)),
-        headline="40.0 s of run time (40%) went into attempts that failed and were repeated",
+        headline="40.0 s of run time (40%) was spent on attempts that failed and were retried",
     ),
 )

@@ -47,13 +47,13 @@ def test_idle_process_was_killed() -> None:
                  worker_id=None)  # fmt: skip
     found = cause(dead(WORKER, later, actors=[actor]))
     assert (found.code, found.confidence) == ("worker_killed", "likely")
-    assert "nothing ran in it" in found.headline
+    assert "no task ran in it" in found.headline
 
 
 def test_process_that_dies_at_each_attempt_ended_itself() -> None:
     found = cause(dead(WORKER, task(), task(retried=True, worker_id="99" * 28, count=2)))
     assert (found.code, found.confidence) == ("worker_exited", "likely")
-    assert "each of 3 attempts of train ended like this" in found.headline
+    assert "all 3 attempts of train ended this way" in found.headline
 
 
 def test_process_that_dies_as_its_task_starts_ended_itself() -> None:
@@ -69,7 +69,7 @@ def test_process_whose_own_log_is_missing_is_not_said_to_have_ended_itself() -> 
     said = msgspec.structs.replace(facts.jobs[0], output=f"(crash pid={worker.pid}) hello\n{facts.jobs[0].output}")
     found = cause(msgspec.structs.replace(facts, jobs=[said]))
     assert (found.code, found.confidence) == ("worker_killed", "unexplained")
-    assert "its own log was not recorded" in found.detail
+    assert "its log was not recorded" in found.detail
 
 
 def test_function_that_succeeded_elsewhere_is_not_blamed() -> None:
@@ -80,7 +80,7 @@ def test_function_that_succeeded_elsewhere_is_not_blamed() -> None:
 @pytest.mark.parametrize(
     ("end", "code", "words"),
     [
-        ({"exit_status": 7}, "worker_exited", "ended itself with exit code 7"),
+        ({"exit_status": 7}, "worker_exited", "exited by itself with exit code 7"),
         ({"exit_signal": 9}, "worker_killed", "was killed by signal 9 (SIGKILL)"),
         ({"exit_signal": 11}, "worker_segfault", "segmentation fault"),
         ({"exit_signal": 6}, "worker_aborted", "SIGABRT"),

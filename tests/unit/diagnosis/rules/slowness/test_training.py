@@ -28,7 +28,7 @@ def test_loop_that_waits_for_data_leaves_its_resources_idle() -> None:
         sampled("ray_data_iter_total_seconds", 2, 60, dataset="a"),
         sampled("ray_data_iter_total_seconds", 2, 40, dataset="b"),
     )
-    text = "Loops over Ray Data waited for their next batch 40% of the time (40.0 s of 1 min 40 s)"
+    text = "Loops over Ray Data spent 40% of the time waiting for their next batch (40.0 s of 1 min 40 s)"
     assert found == [("idle_resources", text)]
 
 
@@ -40,11 +40,11 @@ def test_loop_that_rarely_waits_is_no_finding() -> None:
 
 def test_training_that_waits_for_checkpoints_leaves_its_resources_idle() -> None:
     found = headlines(*(rank(number, 20.0) for number in range(3)))
-    text = "Training waited for its reports and checkpoints 20% of the time (20.0 s of 1 min 40 s)"
+    text = "Training spent 20% of the time on reports and checkpoints (20.0 s of 1 min 40 s)"
     assert found == [("idle_resources", text)]
 
 
 def test_slow_rank_is_a_straggler() -> None:
     found = headlines(rank(0, 3.0), rank(1, 2.0), rank(2, 2.0), rank(3, 33.0), span_ms=600_000)
     assert [code for code, _ in found] == ["stragglers"]
-    assert found[0][1].startswith("Rank 3 of the training spent 33.0 s")
+    assert found[0][1].startswith("Training rank 3 spent 33.0 s")
