@@ -176,7 +176,7 @@ def test_job_that_kills_its_raylet_cannot_resume_an_old_session(home: Path, ray:
         impostor.start(OLD_SESSION)
         try:
             collector.start()
-            message = "session has ended before, leaving its records unchanged"
+            message = "session already has an end record, not changing it"
             eventually(lambda: [line for line in collector.log() if line["event"] == message])
         finally:
             impostor.stop()

@@ -36,15 +36,17 @@ class AuditLog:
         """Log the first request of a visit; a visit ends after ten minutes without a request, as dashboards poll."""
         visit = visitor.name, session, address
         if visit not in self._visits:
-            log.info("session opened", extra={"visitor": visitor.name, "session": session, "address": address})
+            log.info(
+                "visitor opened a session", extra={"visitor": visitor.name, "session": session, "address": address}
+            )
         self._visits.put(visit, True)
 
     def signed_in(self, visitor: Visitor, address: str) -> None:
-        log.info("signed in", extra={"visitor": visitor.name, "address": address})
+        log.info("visitor signed in", extra={"visitor": visitor.name, "address": address})
 
     def sql_query(self, visitor: Visitor, session: str, query: str) -> None:
         fields = {"visitor": visitor.name, "session": session, "query": query[:_MAX_QUERY_CHARS]}
-        log.info("SQL query", extra=fields)
+        log.info("visitor ran an SQL query", extra=fields)
 
     def access_denied(self, visitor: str, resource: str, address: str, reason: str) -> None:
         fields = {

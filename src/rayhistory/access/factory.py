@@ -26,7 +26,7 @@ def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
         proxies = TrustedProxies(settings.trusted_proxies)
         if (ranges := proxies.networks.ranges()) and not settings.proxy_secret:
             log.warning(
-                "every address in a range of --trusted-proxies can sign in as any user: list exact addresses, or set "
+                "every address in a range of --trusted-proxies can sign in as any user; list exact addresses, or set "
                 "--proxy-secret",
                 extra={"ranges": ranges},
             )

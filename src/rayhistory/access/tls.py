@@ -45,9 +45,9 @@ class Certificate:
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a mismatch must not leave `context` half loaded
             self._load(self.context)
         except OSError as error:
-            log.error("certificate reload failed, using the previous one", extra={"reason": str(error)})  # noqa: TRY400
+            log.error("TLS certificate reload failed, using the previous certificate", extra={"reason": str(error)})  # noqa: TRY400
         else:
-            log.info("certificate reloaded", extra={"file": str(self._chain)})
+            log.info("TLS certificate reloaded", extra={"file": str(self._chain)})
         self._fingerprint = fingerprint
 
     def _load(self, context: ssl.SSLContext) -> None:

@@ -17,7 +17,7 @@ async def read_store_time(store: Store, layout: Layout) -> float:
     try:
         await store.put(key, b"")
     except StoreError as error:
-        log.warning("cannot write to the store, using the clock of this machine", extra={"reason": str(error)})
+        log.warning("cannot write to the store to get its time, using the local clock", extra={"reason": str(error)})
         return time.time()
     try:
         return (await store.head(key)).modified

@@ -306,7 +306,7 @@ class Collector:
                     spool.to_seal.setdefault(session, node)
                     raise
                 await spool.mark_sealed(session)
-                log.info("ended session uploaded and sealed", extra={"session": session})
+                log.info("all data of an ended session is uploaded", extra={"session": session})
 
     async def _has_ended(self, session: str) -> bool:
         return await asyncio.to_thread(session_state, self._root, session) is RayletState.GONE
@@ -330,7 +330,7 @@ class Collector:
             async with asyncio.timeout(max(_SEAL_RESERVE_S, deadline - time.monotonic())):
                 await self._close_all()
         except TimeoutError:
-            log.error("grace period expired, shutting down with data left in the spool")  # noqa: TRY400
+            log.error("grace period expired, shutting down with data left in the spool; the next start uploads it")  # noqa: TRY400
         timer.cancel()
         await self._context.uploader.stop()
         await self._context.spool.close()
@@ -381,7 +381,7 @@ class Collector:
         await run_unless(self._give_up, self._seal_ended_sessions())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, BaseException):
-                log.error("cannot close session", exc_info=failure)
+                log.error("error while closing a session", exc_info=failure)
 
     def _run_in_background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(restart_on_error(name, work, self._context.telemetry)))

@@ -89,7 +89,7 @@ class SessionCollector:
 
     def start(self) -> None:
         place = str(self.directory.place) if self.directory else ""
-        log.info("session found, collecting", extra={"session": self.ref.session, "directory": place})
+        log.info("found a session, collecting its data", extra={"session": self.ref.session, "directory": place})
         context = self._context
         settings = context.settings
         context.spool.reopen(self.ref.session)
@@ -245,7 +245,7 @@ class SessionCollector:
             if self._heartbeat:
                 await _cancel([self._heartbeat])
             await self._record.end(reason, ended_ms)
-        log.info("session closed", extra={"session": session, "reason": reason, "unshipped": unshipped})
+        log.info("collector closed the session", extra={"session": session, "reason": reason, "unshipped": unshipped})
 
     async def _unshipped(self) -> list[str]:
         segments = [segment.path.name for segment in self._context.spool.segments(self.ref.session)]

@@ -61,7 +61,7 @@ class Leases:
             await self._store.put(key, token)
             return await self._store.get_range(key, 0, len(token) + 1) == token
         except StoreError as error:
-            log.warning("lease not written, other servers may do the same work", extra={"reason": str(error)})
+            log.warning("cannot write lease, another server may do the same work", extra={"reason": str(error)})
         return True
 
     async def _renew(self, key: str, token: bytes, done: asyncio.Event) -> None:
@@ -72,4 +72,4 @@ class Leases:
             try:
                 await self._store.put(key, token)
             except StoreError as error:
-                log.warning("lease not renewed, other servers may do the same work", extra={"reason": str(error)})
+                log.warning("cannot renew lease, another server may do the same work", extra={"reason": str(error)})

@@ -45,7 +45,7 @@ class Overlay:
             await self._store.put(key, data)
         except StoreDenied as error:
             if not self._warned:
-                log.warning("store refuses writes, storing indexes in the local cache", extra={"reason": str(error)})
+                log.warning("store is read-only, storing indexes in the local cache", extra={"reason": str(error)})
             self._warned = True
             await self._local.put(key, data)
 

@@ -77,7 +77,7 @@ class ResourceWatch:
 
     def _report(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("watch failed, retrying", extra={"resource": self._resource, "reason": problem})
+            log.warning("Kubernetes watch failed, retrying", extra={"resource": self._resource, "reason": problem})
         self.problem = problem
 
     async def _list(self) -> None:

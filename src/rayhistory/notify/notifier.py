@@ -40,7 +40,7 @@ class Notifier:
             try:
                 await self.work()
             except RayHistoryError as error:
-                log.warning("notifications are delayed, retrying later", extra={"reason": str(error)})
+                log.warning("cannot send notifications, retrying later", extra={"reason": str(error)})
             except Exception:
                 log.exception("unexpected error while sending notifications, retrying later")
             await asyncio.sleep(poll_interval_s)

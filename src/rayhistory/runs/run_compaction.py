@@ -167,7 +167,7 @@ class RunCompactor:
         """Copy a damaged object, so that somebody can look at it. It is deleted with the inbox, or as an orphan."""
         plan.quarantined.append(key)
         plan.obsolete.append(key)
-        log.warning("cannot read a summary or part of the run table, quarantining it", extra={"key": key})
+        log.warning("object of the run table is damaged, moving it to quarantine", extra={"key": key})
         try:
             data = await self._store.get_range(key, 0, MAX_PART_BYTES)
         except ObjectNotFound:

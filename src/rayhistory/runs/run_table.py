@@ -151,7 +151,7 @@ class RunTable:
                 self._parts[part.name] = await self._summaries(part)
             except IndexDamaged as error:
                 fields = {"part": part.name, "reason": str(error)}
-                log.warning("part of the run table is damaged, its sessions are not listed", extra=fields)
+                log.warning("object of the run table is damaged, its sessions are not listed", extra=fields)
                 self._damaged.add(part.name)
 
     async def _summaries(self, part: RunPart) -> list[RunRow]:

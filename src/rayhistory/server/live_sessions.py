@@ -143,7 +143,8 @@ class LiveSessions:
         if address is None and url not in self._refused_urls:
             self._refused_urls.put(url, True)
             log.warning(
-                "registered dashboard is not in --live-networks, reading the session from the store (logged once)",
+                "cluster's dashboard address is not in --live-networks, reading the session from the store "
+                "(logged once)",
                 extra={"session": ref.path, "address": url[:_MAX_ERROR_CHARS]},
             )
         if address and await self._is_name_shared(ref):

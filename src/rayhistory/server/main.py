@@ -84,9 +84,9 @@ async def log_store_summary(settings: Settings) -> None:
     fields = {"backend": settings.storage_backend, "store": store.url, "prefix": settings.storage_root_dir}
     try:
         entries = await SessionCatalog.from_settings(store, Layout(settings.storage_root_dir), settings).entries()
-        log.info("store listed", extra={**fields, "sessions": len(entries)})
+        log.info("sessions in the store listed", extra={**fields, "sessions": len(entries)})
     except RayHistoryError as error:
-        log.warning("store listing failed", extra={**fields, "reason": str(error)})
+        log.warning("cannot list sessions in the store", extra={**fields, "reason": str(error)})
     finally:
         await store.close()
 
@@ -104,12 +104,12 @@ def main() -> None:
         scheme = "https" if certificate else "http"
         log.info("serving", extra={"address": f"{scheme}://{host}:{listener.getsockname()[1]}/"})
         if settings.auth == "none" and host in ("0.0.0.0", "::"):  # noqa: S104
-            log.warning("authentication is off, everyone who can reach this address can read every session")
+            log.warning("authentication is off: everyone who can reach this address can read every session")
         # In a thread: a long listing or an unreachable store must not delay the start.
         threading.Thread(target=lambda: asyncio.run(log_store_summary(settings)), daemon=True).start()
         if settings.use_auth_token_mode:
             log.warning(
-                "--use-auth-token-mode passes the tokens of visitors to live clusters"
+                "--use-auth-token-mode sends visitors' tokens to live clusters"
                 if settings.live
                 else "--use-auth-token-mode has no effect without --live"
             )

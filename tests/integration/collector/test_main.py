@@ -348,7 +348,7 @@ def test_second_collector_in_the_same_spool_exits(home: Path) -> None:
 
 
 def has_found_its_session(collector: CollectorProcess) -> bool:
-    return "session found, collecting" in str(collector.log())
+    return "found a session, collecting its data" in str(collector.log())
 
 
 def test_two_collectors_on_one_host_store_two_nodes(home: Path) -> None:

@@ -77,7 +77,7 @@ def test_certificate_is_reloaded_without_a_restart(tmp_path: Path) -> None:
             assert signed_in.headers["set-cookie"].endswith("; Secure")
         (tmp_path / "tls.crt").write_text("half a certificate")
         deadline = time.monotonic() + 60
-        while "certificate reload failed, using the previous one" not in (tmp_path / STDERR).read_text():
+        while "TLS certificate reload failed, using the previous certificate" not in (tmp_path / STDERR).read_text():
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert served_serial_number(address) == first

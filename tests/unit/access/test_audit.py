@@ -32,10 +32,10 @@ def test_each_visit_and_each_denied_request_is_logged_once(tmp_path: Path, caplo
         for fields in [vars(record)]
     ]
     assert lines == [
-        ("session opened", "ada", f"{REF.namespace}/{REF.cluster}/{REF.session}"),
+        ("visitor opened a session", "ada", f"{REF.namespace}/{REF.cluster}/{REF.session}"),
         ("access denied", "ada", f"{HIDDEN.namespace}/{HIDDEN.cluster}/{HIDDEN.session}"),
         ("access denied", "", PROFILING),
-        ("signed in", "ada", ""),
+        ("visitor signed in", "ada", ""),
     ]
     assert ALLOWED_TOKEN not in caplog.text
     assert UNKNOWN_TOKEN not in caplog.text

@@ -93,7 +93,7 @@ def test_session_is_collected_if_its_raylet_socket_cannot_be_probed(
     asyncio.run(run())
     ray.stop()
     assert list((home / "store").rglob("raylet.out"))
-    assert len([each for each in caplog.records if "cannot probe raylet socket" in each.message]) == 1
+    assert len([each for each in caplog.records if "cannot connect to the raylet socket" in each.message]) == 1
 
 
 def test_session_goes_on_while_its_gcs_answers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_sessions_that_tools_open_are_audited(client: TestClient, caplog: pytest
         for ref in (REF, HIDDEN):
             call(client, "query_sql", {"session": ref.path, "query": "select 42"}, bearer(ALLOWED_TOKEN))
     lines = [(record.message, getattr(record, "query", "")) for record in caplog.records]
-    assert ("SQL query", "select 42") in lines
+    assert ("visitor ran an SQL query", "select 42") in lines
     assert "access denied" in {message for message, _ in lines}
 
 

@@ -135,7 +135,7 @@ class DashboardPoller:
                 added += self._schedule.final_node_polls()
                 await asyncio.gather(*map(self._poll_final, added))
         except TimeoutError:
-            log.warning("final dashboard polls timed out, some responses are not up to date")
+            log.warning("last dashboard polls before the session's end timed out, some stored responses are outdated")
 
     async def close(self) -> None:
         await self._dashboard.close()
@@ -148,8 +148,8 @@ class DashboardPoller:
             self._schedule.add_failed_tasks()
             if silent[job] in (None, self._spool.node_of(self._session)):
                 log.warning(
-                    "driver does not export events, fetching its failed tasks from the dashboard: "
-                    "start the head with the --system-config that `rayhistory env` prints",
+                    "driver does not export events, polling the dashboard for its failed tasks; start the head with "
+                    "the --system-config that `rayhistory env` prints",
                     extra={"session": self._session, "job": job},
                 )
 

@@ -118,7 +118,7 @@ class IngestEndpoint:
         except SpoolError as error:
             if not self._refusing:
                 self._refusing = True
-                log.error("refusing events with 503, Ray will retry", extra={"reason": str(error)})  # noqa: TRY400
+                log.error("cannot store events, answering 503 so that Ray retries", extra={"reason": str(error)})  # noqa: TRY400
             raise _Refused(503, str(error), "spool") from None
         if self._refusing:
             self._refusing = False

@@ -125,7 +125,8 @@ class PackShipper:
                 continue
             if reader.damaged:
                 log.warning(
-                    "stored packs are damaged, skipping them", extra={"prefix": prefix, "count": reader.damaged}
+                    "stored log packs are damaged, their log lines are missing",
+                    extra={"prefix": prefix, "count": reader.damaged},
                 )
             newest = await asyncio.to_thread(self._starts.skip_used, prefix, reader.newest_number)
             return PackSeries(self._directory, reader.directory, newest, self._events)

@@ -102,7 +102,7 @@ class PlainShipper:
     def _find(self) -> list[LocalLogFile]:
         files, excess = find_log_files(self._directory)
         if excess and not self._excess:
-            log.warning("too many log files, skipping the rest", extra={"skipped": excess, "limit": MAX_FILES})
+            log.warning("too many log files, not uploading the rest", extra={"skipped": excess, "limit": MAX_FILES})
         self._excess = excess
         self._telemetry.log_files_over_limit.set(excess)
         return files
@@ -152,9 +152,7 @@ class PlainShipper:
 
     def _report_failure(self, file: LocalLogFile, error: Exception) -> None:
         self._telemetry.upload_retries.labels("logs").inc()
-        log.warning(
-            "log file upload failed, retrying at the next flush", extra={"file": file.name, "reason": str(error)}
-        )
+        log.warning("log file upload failed, retrying", extra={"file": file.name, "reason": str(error)})
 
 
 _JOB_DRIVER = re.compile(r"(?:.*/)?job-driver-")

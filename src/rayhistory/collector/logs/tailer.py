@@ -111,7 +111,9 @@ class Tailer:
         self._limit_files()
         self._update_links(result)
         if self.excess and not excess_before:
-            log.warning("too many log files, skipping the rest", extra={"skipped": self.excess, "limit": MAX_FILES})
+            log.warning(
+                "too many log files, not uploading the rest", extra={"skipped": self.excess, "limit": MAX_FILES}
+            )
 
     def _walk(self) -> WalkResult | None:
         return walk(str(self.root), MAX_FILES, self._by_key) if self.root else None
@@ -186,7 +188,7 @@ class Tailer:
         if file.unshipped_bytes and not file.is_state_dump:
             self.lost_bytes += file.unshipped_bytes
             log.warning(
-                "log file removed or truncated before it was shipped, bytes lost",
+                "log file was removed or truncated before its upload, bytes are lost",
                 extra={"file": stream.name, "bytes": file.unshipped_bytes},
             )
         stream.state, stream.since = GONE, self._pack_number

@@ -52,7 +52,7 @@ class DashboardFiles:
             await self._store.put(self._key, data)
         except (StoreError, OSError) as error:
             self._telemetry.upload_retries.labels("dashboards").inc()
-            log.warning("upload of Grafana dashboards failed, retrying", extra={"reason": str(error)})
+            log.warning("Grafana dashboard upload failed, retrying", extra={"reason": str(error)})
             return
         self._telemetry.uploads.labels("dashboards").inc()
         self._uploaded = found

@@ -216,4 +216,4 @@ class MetricsSampler:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             self._telemetry.lost_count += 1
-            log.error("store still unavailable, dropping the oldest buffered metrics", extra={"key": oldest})
+            log.error("store is still unavailable, dropping the oldest buffered metrics", extra={"key": oldest})

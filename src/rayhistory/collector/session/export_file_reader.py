@@ -125,7 +125,9 @@ class ExportFileReader:
             for oldest in [name for name in self._state.names() if name.endswith(".json")][:-_MAX_POSITION_FILES]:
                 self._state.unlink(oldest)
         except OSError as error:
-            log.warning("cannot save export file positions, lines may be read again", extra={"reason": str(error)})
+            log.warning(
+                "cannot save read positions of export files, events may be stored twice", extra={"reason": str(error)}
+            )
 
 
 def _export_files(directory: Path) -> list[tuple[str, os.stat_result]]:

@@ -91,7 +91,7 @@ class NodeIdFinder:
         if found.is_set():
             return None
         if node is None:
-            log.warning("node id not found, using placeholder", extra={"session": session, "node": self.placeholder})
+            log.warning("node id not found, using a placeholder", extra={"session": session, "node": self.placeholder})
         return node or self.placeholder
 
     async def _from_dashboard(self) -> str | None:
@@ -201,7 +201,7 @@ async def find_node_id_by_ip(ip: str, settings: Settings) -> str | None:
     try:
         response = msgspec.json.decode(await dashboard.get(uri), type=_NodeListResponse)
     except (DashboardError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("node id request to the head's dashboard failed", extra={"reason": str(error)})
+        log.warning("cannot get the node id from the head's dashboard", extra={"reason": str(error)})
         return None
     finally:
         await dashboard.close()

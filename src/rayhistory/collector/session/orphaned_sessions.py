@@ -105,7 +105,7 @@ class OrphanedSessionShipper:
 
     async def _ship(self, orphan: OrphanedSession) -> None:
         ref, node = self._ref_of(orphan.session), orphan.node
-        log.info("orphaned session found, shipping its logs", extra=_log_fields(orphan))
+        log.info("found a session without a collector, uploading its logs", extra=_log_fields(orphan))
         try:
             directory = HeldDirectory.open(self._root, *orphan.place.split("/"))
         except OSError:
@@ -129,7 +129,7 @@ class OrphanedSessionShipper:
         await asyncio.to_thread(_write_mark, self._spool, orphan, version)
         if orphan.place.startswith(f"{PREV_LOGS}/"):
             await asyncio.to_thread(move_to_complete_logs, self._root, orphan.session, orphan.node)
-        log.info("logs of orphaned session stored", extra=_log_fields(orphan))
+        log.info("logs of a session without a collector are uploaded", extra=_log_fields(orphan))
 
     def _find(self) -> Iterator[OrphanedSession]:
         for orphan, directory in chain(self._ended_sessions(), self._prev_logs()):
@@ -180,7 +180,7 @@ def _write_mark(spool: PrivateDirectory, orphan: OrphanedSession, version: str) 
         marks.write(_mark_name(orphan), version.encode())
     except OSError as error:
         log.warning(
-            "cannot mark orphaned session as shipped, will check it again",
+            "cannot mark the logs of a session as uploaded, they will be checked again",
             extra={**_log_fields(orphan), "reason": str(error)},
         )
 

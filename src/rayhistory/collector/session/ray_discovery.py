@@ -156,7 +156,7 @@ def last_log_write_ms(directory: Path, now_ms: int) -> int | None:
 def _log_probe_failure(directory: str, reason: str) -> None:
     """Log each failure once."""
     log.warning(
-        "cannot probe raylet socket, using raylet log activity instead",
+        "cannot connect to the raylet socket, using raylet log activity to detect whether Ray runs",
         extra={"directory": directory, "reason": reason},
     )
 

@@ -114,15 +114,13 @@ class SessionRecord:
         end = await self._head(end_key)
         is_own = self._spool.has_ended(session)
         if end and not (self._is_running and (is_own or await self._is_first_since(end.modified))):
-            log.warning("session has ended before, leaving its records unchanged", extra={"session": session})
+            log.warning("session already has an end record, not changing it", extra={"session": session})
             self._written, self._final = b"", True
             return
         stored = await self._store.get_range(self._layout.start_key(self._ref), 0, MAX_RECORD_BYTES)
         earlier = read_record(stored, StartRecord)
         if earlier is None:
-            log.warning(
-                "cannot read the start record of the session, rewriting it", extra={"session": self._ref.session}
-            )
+            log.warning("cannot read the session's start record, rewriting it", extra={"session": self._ref.session})
         else:
             self._start.started_ms = earlier.started_ms
             self._start.node_id = self._start.node_id or earlier.node_id
@@ -137,7 +135,7 @@ class SessionRecord:
                 await self._store.delete(end_key)
             await self._spool.mark_ended(session, ended=False)
         elif end:
-            log.info("session was ended by another collector, resuming it", extra={"session": session})
+            log.info("another collector had ended the session, resuming it", extra={"session": session})
         self._written = stored
 
     async def _is_first_since(self, ended: float) -> bool:

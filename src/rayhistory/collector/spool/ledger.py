@@ -64,7 +64,7 @@ class Ledger:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             extra = {"path": str(self._directory.path / _FILE), "reason": str(error)}
-            log.warning("cannot read ledger, counting from zero", extra=extra)
+            log.warning("cannot read event counts of the spool, counting from zero", extra=extra)
             return
         with self._lock:
             begun, self._file = self._file.sessions, file

@@ -26,12 +26,16 @@ def take_over(old: PrivateDirectory, new: PrivateDirectory, known_sessions: set[
         lock = lock_spool(old)
     except (OSError, UsageError) as error:
         if not isinstance(error, FileNotFoundError):
-            log.warning("cannot take over the old spool", extra={"path": str(old.path), "reason": str(error)})
+            log.warning(
+                "cannot move data from the old spool directory", extra={"path": str(old.path), "reason": str(error)}
+            )
         return
     try:
         _move_all(old, new, known_sessions)
     except OSError as error:
-        log.warning("cannot take over all of the old spool", extra={"path": str(old.path), "reason": str(error)})
+        log.warning(
+            "cannot move all data from the old spool directory", extra={"path": str(old.path), "reason": str(error)}
+        )
     finally:
         os.close(lock)
         old.close()
@@ -48,7 +52,7 @@ def _move_all(old: PrivateDirectory, new: PrivateDirectory, known_sessions: set[
         if old.exists(_COUNTS):  # last: without it, the next start repeats what is not done
             _move(old, new, _COUNTS)
     if segments:
-        log.info("took over the old spool", extra={"path": str(old.path), "segments": len(segments)})
+        log.info("moved data from the old spool directory", extra={"path": str(old.path), "segments": len(segments)})
 
 
 def _move_segment(segment: Segment, new: PrivateDirectory) -> None:

@@ -37,7 +37,7 @@ class Quarantine:
         if reason not in self._logged_reasons:
             self._logged_reasons.add(reason)
             log.warning(
-                "malformed data quarantined (logged once per reason)",
+                "moved malformed data to quarantine (logged once per reason)",
                 extra={"reason": reason, "bytes": len(data), "path": path},
             )
 

@@ -39,7 +39,7 @@ def find_segments(directory: PrivateDirectory) -> list[Segment]:
                     segments.append(segment)
             except OSError as error:
                 extra = {"path": str(folder.path / name), "reason": str(error)}
-                log.warning("cannot read spool file, skipping", extra=extra)
+                log.warning("cannot read spool file, skipping it", extra=extra)
         found += sorted(segments, key=lambda segment: segment.created_ns)
     return found
 
@@ -48,5 +48,5 @@ def _list_folder(folder: PrivateDirectory) -> list[str]:
     try:
         return folder.names()
     except OSError as error:
-        log.warning("cannot list spool directory, skipping", extra={"path": str(folder.path), "reason": str(error)})
+        log.warning("cannot list spool directory, skipping it", extra={"path": str(folder.path), "reason": str(error)})
         return []

@@ -377,11 +377,14 @@ class Spool:
         try:
             self._ledger.record_upload(session, segment.created_ns, received=events, stored=stored, complete=complete)
         except OSError as error:  # go on: if the disk is full, the deletion below frees it
-            log.warning("cannot write ledger, counts of this upload may be lost", extra={"reason": str(error)})
+            log.warning(
+                "cannot write event counts of the spool, counts of this upload may be lost",
+                extra={"reason": str(error)},
+            )
         try:
             segment.folder.unlink(segment.name)
         except OSError as error:  # the ledger has it, so the next start deletes it
-            log.warning("cannot delete uploaded segment", extra={"path": str(segment.path), "reason": str(error)})
+            log.warning("cannot delete uploaded spool segment", extra={"path": str(segment.path), "reason": str(error)})
 
     async def _on_writer(self, work: Callable[[], T]) -> T:
         return await self._run_on(self._writer_thread, work)

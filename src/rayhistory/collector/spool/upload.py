@@ -140,7 +140,7 @@ class Uploader:
 
     async def _discard_lost(self, segment: Segment) -> None:
         log.error(
-            "segment file missing before its upload, events not yet in a pack are lost",
+            "spool segment was deleted before its upload, events are lost unless they are in a pack",
             extra={"path": str(segment.path)},
         )
         self._telemetry.lost_count += segment.events

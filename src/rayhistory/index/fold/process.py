@@ -143,7 +143,7 @@ class _Fold:
             except PartDamaged as error:
                 if lost is None or error.part in lost:
                     raise
-                log.warning("part of the index is damaged, rebuilding it", extra={"reason": str(error)})
+                log.warning("some files of the index are damaged, rebuilding them", extra={"reason": str(error)})
                 lost.add(error.part)
             else:
                 on_published(published)
@@ -286,7 +286,7 @@ class _Fold:
         try:
             written = await asyncio.to_thread(compact, previous, chosen, scratch, partitions, memory=memory, pool=pool)
         except (IndexDamaged, StoreError, duckdb.Error) as error:
-            log.warning("compaction failed", extra={"reason": str(error)})
+            log.warning("index compaction failed, keeping the small files", extra={"reason": str(error)})
             return manifest
         replaced_by = await asyncio.to_thread(_replaced_by, previous)
         files = await publication.upload(written)

@@ -204,7 +204,7 @@ class ProductBuilder:
         if self._rebuilt.get(key) == damaged.build:
             self._record_failure(key, f"{damaged.product} was rebuilt and still cannot be read: {reason}")
         elif not self._recent_failure(ref, damaged.product):
-            log.warning("product is damaged, rebuilding it", extra=fields)
+            log.warning("%s is damaged, rebuilding it", damaged.product, extra=fields)
             self._latest.pop(key)
             self._start(ref, damaged.product, tables, fresh=True).hurry.set()
         return ProductNotBuilt(f"{damaged.product} is damaged and being rebuilt")
@@ -231,7 +231,7 @@ class ProductBuilder:
             self._latest.put(key, task.result())
             self._built_at.put(key, (time.monotonic(), task.result().seconds))
             return
-        log.error("building a product failed", extra={"session": ref.path, "product": name, "reason": str(error)})
+        log.error("building %s failed", name, extra={"session": ref.path, "product": name, "reason": str(error)})
         if isinstance(error, ProductFailed):
             self._record_failure(key, str(error))
 
@@ -269,11 +269,11 @@ class ProductBuilder:
 
     async def _build_now(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
         fields: dict[str, Any] = {"session": ref.path, "product": name}
-        log.info("building a product", extra=fields)
+        log.info("building %s", name, extra=fields)
         manifest = await self._run(ref, name, running, fresh=fresh)
         if fresh:
             self._rebuilt.put((ref.identity, name), manifest.build)
-        log.info("product built", extra={**fields, "seconds": manifest.seconds})
+        log.info("%s built", name, extra={**fields, "seconds": manifest.seconds})
         return manifest
 
     async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:
@@ -300,7 +300,7 @@ class ProductBuilder:
             if fresh or await self.latest(ref, name) is None:
                 raise
             fields = {"session": ref.path, "product": name, "reason": str(error)}
-            log.warning("extending a product failed, rebuilding it", extra=fields)
+            log.warning("updating %s failed, rebuilding it", name, extra=fields)
         except (OSError, msgspec.DecodeError) as error:
             raise ProductFailed(f"{name} of {ref.path} failed: {error}") from error
         # The previous build may be damaged.

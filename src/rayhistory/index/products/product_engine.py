@@ -43,6 +43,6 @@ async def run_product_process(job: ProductJob, on_report: Callable[[ProductRepor
 
 def _failure(job: ProductJob, stderr: str) -> ProductFailed:
     fields = {"session": job.ref.path, "product": job.product, "output": stderr[-4000:]}
-    log.error("product process failed", extra=fields)
+    log.error("process that builds %s failed", job.product.rpartition(":")[0], extra=fields)
     last = (stderr.strip().splitlines() or ["no output"])[-1]
     return ProductFailed(f"{job.product.rpartition(':')[0]} of {job.ref.path} failed: {last[:500]}")

@@ -51,7 +51,7 @@ class AheadIndexer:
                 try:
                     await self._start_due()
                 except RayHistoryError as error:
-                    log.warning("cannot list sessions to index, retrying", extra={"reason": str(error)})
+                    log.warning("cannot list sessions for indexing, retrying", extra={"reason": str(error)})
                 except Exception:
                     log.exception("unexpected error while indexing, retrying")
                 await self._pause(poll_interval_s)

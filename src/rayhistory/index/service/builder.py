@@ -229,7 +229,7 @@ class IndexBuilder:
                 if not self._recent_failure(ref) and (listing := await self._uncovered(ref, manifest)):
                     self._start(ref, closing, listing=listing)
             except StoreError as error:
-                log.warning("cannot check session for new objects", extra={"session": ref.path, "reason": str(error)})
+                log.warning("cannot check session for new data", extra={"session": ref.path, "reason": str(error)})
 
         task = asyncio.create_task(check())
         self._checks.add(task)
@@ -342,7 +342,7 @@ class IndexBuilder:
             if from_scratch or await read_latest_manifest(self._index_store, self._layout, ref) is None:
                 raise
             log.warning(
-                "extending the index failed, rebuilding it",
+                "index update failed, rebuilding it",
                 extra={"session": ref.path, "reason": str(error)},
             )
         except (OSError, msgspec.DecodeError) as error:

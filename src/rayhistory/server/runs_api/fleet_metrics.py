@@ -37,7 +37,7 @@ async def fleet_metrics(request: Request, runs: RunListing, *, by_namespace: boo
         rows = await runs.table.load(max_age_s=_MAX_AGE_S)
         existing = {entry.ref.identity for entry in await resolver_of(request).catalog.entries()}
     except RayHistoryError as error:
-        log.warning("cannot read the figures of the fleet", extra={"reason": str(error)})
+        log.warning("cannot read the run table, fleet metrics are missing", extra={"reason": str(error)})
         return generate_latest(registry)
     up.set(1)
     summaries = [each for identity, each in rows.summaries.items() if runs.keeps_removed or identity in existing]

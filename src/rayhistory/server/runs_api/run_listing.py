@@ -132,7 +132,9 @@ class RunListing:
         try:
             groups = await self.groups(await self.visible(request))
         except RayHistoryError as error:
-            log.warning("cannot read runs, skipping comparison with earlier ones", extra={"reason": str(error)})
+            log.warning(
+                "cannot read the run table, skipping comparison with earlier runs", extra={"reason": str(error)}
+            )
             return None
         return await asyncio.to_thread(earlier_runs, groups.values(), identity)
 

@@ -137,4 +137,4 @@ def test_sql_is_off_by_default(directory: Path) -> None:
 def test_queries_are_audited(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "rayhistory.audit"):
         client.post(PATH, json={"query": "select 42"})
-    assert [record.query for record in caplog.records if record.message == "SQL query"] == ["select 42"]  # type: ignore[attr-defined]
+    assert [record.query for record in caplog.records if record.message == "visitor ran an SQL query"] == ["select 42"]  # type: ignore[attr-defined]
