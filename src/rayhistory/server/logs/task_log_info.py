@@ -58,21 +58,22 @@ async def infer_log_info(view: SessionView, rows: Iterable[Row]) -> dict[TaskKey
     if version is not None and version >= _WHOLE_SINCE:
         return {}
     wanted = {_key(row): row for row in rows if _is_incomplete(row)}
-    workers = sorted({(row["node_id"], row["worker_id"]) for row in wanted.values()})
-    if not workers:
+    files = await _files_to_scan(view.logs, sorted({(row["node_id"], row["worker_id"]) for row in wanted.values()}))
+    if not files:
         return {}
     tasks = await view.rows(
         "tasks",
-        Filter("worker_id", "in", tuple({worker for _, worker in workers})),
-        columns=_COLUMNS, sort=("running_ns",), limit=_MAX_TASKS + 1,
-    )  # fmt: skip
+        Filter("worker_id", "in", tuple({worker for _, worker in files})),
+        Filter("running_ns", "!=", None),
+        columns=_COLUMNS,
+        limit=_MAX_TASKS + 1,
+    )
     if len(tasks) > _MAX_TASKS:
         return {}
     by_worker: defaultdict[Worker, list[Row]] = defaultdict(list)
-    for task in tasks:
-        if task["running_ns"] is not None:
-            by_worker[task["node_id"], task["worker_id"]].append(task)
-    return await _infer(view, wanted, {worker: by_worker[worker] for worker in workers})
+    for task in sorted(tasks, key=lambda task: (task["running_ns"], *_key(task))):  # faster than in a query
+        by_worker[task["node_id"], task["worker_id"]].append(task)
+    return await _infer(view, wanted, by_worker, files)
 
 
 def _key(row: Row) -> TaskKey:
@@ -93,20 +94,31 @@ def _has_ended(row: Row) -> bool:
     return row["finished_ns"] is not None or row["failed_ns"] is not None
 
 
+async def _files_to_scan(logs: LogSource, workers: list[Worker]) -> dict[Worker, dict[str, StoredLogFile]]:
+    """Return the output files of workers by suffix, as far as they are to be read."""
+    files = {node: await _worker_files(logs, node) for node in sorted({node for node, _ in workers})}
+    found: defaultdict[Worker, dict[str, StoredLogFile]] = defaultdict(dict)
+    budget = MAX_SCAN_BYTES
+    for node, worker in workers:
+        for suffix, file in files[node].get(worker, {}).items():
+            if file.size <= budget:
+                budget -= file.size
+                found[node, worker][suffix] = file
+    return dict(found)
+
+
 async def _infer(
-    view: SessionView, wanted: dict[TaskKey, Row], tasks: dict[Worker, list[Row]]
+    view: SessionView,
+    wanted: dict[TaskKey, Row],
+    tasks: dict[Worker, list[Row]],
+    files: dict[Worker, dict[str, StoredLogFile]],
 ) -> dict[TaskKey, list[str]]:
     inferred: defaultdict[TaskKey, list[str]] = defaultdict(list)
     directory = await _logs_directory(view)
-    budget = MAX_SCAN_BYTES
-    files = {node: await _worker_files(view.logs, node) for node in {node for node, _ in tasks}}
-    for (node, worker), of_worker in tasks.items():
-        for suffix, file in files[node].get(worker, {}).items():
-            if file.size > budget:
-                continue
-            budget -= file.size
+    for worker, of_worker in tasks.items():
+        for suffix, file in files.get(worker, {}).items():
             try:
-                markers = await _read_markers(view.logs, node, file)
+                markers = await _read_markers(view.logs, worker[0], file)
             except (LogNotFound, PackDamaged):
                 continue  # a list of tasks does not fail because of a log
             outputs = [_output(task, f"std{suffix}") for task in of_worker]
