@@ -14,11 +14,12 @@ import duckdb
 import msgspec
 
 from rayhistory.cli.table_schema import timestamp_columns
+from rayhistory.cli.text_table import align, cut_to_width, terminal_width
 from rayhistory.errors import UsageError
 from rayhistory.index.query.sql_sandbox import one_line
 from rayhistory.terminal_text import strip_ansi
 
-_MAX_CELL_WIDTH = 60
+_MAX_CELL_CHARS = 4_096
 _MAX_TEXT_ROWS = 1_000
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
@@ -112,16 +113,12 @@ class _Text:
                 self._omitted += 1
 
     def close(self) -> None:
-        print(align([[name.upper() for name in unique_names(self._names)], *self._rows]))
+        names = unique_names(self._names)
+        width = terminal_width()
+        rows = self._rows if width is None else cut_to_width(names, self._rows, width)
+        print(align([[name.upper() for name in names], *rows]))
         if self._omitted:
             sys.stderr.write(f"{self._omitted:,} more rows not shown: use --json, --csv or --parquet for all rows\n")
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows as text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _csv_cell(value: Any) -> Any:
@@ -132,14 +129,14 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _cell(name: str, value: Any) -> str:
-    """Return one line of bounded width."""
+    """Return one line of bounded length."""
     if value is None:
         return "-"
     if name in timestamp_columns() and isinstance(value, int) and _MIN_TIMESTAMP_MS < value < _MAX_TIMESTAMP_MS:
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     text = last_line(str(value)) if name in _EXCEPTION_COLUMNS else _text(value)
-    text = printable(strip_ansi(text[: _MAX_CELL_WIDTH * 8])).strip()
-    return text if len(text) <= _MAX_CELL_WIDTH else text[: _MAX_CELL_WIDTH - 1] + "…"
+    text = printable(strip_ansi(text[: _MAX_CELL_CHARS + 1])).strip()
+    return text if len(text) <= _MAX_CELL_CHARS else text[: _MAX_CELL_CHARS - 1] + "…"
 
 
 def last_line(text: str) -> str:

@@ -11,6 +11,7 @@ from rayhistory.api.async_history import AsyncHistory
 from rayhistory.cli import output
 from rayhistory.cli.client import open_http
 from rayhistory.cli.session_args import add_server_argument, server_url
+from rayhistory.cli.text_table import align
 from rayhistory.errors import UsageError
 from rayhistory.runs.comparison import MAX_SESSIONS, ComparedFigures, SessionComparison
 from rayhistory.settings import Settings
@@ -71,7 +72,7 @@ def _table(title: str, heads: list[list[str]], rows: list[tuple[str, list[str]]]
         yield title if rows else f"{title}: no differences"
     if rows:
         lines = [["", *head] for head in heads] + [[name, *values] for name, values in rows]
-        yield output.align([[output.printable(_short(cell)) for cell in line] for line in lines]).rstrip("\n")
+        yield align([[output.printable(_short(cell)) for cell in line] for line in lines]).rstrip("\n")
 
 
 def _short(text: str) -> str:

@@ -12,6 +12,7 @@ from rayhistory.cli import output
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect.terminal_plot import LETTERS, plot
 from rayhistory.cli.session_args import add_session_arguments
+from rayhistory.cli.text_table import align
 from rayhistory.errors import UsageError
 from rayhistory.server.metrics_api.chart_types import DashboardTitles
 from rayhistory.settings import Settings
@@ -108,7 +109,7 @@ def _text(series: list[_Series], start_ms: int, end_ms: int, step_s: float) -> l
         numbers = [value for value in values if value is not None]
         letter = LETTERS[position] if position < len(LETTERS) else "-"
         rows.append([letter, name, *(f"{value:.6g}" for value in (min(numbers), max(numbers), numbers[-1]))])
-    return [*lines, "", output.align(rows)] if series else lines
+    return [*lines, "", align(rows)] if series else lines
 
 
 def _column(series: _Series, start_ms: int, step_s: float, steps: int) -> list[float | None]:

@@ -10,8 +10,9 @@ import msgspec
 
 from rayhistory.cli.arguments import add_json_argument
 from rayhistory.cli.client import read_sessions
-from rayhistory.cli.output import align, printable
+from rayhistory.cli.output import printable
 from rayhistory.cli.session_args import add_server_argument, server_url
+from rayhistory.cli.text_table import align
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
 from rayhistory.web import SESSION_STATES, SORTS, SessionRow

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from rayhistory.cli.actions import Actions, run_action
-from rayhistory.cli.output import align
+from rayhistory.cli.text_table import align
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.server.frontend import INSTALL_HINT, NOT_INSTALLED, Frontends, is_frontend, is_version
 from rayhistory.settings import Settings
