@@ -8,6 +8,7 @@ from rayhistory.api.http_client import HistoryClient
 from rayhistory.errors import UsageError
 from rayhistory.server.history_api.api_types import TableRows
 
+NO_OUTPUT_OF_ITS_OWN = "Ray recorded no output of this task alone"
 _MAX_SHOWN_IDS = 5
 _ID_PREFIX = re.compile("[0-9a-f]+")
 

@@ -11,7 +11,7 @@ import msgspec
 
 from rayhistory.api.http_client import HistoryClient, Params
 from rayhistory.cli.client import open_client, open_server
-from rayhistory.cli.inspect.find_entity import find_actor, find_job, find_log_node, find_task
+from rayhistory.cli.inspect.find_entity import NO_OUTPUT_OF_ITS_OWN, find_actor, find_job, find_log_node, find_task
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.search.search_query import MAX_CONTEXT, MAX_LIMIT, STREAMS
@@ -125,6 +125,8 @@ class _Printer:
 
     def add(self, hit: LogHit) -> None:
         self.found += 1
+        if self.found == 1 and self._arguments.task and hit.task_id is None:
+            sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, searching that of its actor {hit.actor_id}\n")
         name = _file_name(hit)
         self._files[name] += 1
         if self._arguments.json:

@@ -11,7 +11,14 @@ from rayhistory.api.http_client import HistoryClient, Params, RayResponse
 from rayhistory.cli.arguments import value_type
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect import grep
-from rayhistory.cli.inspect.find_entity import actor_of_task, find_actor, find_job, find_log_node, find_task
+from rayhistory.cli.inspect.find_entity import (
+    NO_OUTPUT_OF_ITS_OWN,
+    actor_of_task,
+    find_actor,
+    find_job,
+    find_log_node,
+    find_task,
+)
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.errors import LogNotFound, UsageError
 from rayhistory.settings import Settings
@@ -148,7 +155,7 @@ async def _copy_log_or_actor_log(client: HistoryClient, arguments: argparse.Name
         actor = await actor_of_task(client, arguments.task) if arguments.task else None
         if actor is None:
             raise
-    sys.stderr.write(f"rayhistory: Ray recorded no output of this task alone, showing that of its actor {actor}\n")
+    sys.stderr.write(f"rayhistory: {NO_OUTPUT_OF_ITS_OWN}, showing that of its actor {actor}\n")
     arguments.task, arguments.actor, arguments.attempt = None, actor, None
     return await _copy_log(client, arguments, file)
 

@@ -3,7 +3,8 @@
 import re
 
 from rayhistory.errors import LogNotFound
-from rayhistory.index.query.query import Filter
+from rayhistory.index.query.query import Filter, Row
+from rayhistory.logs.written_range import range_written_between
 from rayhistory.search.scanner import Scope
 from rayhistory.search.search_query import SearchQuery
 from rayhistory.server.logs.locate import ERR, OUT, LogQuery, find_log
@@ -14,6 +15,7 @@ _MAX_ATTEMPTS = 1000
 _MAX_WORKERS = 10_000
 _CORE_WORKER = re.compile(r"(?:.*/)?python-core-worker-([0-9a-f]+)_\d+\.log")
 _CORE_DRIVER = re.compile(r"(?:.*/)?python-core-driver-([0-9a-f]{8})[0-9a-f]*_\d+\.log")
+_TASK_COLUMNS = ("attempt_number", "actor_id", "node_id", "worker_id", "start_time_ms", "end_time_ms")
 _WHOLE_FILE: tuple[tuple[int, int], ...] = ()
 
 _Files = dict[tuple[str, str], tuple[tuple[int, int], ...]]
@@ -36,20 +38,52 @@ async def find_scope(view: SessionView, query: SearchQuery) -> Scope | None:
 
 async def _task_ranges(view: SessionView, task_id: str) -> _Files:
     attempts = await view.rows(
-        "tasks", Filter("task_id", "in", (task_id.lower(),)), columns=("attempt_number",), limit=_MAX_ATTEMPTS
+        "tasks", Filter("task_id", "in", (task_id.lower(),)), columns=_TASK_COLUMNS, limit=_MAX_ATTEMPTS
     )
     found: _Files = {}
     for row in attempts:
-        for suffix in (OUT, ERR):
-            query = LogQuery(task_id=task_id, attempt=row["attempt_number"], suffix=suffix)
-            try:
-                place = await find_log(view, query)
-            except LogNotFound:
-                continue
-            if place.start < place.end:
-                key = (place.node, place.path)
-                found[key] = (*found.get(key, ()), (place.start, place.end))
+        own = await _own_ranges(view, task_id, row["attempt_number"])
+        for place, ranges in (own or await _actor_ranges(view, row)).items():
+            found[place] = _merged([*found.get(place, ()), *ranges])
     return found
+
+
+async def _own_ranges(view: SessionView, task_id: str, attempt: int) -> _Files:
+    """Return the output of one attempt, as far as Ray recorded its place."""
+    found: _Files = {}
+    for suffix in (OUT, ERR):
+        try:
+            place = await find_log(view, LogQuery(task_id=task_id, attempt=attempt, suffix=suffix))
+        except LogNotFound:
+            continue
+        if place.start < place.end:
+            found[place.node, place.path] = ((place.start, place.end),)
+    return found
+
+
+async def _actor_ranges(view: SessionView, task: Row) -> _Files:
+    """Return what the actor's worker wrote in the time of its task: Ray records no ranges for tasks of actors."""
+    node, worker, start = task["node_id"], task["worker_id"], task["start_time_ms"]
+    if not (task["actor_id"] and node and worker and start):
+        return {}
+    found: _Files = {}
+    for path, history in (await view.logs.histories(node)).items():
+        output = WORKER_OUTPUT.fullmatch(path)
+        written = range_written_between(history.points, start, task["end_time_ms"])
+        if output and output[1] == worker and written[0] < written[1]:
+            found[node, path] = (written,)
+    return found
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Join ranges that overlap, so that no line is found twice."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return tuple(joined)
 
 
 async def _actor_files(view: SessionView, actor_id: str) -> _Files:

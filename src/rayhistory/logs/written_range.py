@@ -1,0 +1,21 @@
+"""The part of a log file that was written in a span of time, by the times at which its parts were stored."""
+
+from collections.abc import Sequence
+
+from rayhistory.logs.source import FlushPoint
+
+SLACK_MS = 60_000
+"""Clocks of node and store may differ by this, and a flush may be as late."""
+
+
+def range_written_between(points: Sequence[FlushPoint], start_ms: int, end_ms: int | None) -> tuple[int, int]:
+    """Return the smallest range [start, end) of whole flushes that holds what was written between two times.
+
+    A file that was first stored later, such as that of a copied session, says nothing about time. It is returned whole.
+    """
+    size = points[-1].end if points else 0
+    first_ms, last_ms = start_ms - SLACK_MS, None if end_ms is None else end_ms + SLACK_MS
+    start = max((point.end for point in points if point.ms < first_ms), default=0)
+    if last_ms is None or not points or points[0].ms > last_ms:
+        return start, size
+    return start, min((point.end for point in points if point.ms > last_ms), default=size)
