@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 HasEnded = Callable[[], Awaitable[bool]]
 _MAX_FRAME_CHARS = 20_000
+VERSION_PATHS = ("/api/version", "/api/ray/version")
+_API_VERSION = "4"
 _FALLBACK_RAY_VERSION = "2.49.0+unknown"  # Ray's clients compare versions; 2.49 was the first with events
 _TERMINAL_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -172,7 +174,7 @@ async def version(request: Request, view: SessionView) -> Response:
     stored = await view.dashboard_response("/api/version")
     return json_response(
         {
-            "version": stored.get("version", "4"),
+            "version": stored.get("version", _API_VERSION),
             "ray_version": stored.get("ray_version") or view.index.manifest.ray_version or _FALLBACK_RAY_VERSION,
             "ray_commit": stored.get("ray_commit", ""),
             "session_name": view.ref.session,
@@ -180,9 +182,17 @@ async def version(request: Request, view: SessionView) -> Response:
     )
 
 
+def version_without_session() -> Response:
+    """Respond to the version check of a client that has the server's address only.
+
+    Of a failed check, Ray's clients print the status alone. After this one, they print the error of their next request.
+    """
+    versions = {"version": _API_VERSION, "ray_version": _FALLBACK_RAY_VERSION}
+    return json_response({**versions, "ray_commit": "", "session_name": ""})
+
+
 ROUTES: list[BaseRoute] = [
-    view_route("/api/version", version),
-    view_route("/api/ray/version", version),
+    *(view_route(path, version) for path in VERSION_PATHS),
     view_route("/api/jobs", jobs),
     view_route("/api/jobs/", jobs),
     view_route("/api/jobs/{job}", job),

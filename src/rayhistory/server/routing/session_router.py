@@ -23,12 +23,13 @@ from rayhistory.server.http.paths import is_frontend_file, is_history_api
 from rayhistory.server.http.ray_proxy import came_through_ray, hide_not_found, is_ray_proxy_request
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.pages.home_page import home_page
+from rayhistory.server.ray_api.jobs import VERSION_PATHS, version_without_session
 from rayhistory.server.routing.auth_middleware import access_error_response
 from rayhistory.server.routing.revocation import serve_while_admitted
 from rayhistory.sessions.selection import Selection, parse_session_path, selection_from_cookies
 from rayhistory.web import STATIC_DIR
 
-_STATE_API = "/api/v0/"
+_RAY_API, _STATE_API = "/api/", "/api/v0/"
 _CLUSTER_PATH = re.compile(r"/s/(?P<namespace>[a-z0-9.-]+)/(?P<cluster>[a-z0-9.-]+)/?")
 """A cluster without a session: the list of its sessions."""
 _MAX_LISTED_SESSIONS = 5
@@ -122,26 +123,36 @@ async def _no_session_response(scope: Scope) -> Response:
     error = NoSessionSelected(f"no session is selected: {hint}")
     if is_history_api(path):
         return api_error_response(error)
-    if is_http and path.startswith(_STATE_API):
-        return await _state_api_error(Request(scope))
-    if is_http and accepts_html(scope) and not path.startswith("/api/"):
+    if is_http and path in VERSION_PATHS:
+        return version_without_session()
+    if is_http and path.startswith(_RAY_API):
+        return await _ray_api_error(Request(scope))
+    if is_http and accepts_html(scope):
         return error_page(NotFound(f"this server has no page {path[:_MAX_SHOWN_PATH]}"))
-    return json_response(f"Cluster Cookie not found: {hint}", error.http_status, error_headers(error))
+    return _cookie_error(error)
 
 
-async def _state_api_error(request: Request) -> Response:
-    """Tell the user of `ray list tasks --address http://server:port` which addresses there are, in Ray's shape."""
+def _cookie_error(error: NoSessionSelected) -> Response:
+    """Report an error as KubeRay's history server does."""
+    return json_response(f"Cluster Cookie not found: {error}", error.http_status, error_headers(error))
+
+
+async def _ray_api_error(request: Request) -> Response:
+    """Tell the user of `ray list` or `ray job` with the server's address which addresses there are, in Ray's shape."""
     try:
-        page = await load_session_page(Request({**request.scope, "query_string": b""}))
-    except RayHistoryError as error:
-        return ray_error_response(error)
+        error = NoSessionSelected(await _addresses_of_sessions(request))
+    except RayHistoryError as failure:
+        return ray_error_response(failure)
+    return ray_error_response(error) if request.url.path.startswith(_STATE_API) else _cookie_error(error)
+
+
+async def _addresses_of_sessions(request: Request) -> str:
+    page = await load_session_page(Request({**request.scope, "query_string": b""}))
     server = f"{request.url.scheme}://{request.url.netloc}"
     urls = [f"{server}{row.url.rstrip('/')}" for row in page.sessions[:_MAX_LISTED_SESSIONS]]
     more = f" and {page.total - len(urls):,} more (see {server}/home)" if page.total > len(urls) else ""
     listed = f"{', '.join(urls)}{more}" if urls else "the server has none yet"
-    return ray_error_response(
-        NoSessionSelected(f"{server} is a history server: use the address of a session: {listed}")
-    )
+    return f"{server} is a history server: use the address of a session: {listed}"
 
 
 def accepts_html(scope: Scope) -> bool:

@@ -35,6 +35,18 @@ def test_ray_list_at_the_servers_address_gets_rays_error_with_the_sessions(clien
     assert f"http://testserver{REF.url.rstrip('/')}" in body["msg"]
 
 
+@pytest.mark.parametrize("path", ["/api/jobs/", "/api/jobs/sub-ok", "/api/serve/applications/"])
+def test_ray_job_at_the_servers_address_gets_the_sessions(client: TestClient, path: str) -> None:
+    """Ray's clients check the version first, and print the text of the response after it."""
+    for version in ("/api/version", "/api/ray/version"):
+        checked = client.get(f"http://testserver{version}").json()
+        assert (checked["version"], checked["session_name"]) == ("4", "")
+    response = client.get(f"http://testserver{path}")
+    assert (response.status_code, response.headers["x-rayhistory-error"]) == (400, "no_session_selected")
+    assert response.json().startswith("Cluster Cookie not found")
+    assert response.json().endswith(f"use the address of a session: http://testserver{REF.url.rstrip('/')}")
+
+
 def test_unknown_path_gets_a_page_for_people_only(client: TestClient) -> None:
     page = client.get("http://testserver/nothing", headers=PAGE)
     assert page.headers["content-type"].startswith("text/html")
