@@ -118,6 +118,13 @@ def test_logs_of_an_actors_task_are_those_of_the_actor(rayhistory: Command) -> N
     assert done.err == f"rayhistory: Ray recorded no output of this task alone, showing that of its actor {ACTOR}\n"
 
 
+def test_search_of_an_actors_task_is_in_the_log_of_the_actor(rayhistory: Command) -> None:
+    done = rayhistory("grep", "output", "--task", "B.ping")
+    assert (done.code, done.out) == (0, f"{NODE[:8]}/{ACTORS_WORKER}.err:1:actor output\n")
+    assert done.err == f"rayhistory: Ray recorded no output of this task alone, searching that of its actor {ACTOR}\n"
+    assert rayhistory("grep", "driver output", "--task", "B.ping").code == 1
+
+
 @pytest.mark.parametrize(
     ("flag", "names", "output"),
     [
@@ -195,9 +202,13 @@ def test_tasks_have_the_last_line_of_the_exception(rayhistory: Command) -> None:
     text = rayhistory.good("tasks", "--where", "error_message~ValueError", "--sort", "task_id")
     assert text.splitlines()[0].endswith("ERROR_MESSAGE")
     for row, line in zip(failed, text.splitlines()[1:], strict=True):
-        assert line.endswith(strip_ansi(row["error_message"]).rstrip().splitlines()[-1][:59])
+        assert line.endswith(strip_ansi(row["error_message"]).rstrip().splitlines()[-1])
     assert any("\x1b[31m" in row["error_message"] for row in failed)
     assert "[31m" not in text
+
+
+def test_texts_are_whole_where_no_terminal_cuts_them(rayhistory: Command) -> None:
+    assert rayhistory.good("sql", "select repeat('x', 300) as text").split() == ["TEXT", "x" * 300]
 
 
 @pytest.mark.parametrize(("table", "column"), [("tasks", "state"), ("jobs", "status")])
