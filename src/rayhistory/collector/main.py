@@ -110,11 +110,15 @@ class _CollectorServer(uvicorn.Server):
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind here and not in uvicorn, so that a port in use is a one-line error."""
+    """Bind here and not in uvicorn, so that a port in use is a one-line error.
+
+    `::` also accepts IPv4: Ray exports to 127.0.0.1, also where pods have only IPv6 addresses.
+    """
     host, port = settings.events_host, settings.events_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    dual_stack = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=dual_stack)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}:{port} ({error.strerror or error}); "

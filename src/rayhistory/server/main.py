@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and load balancers keep idle connections, so that they never reuse one that we closed."""
+_PING_INTERVAL_S = 20
+"""Below the 60 s after which load balancers close idle connections: a followed log may be quiet for longer."""
 _LISTEN_BACKLOG = 2048
 _DESCRIPTION = "Serve the sessions in the store: the Ray Dashboard and Ray's API, for clusters that are gone."
 
@@ -73,7 +75,8 @@ def serve(app: Starlette, listener: socket.socket, certificate: Certificate | No
         server_header=False,
         ssl_context_factory=(lambda _config, _default: certificate.context) if certificate else None,
         ws_per_message_deflate=False,  # latency matters more than size when following logs
-        ws_ping_interval=None,  # Ray's client may not reply while it prints what it received
+        ws_ping_interval=_PING_INTERVAL_S,
+        ws_ping_timeout=None,  # Ray's client may not reply while it prints what it received
     )
     uvicorn.Server(config).run([listener])
 

@@ -384,3 +384,12 @@ def test_metrics_count_received_and_spooled_events(home: Path) -> None:
     assert "rayhistory_collector_events_acked_total 2.0" in text
     assert 'rayhistory_collector_quarantined_total{reason="not_an_object"} 1.0' in text
     assert "rayhistory_collector_spool_bytes 0.0" not in text
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_collector_on_ipv6_also_accepts_events_on_ipv4_loopback(home: Path) -> None:
+    """Pods of an IPv6 cluster are scraped by IPv6, and their Ray exports to 127.0.0.1."""
+    with running_collector(home, "--events-host=::") as collector:
+        assert collector.post([event(1)]).status_code == 200
+        metrics = httpx.get(f"http://[::1]:{collector.port}/metrics", trust_env=False).text
+        assert "rayhistory_collector_events_received_total 1" in metrics

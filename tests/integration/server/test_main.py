@@ -158,3 +158,40 @@ def test_invalid_setting_is_reported_in_one_line(tmp_path: Path, flags: list[str
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert message in line
+
+
+QUIET_SOCKET = """
+import rayhistory.server.main as main
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+async def quiet(socket):
+    await socket.accept()
+    await socket.receive()
+
+main._PING_INTERVAL_S = 0.05
+listener = main.bind("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+main.serve(Starlette(routes=[WebSocketRoute("/quiet", quiet)]), listener)
+"""
+UPGRADE = (
+    b"GET /quiet HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+def test_quiet_websocket_is_pinged_and_stays_open_without_replies() -> None:
+    """Load balancers close connections without traffic; Ray's client may not reply while it prints."""
+    ping_header = b"\x89\x04"
+    with subprocess.Popen([sys.executable, "-c", QUIET_SOCKET], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            with socket.create_connection(("127.0.0.1", int(process.stdout.readline())), 20) as connection:
+                connection.sendall(UPGRADE)
+                stream = connection.makefile("rb")
+                assert b" 101 " in stream.readline()
+                while stream.readline().strip():
+                    pass
+                assert [stream.read(6)[:2] for _ in range(3)] == [ping_header] * 3
+        finally:
+            process.kill()
