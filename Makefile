@@ -162,8 +162,9 @@ bench-search: $(READY) # search in logs, against ripgrep in the same run (MEGABY
 bench-runs: $(READY) # lists of 10,000 runs in a real S3 server, compaction, and planted regressions (SESSIONS=2000 for fewer)
 	@$(BIN)/python benchmarks/runs.py --sessions $(or $(SESSIONS),10000)
 
-bench-library: $(READY) # time the Python library and the Model Context Protocol (TASKS=1000000 for more)
+bench-library: $(READY) # time the Python library and the Model Context Protocol (TASKS=1000000 for more), also for a session that was indexed while it ran
 	@$(BIN)/python benchmarks/library.py $(or $(TASKS),100000)
+	@$(BIN)/python benchmarks/library.py $(or $(TASKS),100000) --folds $(or $(FOLDS),20)
 
 bench-sql: $(READY) # SQL over many sessions, and of 20 visitors at once
 	@$(BIN)/python benchmarks/sql.py

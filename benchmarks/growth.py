@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from generate import BEGIN, SESSION, generate_events
+from generate import BEGIN, SESSION, TASKS_PER_FILE, generate_events
 from isal import igzip
 
 from rayhistory.index.fold.process import FoldJob
@@ -58,9 +58,7 @@ class Version:
 
     def extend(self, number: int, data: bytes, closing: Closing | None) -> Step:
         """Add an object and fold."""
-        path = self.root / Layout().events_key(REF, NODE, "job_events/01000000", BEGIN + number, compressed=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(igzip.compress(data, 1))
+        add_object(self.root, number, data)
         step = Step(len(data) / 1e6, self._fold(closing), self._new_bytes())
         self.steps.append(step)
         return step
@@ -71,18 +69,8 @@ class Version:
         return cpu, self._new_bytes()
 
     def _fold(self, closing: Closing | None, *, fresh: bool = False) -> float:
-        given = {"LOCAL_STORAGE_DIR": str(self.root), "RAYHISTORY_INDEX_MEMORY": self._memory}
-        settings, _ = resolve(SERVER, {}, given)
         before = _child_cpu_seconds()
-        with tempfile.TemporaryDirectory(dir=self.root) as scratch:
-            job = FoldJob(msgspec.to_builtins(settings), REF, closing, scratch, fresh)
-            subprocess.run(
-                [sys.executable, "-m", "rayhistory.index.fold.process"],
-                input=msgspec.json.encode(job),
-                stdout=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": str(self._src)},
-                check=True,
-            )
+        fold(self.root, self._src, self._memory, closing, fresh=fresh)
         return _child_cpu_seconds() - before
 
     def _new_bytes(self) -> int:
@@ -90,6 +78,40 @@ class Version:
         found = {path for path in (self.root / Layout().index_prefix(REF)).rglob("*") if path.is_file()}
         new, self._known = found - self._known, found
         return sum(path.stat().st_size for path in new)
+
+
+def grow(root: Path, tasks: int, folds: int) -> SessionRef:
+    """Write a session that was indexed while it grew: some events of a task come after the fold of the others."""
+    steps = max(tasks // TASKS_PER_FILE, folds)
+    ends = {steps * fold // folds - 1 for fold in range(1, folds + 1)}
+    for number, data in enumerate(_objects(steps, tasks // steps)):
+        add_object(root, number, data)
+        if number in ends:
+            fold(root, HERE, "1Gi", None)
+    marker = root / Layout().metadata_key(REF)
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    return REF
+
+
+def add_object(root: Path, number: int, data: bytes) -> None:
+    path = root / Layout().events_key(REF, NODE, "job_events/01000000", BEGIN + number, compressed=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(igzip.compress(data, 1))
+
+
+def fold(root: Path, src: Path, memory: str, closing: Closing | None, *, fresh: bool = False) -> None:
+    """Fold the session with one version of the code, in a process of its own."""
+    settings, _ = resolve(SERVER, {}, {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_MEMORY": memory})
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        job = FoldJob(msgspec.to_builtins(settings), REF, closing, scratch, fresh)
+        subprocess.run(
+            [sys.executable, "-m", "rayhistory.index.fold.process"],
+            input=msgspec.json.encode(job),
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": str(src)},
+            check=True,
+        )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Time the Python library and the Model Context Protocol on a session of a given size, from a directory.
 
-python benchmarks/library.py [TASKS] [--rounds 5] [--store DIRECTORY]
+python benchmarks/library.py [TASKS] [--rounds 5] [--folds 8] [--store DIRECTORY]
 """
 
 import argparse
@@ -26,8 +26,9 @@ def main() -> None:
     parser.add_argument("tasks", nargs="?", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--store", help="directory for generated sessions, reused by later runs")
+    parser.add_argument("--folds", type=int, default=1, help="times that the session was indexed while it ran")
     arguments = parser.parse_args()
-    with prepared(arguments.tasks, arguments.store) as (ref, environment):
+    with prepared(arguments.tasks, arguments.store, arguments.folds) as (ref, environment):
         os.environ |= environment
         store = environment["LOCAL_STORAGE_DIR"]
         report("connect, first 100 rows", arguments.rounds, lambda: first_rows(store, ref))

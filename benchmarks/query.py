@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 from generate import SCATTER, generate, session_ref
+from growth import REF, grow
 
 from rayhistory.sessions import Layout, SessionRef
 
@@ -79,13 +80,16 @@ def main() -> None:
 
 
 @contextmanager
-def prepared(tasks: int, store: str | None) -> Iterator[tuple[SessionRef, dict[str, str]]]:
-    """Prepare an indexed session; yields it, and the environment of a server for it."""
+def prepared(tasks: int, store: str | None, folds: int = 1) -> Iterator[tuple[SessionRef, dict[str, str]]]:
+    """Prepare an indexed session; yields it, and the environment of a server for it.
+
+    With several folds it was indexed while it grew, so that later parts replace rows of earlier ones.
+    """
     with tempfile.TemporaryDirectory(prefix="rayhistory-bench-") as directory:
         root = Path(store or directory)
-        ref = session_ref(tasks)
+        ref = session_ref(tasks) if folds == 1 else REF
         if not (root / Layout().metadata_key(ref)).exists():
-            generate(root, tasks)
+            _ = generate(root, tasks) if folds == 1 else grow(root, tasks, folds)
         environment = os.environ | {"LOCAL_STORAGE_DIR": str(root), "RAYHISTORY_INDEX_AHEAD": "false",
                                     "RAYHISTORY_CACHE_DIR": f"{directory}/cache"}  # fmt: skip
         with Server(environment) as server:

@@ -24,7 +24,8 @@ from rayhistory.api.in_process import InProcessTransport
 from rayhistory.api.rows import RowList
 from rayhistory.errors import ServerOutdated, SessionNotFound, UsageError
 from rayhistory.server.app import create_app
-from rayhistory.sessions import SessionRef
+from rayhistory.sessions import Layout, SessionRef
+from support import folding
 from support.recorded_sample import NODE, REF, live_rows, settings_for, store_indexed_sample, store_sample
 from support.server_process import running_server
 from support.stored_metrics import samples, store_object
@@ -164,6 +165,24 @@ def test_converted_rows_have_the_sort_and_limit_of_the_query(session: Session) -
     rows = tasks.to_list()
     assert len(rows) == 5
     assert tasks.to_polars().to_dicts() == rows
+
+
+@pytest.mark.slow
+def test_session_indexed_while_it_ran_converts_to_the_rows_that_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYHISTORY_CACHE_DIR", str(tmp_path / "cache"))
+    store = tmp_path / "store"
+    for step in range(3):
+        folding.put(store, step, folding.as_lines(folding.RECORDED[step::3]))
+        manifest = folding.fold_session(store, None)
+    assert any(part.superseded for part in manifest.parts)
+    marker = store / Layout().metadata_key(folding.REF)
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    with rayhistory.connect(store) as history:
+        tasks = history.session().tasks()
+        assert sorted(tasks.to_arrow().to_pylist(), key=repr) == sorted(tasks, key=repr)
 
 
 def test_logs_are_listed_and_read(session: Session) -> None:

@@ -2,13 +2,18 @@
 
 import io
 import zipfile
+from collections.abc import Iterator
 from typing import IO
 
 import arro3.io
-from arro3.core import Table
+import numpy as np
+from arro3.core import Array, RecordBatch, Table
+from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 16
 """The default of 1,024 rows takes twice as long."""
+_SUPERSEDED = "superseded.parquet"
+"""The file of an archive that lists rows of the others which are not valid."""
 
 
 def read_parquet(file: str | IO[bytes]) -> Table:
@@ -16,14 +21,45 @@ def read_parquet(file: str | IO[bytes]) -> Table:
 
 
 def read_archive(file: IO[bytes]) -> Table | None:
-    """Return the rows of all Parquet files of a zip archive; None if one of them is damaged.
+    """Return the valid rows of all Parquet files of a zip archive; None if one of them is damaged.
 
     The archive's comment names columns that are not part of the table.
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            hidden = archive.comment.decode().split()
-            tables = [read_parquet(io.BytesIO(archive.read(name))).drop_columns(hidden) for name in archive.namelist()]
-        return Table.from_batches([batch for table in tables for batch in table.to_batches()], schema=tables[0].schema)
+            hidden, superseded = archive.comment.decode().split(), _superseded_rows(archive)
+            names = [name for name in archive.namelist() if name != _SUPERSEDED]
+            tables = [_read_member(archive, name).drop_columns(hidden) for name in names]
+        batches = [
+            batch for name, table in zip(names, tables, strict=True)
+            for batch in _valid_batches(table, superseded.get(name, _NO_ROWS))
+        ]  # fmt: skip
+        return Table.from_batches(batches, schema=tables[0].schema)
     except Exception:  # noqa: BLE001 -- arro3 raises nothing more specific
         return None
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> Table:
+    return read_parquet(io.BytesIO(archive.read(name)))
+
+
+_NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+def _superseded_rows(archive: zipfile.ZipFile) -> dict[str, NDArray[np.int64]]:
+    """Return the sorted numbers of rows that are not valid, by file."""
+    if _SUPERSEDED not in archive.namelist():
+        return {}
+    listed = _read_member(archive, _SUPERSEDED)
+    files, rows = (np.concatenate([_NO_ROWS, *map(np.asarray, listed[name].chunks)]) for name in ("file", "row"))
+    return {f"{number}.parquet": np.sort(rows[files == number]) for number in np.unique(files)}
+
+
+def _valid_batches(table: Table, superseded: NDArray[np.int64]) -> Iterator[RecordBatch]:
+    """Yield the batches without superseded rows; those that have none are not copied."""
+    first = 0
+    for batch in table.to_batches():
+        begin, end = np.searchsorted(superseded, (first, first + batch.num_rows))
+        kept = np.delete(np.arange(batch.num_rows), superseded[begin:end] - first) if end > begin else None
+        yield batch if kept is None else batch.take(Array.from_numpy(kept))
+        first += batch.num_rows

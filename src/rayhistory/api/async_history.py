@@ -149,8 +149,8 @@ class AsyncSession:
         await self._download(f"{_rows_uri(selection.table)}.parquet", selection.params | limit, file)
 
     async def write_archive(self, table: str, file: IO[bytes]) -> None:
-        """Write a whole table to a file, as a zip archive of Parquet files. Older servers have none."""
-        await self._download(f"{_rows_uri(table)}.zip", {}, file)
+        """Write a whole table to a file, as a zip archive of Parquet files. Older servers refuse that."""
+        await self._download(f"{_rows_uri(table)}.zip", {"superseded": 1}, file)
 
     async def _download(self, uri: str, params: Params, file: IO[bytes]) -> None:
         async for chunk in self._client.stream(uri, params):

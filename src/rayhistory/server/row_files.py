@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from rayhistory.server.view import SessionView
 
 PARQUET_TYPE = "application/vnd.apache.parquet"
 ARCHIVE_TYPE = "application/zip"
+SUPERSEDED_MEMBER = "superseded.parquet"
+"""Of an archive: the list of rows in its other files that are not valid, by number of file and row."""
 MAX_FILES_PER_VISITOR = 2
 _MAX_FILES = 16
 _RETRY_AFTER_S = 5.0
@@ -38,9 +40,15 @@ class RowFiles:
         """Write all rows of a query as one Parquet file."""
         return await self._respond(view, visitor, f"{query.table}.parquet", partial(view.index.write_parquet, query))
 
-    async def archive(self, view: SessionView, table: str, visitor: str) -> FileResponse:
-        """Pack the Parquet files of a table as they are stored: no row is decoded."""
-        return await self._respond(view, visitor, f"{table}.zip", partial(_write_archive, view.index, table))
+    async def archive(
+        self, view: SessionView, table: str, visitor: str, *, with_superseded: bool = False
+    ) -> FileResponse:
+        """Pack the Parquet files of a table as they are stored: no row is decoded.
+
+        If some rows are superseded, the archive has them and a list of them, or else one file of the others.
+        """
+        write = partial(_write_archive, view.index, table, with_superseded)
+        return await self._respond(view, visitor, f"{table}.zip", write)
 
     async def _respond(
         self, view: SessionView, visitor: str, name: str, write: Callable[[Path], Awaitable[None]]
@@ -79,23 +87,36 @@ class _TemporaryFileResponse(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _write_archive(index: OpenIndex, table: str, archive: Path) -> None:
+async def _write_archive(index: OpenIndex, table: str, with_superseded: bool, archive: Path) -> None:
     for _ in range(_MAX_READS):
-        files, hidden = await index.stored_files(table), index.hidden_columns(table)
-        if not files:  # some rows are replaced by others
-            files, hidden = [archive.with_suffix(".parquet")], ()
-            await index.write_parquet(Query(table), files[0])
+        members, hidden = await _stored_members(index, table, with_superseded, archive.parent)
         with suppress(FileNotFoundError):  # evicted by another process
-            return await asyncio.to_thread(_pack, files, archive, hidden)
+            return await asyncio.to_thread(_pack, members, archive, hidden)
     raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
 
 
-def _pack(files: Iterable[Path], archive: Path, hidden: Sequence[str]) -> None:
+async def _stored_members(
+    index: OpenIndex, table: str, with_superseded: bool, folder: Path
+) -> tuple[dict[str, Path], Sequence[str]]:
+    """Return the files of an archive by name, and the columns in them that are not part of the table."""
+    has_superseded = index.has_superseded(table)
+    files = await index.stored_files(table) if with_superseded or not has_superseded else []
+    if not files:
+        await index.write_parquet(Query(table), folder / "valid.parquet")
+        return {"0.parquet": folder / "valid.parquet"}, ()
+    members = {f"{number}.parquet": file for number, file in enumerate(files)}
+    if has_superseded:
+        members[SUPERSEDED_MEMBER] = folder / SUPERSEDED_MEMBER
+        await index.write_superseded(table, members[SUPERSEDED_MEMBER])
+    return members, index.hidden_columns(table)
+
+
+def _pack(members: Mapping[str, Path], archive: Path, hidden: Sequence[str]) -> None:
     """Write an archive without compression: Parquet files are compressed already.
 
     Its comment names the columns that are not part of the table.
     """
     with zipfile.ZipFile(archive, "w") as packed:
-        for number, file in enumerate(files):
-            packed.write(file, f"{number}.parquet")
+        for name, file in members.items():
+            packed.write(file, name)
         packed.comment = " ".join(hidden).encode()

@@ -30,11 +30,11 @@ from support.folding import (
 from support.folding import read_rows as read_source
 
 
-def archived_rows(index: OpenIndex, table: str) -> list[tuple[Any, ...]]:
+def archived_rows(index: OpenIndex, table: str, *, with_superseded: bool = True) -> list[tuple[Any, ...]]:
     view = SessionView(REF, "ended", index, logs=None)  # type: ignore[arg-type]
 
     async def work() -> list[tuple[Any, ...]]:
-        response = await RowFiles().archive(view, table, "ada")
+        response = await RowFiles().archive(view, table, "ada", with_superseded=with_superseded)
         async with response._resources:  # type: ignore[attr-defined]
             return read(response.path)
 
@@ -59,11 +59,12 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     return directory, manifest
 
 
+@pytest.mark.parametrize("with_superseded", [True, False])
 @pytest.mark.parametrize("table", ["tasks", "profile_events", "actors", "placement_groups"])
-def test_archive_has_each_valid_row_once(grown: tuple[Path, Manifest], table: str) -> None:
+def test_archive_has_each_valid_row_once(grown: tuple[Path, Manifest], table: str, with_superseded: bool) -> None:
     directory, manifest = grown
     expected = read_source(source_of(directory, manifest, table))
-    assert archived_rows(opened(directory, manifest), table) == expected
+    assert archived_rows(opened(directory, manifest), table, with_superseded=with_superseded) == expected
     assert bool(expected) == (table != "placement_groups"), "a table without rows has its columns"
 
 

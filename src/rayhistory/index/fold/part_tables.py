@@ -117,7 +117,7 @@ def rows_sql(
         return f"(SELECT *{others} FROM {source})" if excluded else source
     row = position or "file_row_number"
     exclude = ", ".join(dict.fromkeys(("filename", row, *hidden)))
-    places = ", ".join(f"({_text(file.part)}, {_text(file.path)}, {file.first_row}::BIGINT)" for file in replaced)
+    places = ", ".join(f"({quoted(file.part)}, {quoted(file.path)}, {file.first_row}::BIGINT)" for file in replaced)
     dead = f"""(SELECT place.path, s.row - place.first_row AS row FROM {parquet(superseded)} s
       JOIN (VALUES {places}) place (part, path, first_row) USING (part) WHERE s.row >= place.first_row)"""
     rows = f"read_parquet({_list(file.path for file in replaced)}, filename = true{'' if position else _ROW_NUMBER})"
@@ -135,7 +135,7 @@ def merged_rows_sql(files: Sequence[PartFile], superseded: Sequence[str], condit
     replaced = [file for file in files if file.is_superseded]
     if not (replaced and superseded):
         return f"(SELECT * FROM {parquet([file.path for file in files])} WHERE {condition})"
-    places = ", ".join(f"({_text(file.part)}, {_text(file.path)})" for file in replaced)
+    places = ", ".join(f"({quoted(file.part)}, {quoted(file.path)})" for file in replaced)
     dead = f"""(SELECT path, task_id, attempt FROM {parquet(superseded)}
       JOIN (VALUES {places}) place (part, path) USING (part))"""
     rows = f"(SELECT * FROM read_parquet({_list(file.path for file in replaced)}, filename = true) WHERE {condition})"
@@ -159,9 +159,9 @@ def _numbered(path: Path) -> str:
     return parquet([path], _ROW_NUMBER)
 
 
-def _text(value: str) -> str:
+def quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
 def _list(paths: Iterable[str]) -> str:
-    return f"[{', '.join(map(_text, paths))}]"
+    return f"[{', '.join(map(quoted, paths))}]"

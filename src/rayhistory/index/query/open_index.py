@@ -16,6 +16,7 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError
 from rayhistory.events.merged_tables import Type
+from rayhistory.index.fold.part_tables import SUPERSEDED
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE
 from rayhistory.index.fold.served_tables import SERVED_TASK_TABLES
@@ -165,9 +166,10 @@ class OpenIndex:
         await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
 
     async def stored_files(self, table: str) -> list[Path]:
-        """Return local copies of a table's files; none if they have other rows than the table.
+        """Return local copies of a table's files; none if its rows are made while they are read.
 
-        Their footers were read, so that damaged ones are fetched again. The cache may evict a copy at any time.
+        They may have superseded rows, too. Their footers were read, so that damaged ones are fetched again. The cache
+        may evict a copy at any time.
         """
         stored, numbers = self._locate(Query(table), ("*",))
         if not self._sources.is_stored(stored):
@@ -178,6 +180,15 @@ class OpenIndex:
     def hidden_columns(self, table: str) -> tuple[str, ...]:
         """Return the columns in the stored files of a table that are not part of it."""
         return self._sources.hidden(table)
+
+    def has_superseded(self, table: str) -> bool:
+        """Return whether the stored files of a table have rows that others replace."""
+        return self._sources.has_superseded(table)
+
+    async def write_superseded(self, table: str, file: Path) -> None:
+        """Write the superseded rows of a table's stored files, as numbers of file and row, to a Parquet file."""
+        files = {SUPERSEDED: self._all_files(SUPERSEDED)}
+        await self._read(files, lambda source: _copy(self._sources.superseded_rows(table, source), [], file))
 
     async def count(self, query: Query) -> int:
         return await self._run(query, self._count, ())
@@ -294,13 +305,7 @@ class OpenIndex:
         return (sql if query.limit is None else f"{sql} LIMIT {int(query.limit)}"), values
 
     def _write_parquet(self, file: Path, query: Query, source: str) -> None:
-        sql, values = self._select(query, source)
-        try:
-            execute(f"COPY ({sql}) TO '{file}' ({_PARQUET_OPTIONS})", values)
-        except duckdb.IOException as error:
-            if str(file) in str(error):  # the index is not damaged: the disk is full
-                raise StoreUnavailable(f"cannot write the rows to a temporary file: {error}") from error
-            raise
+        _copy(*self._select(query, source), file)
 
     def _text_sizes(self, query: Query, source: str) -> list[int]:
         types = self._types(source)
@@ -340,6 +345,16 @@ class OpenIndex:
         if source not in self._types_by_source:
             self._types_by_source[source] = column_types(connection(), source)
         return self._types_by_source[source]
+
+
+def _copy(sql: str, values: list[Any], file: Path) -> None:
+    """Write the rows of a query to a Parquet file."""
+    try:
+        execute(f"COPY ({sql}) TO '{file}' ({_PARQUET_OPTIONS})", values)
+    except duckdb.IOException as error:
+        if str(file) in str(error):  # the index is not damaged: the disk is full
+            raise StoreUnavailable(f"cannot write the rows to a temporary file: {error}") from error
+        raise
 
 
 def _project(columns: tuple[str, ...], rows: list[Row]) -> list[Row]:

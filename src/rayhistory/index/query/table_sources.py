@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.index.fold.merge import parquet
-from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, rows_sql
+from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, quoted, rows_sql
 from rayhistory.index.fold.served_tables import TASK_END_TABLES, TASK_LIST_COLUMNS, merged_table_name
 from rayhistory.index.fold.served_tasks import TASK_FACTS, profiles_as_of_sql, tasks_as_of_sql
 from rayhistory.index.manifest import Manifest
@@ -30,12 +30,31 @@ class TableSources:
 
     def needed(self, tables: Iterable[str]) -> list[str]:
         """Return the tables that are read beside these ones."""
-        has_superseded = any(part.superseded for part in self._manifest.parts)
-        return [SUPERSEDED] if has_superseded and set(TASK_ROW_TABLES).intersection(tables) else []
+        return [SUPERSEDED] if any(map(self.has_superseded, tables)) else []
 
     def is_stored(self, table: str) -> bool:
-        """Return True if the files of a table have its rows and no others."""
-        return table not in TASK_ROW_TABLES or not any(part.superseded for part in self._manifest.parts)
+        """Return True if the files of a table have its rows, and no others but superseded ones."""
+        return True
+
+    def has_superseded(self, table: str) -> bool:
+        return table in TASK_ROW_TABLES and any(part.superseded for part in self._manifest.parts)
+
+    def superseded_rows(self, table: str, source: str) -> str:
+        """Return the query of the superseded rows in the files of a table, as numbers of file and row.
+
+        `source` is the SQL source of the table that lists them for each part.
+        """
+        places, number = list[str](), 0
+        for part in self._manifest.parts:
+            first = 0
+            for file in part.files.get(table, ()):
+                places.append(f"({quoted(part.name)}, {number}, {first}, {first + file.rows})")
+                first, number = first + file.rows, number + 1
+        return (
+            f"SELECT place.file, s.row - place.first AS row FROM {source} s "
+            f"JOIN (VALUES {', '.join(places)}) place (part, file, first, past) "
+            "ON s.part = place.part AND s.row >= place.first AND s.row < place.past"
+        )
 
     def hidden(self, table: str) -> tuple[str, ...]:
         """Return the columns in the files of a table that readers do not see."""

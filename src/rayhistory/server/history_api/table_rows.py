@@ -13,6 +13,7 @@ from rayhistory.index.query.query import Query, Row
 from rayhistory.masking import MASK, mask_env_vars_json
 from rayhistory.server.http.admission import caller_of
 from rayhistory.server.http.error_responses import api_error_response
+from rayhistory.server.http.list_params import parse_flag
 from rayhistory.server.http.redaction import is_browser
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, ChunkedJsonResponse
 from rayhistory.server.http.view_routes import view_route
@@ -64,10 +65,12 @@ async def rows_as_parquet(request: Request, view: SessionView) -> Response:
 
 
 async def table_as_archive(request: Request, view: SessionView) -> Response:
-    _check_parameters(request, set())
+    _check_parameters(request, {"superseded"})
     if is_browser(request):
         raise AccessDenied("columns may hold secrets: use the .parquet file with named columns, or the command line")
-    return await _files_of(request).archive(view, request.path_params["table"], caller_of(request))
+    with_superseded = parse_flag(request.query_params, "superseded")
+    table = request.path_params["table"]
+    return await _files_of(request).archive(view, table, caller_of(request), with_superseded=with_superseded)
 
 
 def _files_of(request: Request) -> RowFiles:
@@ -77,8 +80,7 @@ def _files_of(request: Request) -> RowFiles:
 
 def _check_parameters(request: Request, allowed: set[str]) -> None:
     if unknown := set(request.query_params) - allowed:
-        known = f"use {', '.join(sorted(allowed))}" if allowed else "use none"
-        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: {known}")
+        raise UsageError(f"unknown parameters {', '.join(sorted(unknown))}: use {', '.join(sorted(allowed))}")
 
 
 async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bool) -> AsyncIterator[bytes]:

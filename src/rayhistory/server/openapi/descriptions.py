@@ -214,7 +214,7 @@ SESSION_ENDPOINTS = {
     f"{HISTORY_API}rows/{{table}}.zip": Endpoint(
         "A whole table as the index stores it: a zip archive of Parquet files, whose rows have no order.",
         (),
-        (_TABLE,),
+        (_TABLE, query("superseded", "1: also superseded rows, and a list of them", **_FLAG)),
         operation="rows_archive",
         media_type=ARCHIVE_TYPE,
     ),

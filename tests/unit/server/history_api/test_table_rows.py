@@ -177,7 +177,7 @@ def test_archive_has_the_rows_of_all_pages(client: TestClient, tmp_path: Path, m
 def test_archive_is_refused_to_browsers_and_for_selected_rows(client: TestClient) -> None:
     browser = {"User-Agent": "Mozilla/5.0"}
     assert client.get("api/history/rows/tasks.zip", headers=browser).json()["error"]["code"] == "access_denied"
-    for invalid in ("nothing.zip", "merged.keys.zip", "tasks.zip?columns=name"):
+    for invalid in ("nothing.zip", "merged.keys.zip", "tasks.zip?columns=name", "tasks.zip?superseded=x"):
         assert client.get(f"api/history/rows/{invalid}").json()["error"]["code"] == "invalid_request", invalid
 
 
