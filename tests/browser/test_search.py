@@ -95,3 +95,26 @@ def test_the_viewer_jumps_to_a_time_in_every_theme(monitored: MonitoredBrowser, 
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         save_screenshot(page, f"log-{scheme}-{width}")
+
+
+def test_the_viewer_goes_from_match_to_match(monitored: MonitoredBrowser, session: str) -> None:
+    page = monitored.open(f"{session}logs/{NODE}/raylet.out")
+    box = page.get_by_role("searchbox", name="Search in this file")
+    box.fill("request 199")
+    box.press("Enter")
+    selected = page.locator(".log-line.selected")
+    expect(selected).to_contain_text("request 199")
+    expect(selected.locator("mark")).to_have_text("request 199")
+    page.locator("h1").click()
+    page.keyboard.press("n")
+    expect(selected).to_contain_text("request 1990")
+    expect(selected).to_be_in_viewport()
+    page.get_by_role("link", name="Next match").click()
+    expect(selected).to_contain_text("request 1991")
+    page.keyboard.press("p")
+    expect(selected).to_contain_text("request 1990")
+    for scheme, width in SCHEMES:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        save_screenshot(page, f"log-find-{scheme}-{width}")

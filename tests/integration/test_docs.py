@@ -54,7 +54,7 @@ def server(directory: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("command", commands("reference/api.md", "curl"))
+@pytest.mark.parametrize("command", [*commands("reference/api.md", "curl"), *commands("how-to/logs.md", "curl")])
 def test_documented_requests_succeed(server: str, command: str, tmp_path: Path) -> None:
     here = command.replace("http://localhost:8080", server).replace("/demo/", f"/{REF.cluster}/")
     assert here != command
@@ -82,7 +82,9 @@ def test_grafana_panel_columns_exist_in_the_response(server: str, panel: dict[st
     assert rows or panel["title"] == "Gaps"
 
 
-@pytest.mark.parametrize("command", commands("reference/cli.md", "rayhistory"))
+@pytest.mark.parametrize(
+    "command", [*commands("reference/cli.md", "rayhistory"), *commands("how-to/logs.md", "rayhistory")]
+)
 def test_documented_commands_succeed(
     command: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,14 +70,15 @@ def make_plan(
     everything = list(files)
     if until_ms is None:
         until_ms = max((file.points[-1].ms for file in everything if file.points), default=0)
-    units = [unit for file in everything for unit in _units(file.as_of(until_ms), unit_bytes)]
+    units = [unit for file in everything for unit in file_units(file.as_of(until_ms), unit_bytes)]
     sign = -1 if newest_first else 1
     units.sort(key=lambda unit: (sign * unit.flushed_ms, unit.file.node, unit.file.path, sign * unit.start))
     digest = zlib.crc32(msgspec.msgpack.encode([(u.file.node, u.file.path, u.start, u.end) for u in units]))
     return ScanPlan(list(_batches(units, unit_bytes)), until_ms, digest, unit_bytes)
 
 
-def _units(file: LogFile, unit_bytes: int) -> Iterator[LogUnit]:
+def file_units(file: LogFile, unit_bytes: int = UNIT_BYTES) -> Iterator[LogUnit]:
+    """Yield the units of a file in their order."""
     for begin, stop in file.ranges or ((0, file.size),):
         for start in range(begin, min(stop, file.size), unit_bytes):
             end = min(start + unit_bytes, stop, file.size)

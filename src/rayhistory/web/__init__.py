@@ -3,7 +3,7 @@
 Pure rendering from values: no web framework, store or clock.
 """
 
-from rayhistory.web.log_models import HistogramBar, LogLinks, LogPage, LogRow, SearchForm
+from rayhistory.web.log_models import FindForm, HistogramBar, LogLinks, LogPage, LogRow, SearchForm
 from rayhistory.web.models import (
     OWNERS,
     SESSION_STATES,
@@ -51,6 +51,7 @@ __all__ = [
     "DashboardVersions",
     "DiagnosisValues",
     "FailureMarker",
+    "FindForm",
     "GapGroup",
     "GapLocation",
     "HistogramBar",

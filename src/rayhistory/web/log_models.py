@@ -85,6 +85,22 @@ class LogLinks(msgspec.Struct, frozen=True):
     follow: str | None
 
 
+class FindForm(msgspec.Struct, frozen=True):
+    """The search within a file."""
+
+    q: str = ""
+    regex: bool = False
+    case: bool = False
+    word: bool = False
+    position: int = 0
+    """Where a new search begins: at the selected line."""
+    previous: str | None = None
+    next: str | None = None
+    everywhere: str = ""
+    """The same search in all files."""
+    message: str = ""
+
+
 class WindowBounds(Protocol):
     @property
     def start(self) -> int: ...
@@ -104,11 +120,10 @@ class LogPage(msgspec.Struct, frozen=True):
 
     node: str
     path: str
-    path_glob: str
-    """A glob that matches this file alone."""
     window: WindowBounds
     rows: list[LogRow]
     links: LogLinks
+    find: FindForm
     wrap: bool
     follow: bool
     error: str | None = None

@@ -25,9 +25,10 @@ from rayhistory.search.log_window import (
 )
 from rayhistory.server.history_api.session_listing import SessionListing
 from rayhistory.server.http.message_page import error_page, page_response, progress_page
-from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of
+from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of, view_of, while_connected
 from rayhistory.server.logs.line_owners import LineOwner, find_owners
 from rayhistory.server.logs.locate import check_node
+from rayhistory.server.pages.find_in_log import LogFind, find_form, find_in_log
 from rayhistory.server.pages.frame_page import PAGE_TIMEOUT_S
 from rayhistory.server.view import SessionView
 from rayhistory.sessions.catalog import RUNNING
@@ -39,12 +40,17 @@ _NUMBER = re.compile("[0-9]{1,15}")
 
 
 async def log_page(request: Request) -> Response:
+    """Show a part of a log file. A search in it ends when the visitor leaves."""
+    return await while_connected(request, _log_page(request))
+
+
+async def _log_page(request: Request) -> Response:
     listing: SessionListing = request.app.state.session_listing
     try:
         entry = await resolver_of(request).entry(selection_of(request))
         view = await view_of(request, PAGE_TIMEOUT_S)
         row = await listing.row(entry)
-        page = await _page(view, request.path_params["node"], request.path_params["path"], request.query_params)
+        page = await _page(request, view)
     except SessionNotIndexed as progress:
         return progress_page(entry.ref, progress)
     except RayHistoryError as error:
@@ -52,31 +58,41 @@ async def log_page(request: Request) -> Response:
     return page_response(web.render_log(row, page, version=__version__))
 
 
-async def _page(view: SessionView, node_id: str, path: str, params: QueryParams) -> LogPage:
-    node = await check_node(view, node_id)
-    file = await find_file(view.logs, node, path)
-    selected = await _selected(view.logs, node, file, params)
+async def _page(request: Request, view: SessionView) -> LogPage:
+    params = request.query_params
+    node = await check_node(view, request.path_params["node"])
+    file = await find_file(view.logs, node, request.path_params["path"])
+    find = await find_in_log(request, view, node, file, params)
+    selected = await _selected(view.logs, node, file, params, find.offset)
     follow = params.get("follow") == "1" and view.state == RUNNING
     above = 0 if params.get("top") == "1" else LINES_ABOVE
     window = await read_window(view.logs, node, file, selected, above)
     owners = await find_owners(view, [(node, file.path, line.offset) for line in window.lines])
     base = f"{view.ref.url}logs/{quote(node, safe='')}/{quote(file.path)}"
-    is_chosen = "line" in params or "offset" in params or "time" in params
+    is_chosen = find.offset is not None or "line" in params or "offset" in params or "time" in params
     rows = [
         _row(
-            base, line, owners.get((node, file.path, line.offset)), chosen=is_chosen and line.offset == selected.offset
+            base,
+            line,
+            owners.get((node, file.path, line.offset)),
+            find,
+            chosen=is_chosen and line.offset == selected.offset,
         )
         for line in window.lines
     ]
     links = _links(view, (node, file.path), window, base, params)
     wrap = params.get("wrap") == "1"
-    glob = re.sub(r"([*?\[])", r"[\1]", file.path)
-    return LogPage(node, file.path, glob if "/" in glob else f"./{glob}", window, rows, links, wrap, follow)
+    form = find_form(find, params, base, selected.offset, f"{view.ref.url}search")
+    return LogPage(node, file.path, window, rows, links, form, wrap, follow)
 
 
-async def _selected(logs: LogSource, node: str, file: StoredLogFile, params: QueryParams) -> Position:
+async def _selected(
+    logs: LogSource, node: str, file: StoredLogFile, params: QueryParams, found: int | None
+) -> Position:
     line, offset = _number(params, "line"), _number(params, "offset")
-    if offset is not None:
+    if found is not None:
+        position = Position(found, None)
+    elif offset is not None:
         position = Position(min(offset, file.size), line)
     elif line is not None:
         position = await find_line(logs, node, file, max(1, line))
@@ -101,13 +117,13 @@ def _number(params: QueryParams, name: str) -> int | None:
     return int(text)
 
 
-def _row(base: str, line: WindowLine, owner: LineOwner | None, *, chosen: bool) -> LogRow:
+def _row(base: str, line: WindowLine, owner: LineOwner | None, find: LogFind, *, chosen: bool) -> LogRow:
     anchor = f"L{line.number}" if line.number is not None else f"B{line.offset}"
     place = {"offset": line.offset} | ({"line": line.number} if line.number is not None else {})
     return LogRow(
         anchor=anchor, label=str(line.number if line.number is not None else line.offset),
-        url=f"{base}?{urlencode(place)}#{anchor}", pieces=styled_texts(masked_line(line.text)[0]), cut=line.cut,
-        selected=chosen, owner=_owner_text(owner),
+        url=f"{base}?{urlencode(place)}#{anchor}", cut=line.cut,
+        pieces=find.marked(styled_texts(masked_line(line.text)[0])), selected=chosen, owner=_owner_text(owner),
     )  # fmt: skip
 
 
@@ -120,7 +136,7 @@ def _owner_text(owner: LineOwner | None) -> str:
 
 def _links(view: SessionView, place: tuple[str, str], window: LogWindow, base: str, params: QueryParams) -> LogLinks:
     node, path = place
-    keep = {"wrap": "1"} if params.get("wrap") == "1" else {}
+    keep = {name: params[name] for name in ("wrap", "q", "regex", "case", "word") if params.get(name)}
 
     def link(**place: str | int) -> str:
         return f"{base}?{urlencode({**place, **keep})}"
@@ -130,10 +146,12 @@ def _links(view: SessionView, place: tuple[str, str], window: LogWindow, base: s
     following = {"line": last.number + 1} if last and last.number is not None else {}
     download = urlencode({"node_id": node, "filename": path, "lines": -1, "download_filename": path.rpartition("/")[2]})
     others = {name: value for name, value in params.items() if name != "wrap"}
+    if params.get("wrap") != "1":
+        others["wrap"] = "1"
     follow = link(end=1) if params.get("follow") == "1" else link(follow=1)
     return LogLinks(
         start=link(offset=0, line=1, top=1), end=link(end=1), download=f"{view.ref.url}api/v0/logs/file?{download}",
-        wrap=f"{base}?{urlencode({**others, **({} if keep else {'wrap': '1'})})}",
+        wrap=f"{base}?{urlencode(others)}",
         previous=link(offset=max(0, window.start - 128 * 1024), top=1) if first and window.start > 0 else None,
         next=link(offset=window.end, top=1, **following) if window.end < window.size else None,
         follow=follow if view.state == RUNNING else None,

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from rayhistory.errors import UsageError
 from rayhistory.index.products.product_files import OpenProduct
 from rayhistory.index.products.session_products import SessionProducts
+from rayhistory.search.find_in_file import FileSearch, FileSearchResult, find_in_file
+from rayhistory.search.scan_plan import LogFile
 from rayhistory.search.scanner import Scan, Scanner
 from rayhistory.search.search_index import SearchIndex, ShardCache, ShardFile
 from rayhistory.search.search_product import NAME
@@ -44,6 +46,23 @@ async def start_session_search(
         visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=index,
     )  # fmt: skip
     return SessionSearch(view, scan)
+
+
+async def search_file(
+    request: Request, view: SessionView, place: tuple[str, str], search: FileSearch, time_budget_s: float
+) -> FileSearchResult:
+    """Find a line in one file, which is given by node and path."""
+    node, path = place
+    scanner: Scanner = request.app.state.scanner
+    logs = resolver_of(request).search_logs(view.ref)
+    history = (await logs.histories(node)).get(path)
+    if history is None:
+        return FileSearchResult()
+    product = await view.products.open(NAME) if view.products else None
+    return await find_in_file(
+        scanner, logs, LogFile(node, path, history.points, history.identity), search,
+        visitor=caller_of(request), time_budget_s=time_budget_s, unit_index=_unit_index(request, view.ref, product),
+    )  # fmt: skip
 
 
 def _unit_index(

@@ -14,4 +14,13 @@
   } else if (wanted) {
     document.getElementById(location.hash.slice(1))?.classList.add("selected");
   }
+
+  // n and p go to the next and the previous match, as on the search page.
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+    const link = { n: "find-next", p: "find-previous" }[event.key];
+    if (link) document.getElementById(link)?.click();
+  });
+
+  if (document.getElementById("find-next")) document.querySelector(".log-line.selected")?.scrollIntoView({ block: "center" });
 })();

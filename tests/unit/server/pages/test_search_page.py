@@ -1,5 +1,7 @@
 """The search pages and the log viewer, as a browser without JavaScript gets them."""
 
+import html
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -90,6 +92,39 @@ def test_the_viewer_shows_colours_owners_and_a_download(client: TestClient) -> N
     )
 
 
+def links(text: str) -> dict[str, str]:
+    """Return the links to matches by their ids, relative to the file."""
+    found = re.findall(r'id="(find-\w+)" href="([^"]+)"', text)
+    return {name: html.unescape(url).rpartition("/")[2] for name, url in found}
+
+
+def test_the_viewer_finds_the_next_and_the_previous_match(client: TestClient) -> None:
+    first = page(client, f"logs/{NODE}/raylet.out?q=LINE+299&from=0")
+    assert 'class="log-line selected" id="L299"' in first
+    assert '<mark class="match">line 299</mark>' in first
+    second = page(client, f"logs/{NODE}/{links(first)['find-next']}")
+    assert 'class="log-line selected" id="L2990"' in second
+    again = page(client, f"logs/{NODE}/{links(second)['find-previous']}")
+    assert 'class="log-line selected" id="L299"' in again
+    assert "No line before this one matches" in page(client, f"logs/{NODE}/{links(again)['find-previous']}")
+
+
+@pytest.mark.parametrize("query", ["q=line+1&word=1&case=1", "q=^.*line+1$&regex=1"])
+def test_the_search_in_a_file_goes_round(client: TestClient, query: str) -> None:
+    """Behind the last match, it says so, and begins at the start again."""
+    last = page(client, f"logs/{NODE}/raylet.out?{query}&from=1")
+    assert "No line from here on matches" in last
+    assert 'class="log-line selected" id="L1"' in page(client, f"logs/{NODE}/{links(last)['find-next']}")
+    assert "No line of this file matches" in page(client, f"logs/{NODE}/raylet.out?q=no+such&from=0")
+
+
+def test_a_match_across_colours_is_marked_in_each(client: TestClient) -> None:
+    text = page(client, f"logs/{NODE}/evil%20%3Cb%3E%26.log?q=needle+re&from=0")
+    assert "No line of this file matches" in text  # the colour code is part of the line
+    text = page(client, f"logs/{NODE}/evil%20%3Cb%3E%26.log?q=red&from=0")
+    assert '<mark class="ansi-red match">red</mark>' in text
+
+
 def test_the_viewer_of_an_empty_file_says_so(client: TestClient) -> None:
     assert "This file is empty" in page(client, f"logs/{NODE}/empty.log")
 
@@ -97,7 +132,9 @@ def test_the_viewer_of_an_empty_file_says_so(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [(f"logs/{NODE}/no-such.log", 404), ("logs/nobody/raylet.out", 404), (f"logs/{NODE}/raylet.out?line=x", 400),
-     (f"logs/{NODE}/raylet.out?time=noon", 400), (f"logs/{NODE}/..%2F..%2Fsecret", 404)],
+     (f"logs/{NODE}/raylet.out?time=noon", 400), (f"logs/{NODE}/raylet.out?q=(&regex=1", 400),
+     (f"logs/{NODE}/raylet.out?q=a&from=x", 400), (f"logs/{NODE}/raylet.out?q=a&before=-1", 400),
+     (f"logs/{NODE}/raylet.out?q=a&from={'9' * 400}", 400), (f"logs/{NODE}/..%2F..%2Fsecret", 404)],
 )  # fmt: skip
 def test_wrong_places_are_reported(client: TestClient, path: str, status: int) -> None:
     page(client, path, status)

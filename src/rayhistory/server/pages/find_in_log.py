@@ -1,0 +1,118 @@
+"""The search within the file that the log viewer shows: the next or previous matching line, and marks on the page."""
+
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from rayhistory.errors import UsageError
+from rayhistory.logs.source import StoredLogFile
+from rayhistory.search.find_in_file import FileSearch, FileSearchResult
+from rayhistory.search.pattern import SearchPattern
+from rayhistory.server.search_api.start_search import search_file
+from rayhistory.server.view import SessionView
+from rayhistory.web import FindForm
+from rayhistory.web.ansi import StyledText
+
+_TIME_BUDGET_S = 5.0
+_MAX_MARKS = 100
+_MAX_OFFSET = 10**15
+
+
+class LogFind(NamedTuple):
+    """What a request searches for, and what was found; `pattern` is None without a search."""
+
+    pattern: SearchPattern | None = None
+    offset: int | None = None
+    """Where the found line begins."""
+    message: str = ""
+    next_from: int | None = None
+    """Where the search for the next match begins, if not at the selected line; likewise for the previous one."""
+    previous_before: int | None = None
+
+    def marked(self, pieces: list[StyledText]) -> list[StyledText]:
+        """Split the pieces of a line at the matches, which get the style `match`."""
+        return _marked(pieces, self.pattern) if self.pattern else pieces
+
+
+async def find_in_log(
+    request: Request, view: SessionView, node: str, file: StoredLogFile, params: QueryParams
+) -> LogFind:
+    """Search if the request says from where: `from` an offset on, or `before` one."""
+    if not params.get("q"):
+        return LogFind()
+    pattern = SearchPattern(params["q"], **_flags(params))
+    backwards = "before" in params
+    if not backwards and "from" not in params:
+        return LogFind(pattern)
+    position = _offset(params, "before" if backwards else "from")
+    search = FileSearch(pattern, min(position, file.size), backwards)
+    result = await search_file(request, view, (node, file.path), search, _TIME_BUDGET_S)
+    if result.offset is not None and result.offset < file.size:
+        return LogFind(pattern, result.offset)
+    return _nothing(pattern, result, search)
+
+
+def find_form(find: LogFind, params: QueryParams, base: str, position: int, everywhere: str) -> FindForm:
+    """Return the form and the links to the next and the previous match; `position` is the selected line's offset."""
+    if find.pattern is None:
+        return FindForm(position=position, everywhere=everywhere)
+    kept = {name: params[name] for name in ("q", "regex", "case", "word", "wrap") if params.get(name)}
+
+    def link(**place: int) -> str:
+        return f"{base}?{urlencode({**kept, **place})}"
+
+    next_from = position if find.offset is None else position + 1
+    return FindForm(
+        q=params["q"], **_flags(params), position=position, message=find.message,
+        next=link(**{"from": next_from if find.next_from is None else find.next_from}),
+        previous=link(before=position if find.previous_before is None else find.previous_before),
+        everywhere=f"{everywhere}?{urlencode({name: value for name, value in kept.items() if name != 'wrap'})}",
+    )  # fmt: skip
+
+
+def _flags(params: QueryParams) -> dict[str, bool]:
+    return {name: params.get(name) == "1" for name in ("regex", "case", "word")}
+
+
+def _offset(params: QueryParams, name: str) -> int:
+    text = params[name]
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= _MAX_OFFSET):
+        raise UsageError(f"invalid {name} {text[:40]!r}: use an offset in bytes")
+    return int(text)
+
+
+def _nothing(pattern: SearchPattern, result: FileSearchResult, search: FileSearch) -> LogFind:
+    if result.stopped_at is not None:
+        message = f"No match up to byte {result.stopped_at:,} yet: search on."
+        name = "previous_before" if search.backwards else "next_from"
+        return LogFind(pattern, message=message, **{name: result.stopped_at})
+    if search.backwards:
+        return LogFind(pattern, message="No line before this one matches.")
+    if search.position:
+        return LogFind(pattern, message="No line from here on matches. Next match: from the start.", next_from=0)
+    return LogFind(pattern, message="No line of this file matches.")
+
+
+def _marked(pieces: list[StyledText], pattern: SearchPattern) -> list[StyledText]:
+    line = "".join(piece.text for piece in pieces).encode(errors="replace")
+    spans = [
+        (len(line[:begin].decode(errors="replace")), len(line[:end].decode(errors="replace")))
+        for begin, end in pattern.spans(line, _MAX_MARKS)
+    ]
+    marked, position = list[StyledText](), 0
+    for text, style in pieces:
+        marked += _split(text, style, [(begin - position, end - position) for begin, end in spans])
+        position += len(text)
+    return marked
+
+
+def _split(text: str, style: str, spans: list[tuple[int, int]]) -> list[StyledText]:
+    parts, position = list[StyledText](), 0
+    for first, last in spans:
+        begin, end = max(first, position), min(last, len(text))
+        if begin < end:
+            parts += [StyledText(text[position:begin], style), StyledText(text[begin:end], f"{style} match".strip())]
+            position = end
+    return [part for part in (*parts, StyledText(text[position:], style)) if part.text]
