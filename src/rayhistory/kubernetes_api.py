@@ -101,7 +101,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError:
         document = None
     if not isinstance(document, dict):
-        raise KubernetesError("Kubernetes API returned something that is not a JSON object")
+        raise KubernetesError("Kubernetes API did not return a JSON object")
     return document
 
 

@@ -46,7 +46,9 @@ def _store_settings(name: str) -> Settings:
         return resolve(CLI, {}, os.environ)[0]
     if "://" not in name:
         if not Path(name).is_dir():
-            raise UsageError(f"no directory {name}: use a directory, s3://bucket, or the URL of a history server")
+            raise UsageError(
+                f"no directory {name}: use an existing directory, s3://bucket, or the URL of a history server"
+            )
         name = f"file://{quote(str(Path(name).absolute()))}"
     environ = {variable: value for variable, value in os.environ.items() if variable not in _STORE_VARIABLES}
     return resolve(CLI, {"setting_store": name}, environ)[0]

@@ -22,7 +22,9 @@ def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
         return TokenAccess(_rules_file(settings))
     if settings.auth == "proxy":
         if not settings.trusted_proxies:
-            raise InvalidSetting("--auth=proxy needs --trusted-proxies: the addresses of the proxy that signs users in")
+            raise InvalidSetting(
+                "--auth=proxy needs --trusted-proxies (the addresses of the proxy that signs users in)"
+            )
         proxies = TrustedProxies(settings.trusted_proxies)
         if (ranges := proxies.networks.ranges()) and not settings.proxy_secret:
             log.warning(
@@ -35,7 +37,7 @@ def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
         )
     if settings.auth == "kubernetes":
         if kubernetes is None:
-            raise InvalidSetting("--auth=kubernetes needs Kubernetes: run in a pod, or set --kubeconfigs")
+            raise InvalidSetting("--auth=kubernetes needs a Kubernetes API: run in a pod, or set --kubeconfigs")
         return KubernetesAccess(kubernetes, settings.auth_audiences)
     if settings.auth == "none":
         return OpenAccess()
@@ -44,5 +46,5 @@ def open_access(settings: Settings, kubernetes: KubernetesApi | None) -> Access:
 
 def _rules_file(settings: Settings) -> RulesFile:
     if not settings.access_file:
-        raise InvalidSetting(f"--auth={settings.auth} needs --access-file: who may see which namespaces")
+        raise InvalidSetting(f"--auth={settings.auth} needs --access-file (which visitors see which namespaces)")
     return RulesFile(Path(settings.access_file).expanduser())

@@ -94,7 +94,7 @@ class HostMiddleware:
         host = host_name(connection.headers.get("host", ""))
         is_allowed = not self._allowed_hosts or host_matches(host, self._allowed_hosts)
         if not is_allowed and not _is_probe(connection.scope["path"], host):
-            raise HostNotAllowed("Host not allowed: add it to --allowed-hosts")
+            raise HostNotAllowed("Host header not allowed: add the host to --allowed-hosts")
         reads = connection.scope["type"] == "http" and connection.scope["method"] in ("GET", "HEAD", "OPTIONS")
         if not reads and "*" not in self._origins and not is_same_origin(connection, self._origins):
             raise OriginNotAllowed("Cross-site request not allowed")

@@ -94,12 +94,12 @@ def _add(rules: Rules, kind: str, name: str, *rest: str) -> None:
     if kind == "token":
         token, namespaces = _pair(rest, "token NAME TOKEN NAMESPACES")
         if token.startswith("sha256:") and not _DIGEST.fullmatch(token):
-            raise ValueError("sha256: must be followed by 64 hexadecimal digits in lower case")
+            raise ValueError("sha256: must be followed by 64 lower-case hexadecimal digits")
         if len(token) < _MIN_TOKEN_CHARS:
             raise ValueError(f"a token needs at least {_MIN_TOKEN_CHARS} characters")
         key = token if token.startswith("sha256:") else digest(token)
         if key in rules.tokens:
-            raise ValueError("duplicate token")
+            raise ValueError("token is already used by another line")
         rules.tokens[key] = Visitor(name, namespaces=_namespaces(namespaces))
     elif kind in ("user", "group"):
         if len(rest) != 1:
@@ -123,5 +123,5 @@ def _namespaces(text: str) -> tuple[str, ...]:
         if name != "*" and prefix:
             parse_dns_name(prefix)
         elif name != "*":
-            raise ValueError(f"not a namespace: {name!r}")
+            raise ValueError(f"{name!r} is not a valid namespace")
     return names

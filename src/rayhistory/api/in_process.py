@@ -60,7 +60,7 @@ class _ResponseBody(httpx.AsyncByteStream):
         if self._messages.empty():
             next_message.cancel()
             await self._app_task
-            raise httpx.ReadError("the response is incomplete")
+            raise httpx.ReadError("the response ended early")
         return await next_message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

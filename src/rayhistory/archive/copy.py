@@ -122,8 +122,8 @@ class SessionCopy:
         except ObjectNotFound:
             return
         raise UsageError(
-            f"{self._ref.path} is being removed from {self._target.url}: "
-            "complete the removal with `rayhistory retention`"
+            f"{self._ref.path} is being removed from {self._target.url}: run `rayhistory retention` to complete the "
+            "removal, then try again"
         )
 
     async def _delete_outdated(self, key: str, records: list[ObjectInfo]) -> None:

@@ -46,13 +46,17 @@ def check_directory(text: str) -> Path:
     """Return the directory; raise UsageError unless it is a session directory whose Ray has ended."""
     directory = Path(text).expanduser().resolve()
     if not directory.is_dir():
-        raise UsageError(f"{text}: no such directory")
+        raise UsageError(f"no such directory: {text}")
     if not is_session_name(directory.name):
-        raise UsageError(f"{text}: not a session directory of Ray: its name must be like session_2026-11-15_19-18-08_…")
+        raise UsageError(
+            f"{text} is not a session directory of Ray: its name must be like session_2026-11-15_19-18-08_…"
+        )
     if not (directory / "logs").is_dir():
-        raise UsageError(f"{text}: not a session directory of Ray: it has no logs directory")
+        raise UsageError(f"{text} is not a session directory of Ray: it has no logs directory")
     if raylet_state(directory) is not RayletState.GONE:
-        raise UsageError(f"{text}: Ray is still running: import the directory when it has ended, or run a collector")
+        raise UsageError(
+            f"Ray is still running in {text}: import the directory when Ray has stopped, or run a collector"
+        )
     return directory
 
 

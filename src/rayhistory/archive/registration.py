@@ -29,7 +29,10 @@ async def require_writable(store: Store, layout: Layout, ref: SessionRef, vanish
         await store.head(layout.tombstone_key(ref))
     except ObjectNotFound:
         return
-    raise UsageError(f"{ref.path} is being removed from the store: complete the removal with `rayhistory retention`")
+    raise UsageError(
+        f"{ref.path} is being removed from the store: run `rayhistory retention` to complete the removal, then try "
+        "again"
+    )
 
 
 class SessionOrigin(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Own
         await delete_many(store, _keys(store, prefixes.records))
         if not await delete_many(store, _keys(store, [*prefixes.data, *layout.run_inbox_prefixes(ref)])):
             return
-    raise StoreUnavailable(f"{ref.path} is still being written to: the next retention run removes the rest")
+    raise StoreUnavailable(f"objects are still being written to {ref.path}: the next retention run removes the rest")
 
 
 async def _keys(store: Store, prefixes: Iterable[str]) -> AsyncIterator[str]:

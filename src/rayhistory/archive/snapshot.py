@@ -82,7 +82,7 @@ class DashboardCapture:
             self.ray_version = str(version["ray_version"])
         except DashboardError as error:
             raise HeadUnavailable(
-                f"{address}: no response from a Ray dashboard ({error}); if it requires a token, set RAY_AUTH_TOKEN"
+                f"no Ray dashboard responds at {address} ({error}); if it requires a token, set RAY_AUTH_TOKEN"
             ) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
             raise HeadUnavailable(f"{address} is not a Ray dashboard") from None
@@ -127,7 +127,7 @@ class DashboardCapture:
         responses = {uri: await self._capture(uri) for uri in _URIS}
         nodes = [node for node in _rows(responses[_NODES]) if _NODE_ID.match(str(node.get("node_id")))]
         if not nodes:
-            raise HeadUnavailable(f"{self._dashboard.address}: the dashboard lists no nodes")
+            raise HeadUnavailable(f"the dashboard at {self._dashboard.address} lists no nodes")
         jobs = _dicts(responses[schedule.JOBS])
         await self._capture_tasks([job["job_id"] for job in jobs if job.get("job_id")])
         actors = await self._capture(schedule.ACTORS)

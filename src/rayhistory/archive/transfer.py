@@ -43,7 +43,7 @@ class Transfer:
                 info = await self._source.head(info.key)
             else:
                 return True
-        raise StoreError(f"{info.key} keeps changing while it is copied: try again later")
+        raise StoreError(f"{info.key} changed while it was copied: try again later")
 
     async def put(self, key: str, data: bytes) -> None:
         await self._target.put(key, data)
@@ -104,7 +104,9 @@ class Transfer:
         """Check the written object by its tag, which is the MD5 in most stores, else by reading it back."""
         written = await self._target.head(key)
         if written.size != size or (written.tag != digest and await _digest(self._target, key, size) != digest):
-            raise StoreError(f"{self._target.url}: {key}: the stored bytes differ from the bytes that were written")
+            raise StoreError(
+                f"cannot copy {key} to {self._target.url}: the stored bytes differ from the bytes that were written"
+            )
 
 
 async def _digest(store: Store, key: str, size: int) -> str:

@@ -40,10 +40,12 @@ def _check(file: Path, members: list[zipfile.ZipInfo], folder: Path) -> None:
     for member in members:
         path = PurePosixPath(member.filename)
         if path.is_absolute() or ".." in path.parts or "\\" in member.filename or "\0" in member.filename:
-            raise UsageError(f"{file} has a file outside of its folder: {member.filename[:200]!r}")
+            raise UsageError(
+                f"{file} is not safe to unpack: its file {member.filename[:200]!r} is outside of the archive's folder"
+            )
     size, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
     if size + _FREE_SPACE_BYTES > free:
-        raise UsageError(f"{file} needs {size >> 20:,} MiB of disk, and {free >> 20:,} MiB are free in {folder}")
+        raise UsageError(f"{file} needs {size >> 20:,} MiB of disk, but only {free >> 20:,} MiB are free in {folder}")
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:

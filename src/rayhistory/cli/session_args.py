@@ -43,10 +43,10 @@ def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
     if not name.startswith(("http://", "https://")):
         return server_url(arguments), name.strip("/")
     if arguments.server:
-        raise UsageError("SESSION is a URL already: omit --server")
+        raise UsageError("SESSION is already a URL: omit --server")
     server, separator, name = re.split("[?#]", name, maxsplit=1)[0].partition(SESSION_ROOT)
     if not separator:
-        raise UsageError(f"not the URL of a session: {server} (use http://host:8080/s/namespace/cluster/session)")
+        raise UsageError(f"{server} is not the URL of a session: use http://host:8080/s/namespace/cluster/session")
     return server.rstrip("/"), unquote(name).strip("/")
 
 
@@ -80,7 +80,7 @@ async def select_session(catalog: SessionCatalog, name: str) -> Selection:
         return [(entry.ref.session, entry.ref.url) for entry in entries if "/" not in name or _is_in(entry, name)]
 
     if "://" in name:
-        raise UsageError(f"{name}: this command reads the store: use {SESSION_NAMES}")
+        raise UsageError(f"this command reads the store and does not accept {name}: use {SESSION_NAMES}")
     path = await session_path(name.strip("/"), list_sessions)
     selection, below = parse_session_path(path.removeprefix(SESSION_ROOT))
     if below:
@@ -108,6 +108,6 @@ def select_sessions(entries: list[CatalogEntry], names: list[str]) -> list[Catal
     for name in names:
         matches = [entry for entry in entries if is_selected(entry, [name])]
         if not matches:
-            raise UsageError(f"no session {name!r} in the store: see rayhistory sessions")
+            raise UsageError(f"no session {name!r} in the store: list sessions with rayhistory sessions")
         selected |= {entry.ref.identity: entry for entry in matches}
     return list(selected.values())

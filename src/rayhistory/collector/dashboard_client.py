@@ -63,7 +63,7 @@ class DashboardClient:
             raise DashboardError(str(error)) from None
         if version.session_name != self._session:
             await self._switch_address()
-            raise DashboardError("other session")
+            raise DashboardError("dashboard of another session")
         self.verified = True
         return version.ray_version, body
 

@@ -27,7 +27,7 @@ def open_file_below(folder: int, name: str) -> int:
         os.close(inner)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileNotFoundError(f"{name}: not a regular file")
+        raise FileNotFoundError(f"{name} is not a regular file")
     return descriptor
 
 

@@ -121,8 +121,8 @@ def _listen(settings: Settings) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=dual_stack)
     except OSError as error:
         raise UsageError(
-            f"cannot listen on {host}:{port} ({error.strerror or error}); "
-            "choose another one with --events-port or --events-host"
+            f"cannot listen on {host}:{port} ({error.strerror or error}); choose another address with --events-port "
+            "or --events-host"
         ) from None
 
 

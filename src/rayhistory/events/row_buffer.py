@@ -94,7 +94,7 @@ class RowBuffer:
             raise ColumnMismatch(_mismatch(table, columns))
         lengths = set(map(len, columns.values()))
         if len(lengths) > 1:
-            raise ColumnMismatch(f"{table}: columns of different lengths: {sorted(lengths)}")
+            raise ColumnMismatch(f"table {table}: columns have different lengths: {sorted(lengths)}")
         for name, column in self.columns[table].items():
             column.extend(columns[name])
 

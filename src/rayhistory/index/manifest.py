@@ -129,7 +129,7 @@ class Manifest(msgspec.Struct):
             return self.files[table]
         found = [file for part in self.parts for file in part.files.get(table, ())]
         if not found:
-            raise IndexDamaged(f"generation {self.generation} of an index has no table {table}")
+            raise IndexDamaged(f"index is damaged: generation {self.generation} lacks the table {table}")
         return found
 
 

@@ -133,7 +133,7 @@ class HeadProxy:
                 try:
                     status = response.status_code
                     if status < 200 or (response.is_redirect and status != _NOT_MODIFIED):
-                        error = HeadError("The cluster's dashboard redirects, which is not followed")
+                        error = HeadError("The cluster's dashboard sent a redirect, which is not followed")
                         await _error_response(error)(scope, receive, send)
                         return
                     await send({"type": "http.response.start", "status": status, "headers": _proxied_headers(response)})
@@ -142,14 +142,14 @@ class HeadProxy:
                     async for block in response.aiter_raw():
                         sent += len(block)
                         if sent > _MAX_RESPONSE_BYTES:
-                            raise HeadError(f"response of {address.url} exceeds {_MAX_RESPONSE_BYTES} bytes")
+                            raise HeadError(f"response of {address.url} is larger than {_MAX_RESPONSE_BYTES} bytes")
                         await send({"type": "http.response.body", "body": block, "more_body": True})
                     await send({"type": "http.response.body", "body": b""})
                 finally:
                     await response.aclose()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             if started:
-                raise HeadError(f"response of {address.url} was cut off: {error!r}") from None
+                raise HeadError(f"response of {address.url} ended early: {error!r}") from None
             await _unavailable_response(error)(scope, receive, send)
 
     async def websocket(self, address: HeadAddress, path: str, token: str, socket: WebSocket) -> None:
@@ -194,7 +194,7 @@ class HeadProxy:
             async with asyncio.timeout(_SLOT_TIMEOUT_S):
                 await slots.acquire()
         except TimeoutError:
-            raise httpx.PoolTimeout("too many requests are waiting for it") from None
+            raise httpx.PoolTimeout("too many requests are waiting for this dashboard") from None
         try:
             yield client.http
         finally:

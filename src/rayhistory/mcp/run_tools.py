@@ -55,7 +55,7 @@ async def _last_good(history: AsyncHistory, session: str) -> str:
             good = [run["session"] for run in before if run["status"] == "SUCCEEDED" and run["session"] != session]
             if good:
                 return str(good[0])
-    raise UsageError(f"no good run of the same job before {session}: name a baseline")
+    raise UsageError(f"no successful run of the same job before {session}: name a baseline session")
 
 
 _FUNCTION_COLUMNS = ("name", "count_before", "count", "p50_ms_before", "p50_ms", "ratio", "failed_before", "failed")

@@ -29,7 +29,7 @@ async def serve(history: AsyncHistory) -> None:
             line = await reader.readline()
         except ValueError:  # longer than the limit
             _write(
-                error_message(None, ProtocolError(INVALID_REQUEST, f"a message has more than {_MAX_LINE_BYTES} bytes"))
+                error_message(None, ProtocolError(INVALID_REQUEST, f"message is larger than {_MAX_LINE_BYTES} bytes"))
             )
             continue
         if not line:

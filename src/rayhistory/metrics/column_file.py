@@ -68,10 +68,10 @@ def encode_directory(directory: ColumnDirectory) -> bytes:
 def decode_directory(data: bytes) -> ColumnDirectory:
     found: ColumnDirectory = _decode(data, MAX_DIRECTORY_BYTES, ColumnDirectory)
     if found.format != _FORMAT:
-        raise MetricsDamaged(f"metrics columns have format {found.format}, this version reads {_FORMAT}")
+        raise MetricsDamaged(f"stored metrics columns have format {found.format}, but this version reads {_FORMAT}")
     for chunk in (each for chunks in found.metrics.values() for each in chunks):
         if not (0 <= chunk.tile < len(found.tiles) and chunk.rows >= 0):
-            raise MetricsDamaged("metrics columns have a chunk without a tile")
+            raise MetricsDamaged("stored metrics columns are damaged: a chunk refers to a tile that does not exist")
     return found
 
 
@@ -79,7 +79,7 @@ def _clocks(stored: _StoredClocks) -> TileClocks:
     times = np.frombuffer(stored.times, dtype="<i8")
     count = len(stored.nodes)
     if len(stored.addresses) != count or (times.size % count if count else times.size):
-        raise MetricsDamaged("a tile of metrics columns has more or fewer times than nodes")
+        raise MetricsDamaged("stored metrics columns are damaged: a tile has a wrong number of times")
     return TileClocks(stored.slot, stored.nodes, stored.addresses, times.reshape(count, -1))
 
 
@@ -90,7 +90,7 @@ def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes
     raw = np.frombuffer(_decompress(values, _MAX_FRAME_BYTES), dtype="<f8")
     width = clocks.times.shape[1]
     if raw.size != chunk.rows * width:
-        raise MetricsDamaged("a metric has more or fewer values than times")
+        raise MetricsDamaged("stored metrics columns are damaged: a metric has a wrong number of values")
     matrix: Floats = raw.reshape(chunk.rows, width)
     return TileMetric(LabelTable(columns, chunk.rows), clock, matrix)
 
@@ -98,7 +98,7 @@ def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes
 def _codes(data: bytes, count: int, limit: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
     codes = np.frombuffer(data, dtype="<i4")
     if codes.size != count or (count and not (int(codes.min()) >= 0 and int(codes.max()) < limit)):
-        raise MetricsDamaged("labels of metrics columns are damaged")
+        raise MetricsDamaged("stored metrics columns are damaged: invalid label codes")
     return codes
 
 
@@ -106,16 +106,16 @@ def _decode(data: bytes, max_bytes: int, kind: "type[Any]") -> Any:
     try:
         return msgspec.msgpack.decode(_decompress(data, max_bytes), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MetricsDamaged(f"metrics columns cannot be decoded ({error})") from None
+        raise MetricsDamaged(f"stored metrics columns are damaged: {error}") from None
 
 
 def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
-            raise MetricsDamaged(f"metrics columns of unknown size, or of more than {max_bytes} bytes")
+            raise MetricsDamaged(f"stored metrics columns have an unknown size, or are larger than {max_bytes} bytes")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise MetricsDamaged(f"metrics columns cannot be decoded ({error})") from None
+        raise MetricsDamaged(f"stored metrics columns are damaged: {error}") from None
 
 
 def _compress(data: bytes) -> bytes:

@@ -158,7 +158,7 @@ class ColumnReader:
 async def _read(stored: StoredColumns, name: str, spans: list[Span]) -> list[bytes]:
     start, end = min(each[0] for each in spans), max(each[1] for each in spans)
     if not 0 <= start <= end <= stored.files.get(name, 0):
-        raise MetricsDamaged("metrics columns are shorter than their directory says")
+        raise MetricsDamaged("stored metrics columns are damaged: the file is too short")
     data = await stored.read(name, start, end)
     return [data[first - start : last - start] for first, last in spans]
 

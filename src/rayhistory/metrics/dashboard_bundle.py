@@ -29,10 +29,12 @@ def decode_bundle(data: bytes) -> list[dict[str, Any]]:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_BUNDLE_BYTES:
-            raise MetricsDamaged(f"dashboards of unknown size, or of more than {MAX_BUNDLE_BYTES} bytes")
+            raise MetricsDamaged(
+                f"stored Grafana dashboards have an unknown size, or are larger than {MAX_BUNDLE_BYTES} bytes"
+            )
         files = msgspec.json.decode(zstandard.ZstdDecompressor().decompress(data), type=dict[str, Any])
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MetricsDamaged(f"dashboards cannot be decoded ({error})") from None
+        raise MetricsDamaged(f"stored Grafana dashboards are damaged: {error}") from None
     return [each for each in files.values() if isinstance(each, dict)][:MAX_DASHBOARDS]
 
 

@@ -44,7 +44,9 @@ class DashboardSet(msgspec.Struct, frozen=True):
     def get(self, uid: str) -> Dashboard:
         dashboard = self.dashboards.get(uid) or built_in_dashboards().get(uid)
         if dashboard is None:
-            raise NotFound(f"no dashboard has the uid {uid[:64]!r}: use one of {', '.join(sorted(self.dashboards))}")
+            raise NotFound(
+                f"no Grafana dashboard has the uid {uid[:64]!r}: use one of {', '.join(sorted(self.dashboards))}"
+            )
         return dashboard
 
 

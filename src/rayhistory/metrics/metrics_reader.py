@@ -98,7 +98,10 @@ class StoredMetrics(msgspec.Struct):
                               if query.start <= at <= query.end)  # fmt: skip
                 total += len(points)
                 if total > _MAX_POINTS:
-                    raise UsageError(f"more than {_MAX_POINTS} points: narrow it with node, from, to, step or a label")
+                    raise UsageError(
+                        f"query returns more than {_MAX_POINTS} points: restrict it by node, from, to or a label, or "
+                        "use a larger step"
+                    )
         matching = [
             {"node": node, "labels": dict(pairs), "points": [points[step] for step in sorted(points)]}
             for (node, pairs), points in sorted(series.items())
@@ -148,7 +151,8 @@ class MetricsReader:
         chosen = [each for each, _ in between]
         if sum(each.size for each in chosen) > _MAX_QUERY_BYTES:
             raise UsageError(
-                f"metrics of {len(chosen)} files exceed {_MAX_QUERY_BYTES} bytes: narrow it with node, from or to"
+                f"query reads {len(chosen)} files of metrics with more than {_MAX_QUERY_BYTES} bytes: restrict it "
+                "by node, from or to"
             )
         results = await self._read_all(chosen)
         samples = [(each.node, result) for each, result in zip(chosen, results, strict=True) if result]
@@ -165,7 +169,9 @@ class MetricsReader:
         from_columns, covered = await self._column_tiles(ref, query, metrics)
         between = [(each, end) for each, end in between if (each.key, each.size) not in covered]
         if sum(each.size for each, _ in between) > (_MAX_QUERY_BYTES if metrics is None else _MAX_NAMED_BYTES):
-            raise UsageError(f"metrics of {len(between)} files are too large: narrow it with from or to")
+            raise UsageError(
+                f"query reads {len(between)} files of metrics, which is too much data: restrict it by from or to"
+            )
         of_tile: dict[TilePlace, list[MetricsObject]] = {}
         for place, (each, _) in zip(places([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
             of_tile.setdefault(place, []).append(each)

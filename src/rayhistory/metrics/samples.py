@@ -56,14 +56,14 @@ def decode(data: bytes) -> Samples:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_SAMPLES_BYTES:
-            raise MetricsDamaged(f"metrics object of unknown size, or of more than {MAX_SAMPLES_BYTES} bytes")
+            raise MetricsDamaged(f"stored metrics have an unknown size, or are larger than {MAX_SAMPLES_BYTES} bytes")
         samples = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=Samples)
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MetricsDamaged(f"metrics object cannot be decoded ({error})") from None
+        raise MetricsDamaged(f"stored metrics are damaged: {error}") from None
     if samples.format != _FORMAT:
-        raise MetricsDamaged(f"metrics object has format {samples.format}, this version reads {_FORMAT}")
+        raise MetricsDamaged(f"stored metrics have format {samples.format}, but this version reads {_FORMAT}")
     if any(len(series.values) != 8 * len(samples.times) for series in samples.series):
-        raise MetricsDamaged("a series of the metrics object has more or fewer values than times")
+        raise MetricsDamaged("stored metrics are damaged: a series has a wrong number of values")
     return samples
 
 

@@ -44,7 +44,7 @@ def parse_range(start: str, end: str, times: SessionTimes, points: int) -> TimeR
         first = max(first, times.first_ms)
     if last <= first:
         if not start.startswith("now"):
-            raise UsageError(f"the range from {start} to {end} is empty")
+            raise UsageError(f"time range from {start} to {end} is empty")
         first = last - 1000
     step = step_for(last - first, points)
     return TimeRange(first // step * step, -(-last // step) * step, step)

@@ -68,9 +68,9 @@ async def _post(rule: NotifyRule, body: bytes, headers: dict[str, str]) -> None:
             ) as response,
         ):  # fmt: skip
             if not response.is_success:
-                raise DeliveryFailed(f"the receiver answered with status {response.status_code}")
+                raise DeliveryFailed(f"the receiver returned status {response.status_code}")
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-        raise DeliveryFailed(f"the receiver does not answer: {type(error).__name__}") from None
+        raise DeliveryFailed(f"no response from the receiver: {type(error).__name__}") from None
 
 
 @functools.cache
@@ -84,13 +84,13 @@ async def _allowed_address(host: str, port: int, networks: Networks) -> IpAddres
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise DeliveryFailed(f"the name of the receiver is unknown: {error.strerror}") from None
+        raise DeliveryFailed(f"cannot resolve the receiver's host name: {error.strerror}") from None
     addresses = [address for *_, place in found if (address := parse_ip(str(place[0])))]
     for address in addresses:
         if not is_public(address) and address not in networks:
             raise DeliveryFailed(f"{address} is not a public address: add its network to allow_networks of the rule")
     if not addresses:
-        raise DeliveryFailed("the name of the receiver has no address")
+        raise DeliveryFailed("the receiver's host name has no address")
     return addresses[0]
 
 
@@ -114,10 +114,10 @@ async def _run_command(command: tuple[str, ...], event: bytes) -> None:
     try:
         await asyncio.wait_for(process.communicate(event), _COMMAND_TIMEOUT_S)
     except TimeoutError:
-        raise DeliveryFailed(f"{command[0]} did not end within {_COMMAND_TIMEOUT_S:g} s") from None
+        raise DeliveryFailed(f"{command[0]} did not exit within {_COMMAND_TIMEOUT_S:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise DeliveryFailed(f"{command[0]} ended with status {process.returncode}")
+        raise DeliveryFailed(f"{command[0]} exited with status {process.returncode}")

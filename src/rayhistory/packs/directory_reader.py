@@ -292,7 +292,7 @@ def _by_stream(ranges: list[Range]) -> RangesByStream:
 def checked_pack_name(name: str) -> PackName:
     pack = parse_pack_name(name)
     if pack is None or not is_pack(name):
-        raise PackDamaged(f"not the name of a pack: {name[:200]!r}")
+        raise PackDamaged(f"invalid pack name {name[:200]!r}")
     return pack
 
 
@@ -300,7 +300,7 @@ def check_bounds(part: DirectoryLocation | Frame, max_bytes: int) -> None:
     """Raise PackDamaged unless a part lies inside its pack: only such parts are requested from the store."""
     end = part.offset + part.size
     if not (part.offset >= 0 and 0 <= part.size <= max_bytes and end <= checked_pack_name(part.pack).size):
-        raise PackDamaged(f"bytes {part.offset} to {end} are not inside {part.pack[:200]!r}")
+        raise PackDamaged(f"range {part.offset} to {end} is outside of the pack {part.pack[:200]!r}")
 
 
 def _root_location(tail: DirectoryTail, own_pack: str) -> DirectoryLocation:

@@ -39,7 +39,7 @@ class PackDirectory(msgspec.Struct):
     @classmethod
     def from_root(cls, root: DirectoryRoot, location: DirectoryLocation) -> "PackDirectory":
         if not root.is_consistent:
-            raise PackDamaged("leaves or groups of the root do not match")
+            raise PackDamaged("directory of a checkpoint pack is inconsistent")
         return cls(
             root=location,
             streams={stream.id: stream for stream in root.streams},

@@ -250,7 +250,7 @@ def from_columns(columns: RangeColumns, own_pack: str) -> list[Range]:
             )
         ]
     except (IndexError, ValueError) as error:
-        raise PackDamaged(f"range columns do not match ({error})") from None
+        raise PackDamaged(f"ranges in the directory of a pack are inconsistent ({error})") from None
 
 
 # Frames and directories
@@ -272,10 +272,10 @@ class Compressor:
 def unpack_frame(data: bytes, raw_size: int) -> bytes:
     """Decompress a frame, which must have `raw_size` bytes; never allocate more than MAX_FRAME_BYTES."""
     if raw_size > MAX_FRAME_BYTES:
-        raise PackDamaged(f"frame of {raw_size} bytes, more than {MAX_FRAME_BYTES}")
+        raise PackDamaged(f"frame of a pack has {raw_size} bytes, more than {MAX_FRAME_BYTES}")
     content = _decompress(data, MAX_FRAME_BYTES)
     if len(content) != raw_size:
-        raise PackDamaged(f"frame has {len(content)} bytes instead of {raw_size}")
+        raise PackDamaged(f"frame of a pack has {len(content)} bytes instead of {raw_size}")
     return content
 
 
@@ -283,28 +283,28 @@ def unpack_frame_into(data: bytes, target: memoryview) -> None:
     """Decompress a frame to where its content belongs, which must have its size. Nothing is copied or allocated."""
     try:
         if zstandard.frame_content_size(data) != len(target):
-            raise PackDamaged(f"frame does not have {len(target)} bytes")
+            raise PackDamaged(f"frame of a pack does not have {len(target)} bytes")
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             if reader.readinto(target) != len(target) or reader.read(1):
-                raise PackDamaged(f"frame does not have {len(target)} bytes")
+                raise PackDamaged(f"frame of a pack does not have {len(target)} bytes")
     except zstandard.ZstdError as error:
-        raise PackDamaged(f"frame cannot be decompressed ({error})") from None
+        raise PackDamaged(f"frame of a pack cannot be decompressed ({error})") from None
 
 
 def unpack_directory(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(_decompress(data, MAX_DIRECTORY_BYTES), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PackDamaged(f"directory cannot be decoded ({error})") from None
+        raise PackDamaged(f"directory of a pack cannot be decoded ({error})") from None
 
 
 def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
-            raise PackDamaged(f"frame of unknown size, or of more than {max_bytes} bytes")
+            raise PackDamaged(f"frame of a pack has an unknown size, or more than {max_bytes} bytes")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise PackDamaged(f"frame cannot be decompressed ({error})") from None
+        raise PackDamaged(f"frame of a pack cannot be decompressed ({error})") from None
 
 
 def encode_pack_end(tail: bytes) -> bytes:
@@ -314,9 +314,9 @@ def encode_pack_end(tail: bytes) -> bytes:
 def decode_pack_end(data: bytes) -> DirectoryTail:
     """Decode the tail from the last `end_size` bytes of a pack."""
     if len(data) < _FOOTER.size:
-        raise PackDamaged(f"pack ends with {len(data)} bytes, less than a footer")
+        raise PackDamaged(f"pack is truncated: it has {len(data)} bytes, less than a footer")
     crc, size, _, magic = _FOOTER.unpack(data[-_FOOTER.size :])
     tail = data[: -_FOOTER.size]
     if magic != END_MAGIC or len(tail) != size or zlib.crc32(tail) != crc:
-        raise PackDamaged("pack is truncated, or its tail is damaged")
+        raise PackDamaged("pack is truncated, or its footer is damaged")
     return unpack_directory(tail, DirectoryTail)

@@ -121,7 +121,7 @@ class Evaluation:
     def evaluate(self, node: Any, times: Times) -> Value:
         evaluate = self._NODES.get(type(node))
         if evaluate is None:
-            raise NotSupported(f"{type(node).__name__} is not supported here")
+            raise NotSupported(f"{type(node).__name__} is not supported in this place")
         return evaluate(self, node, times)
 
     def note(self, message: str) -> None:

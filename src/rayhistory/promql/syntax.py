@@ -27,7 +27,7 @@ def parse(query: str) -> Any:
     if len(query) > MAX_QUERY_CHARACTERS:
         raise QuerySyntaxError(f"query is longer than {MAX_QUERY_CHARACTERS} characters")
     if max_depth(query) > MAX_DEPTH:
-        raise QuerySyntaxError(f"query is nested deeper than {MAX_DEPTH} levels, or has more operators")
+        raise QuerySyntaxError(f"query has more than {MAX_DEPTH} nested levels or operators")
     try:
         return nodes.parse(query)
     except ValueError as error:

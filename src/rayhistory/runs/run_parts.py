@@ -75,7 +75,7 @@ def read_summaries(path: Path) -> list[RunRow]:
             for row in execute(f"SELECT {columns} FROM {parquet([path])} LIMIT {MAX_PART_ROWS * 2}", [])
         ]
     except (duckdb.Error, msgspec.MsgspecError, TypeError) as error:
-        raise IndexDamaged(f"cannot read a part of the run table: {error}") from None
+        raise IndexDamaged(f"cannot read a file of the run table: {error}") from None
 
 
 def read_rows(path: Path, identities: Iterable[Identity] | None = None) -> list[FullRow]:
@@ -86,7 +86,7 @@ def read_rows(path: Path, identities: Iterable[Identity] | None = None) -> list[
     try:
         return [_full(row) for row in execute(sql, [] if chosen is None else [chosen])]
     except (duckdb.Error, msgspec.MsgspecError, TypeError) as error:
-        raise IndexDamaged(f"cannot read a part of the run table: {error}") from None
+        raise IndexDamaged(f"cannot read a file of the run table: {error}") from None
 
 
 def _full(row: dict[str, object]) -> FullRow:
@@ -100,4 +100,4 @@ def _identified(summary: SessionSummary, row: dict[str, object]) -> SessionSumma
     identity = (row["namespace"], row["cluster"], row["session"])
     if summary.identity == identity:
         return summary
-    raise TypeError("a summary has another identity than its row")
+    raise TypeError("summary and row in the run table are of different sessions")

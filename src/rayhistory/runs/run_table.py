@@ -179,13 +179,13 @@ class RunTable:
 
     async def _read(self, part: RunPart, start: int, end: int) -> bytes:
         if end > MAX_PART_BYTES:
-            raise IndexDamaged(f"part {part.name} of the run table is too large")
+            raise IndexDamaged(f"file {part.name} of the run table is too large")
         try:
             data = await self.store.get_range(self.layout.run_part_key(part.name), start, end)
         except ObjectNotFound:
-            raise IndexDamaged(f"part {part.name} of the run table is missing") from None
+            raise IndexDamaged(f"file {part.name} of the run table is missing") from None
         if len(data) != end - start:
-            raise IndexDamaged(f"part {part.name} of the run table has another size")
+            raise IndexDamaged(f"file {part.name} of the run table has a wrong size")
         return data
 
     async def _read_entries(self, entries: Iterable[InboxEntry]) -> dict[str, FullRow | None]:

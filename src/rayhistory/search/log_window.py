@@ -41,7 +41,7 @@ async def find_line(logs: LogSource, node: str, file: StoredLogFile, number: int
     position, current = 0, 1
     while position < file.size:
         if position >= _MAX_COUNTED_BYTES:
-            raise UsageError(f"line {number} is too far from the start of the file: jump to a time or an offset")
+            raise UsageError(f"line {number} is too far from the start of the file: open a time or an offset instead")
         block = await logs.read(node, file.path, position, min(position + _BLOCK_BYTES, file.size))
         breaks = block.count(b"\n")
         if current + breaks >= number:

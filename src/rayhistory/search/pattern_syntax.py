@@ -27,7 +27,7 @@ _LINE_ENDS = {r"\A": "^", r"\z": "$"}
 def check_pattern(text: str) -> None:
     """Raise UsageError for a pattern that cannot match any line, or is too long."""
     if not text:
-        raise UsageError("the pattern is empty: give a text to search for")
+        raise UsageError("the pattern is empty: enter a text to search for")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -35,7 +35,7 @@ def check_pattern(text: str) -> None:
     if size > MAX_PATTERN_BYTES:
         raise UsageError(f"the pattern is too long: use at most {MAX_PATTERN_BYTES >> 10} KiB")
     if "\n" in text:
-        raise UsageError("the pattern contains a line break: a search finds single lines")
+        raise UsageError("the pattern contains a line break, but a search finds single lines")
 
 
 def to_line_regex(pattern: str) -> str:
@@ -44,7 +44,7 @@ def to_line_regex(pattern: str) -> str:
     for match in _TOKEN.finditer(pattern):
         flags = match["flags"]
         if flags and re.search("-[a-zA-Z]*m", flags):
-            raise UsageError("invalid pattern: the flag m cannot be switched off, because ^ and $ mean ends of lines")
+            raise UsageError("invalid pattern: the flag m cannot be turned off, because ^ and $ match at line ends")
         translated.append(_LINE_ENDS.get(match[0], match[0]))
     return "".join(translated)
 

@@ -79,7 +79,7 @@ def header_bytes(preamble: bytes) -> int:
     """Return the size of the header, from the first bytes of a shard."""
     magic, version, size = _PREAMBLE.unpack(preamble[:PREAMBLE_BYTES])
     if magic != _MAGIC or version != _VERSION or size > _MAX_FRAME_BYTES:
-        raise IndexDamaged("not a shard of a search index")
+        raise IndexDamaged("search index is damaged: not a shard")
     return int(size)
 
 
@@ -87,9 +87,9 @@ def decode_header(data: bytes) -> ShardHeader:
     try:
         header = msgspec.msgpack.decode(_decompress(data), type=ShardHeader)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise IndexDamaged(f"header of a search index cannot be decoded ({error})") from None
+        raise IndexDamaged(f"search index is damaged: cannot decode a header ({error})") from None
     if len(header.buckets) != BUCKETS or len(header.units) > MAX_UNITS:
-        raise IndexDamaged("header of a search index is inconsistent")
+        raise IndexDamaged("search index is damaged: inconsistent header")
     return header
 
 
@@ -105,7 +105,7 @@ class Bucket:
         raw = _decompress(data)
         (count,) = struct.unpack_from("<I", raw) if len(raw) >= 4 else (1 << 31,)
         if len(raw) < 4 + 6 * count:
-            raise IndexDamaged("bucket of a search index is truncated")
+            raise IndexDamaged("search index is damaged: truncated bucket")
         columns = np.frombuffer(raw, np.uint8, 4 * count, 4).reshape(4, count)
         deltas = np.ascontiguousarray(columns.T).view("<u4").reshape(-1)
         self.keys: Keys = np.cumsum(deltas, dtype=np.uint32)
@@ -113,7 +113,7 @@ class Bucket:
         self._ends = np.cumsum(counts, dtype=np.int64)
         self._steps = np.frombuffer(raw, "<u2", -1, 4 + 6 * count)
         if len(self._steps) != (self._ends[-1] if count else 0):
-            raise IndexDamaged("bucket of a search index is inconsistent")
+            raise IndexDamaged("search index is damaged: inconsistent bucket")
 
     def units(self, key: int) -> set[int]:
         place = int(np.searchsorted(self.keys, np.uint32(key)))
@@ -126,7 +126,7 @@ class Bucket:
 def _decompress(data: bytes) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= _MAX_FRAME_BYTES:
-            raise IndexDamaged("frame of a search index is too large")
+            raise IndexDamaged("search index is damaged: a frame is too large")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise IndexDamaged(f"frame of a search index cannot be decompressed ({error})") from None
+        raise IndexDamaged(f"search index is damaged: cannot decompress a frame ({error})") from None

@@ -198,7 +198,7 @@ class Scan:
             )
         )
         if cursor and (cursor.digest != plan.digest or cursor.batch > len(plan.batches)):
-            raise UsageError("the log files have changed since this search began: search again without the cursor")
+            raise UsageError("the log files have changed since this search started: search again without the cursor")
         return plan
 
     async def _files(self) -> list[LogFile]:

@@ -152,7 +152,7 @@ class _Shard:
         if opened is None:
             data = await self._read(self._name, 0, min(_FIRST_READ_BYTES, self._size))
             if len(data) < PREAMBLE_BYTES:
-                raise IndexDamaged("shard of a search index is truncated")
+                raise IndexDamaged("search index is damaged: truncated shard")
             end = PREAMBLE_BYTES + header_bytes(data)
             if end > len(data):
                 data += await self._read(self._name, len(data), min(end, self._size))

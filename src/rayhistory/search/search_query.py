@@ -76,7 +76,7 @@ def parse_search(params: Mapping[str, str], also: tuple[str, ...] = ()) -> Searc
     if unknown := sorted(set(params) - allowed):
         raise UsageError(f"unknown parameters {', '.join(unknown)}: use {', '.join(PARAMETERS)}")
     if "q" not in params:
-        raise UsageError("the parameter q is missing: give a text to search for")
+        raise UsageError("parameter q is missing: set it to the text to search for")
     start, end = (_parse_time(params, name) for name in ("from", "to"))
     return SearchQuery(
         q=params["q"],
@@ -107,7 +107,7 @@ def decode_cursor(text: str) -> Cursor:
     try:
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Cursor)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise UsageError("invalid cursor: use `next` of the page before") from None
+        raise UsageError("invalid cursor: use `next` of the previous page") from None
 
 
 def _parse_flag(params: Mapping[str, str], name: str) -> bool:

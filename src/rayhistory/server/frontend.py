@@ -72,7 +72,7 @@ class Frontends:
             if frontend.version == requested:
                 return frontend
         versions = ", ".join(frontend.version for frontend in installed)
-        raise UsageError(f"dashboard {requested[:_MAX_SHOWN_CHARS]!r} is not installed; installed: {versions}")
+        raise UsageError(f"no frontend of Ray {requested[:_MAX_SHOWN_CHARS]!r} is installed; installed: {versions}")
 
     def describe_choice(self, ray_version: str | None, requested: str | None = None) -> DashboardChoice:
         chosen = self.choose(ray_version, requested)

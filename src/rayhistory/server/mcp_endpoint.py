@@ -40,7 +40,7 @@ async def mcp(request: Request) -> Response:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
-            return plain_error_response(MCP, UsageError(f"a message has more than {_MAX_BODY_BYTES >> 20} MiB"))
+            return plain_error_response(MCP, UsageError(f"message is larger than {_MAX_BODY_BYTES >> 20} MiB"))
     return await while_connected(request, _respond(request, body))
 
 

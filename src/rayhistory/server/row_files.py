@@ -63,7 +63,7 @@ class RowFiles:
     @asynccontextmanager
     async def _folder(self, visitor: str) -> AsyncIterator[Path]:
         if self._files[visitor] >= MAX_FILES_PER_VISITOR or self._files.total() >= _MAX_FILES:
-            raise RateLimited("too many files of rows are being sent, retry in a few seconds", _RETRY_AFTER_S)
+            raise RateLimited("too many downloads of rows at once, retry in a few seconds", _RETRY_AFTER_S)
         self._files[visitor] += 1
         try:
             with tempfile.TemporaryDirectory(prefix="rayhistory-rows-") as folder:
@@ -92,7 +92,10 @@ async def _write_archive(index: OpenIndex, table: str, with_superseded: bool, ar
         members, hidden = await _stored_members(index, table, with_superseded, archive.parent)
         with suppress(FileNotFoundError):  # evicted by another process
             return await asyncio.to_thread(_pack, members, archive, hidden)
-    raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
+    raise StoreUnavailable(
+        "the cache is too small for this download: index tables were deleted while they were read; increase "
+        "--cache-size or try again"
+    )
 
 
 async def _stored_members(

@@ -86,8 +86,8 @@ class SessionView:
         size = sum(await self.index.text_sizes(query))
         if size > max_bytes:
             raise ResponseTooLarge(
-                f"the stored dashboard response has {size >> 20} MiB, more than {max_bytes >> 20}: "
-                "use `rayhistory sql` to read it"
+                f"the stored dashboard response has {size >> 20} MiB, but at most {max_bytes >> 20} MiB are served: "
+                "read it with `rayhistory sql`"
             )
         rows = await self.index.rows(query) if size else []
         return rows[0]["body"] if rows else None

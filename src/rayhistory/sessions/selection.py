@@ -77,7 +77,7 @@ def _parse_name(text: str) -> str:
     try:
         return parse_dns_name(text)
     except ValueError:
-        raise UsageError(f"invalid name of a namespace, cluster or owner: {text!r}") from None
+        raise UsageError(f"invalid namespace, cluster or owner name: {text!r}") from None
 
 
 def _is_session(text: str) -> bool:

@@ -175,9 +175,7 @@ def _expand_store_url(values: dict[str, Any]) -> dict[str, Any]:
     for name, value in implied.items():
         given = values.get(name)
         if given and given.strip("/") != value.strip("/"):
-            raise InvalidSetting(
-                f"--store={url} and {name.upper()}={given} contradict each other: set only one of them"
-            )
+            raise InvalidSetting(f"--store={url} and {name.upper()}={given} contradict each other: set only one")
     return values | implied
 
 

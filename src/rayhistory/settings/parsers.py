@@ -97,7 +97,7 @@ def parse_store(text: str) -> str:
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError("use file:///directory, with three slashes")
     if not rest.strip("/"):
-        raise ValueError(f"name a bucket: {scheme}://bucket/prefix")
+        raise ValueError(f"the bucket is missing: use {scheme}://bucket/prefix")
     if "?" in rest or "@" in rest.partition("/")[0]:
         raise ValueError("set credentials and endpoints in the cloud's own variables, not in the URL")
     return url

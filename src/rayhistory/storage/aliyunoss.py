@@ -29,7 +29,7 @@ def open_aliyunoss(
     if not _BUCKET.match(bucket):
         raise InvalidSetting(f"OSS_BUCKET={bucket}: invalid bucket name, use lower-case letters, digits and '-'")
     if not region:
-        raise InvalidSetting("OSS_REGION is not set: signatures need a region such as cn-hangzhou")
+        raise InvalidSetting("OSS_REGION is not set: set a region such as cn-hangzhou")
     if not _REGION.match(region):
         raise InvalidSetting(f"{config.origin('OSS_REGION', 'ossRegion')}={region}: use a region such as cn-hangzhou")
     if endpoint and not _HOST.match(endpoint):

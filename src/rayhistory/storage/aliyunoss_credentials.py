@@ -30,20 +30,20 @@ def find_credentials(environment: Callable[[str], str]) -> Callable[[], Keys]:
     for names in _STATIC:
         key, secret, token = map(environment, names)
         if key and not secret:
-            raise InvalidSetting(f"{names[1]} is not set, but {names[0]} is")
+            raise InvalidSetting(f"{names[0]} is set, but {names[1]} is not: set both")
         if key:
             return lambda: (key, secret, token or None, None)
     given = [name for name in _RRSA if environment(name)]
     missing = [name for name in _RRSA if not environment(name)]
     if given and missing:
-        raise InvalidSetting(f"{missing[0]} is not set, but {given[0]} is")
+        raise InvalidSetting(f"{given[0]} is set, but {missing[0]} is not: set both")
     if given:
         path = environment(_RRSA[2])
         if not Path(path).is_file():
             raise InvalidSetting(f"{_RRSA[2]}={path}: no such file")
         return _CachedKeys(lambda: _assume_role(environment))
     if environment("ALIBABA_CLOUD_ECS_METADATA_DISABLED") == "true":
-        raise InvalidSetting(f"no credentials: set {_RRSA[0]}, {_RRSA[1]} and {_RRSA[2]}, or {_STATIC[0][0]}")
+        raise InvalidSetting(f"no OSS credentials: set {_RRSA[0]}, {_RRSA[1]} and {_RRSA[2]}, or {_STATIC[0][0]}")
     return _CachedKeys(lambda: _instance_role(environment))
 
 

@@ -94,5 +94,5 @@ def _send(request: urllib.request.Request) -> bytes:
 def _raise_not_created(container: str, reason: str, status: int) -> NoReturn:
     message = f"container {container} does not exist and cannot be created ({reason})"
     if status in {400, 401, 403}:
-        raise StoreDenied(f"{message}: needs {_PERMISSION}")
+        raise StoreDenied(f"{message}: grant {_PERMISSION}")
     raise StoreUnavailable(message)

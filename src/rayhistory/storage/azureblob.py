@@ -89,7 +89,7 @@ def _from_connection_string(text: str) -> "AzureConfig":
         endpoint = f"{scheme}://{name}.blob.{fields.get('EndpointSuffix', 'core.windows.net')}"
     if not endpoint or not (key or signature):
         required = "AccountName and AccountKey, or BlobEndpoint and SharedAccessSignature"
-        raise InvalidSetting(f"{_CONNECTION}: incomplete, it needs {required}")
+        raise InvalidSetting(f"{_CONNECTION} is incomplete: it needs {required}")
     options = _from_url(endpoint)
     if name:
         options["account_name"] = name

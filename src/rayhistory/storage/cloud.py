@@ -209,7 +209,7 @@ class CloudStore:
             try:
                 await self._call(key, "put", write, small=small)
             except ObjectExists as error:  # 409: a concurrent write of the same key
-                raise StoreUnavailable(f"{self._url}: {key}: concurrent writes of the same key") from error
+                raise StoreUnavailable(f"{self._url}: {key} was written by several processes at once") from error
             except ObjectNotFound:
                 if isinstance(data, Path) and not await asyncio.to_thread(data.exists):
                     raise

@@ -69,7 +69,7 @@ def translated(error: Exception, key: str, what: str) -> Exception:
     if status >= 500 or status == 408:
         return StoreUnavailable(f"{where}: {response.text}")
     if "incorrectly configured region" in str(error):
-        return StoreError(f"{where}: the bucket is in another region, set S3_REGION")
+        return StoreError(f"{where}: the bucket is in another region: set S3_REGION")
     if not status and _CREDENTIALS_REQUEST.search(_headline(error)):
         return StoreDenied(f"{where}: no credentials available ({response.text})")
     if not status and isinstance(error, BaseError | OSError):

@@ -44,7 +44,7 @@ class BackendConfig:
         name = self._url.partition("://")[2].partition("/")[0]
         if explicit and explicit != name:
             given = f"--store={self._url} and {variable}={explicit}"
-            raise InvalidSetting(f"{given} contradict each other: set only one of them")
+            raise InvalidSetting(f"{given} contradict each other: set only one")
         return name
 
     def origin(self, variable: str, json_key: str) -> str:

@@ -125,7 +125,7 @@ class LocalStore:
         parts = checked_key(key).split("/")
         path = self._directory.joinpath(*parts)
         if os.path.realpath(path) != str(Path(os.path.realpath(self._directory), *parts)):
-            raise StoreError(f"invalid key {key!r}: it is a symbolic link or below one")
+            raise StoreError(f"invalid key {key!r}: the path contains a symbolic link")
         return path
 
     def _write(self, key: str, data: bytes | Path, publish: Callable[[Path, Path], None]) -> None:

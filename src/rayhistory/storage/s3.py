@@ -87,7 +87,7 @@ def _credentials(config: BackendConfig) -> "S3Config":
     ):
         key, secret, token = map(config.environment, names)
         if key and not secret:
-            raise InvalidSetting(f"{names[1]} is not set, but {names[0]} is")
+            raise InvalidSetting(f"{names[0]} is set, but {names[1]} is not: set both")
         if key:
             return _static(key, secret, token)
     token_file = config.environment("AWS_WEB_IDENTITY_TOKEN_FILE")
@@ -118,7 +118,9 @@ def _bucket_creator(client: S3Store, bucket: str) -> CreateBucket:
             if error.code == 409:  # created by another process meanwhile
                 return
             if error.code in {401, 403}:
-                raise StoreDenied(f"bucket {bucket} does not exist, and s3:CreateBucket is denied") from None
+                raise StoreDenied(
+                    f"bucket {bucket} does not exist, and creating it is denied: create it, or grant s3:CreateBucket"
+                ) from None
             raise StoreUnavailable(f"bucket {bucket} does not exist and cannot be created ({error})") from None
         except (OSError, BaseError) as error:
             raise StoreUnavailable(f"bucket {bucket} cannot be created: {str(error).splitlines()[0]}") from None

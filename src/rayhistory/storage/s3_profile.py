@@ -26,7 +26,7 @@ def read_profile(environment: Callable[[str], str]) -> Credentials | None:
         raise InvalidSetting(f"AWS_PROFILE={name}: no such profile in {credentials} or {config}")
     if name:
         export = 'eval "$(aws configure export-credentials --format env)"'
-        raise InvalidSetting(f"AWS_PROFILE={name}: the profile has no static keys, export them first: {export}")
+        raise InvalidSetting(f"AWS_PROFILE={name}: the profile has no static keys; export them first: {export}")
     return None
 
 

@@ -16,7 +16,7 @@ from rayhistory.settings import Settings
         (Settings(auth="token", access_file="/not/there"), "--access-file=/not/there: No such file"),
         (Settings(auth="proxy", access_file="/dev/null"), "--auth=proxy needs --trusted-proxies"),
         (Settings(auth="proxy", access_file="/dev/null", trusted_proxies=("10.0.0.0/99",)), "--trusted-proxies: "),
-        (Settings(auth="kubernetes"), "--auth=kubernetes needs Kubernetes"),
+        (Settings(auth="kubernetes"), "--auth=kubernetes needs a Kubernetes API"),
     ],
 )
 def test_mode_with_a_missing_setting_is_refused(settings: Settings, message: str) -> None:

@@ -71,7 +71,7 @@ def test_damaged_directory_is_an_error(data: bytes) -> None:
 def test_directory_with_a_chunk_of_no_tile_is_an_error(tmp_path: Path) -> None:
     directory = decode_directory(written(tmp_path, tile())["000001-directory"])
     directory.metrics["cpu"] = [Chunk(9, 1, (0, 1), (0, 1))]
-    with pytest.raises(MetricsDamaged, match="without a tile"):
+    with pytest.raises(MetricsDamaged, match="tile that does not exist"):
         decode_directory(encode_directory(directory))
 
 

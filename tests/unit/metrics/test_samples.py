@@ -32,7 +32,7 @@ def test_encoded_samples_are_decoded_again() -> None:
         pytest.param(ENCODED[:-3], id="truncated"),
         pytest.param(ENCODED[:-1] + b"x", id="wrong checksum"),
         pytest.param(zstandard.compress(b"\0" * 200_000_000), id="too large"),
-        pytest.param(encode(Samples([1, 2], [SampledSeries("a", {}, values(1.0))])), id="fewer values than times"),
+        pytest.param(encode(Samples([1, 2], [SampledSeries("a", {}, values(1.0))])), id="wrong number of values"),
         pytest.param(encode(Samples([1], [], format=2)), id="newer format"),
         pytest.param(zstandard.compress(b"\xc1"), id="not MessagePack"),
     ],

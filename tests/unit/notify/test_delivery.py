@@ -75,7 +75,7 @@ def test_other_answers_fail_and_redirects_are_not_followed(receiver: WebhookRece
 def test_receiver_that_hangs_fails(receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_TIMEOUT_S", 0.1)
     receiver.delay_s = 0.5
-    with pytest.raises(DeliveryFailed, match="does not answer"):
+    with pytest.raises(DeliveryFailed, match="no response from the receiver"):
         send(webhook=receiver.url)
 
 
@@ -119,7 +119,7 @@ def test_command_gets_the_event_on_standard_input_only(tmp_path: Path, monkeypat
 def test_command_that_fails_hangs_or_is_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_COMMAND_TIMEOUT_S", 0.2)
     for command, message in (
-        (["false"], "status 1"), (["sleep", "60"], "did not end"), (["/no/such/command"], "cannot run")
+        (["false"], "status 1"), (["sleep", "60"], "did not exit"), (["/no/such/command"], "cannot run")
     ):  # fmt: skip
         with pytest.raises(DeliveryFailed, match=message):
             send(command=command, allow_networks=[])
@@ -158,6 +158,6 @@ def test_notify_test_says_which_receivers_took_it(
     done = rayhistory("notify", "test", "--notify-rules", str(rules))
     assert done.code == 1
     assert "good: delivered" in done.out
-    assert "bad: not delivered: false ended with status 1" in done.out
+    assert "bad: not delivered: false exited with status 1" in done.out
     assert "no rule 'x'" in rayhistory.bad("notify", "test", "--notify-rules", str(rules), "--rule", "x")
-    assert "no rules" in rayhistory.bad("notify", "test")
+    assert "no notification rules" in rayhistory.bad("notify", "test")

@@ -179,7 +179,7 @@ DEEP_QUERIES = {
 @pytest.mark.parametrize("query", DEEP_QUERIES.values(), ids=DEEP_QUERIES)
 def test_deep_query_is_refused_before_it_is_parsed(query: str) -> None:
     """The parser is recursive: such a query ended the process."""
-    with pytest.raises(QuerySyntaxError, match="nested deeper"):
+    with pytest.raises(QuerySyntaxError, match="nested levels"):
         required_samples(query, 0, 1000)
 
 

@@ -75,7 +75,7 @@ def test_incomplete_dashboard_is_ignored(tmp_path: Path) -> None:
     make_frontend(tmp_path / "notes", "2.53.0")
     (tmp_path / "2.52.0").write_text("a file")
     assert [each.version for each in Frontends(str(tmp_path)).installed()] == [OWN]
-    with pytest.raises(UsageError, match=r"dashboard '2\.55\.0' is not installed; installed: 2\.60\.0"):
+    with pytest.raises(UsageError, match=r"no frontend of Ray '2\.55\.0' is installed; installed: 2\.60\.0"):
         Frontends(str(tmp_path)).choose(None, "2.55.0")
 
 

@@ -86,8 +86,8 @@ def test_cluster_is_entered_by_its_owner_or_its_name(client: TestClient, choice:
         (f"raycluster/{REF.cluster}/session_x", 404, "with session session_x not found"),
         (f"raycron/{REF.cluster}/{REF.session}", 400, "use /enter_cluster/{namespace}/{kind}/{name}[/{session}]"),
         (f"raycluster/{REF.cluster}/{REF.session}@1", 404, "not found"),
-        (f"raycluster/{'x' * 300}", 400, "invalid name of a namespace, cluster or owner"),
-        ("raycluster/Über", 400, "invalid name of a namespace, cluster or owner"),
+        (f"raycluster/{'x' * 300}", 400, "invalid namespace, cluster or owner name"),
+        ("raycluster/Über", 400, "invalid namespace, cluster or owner name"),
         ("", 400, "use /enter_cluster/"),
     ],
 )

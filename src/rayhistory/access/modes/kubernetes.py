@@ -123,7 +123,7 @@ class KubernetesAccess:
         try:
             response = await self._api.post(path, {"apiVersion": version, "kind": kind, "spec": spec})
         except KubernetesError as error:
-            raise AccessCheckFailed(f"access cannot be checked now, retry later: {error}") from None
+            raise AccessCheckFailed(f"cannot check access now, retry later: {error}") from None
         status = response.get("status")
         return status if isinstance(status, dict) else {}
 

@@ -31,7 +31,9 @@ class ProxyAccess:
 
     async def visitor(self, connection: HTTPConnection) -> Visitor:
         if not self._proxies.trusts(connection) or not self._has_secret(connection):
-            raise NotSignedIn("Unauthorized: the request is not from a trusted proxy. Open the proxy's address instead")
+            raise NotSignedIn(
+                "Unauthorized: the request did not come from a trusted proxy. Open the proxy's URL instead"
+            )
         names = connection.headers.getlist(self._user_header)
         if len(names) != 1 or not names[0].strip():
             raise NotSignedIn(f"Unauthorized: the proxy sent no {self._user_header} header")

@@ -54,11 +54,11 @@ async def _write_zip(arguments: argparse.Namespace, settings: Settings, file: Pa
     """Copy the session to a store in a temporary directory, which becomes the archive."""
     server, name = server_and_session(arguments)
     if server:
-        raise UsageError("a zip archive is made from the store: omit --server, or use run.html")
+        raise UsageError("a zip archive can only be made from a store: omit --server, or use a name that ends in .html")
     async with open_session_store(settings) as source:
         selection = await select_session(source.catalog, name)
         if selection.as_of_ms is not None:
-            raise UsageError("a zip archive has all data of a session: omit the time")
+            raise UsageError("a zip archive contains all data of a session: omit the time")
         entry = await _find(source.catalog, selection)
         owners = (await list_owners(source.store, source.layout)).get(entry.ref.identity, [])
         with tempfile.TemporaryDirectory(prefix=".rayhistory-bundle-", dir=file.parent) as folder:

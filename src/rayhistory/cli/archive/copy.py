@@ -63,7 +63,7 @@ async def _copy(settings: Settings, to: Settings, names: list[str], *, plain: bo
         try:
             entries = select_sessions(await source.catalog.entries(), names)
             if await is_same_store((source.store, source.layout), target):
-                raise UsageError(f"--to={to.store} is the store of the sessions: choose another store")
+                raise UsageError(f"--to={to.store} is the store that the sessions are in: choose another store")
             owners = await list_owners(source.store, source.layout)
             for entry in entries:
                 result = await copy_session(source, entry, target, owners.get(entry.ref.identity, []), plain=plain)

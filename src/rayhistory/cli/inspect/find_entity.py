@@ -55,8 +55,10 @@ async def find_job(client: HistoryClient, text: str, wanted: str | None = None) 
                 return text
             if row[wanted]:
                 return str(row[wanted])
-            raise UsageError(f"job {text} has no {wanted}: it was not submitted, so Ray stored no output of its driver")
-    raise UsageError(f"the session has no job {text!r}: see rayhistory jobs")
+            raise UsageError(
+                f"job {text} has no {wanted}: it was not submitted through Ray Jobs, so Ray stored no driver output"
+            )
+    raise UsageError(f"the session has no job {text!r}: list jobs with rayhistory jobs")
 
 
 async def actor_of_task(client: HistoryClient, task_id: str) -> str | None:
@@ -78,7 +80,7 @@ async def _find(client: HistoryClient, kind: _Kind, text: str) -> str:
             return ids[0]
         if ids:
             raise UsageError(_ambiguous(kind, text, ids))
-    raise UsageError(f"the session has no {kind.noun} {text!r}: see rayhistory {kind.table}")
+    raise UsageError(f"the session has no {kind.noun} {text!r}: list them with rayhistory {kind.table}")
 
 
 def _is_id(text: str) -> bool:

@@ -141,9 +141,9 @@ async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -
 async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) -> list[str]:
     names = await _file_names(client, arguments, arguments.file)
     if not names:
-        raise UsageError(f"no file matches {arguments.file!r}: see rayhistory logs --list")
+        raise UsageError(f"no file matches {arguments.file!r}: list files with rayhistory logs --list")
     if arguments.follow and len(names) > 1:
-        raise UsageError(f"{len(names)} files match {arguments.file!r}: --follow needs one")
+        raise UsageError(f"{len(names)} files match {arguments.file!r}, but --follow needs exactly one")
     return names
 
 

@@ -24,7 +24,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Open the session on the given server, or on this machine."""
     server, _ = server_and_session(arguments)
     if arguments.serve and server:
-        raise UsageError(f"--serve starts a server on this machine, but the session is read from {server}")
+        raise UsageError(
+            f"--serve starts a server on this machine, but the session is on {server}: omit --serve or --server"
+        )
     path = asyncio.run(_session_path(arguments, settings))
     if server:
         return _open(server + path, arguments)

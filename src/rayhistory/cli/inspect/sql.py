@@ -109,7 +109,7 @@ def _started_within(entries: list[CatalogEntry], age: float | None) -> list[Cata
     since = 0 if age is None else time.time() - age
     recent = [entry for entry in entries if entry.appeared >= since]
     if not recent:
-        raise UsageError("no session started within --since: use a longer time")
+        raise UsageError("no session started within --since: use a longer duration")
     return recent
 
 
@@ -167,7 +167,7 @@ def _execute(arguments: argparse.Namespace, sources: TableSources) -> None:
             ) from None
         except duckdb.IOException as error:
             raise UsageError(
-                f"cannot read a table, use fewer sessions or a larger --cache-size: {one_line(error)}"
+                f"cannot read a table: {one_line(error)}; use fewer sessions or a larger --cache-size"
             ) from None
         except duckdb.Error as error:
             raise UsageError(one_line(error)) from None

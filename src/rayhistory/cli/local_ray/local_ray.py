@@ -89,8 +89,8 @@ class LocalRay:
         """Start Ray without waiting until it is ready."""
         if len(os.fsencode(self.temp_dir)) > _MAX_TEMP_DIR_LENGTH:
             raise UsageError(
-                f"{self.temp_dir} is too long for the sockets that Ray creates in it: "
-                f"use a directory of at most {_MAX_TEMP_DIR_LENGTH} characters"
+                f"{self.temp_dir} is too long for Ray's socket paths: use a directory of at most "
+                f"{_MAX_TEMP_DIR_LENGTH} characters"
             )
         command = find_ray(self._ray_command)
         self.version = await ray_version(command)
@@ -166,7 +166,7 @@ class LocalRay:
 
     def _running_head(self) -> RayHead:
         if self._head is None:
-            raise RayHistoryError("this Ray cluster was not started")
+            raise RayHistoryError("Ray was not started")
         return self._head
 
     def _remove_sessions(self) -> None:

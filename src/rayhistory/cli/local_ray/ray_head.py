@@ -103,7 +103,7 @@ async def ray_version(command: Path) -> str:
     output = (await process.communicate())[0].decode(errors="replace")
     match = re.search(r"version (\S+)", output)
     if match is None:
-        raise UsageError(f"no version in the output of {command} --version: {output.strip()[-200:]!r}")
+        raise UsageError(f"cannot find a version in the output of {command} --version: {output.strip()[-200:]!r}")
     return match[1]
 
 

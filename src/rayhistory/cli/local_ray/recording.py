@@ -88,7 +88,7 @@ async def start_recording(options: RecordingOptions) -> AsyncIterator[Recording]
         except TimeoutError:
             exit_code = subreaper.KILLED
         if exit_code == subreaper.KILLED:
-            raise RayHistoryError("the collector did not exit within a minute: the store may be unavailable")
+            raise RayHistoryError("the collector did not exit within a minute: check that the store is available")
         if exit_code != 0:
             raise RayHistoryError("the collector failed: see its log messages above")
 

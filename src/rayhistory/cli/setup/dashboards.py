@@ -94,7 +94,9 @@ def _add_source(source: str, version: str, directory: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             _add_wheel(_download(source, Path(scratch)), directory, version)
     else:
-        raise UsageError(f"{source!r}: use a version such as 2.60.0, a wheel of Ray, or a directory")
+        raise UsageError(
+            f"{source!r} is not a source of a dashboard: use a version such as 2.60.0, a wheel of Ray, or a directory"
+        )
 
 
 def _find_build(directory: Path) -> Path:
@@ -102,7 +104,7 @@ def _find_build(directory: Path) -> Path:
     for below in (".", _BUILD_DIR, f"ray/{_BUILD_DIR}"):
         if is_frontend(directory / below):
             return (directory / below).resolve()
-    raise UsageError(f"{directory} has no Ray Dashboard frontend: neither index.html nor {_WHEEL_PREFIX}")
+    raise UsageError(f"{directory} has no Ray Dashboard frontend: it has neither index.html nor {_WHEEL_PREFIX}")
 
 
 def _version_of(build: Path, given: Path) -> str:
@@ -114,7 +116,7 @@ def _version_of(build: Path, given: Path) -> str:
             return match[1]
     if is_version(build.name):
         return build.name
-    raise UsageError(f"{given}: unknown version, set it with --as 2.60.0")
+    raise UsageError(f"cannot tell the Ray version of {given}: set it with --as 2.60.0")
 
 
 def _download(version: str, scratch: Path) -> Path:
@@ -142,7 +144,7 @@ def _add_wheel(wheel: Path, directory: Path, version: str) -> None:
             versions = [match[1] for match in matches if match]
             _unpack(package, Path(scratch))
             if not versions or not is_frontend(Path(scratch)):
-                raise UsageError(f"{wheel} is not a wheel of Ray with a dashboard")
+                raise UsageError(f"{wheel} is not a Ray wheel with a dashboard")
             _install(Path(scratch), directory, version or versions[0])
     except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise UsageError(f"cannot read the wheel {wheel}: {error}") from None
@@ -155,7 +157,7 @@ def _unpack(package: zipfile.ZipFile, target: Path) -> None:
     for info in members:
         relative = PurePosixPath(info.filename.removeprefix(_WHEEL_PREFIX))
         if relative.is_absolute() or ".." in relative.parts:
-            raise UsageError(f"{package.filename} is invalid: {info.filename!r} points outside the wheel")
+            raise UsageError(f"{package.filename} is not safe to unpack: {info.filename!r} is outside of its folder")
         path = target / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(package.read(info))
@@ -164,7 +166,7 @@ def _unpack(package: zipfile.ZipFile, target: Path) -> None:
 def _install(source: Path, directory: Path, version: str) -> None:
     """Replace the frontend of this version atomically: a server sees all of it or nothing."""
     if not is_version(version):
-        raise UsageError(f"{version!r} is not a version: use one such as 2.60.0")
+        raise UsageError(f"{version!r} is not a Ray version: use one such as 2.60.0")
     _check_file_names(source, directory, version)
     target = directory / version
     with _temporary_directory(directory) as temporary:
@@ -183,7 +185,7 @@ def _check_file_names(source: Path, directory: Path, version: str) -> None:
             twin = other.path / name
             if path.is_file() and twin.is_file() and path.read_bytes() != twin.read_bytes():
                 raise UsageError(
-                    f"{name} of {version} differs from that of {other.version}: remove {other.version} first"
+                    f"{name} of {version} differs from the same file of {other.version}: remove {other.version} first"
                 )
 
 
@@ -201,6 +203,6 @@ def _temporary_directory(directory: Path) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         yield temporary
     except OSError as error:
-        raise UsageError(f"cannot write {directory}: {error}; choose another with --dashboard-dir") from None
+        raise UsageError(f"cannot write {directory}: {error}; choose another directory with --dashboard-dir") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

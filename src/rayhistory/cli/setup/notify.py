@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not settings.notify_rules:
-        raise UsageError("no rules: use --notify-rules FILE, or RAYHISTORY_NOTIFY_RULES")
+        raise UsageError("no notification rules: set --notify-rules FILE or RAYHISTORY_NOTIFY_RULES")
     rules = read_rules(settings.notify_rules)
     if arguments.rule and rules.named(arguments.rule) is None:
         raise UsageError(f"no rule {arguments.rule!r}: use one of {', '.join(rule.name for rule in rules.rule)}")

@@ -87,7 +87,9 @@ class IngestEndpoint:
     async def _handle(self, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
         if not self._allow_remote and not (client and is_loopback(client[0])):
-            raise _Refused(403, "events are accepted from this host only (see --events-allow-remote)", "remote")
+            raise _Refused(
+                403, "events are accepted only from this host, unless --events-allow-remote is set", "remote"
+            )
         content_length = -1
         authorization = b""
         for name, value in scope["headers"]:
@@ -96,7 +98,9 @@ class IngestEndpoint:
             elif name == b"authorization":
                 authorization = value
         if self._token and not hmac.compare_digest(self._token, authorization):
-            raise _Refused(401, "missing or wrong token: send that of --events-token as Authorization: Bearer", "token")
+            raise _Refused(
+                401, "missing or wrong token: send the value of --events-token as Authorization: Bearer", "token"
+            )
         with self._body_budget.body(_BODY_TIMEOUT_S) as incoming:
             try:
                 async with incoming.timer:

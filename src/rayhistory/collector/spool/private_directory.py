@@ -182,7 +182,7 @@ def _open_own(outer: int, name: str, path: Path) -> int:
     try:
         descriptor = os.open(name, FOLDER_FLAGS, dir_fd=outer)
     except NotADirectoryError:
-        raise NotADirectoryError(f"{path}: {name} is a link or a file; the collector uses only directories") from None
+        raise NotADirectoryError(f"{name} in {path} is a link or a file, but the collector needs a directory") from None
     try:
         _check_owner(descriptor, f"{path}: {name}")
     except OSError:
@@ -194,6 +194,6 @@ def _open_own(outer: int, name: str, path: Path) -> int:
 def _check_owner(descriptor: int, place: str) -> None:
     status, user = os.fstat(descriptor), os.geteuid()
     if status.st_uid not in {user, _ROOT_USER}:  # some volumes show every file as root's
-        raise PermissionError(f"{place} belongs to user {status.st_uid}, and the collector is user {user}")
+        raise PermissionError(f"{place} belongs to user {status.st_uid}, but the collector runs as user {user}")
     if status.st_uid == user and stat.S_IMODE(status.st_mode) & 0o077:
         os.fchmod(descriptor, 0o700)

@@ -22,8 +22,8 @@ def lock_spool(directory: PrivateDirectory) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(
-            f"another collector uses the spool {directory.path}; "
-            "give this one its own --event-data-dir or --ray-cluster-name"
+            f"another collector uses the spool {directory.path}: set another --event-data-dir or --ray-cluster-name "
+            "for this one"
         ) from None
     return descriptor
 

@@ -173,7 +173,7 @@ class Spool:
             blocks = await asyncio.to_thread(_masked, blocks)
         size = sum(len(block.data) for each in blocks.values() for block in each)
         if self.bytes + self._pending.bytes + size > self._budget:
-            raise SpoolError("spool disk budget exceeded (--event-max-disk-mb)")
+            raise SpoolError("spool is full: it reached --event-max-disk-mb")
         done = self._pending.add(blocks, size)
         if self._commit_task is None:
             self._commit_task = asyncio.create_task(self._commit())

@@ -86,7 +86,7 @@ class PreviousIndex:
         """Fetch the files of a table that is not in parts to `<folder>/<name>.<number>.parquet`."""
         files = self.manifest.files.get(table)
         if files is None:
-            raise IndexDamaged(f"generation {self.manifest.generation} of an index has no table {table}")
+            raise IndexDamaged(f"index is damaged: generation {self.manifest.generation} lacks the table {table}")
         fetches = (self._fetch(table, file, folder / f"{name}.{number}.parquet") for number, file in enumerate(files))
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
@@ -172,10 +172,10 @@ class PreviousIndex:
                     async with self._memory.hold(end - start):
                         data = await self._store.get_range(key, start, end + 1 if end == file.size else end)
                         if len(data) != end - start:
-                            raise _damaged(part, f"{key} does not have {file.size} bytes")
+                            raise _damaged(part, f"index is damaged: {key} does not have {file.size} bytes")
                         await asyncio.to_thread(target.write, data)
         except ObjectNotFound:
-            raise _damaged(part, f"{key} is missing") from None
+            raise _damaged(part, f"index is damaged: {key} is missing") from None
         partial.rename(path)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:

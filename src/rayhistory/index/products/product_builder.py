@@ -302,7 +302,7 @@ class ProductBuilder:
             fields = {"session": ref.path, "product": name, "reason": str(error)}
             log.warning("updating %s failed, rebuilding it", name, extra=fields)
         except (OSError, msgspec.DecodeError) as error:
-            raise ProductFailed(f"{name} of {ref.path} failed: {error}") from error
+            raise ProductFailed(f"building {name} of {ref.path} failed: {error}") from error
         # The previous build may be damaged.
         return await self._run(ref, name, running, fresh=True)
 

@@ -245,7 +245,7 @@ class OpenIndex:
             try:
                 return await asyncio.to_thread(work, *sources)
             except duckdb.OutOfMemoryException as error:
-                raise StoreUnavailable(f"query needs more memory than is free, try again: {error}") from error
+                raise StoreUnavailable(f"query needs more memory than is free, try again later: {error}") from error
             except _NO_DAMAGE as error:
                 raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
@@ -254,7 +254,10 @@ class OpenIndex:
                 if not evicted and (refetch or not is_unreadable):
                     raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
                 refetch = not evicted
-        raise StoreUnavailable("index tables were evicted while they were read: the cache is too small, try again")
+        raise StoreUnavailable(
+            "the cache is too small for this query: index tables were deleted while it read them; increase "
+            "--cache-size or try again"
+        )
 
     async def _fetch_needed(self, *tables: str, refetch: bool) -> dict[str, list[Path]]:
         """Fetch what is read beside these tables, such as the lists of rows that other parts replace."""
@@ -286,7 +289,7 @@ class OpenIndex:
     def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, list[int]]:
         """Return the smallest table with the needed columns, and the files of it that can hold matching rows."""
         if query.table not in self.tables and query.table in KEY_COLUMNS:
-            raise IndexDamaged(f"index generation {self.manifest.generation} has no table {query.table}")
+            raise IndexDamaged(f"index is damaged: generation {self.manifest.generation} lacks the table {query.table}")
         if query.table not in self.tables:
             raise UsageError(f"unknown table {query.table!r}: use one of {', '.join(self.tables)}")
         table = best_file(query, by)

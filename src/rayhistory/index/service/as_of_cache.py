@@ -140,7 +140,7 @@ class AsOfCache:
             await asyncio.wait_for(asyncio.shield(build.task), caller.timeout_s)
         except TimeoutError:
             keep_for_s = _FORGOTTEN_AFTER_S
-            raise SessionNotIndexed("building the session as of this time") from None
+            raise SessionNotIndexed("building the tables as of this time") from None
         finally:
             build.waiting -= 1
             asyncio.get_running_loop().call_later(keep_for_s, self._cancel_if_unused, build)
@@ -183,7 +183,7 @@ class AsOfCache:
             await asyncio.to_thread(self._publish, partial, folder)
         except ProcessFailed as error:
             failure = IndexDamaged if error.exit_status == EXIT_DAMAGED else IndexFailed
-            raise failure(f"{point.ref.path} cannot be shown as of this time: {error}") from None
+            raise failure(f"cannot show {point.ref.path} as of this time: {error}") from None
         finally:
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 

@@ -199,7 +199,7 @@ class IndexBuilder:
         opened = self._opened.get(ref.identity)
         rebuilt_at, rebuilt = self._rebuilt.get(ref.identity) or (0.0, "")
         if opened and opened[1].manifest.build == rebuilt and time.monotonic() - rebuilt_at < _RETRY_AFTER_S:
-            raise IndexFailed(f"the index of {ref.path} was rebuilt and still cannot be read")
+            raise IndexFailed(f"index of {ref.path} was rebuilt and still cannot be read")
         self.forget(ref)
         latest = await read_latest_manifest(self._index_store, self._layout, ref)
         if opened and latest and latest.generation > opened[1].manifest.generation:
@@ -346,7 +346,7 @@ class IndexBuilder:
                 extra={"session": ref.path, "reason": str(error)},
             )
         except (OSError, msgspec.DecodeError) as error:
-            raise IndexFailed(f"fold of {ref.path} failed: {error}") from error
+            raise IndexFailed(f"indexing {ref.path} failed: {error}") from error
         # The merged tables of the previous generation may be damaged.
         return await self._run(ref, closing, listing, from_scratch=True)
 

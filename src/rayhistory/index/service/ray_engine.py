@@ -59,7 +59,7 @@ class RayEngine:
             cause = getattr(error, "cause", None)
             if isinstance(cause, StoreError):
                 raise StoreUnavailable(str(cause)) from error
-            raise IndexFailed(f"fold of {job.ref.path} failed: {cause or error}") from error
+            raise IndexFailed(f"indexing {job.ref.path} failed: {cause or error}") from error
 
     def _fold_in_partitions(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:
         return asyncio.run(

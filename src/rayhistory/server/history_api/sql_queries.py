@@ -79,9 +79,9 @@ async def _respond(request: Request) -> Response:
     try:
         service: SqlService = request.app.state.sql
         if is_browser(request):
-            raise AccessDenied("SQL is not for browsers, because columns may hold secrets: use the command line")
+            raise AccessDenied("SQL is disabled for browsers because columns may contain secrets: use the command line")
         if not service.enabled:
-            raise SqlDisabled("SQL is off on this server: start it with --sql, or use rayhistory sql on the store")
+            raise SqlDisabled("SQL is disabled on this server: start it with --sql, or use rayhistory sql on the store")
         admission_of(request).audit.sql_query(visitor_of(request), selection_of(request).path, request.state.sql.query)
         result = await service.run(await view_of(request), request.state.sql, caller_of(request))
     except RayHistoryError as error:
@@ -100,7 +100,7 @@ async def _read_body(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
-            raise UsageError(f"the body has more than {_MAX_BODY_BYTES >> 10} KiB: use a shorter query")
+            raise UsageError(f"request body is larger than {_MAX_BODY_BYTES >> 10} KiB: use a shorter query")
     return body
 
 

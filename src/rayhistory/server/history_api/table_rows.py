@@ -60,14 +60,16 @@ async def rows_as_parquet(request: Request, view: SessionView) -> Response:
     if is_browser(request):
         _reject_masked_columns(query)
         if not query.columns or _MASKED_COLUMNS & set(query.columns):
-            raise UsageError("columns may hold secrets: name the columns, without runtime_env and body")
+            raise UsageError("columns may contain secrets: list the columns you need, without runtime_env and body")
     return await _files_of(request).parquet(view, query, caller_of(request))
 
 
 async def table_as_archive(request: Request, view: SessionView) -> Response:
     _check_parameters(request, {"superseded"})
     if is_browser(request):
-        raise AccessDenied("columns may hold secrets: use the .parquet file with named columns, or the command line")
+        raise AccessDenied(
+            "columns may contain secrets: use the .parquet file with a list of columns, or the command line"
+        )
     with_superseded = parse_flag(request.query_params, "superseded")
     table = request.path_params["table"]
     return await _files_of(request).archive(view, table, caller_of(request), with_superseded=with_superseded)
@@ -101,8 +103,8 @@ def _reject_masked_columns(query: Query) -> None:
     used = {name.lstrip("-") for name in query.sort} | query.filter_columns
     if masked := sorted(used & _MASKED_COLUMNS):
         raise UsageError(
-            f"{' and '.join(masked)} may hold secrets and is masked in browsers: "
-            "remove it from sort and where, or use the command line"
+            f"{' and '.join(masked)} may contain secrets and is masked in browsers: remove it from sort and where, or "
+            "use the command line"
         )
 
 

@@ -17,7 +17,7 @@ from rayhistory.server.view import SessionView
 async def task_output(request: Request, view: SessionView) -> Response:
     task_id, attempt = request.query_params.get("task_id", ""), request.query_params.get("attempt", "")
     if not task_id or not (attempt == "" or (attempt.isascii() and attempt.isdigit() and len(attempt) < 10)):
-        raise UsageError(f"task_id={task_id!r} and attempt={attempt!r}: give a task id, and optionally a number")
+        raise UsageError(f"invalid task_id {task_id!r} or attempt {attempt!r}: use a task id, and optionally a number")
     filters = [Filter("task_id", "in", (task_id.lower(),))]
     filters += [Filter("attempt_number", "=", int(attempt))] if attempt else []
     attempts = await view.rows("tasks", *filters, sort=("-attempt_number",), limit=1)

@@ -26,7 +26,7 @@ def parse_range(request: Request, size: int) -> tuple[int, int] | None:
     else:
         start, end = max(0, size - int(header["last"])), size
     if start >= size:
-        raise RangeNotSatisfiable(f"byte range starts at {start}, the content has {size} bytes")
+        raise RangeNotSatisfiable(f"byte range starts at {start}, but the content has {size} bytes")
     return start, end
 
 

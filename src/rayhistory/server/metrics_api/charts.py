@@ -90,7 +90,7 @@ async def panel(request: Request) -> Response:
         number = request.path_params["panel"]
         found = definition.panel(int(number)) if number.isdecimal() and len(number) < 10 else None
         if found is None:
-            raise NotFound(f"dashboard {definition.uid} has no panel {number[:20]!r}")
+            raise NotFound(f"Grafana dashboard {definition.uid} has no panel {number[:20]!r}")
         times = await resolver_of(request).metrics_times(selection_of(request))
         chosen = _time_range(request, times)
         choices = await _choices(request, definition, found, chosen)

@@ -25,7 +25,7 @@ async def metrics(request: Request) -> Response:
         default = MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
         start, end = _parse_ms(labels.pop("from", str(default.start))), _parse_ms(labels.pop("to", str(default.end)))
         if len(labels) > _MAX_LABELS:
-            raise UsageError(f"{len(labels)} labels are given: use at most {_MAX_LABELS}")
+            raise UsageError(f"request has {len(labels)} labels: use at most {_MAX_LABELS}")
         query = MetricQuery(node, start, min(end, default.end))
         stored = await resolver_of(request).metrics(selection_of(request), query)
         if name is None:
@@ -37,7 +37,7 @@ async def metrics(request: Request) -> Response:
 
 def _parse_ms(text: str) -> int:
     if not re.fullmatch(r"\d{1,19}", text):
-        raise UsageError(f"not a number of milliseconds: {text!r}")
+        raise UsageError(f"{text!r} is not a number of milliseconds")
     return int(text)
 
 

@@ -130,7 +130,7 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
 def _required(parameters: Parameters, name: str) -> str:
     values = parameters.get(name)
     if not values or not values[0]:
-        raise QuerySyntaxError(f"invalid parameter {name!r}: it is missing")
+        raise QuerySyntaxError(f"invalid parameter {name!r}: missing")
     return values[0]
 
 

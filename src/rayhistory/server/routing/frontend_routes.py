@@ -29,7 +29,7 @@ def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
             except UsageError as error:
                 return message_page(error, "This dashboard is not installed", frontend.ADD_VERSION_HINT)
             if chosen is None:
-                missing = NotFound("The session is stored, but the files of the Ray Dashboard are not installed.")
+                missing = NotFound("The session is stored, but no Ray Dashboard frontend is installed.")
                 return message_page(missing, frontend.NOT_INSTALLED, frontend.INSTALL_HINT)
             as_of_ms = selection_of(request).as_of_ms
             canonical = entry.ref.url if as_of_ms is None else f"{entry.ref.url[:-1]}@{as_of_ms}/"

@@ -40,7 +40,7 @@ def _selection(name: str) -> Selection:
     if rest:
         raise UsageError(f"invalid session {name!r}: use namespace/cluster/session")
     if selection.as_of_ms is not None:
-        raise UsageError(f"invalid session {name!r}: sessions are compared as they ended, not as of a time")
+        raise UsageError(f"invalid session {name!r}: omit the time, because sessions are compared at their end")
     return selection
 
 
@@ -54,7 +54,7 @@ async def _stored(request: Request, selection: Selection) -> StoredSummary:
         return StoredSummary(summary=summary, details=details)
     view = await resolver_of(request).view(selection, _TIMEOUT_S)
     if view.products is None:
-        raise UsageError("sessions are compared as they ended, not as of a time")
+        raise UsageError("omit the time, because sessions are compared at their end")
     product = await view.products.wait(NAME, _TIMEOUT_S)
     stored = decode_summary(await asyncio.to_thread((await product.file(FILE)).read_bytes))
     if stored is None or stored.summary.identity != entry.ref.identity:

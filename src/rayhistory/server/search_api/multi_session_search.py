@@ -115,7 +115,7 @@ def decode_multi_session_cursor(text: str) -> MultiSessionCursor:
     try:
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=MultiSessionCursor)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise UsageError("invalid cursor: use `next` of the page before") from None
+        raise UsageError("invalid cursor: use `next` of the previous page") from None
 
 
 def _from(entries: list[CatalogEntry], cursor: MultiSessionCursor) -> list[CatalogEntry]:
@@ -123,4 +123,4 @@ def _from(entries: list[CatalogEntry], cursor: MultiSessionCursor) -> list[Catal
     for number, entry in enumerate(entries):
         if entry.ref.identity == identity:
             return entries[number:]
-    raise UsageError("the session at which this search would continue is gone: search again without the cursor")
+    raise UsageError("the session at which this search would continue was removed: search again without the cursor")

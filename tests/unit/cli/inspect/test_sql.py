@@ -113,7 +113,7 @@ def test_cluster_selects_its_newest_session(
 
 @pytest.mark.slow
 def test_since_excludes_older_sessions(rayhistory: Command) -> None:
-    assert "no session started within --since: use a longer time" in rayhistory.bad(
+    assert "no session started within --since: use a longer duration" in rayhistory.bad(
         "sql", TASKS, "--all", "--since", "0s"
     )
     query = "select count(*) as n from nodes"

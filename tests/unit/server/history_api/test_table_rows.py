@@ -126,7 +126,7 @@ def test_browsers_cannot_sort_or_filter_by_masked_columns(
     assert client.get(address).status_code == 200
     response = client.get(address, headers={"User-Agent": "Mozilla/5.0"})
     assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(f"{column} may hold secrets and is masked in browsers")
+    assert response.json()["error"]["message"].startswith(f"{column} may contain secrets and is masked in browsers")
 
 
 def test_environment_variables_are_masked_for_browsers(client: TestClient) -> None:
