@@ -111,16 +111,23 @@ def first_page(environment: dict[str, str], tasks: int, cache: Path) -> float:
 
 
 NOTES = {
-    "First opens": """Sessions without an index, opened by a server that has run for some seconds. The store of the
-last rows has 30 ms of latency per request, from a relay in front of SeaweedFS (`make bench-open`).""",
-    "Requests": """Requests over HTTP to the session of {largest:,} tasks. *first* is the first request of its kind. p50
-and p99 are of different requests, so that the response cache does not apply. *cached* repeats the first request.""",
-    "Visitors": """The requests of the dashboard's pages on the same session, by one visitor and by twenty at once.""",
-    "Ray's command line": """Ray's CLI on the same session. *client alone* is the same command against a server that
-replays recorded responses: Ray's client takes most of the time, mainly to print YAML. *server, first* is the time of
-all requests of the first run.""",
-    "SQL": """`rayhistory sql --all` as a whole command, over twenty sessions of 100,000 tasks.""",
-    "Many sessions": """Sessions visited in turn, and the memory of the server process.""",
+    "First opens": """How long a visitor waits for a session that is not indexed yet (`make bench-open`). The store of
+the last rows is SeaweedFS behind a relay that delays each request by 30 ms.""",
+    "Requests": """HTTP requests to the session of {largest:,} tasks, in milliseconds.
+
+- *first* is the first request of its kind.
+- *p50* and *p99* are of requests that differ from each other, so that none is served from the response cache.
+- *cached* repeats the first request.""",
+    "Visitors": """Requests that the Ray Dashboard's pages send, for the same session, by one visitor and by twenty at
+once.""",
+    "Ray's command line": """Commands of Ray on the same session.
+
+- *client alone* is the same command against a server that replays recorded responses. Ray's client needs most of the
+  time, mainly to print YAML.
+- *server, first* is the time of all requests of the first run.""",
+    "SQL": """The whole command `rayhistory sql --all`, for twenty sessions of 100,000 tasks each.""",
+    "Many sessions": """Visitors open many sessions in random order. The figure to watch is the memory of the server
+process.""",
 }
 
 
@@ -138,13 +145,18 @@ def page(folds: dict[str, list[Fold]], opening: dict[str, float], outputs: dict[
     return f"""# Performance
 
 Measured by `make bench-performance` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()},
-Python {platform.python_version()}. Machines differ and are noisy: run it on yours, and compare within one run.
+Python {platform.python_version()}. Figures of other machines and other hours differ. Run the benchmark yourself, and
+compare figures of one run only.
 
-## Folding
+## Indexing
 
-A session has about four events per task, of about a kilobyte each, out of order and some twice, as Ray posts them.
-Each fold starts without an index and runs in its own processes. *peak* is the memory of these processes together.
-*stolen* is the share of CPU time that the host gave to other machines.
+How long it takes to index a session that has no index yet.
+
+- The sessions have about four events of a kilobyte per task, out of order and partly repeated, as Ray sends them.
+- *index MB* is the size of the index, and *of raw* compares it with the uncompressed events (*raw MB*).
+- *peak MB* is the memory of all index processes together.
+- *stolen* is the share of CPU time that the host of this virtual machine used for others.
+- The last column has the compression of the events and `--index-memory`.
 
 {chr(10).join(table)}
 

@@ -21,10 +21,10 @@ _CONCURRENT_CHECKS = 16
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_names_argument(parser, required=False)
-    parser.add_argument("--watch", action="store_true", help="continue as sessions grow and end")
+    parser.add_argument("--watch", action="store_true", help="keep running, and index sessions as they grow and end")
     parser.add_argument(
         "--missing", action="store_true",
-        help="build only what sessions lack: tables, or products that their release did not have",
+        help="build only what is missing: tables, diagnosis, summary, search index",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("local", "ray"), default="local",

@@ -10,9 +10,12 @@ _INTRODUCTION = """\
 
 *Generated from `src/rayhistory/settings/table.py` by `make docs`; a test fails when the two differ.*
 
-Every setting is a flag and an environment variable. In `collector` and `historyserver` the environment wins over flags,
-as in KubeRay; in `rayhistory` flags win. Flags may be written as in Go (`-role Head`, `--x=false`). Durations are Go's
-(`30s`, `5m`, `1h30m`), sizes are Kubernetes quantities (`512Mi`, `2Gi`).
+Every setting is a flag and an environment variable. If both are set, `collector` and `historyserver` use the variable,
+as KubeRay does. `rayhistory` uses the flag.
+
+- Flags can be written as in Go: `-role Head`, `--live=false`.
+- Durations are written as in Go: `30s`, `5m`, `1h30m`.
+- Sizes are written as in Kubernetes: `512Mi`, `2Gi`.
 """
 
 
@@ -21,7 +24,7 @@ def document() -> str:
     for program, title in (
         (COLLECTOR, "`collector`"),
         (SERVER, "`historyserver`"),
-        (CLI, "`rayhistory` (settings that several commands share)"),
+        (CLI, "`rayhistory` (settings of several commands)"),
     ):
         parts.append(f"## {title}\n\n| flag | environment | default | meaning |\n|---|---|---|---|")
         parts += [_row(spec) for spec in setting_specs() if program in spec.programs]
@@ -32,7 +35,7 @@ def document() -> str:
 def _row(spec: SettingSpec) -> str:
     flags = ", ".join(f"`{flag}`" for flag in spec.flags if flag.startswith("--"))
     variables = ", ".join(f"`{variable}`" for variable in spec.all_variables)
-    text = "accepted for compatibility with KubeRay, without effect" if spec.unused else spec.description
+    text = "accepted for compatibility with KubeRay; has no effect" if spec.unused else spec.description
     return f"| {flags or '–'} | {variables} | {_code(spec.default_text)} | {text} |"
 
 

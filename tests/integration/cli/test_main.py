@@ -103,7 +103,7 @@ def test_env_prints_the_system_config_that_reaches_every_driver() -> None:
 
 def test_doctor_names_what_a_driver_without_variables_lacks_and_the_remedy(tmp_path: Path) -> None:
     output = call("rayhistory", "doctor", LOCAL_STORAGE_DIR=str(tmp_path)).stdout
-    assert "its tasks have no name and no error" in output
+    assert "its tasks have no name or error" in output
     assert 'ray start --head --system-config="$(rayhistory env --system-config)"' in output
 
 

@@ -29,16 +29,16 @@ _MIN_PACKS = 256
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = Actions(parser, "store", INDEX_SETTINGS)
-    check = actions.add("check", _check, "check that indexes are complete, and find what nobody reads")
+    check = actions.add("check", _check, "check that indexes are complete, and find unused files")
     add_session_names_argument(check, required=False)
-    check.add_argument("--checksums", action="store_true", help="also read all files that have a checksum")
-    check.add_argument("--repair", action="store_true", help="rebuild what is damaged, and delete what nobody reads")
+    check.add_argument("--checksums", action="store_true", help="also compare all checksums")
+    check.add_argument("--repair", action="store_true", help="rebuild damaged files, and delete unused ones")
 
-    compact = actions.add("compact", _compact, "move old packs of logs into few large objects")
+    compact = actions.add("compact", _compact, "combine old log packs into few large objects")
     add_session_names_argument(compact, required=False)
     compact.add_argument(
         "--min-packs", type=value_type(parse_positive), default=_MIN_PACKS, metavar="N",
-        help=f"leave nodes with fewer old packs alone (default: {_MIN_PACKS})",
+        help=f"skip nodes with fewer old packs (default: {_MIN_PACKS})",
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"2 to {MAX_SESSIONS} sessions: names, or namespace/cluster; the first is the baseline",
     )  # fmt: skip
     add_server_argument(parser)
-    parser.add_argument("--all", action="store_true", help="also print what is equal")
+    parser.add_argument("--all", action="store_true", help="also print values that are equal")
     parser.add_argument("--json", action="store_true", help="print JSON, as the API returns it")
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"maximum number of rows; 0 is no limit (default: {DEFAULT_LIMIT} as text, else no limit)",
     )  # fmt: skip
     parser.add_argument(
-        "--all", action="store_true", help="of tasks, also list drivers and those whose end was inferred"
+        "--all", action="store_true", help="for tasks, also list drivers, and tasks whose end was inferred"
     )
     output.add_arguments(parser)
 

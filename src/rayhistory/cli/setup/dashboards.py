@@ -70,7 +70,7 @@ def _remove(arguments: argparse.Namespace, settings: Settings) -> int:
         path = frontends.directory / version
         if not is_version(version) or not is_frontend(path):
             from_ray = any(each.version == version for each in frontends.installed())
-            reason = "it belongs to the installed Ray" if from_ray else f"it is not in {frontends.directory}"
+            reason = "it is part of the installed Ray" if from_ray else f"it is not in {frontends.directory}"
             raise UsageError(f"cannot remove dashboard {version}: {reason}")
         try:
             _delete(path)

@@ -28,7 +28,7 @@ _COLLECTOR_PORT = 8084
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as", dest="identity", choices=[each.value for each in Identity],
-        help="check that the credentials in use may do what this program needs, and nothing else",
+        help="check that the current credentials have exactly the permissions that this program needs",
     )  # fmt: skip
     add_namespace_argument(parser)
 
@@ -119,13 +119,13 @@ async def _object_checks(store: Store, key: str, permissions: Permissions) -> As
         return ""
 
     async def read() -> str:
-        return "" if await store.get_range(key, 1, 4) == b"oct" else "the store returned other bytes"
+        return "" if await store.get_range(key, 1, 4) == b"oct" else "the store returned different bytes"
 
     async def create() -> str:
         await store.create(f"{key}-once", b"doctor")
         with suppress(ObjectExists):
             await store.create(f"{key}-once", b"again")
-            return "a second create of the same key succeeded"
+            return "the store allowed creating the same key twice"
         return ""
 
     async def delete() -> str:
@@ -135,7 +135,7 @@ async def _object_checks(store: Store, key: str, permissions: Permissions) -> As
         return ""
 
     role = f" (or the role {permissions.role!r})" if permissions.role else ""
-    write_hint = f"The collector needs {permissions.write}{role}; the server works without."
+    write_hint = f"The collector needs {permissions.write}{role}. The server works without it."
     yield await check("write objects", write, write_hint)
     yield await check("write objects in parts", write_in_parts, write_hint)
     yield await check("read ranges of objects", read, f"Collector and server need {permissions.read}{role}.")
@@ -164,9 +164,9 @@ def _ray_checks(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult(
         not missing,
         f"Ray's export variables: {f'{len(missing)} are not set' if missing else 'all are set'} in this environment",
-        "A driver that starts here exports no events, and its tasks have no name and no error, unless the head was "
-        'started with: ray start --head --system-config="$(rayhistory env --system-config)". '
-        '`rayhistory run` does that; on nodes, before `ray start`: eval "$(rayhistory env)"',
+        "A driver that starts here does not export events, so its tasks have no name or error. To export from all "
+        'drivers, start the head with: ray start --head --system-config="$(rayhistory env --system-config)". On '
+        'other nodes, run this before `ray start`: eval "$(rayhistory env)". `rayhistory run` does both',
         required=False,
     )
 

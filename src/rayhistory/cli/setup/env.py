@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     print(f"# Ray {ray_version}: set these variables on every node before `ray start`, and start the head with:")
     print(f"# ray start --head --system-config={shlex.quote(config_text)}")
-    print("# The system config reaches every driver. Without it, a driver that lacks these variables exports nothing,")
-    print("# and its tasks have no name and no error.")
+    print("# The system config reaches every driver. Without it, drivers that lack these variables export no events,")
+    print("# and their tasks have no name or error.")
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0

@@ -125,5 +125,5 @@ async def _check(operation: str, granted: bool, permission: str, attempt: Awaita
         return CheckResult(False, f"store: {operation}: {error}", "Check that the store is reachable.")
     if granted:
         return CheckResult(True, f"store: {operation}")
-    hint = "It does not need that: use the policies in deploy/policies."
+    hint = "It should not have this permission: use the policies in deploy/policies."
     return CheckResult(False, f"store: may {operation}", hint, required=False)

@@ -100,7 +100,7 @@ def test_file_names_are_unique_across_versions(command: Command, dashboard_dir: 
         (("add", "empty"), "has no Ray Dashboard frontend"),
         (("add", "2.52.0", "--as", "../../2.52.0"), "is not a Ray version"),
         (("add", "2.52.0", "--dashboard-dir", "broken.whl"), "cannot write"),
-        (("remove", OWN), "it belongs to the installed Ray"),
+        (("remove", OWN), "it is part of the installed Ray"),
         (("remove", "2.55.0"), "it is not in"),
         (("remove", ".."), "it is not in"),
         (("remove",), "required: VERSION"),
