@@ -158,7 +158,10 @@ def test_node_is_named_by_address_or_start_of_its_id(rayhistory: Command) -> Non
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--task", "nothing-like-that"), "the session has no task 'nothing-like-that': list them with rayhistory tasks"),
+        (
+            ("--task", "nothing-like-that"),
+            "the session has no task 'nothing-like-that': list them with rayhistory tasks",
+        ),
         (("--actor", "Nobody"), "the session has no actor 'Nobody': list them with rayhistory actors"),
         (("--job", "none"), "the session has no job 'none': list jobs with rayhistory jobs"),
         (("--file", "*.nothing"), "no file matches '*.nothing': list files with rayhistory logs --list"),
