@@ -36,6 +36,7 @@ class Command:
 
     def __call__(self, *argv: str) -> CommandResult:
         self._monkeypatch.setattr(sys, "argv", ["rayhistory", *argv])
+        self._monkeypatch.setitem(sys.modules, "pandas", sys.modules.get("pandas"))  # main() skips its import
         self._capfd.readouterr()
         with pytest.raises(SystemExit) as end:
             main()

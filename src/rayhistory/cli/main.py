@@ -11,6 +11,7 @@ from rayhistory import __version__
 from rayhistory.cli.arguments import CATALOG_SETTINGS, INDEX_SETTINGS, SERVER_SETTINGS, STORE_SETTINGS
 from rayhistory.cli.inspect.default_columns import DEFAULT_COLUMNS
 from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.optional_packages import skip_pandas
 from rayhistory.settings import CLI, Parser, Settings, add_flags, resolve
 
 _INTERRUPTED, _BROKEN_PIPE = 128 + 2, 128 + 13
@@ -104,6 +105,7 @@ COMMANDS = tuple(command for group in COMMAND_GROUPS.values() for command in gro
 
 
 def main() -> None:
+    skip_pandas()
     parser = build_parser(sys.argv[1:])
     arguments, unknown = parser.parse_known_args()
     if unknown:

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+from rayhistory.optional_packages import skip_pandas
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -26,6 +28,13 @@ async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+
+
+def start_work(niceness: int = 0) -> None:
+    """Prepare this process, a child for heavy work, at its start."""
+    end_with_parent(os.getppid())
+    os.nice(niceness)
+    skip_pandas()
 
 
 def end_with_parent(parent: int) -> None:

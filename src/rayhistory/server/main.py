@@ -16,6 +16,7 @@ from rayhistory.access import audit
 from rayhistory.access.hosts import default_allowed_hosts
 from rayhistory.access.tls import Certificate
 from rayhistory.errors import RayHistoryError, UsageError
+from rayhistory.optional_packages import skip_pandas
 from rayhistory.server.app import create_app
 from rayhistory.server.memory import relax_garbage_collection, return_freed_memory
 from rayhistory.sessions import Layout
@@ -95,6 +96,7 @@ async def log_store_summary(settings: Settings) -> None:
 
 
 def main() -> None:
+    skip_pandas()
     settings, warnings = parse_command_line(SERVER, sys.argv[1:], _DESCRIPTION)
     jsonlog.configure_logging(settings.log_level)
     for warning in warnings:

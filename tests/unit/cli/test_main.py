@@ -25,6 +25,7 @@ def test_settings_of_commands_exist() -> None:
 
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["rayhistory", *argv])
+    monkeypatch.setitem(sys.modules, "pandas", sys.modules.get("pandas"))  # main() skips its import
     with pytest.raises(SystemExit) as end:
         main()
     return int(end.value.code or 0), *capfd.readouterr()

@@ -5,7 +5,6 @@ that a fold of the earlier events would have made. The served tables are then ma
 profile events are not written: `served_tasks.py` makes their rows while they are read.
 """
 
-import os
 import shutil
 import sys
 from contextlib import suppress
@@ -17,7 +16,7 @@ import msgspec
 
 from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES
-from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.child_process import start_work
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.build import open_database, write_small_tables
 from rayhistory.index.fold.gap_rows import write_gaps
@@ -154,7 +153,7 @@ def _create_as_of(database: Database, name: str, job: AsOfJob) -> None:
 
 def main() -> None:
     """Run jobs in a process of their own, for the same reasons as the fold. A failure ends the process."""
-    end_with_parent(os.getppid())
+    start_work()
     for line in sys.stdin.buffer:
         try:
             files = serve_as_of(msgspec.json.decode(line, type=AsOfJob))

@@ -9,7 +9,6 @@ read, and their rows become a new part of the index. A part that cannot be read 
 import asyncio
 import logging
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from rayhistory.concurrency import concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound, StoreError
 from rayhistory.events.merged_tables import TABLES, TASK_TABLES
 from rayhistory.index.batch_ranges import join_ranges
-from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.child_process import start_work
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.build import PREVIOUS_FOLDER, BuiltTables, FoldInputs, Report, build
 from rayhistory.index.fold.compaction import choose_parts, compact, parts_after
@@ -367,8 +366,7 @@ async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
 
 
 def main() -> None:
-    end_with_parent(os.getppid())
-    os.nice(_NICENESS)
+    start_work(_NICENESS)
     with start_pool() as pool:
         for line in sys.stdin.buffer:
             _serve(msgspec.json.decode(line, type=FoldJob), pool)

@@ -7,7 +7,6 @@ and writes ProductReports to standard output, one JSON line each; the last one h
 import asyncio
 import contextlib
 import hashlib
-import os
 import resource
 import secrets
 import sys
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rayhistory.errors import IndexDamaged, RayHistoryError, StoreError
-from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.child_process import start_work
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product import BuiltProduct, Product, ProductContext, load_product
@@ -195,8 +194,7 @@ def _limit_memory(settings: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    end_with_parent(os.getppid())
-    os.nice(_NICENESS)
+    start_work(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ProductJob)
     _limit_memory(job.settings)
 

@@ -13,7 +13,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import UsageError
-from rayhistory.index.child_process import end_with_parent
+from rayhistory.index.child_process import start_work
 from rayhistory.index.query.sql_sandbox import SqlLimits, TableSources, check_query, execute, one_line, open_sandbox
 
 _MAX_COLUMNS = 1_000
@@ -91,9 +91,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    end_with_parent(os.getppid())
-    os.nice(_NICENESS)
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # where it is installed, DuckDB imports it: 0.4 s per query
+    start_work(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlJob)
     # The limit of DuckDB does not cover everything; the kernel's does.
     address_space = job.limits.memory * _ADDRESS_SPACE_FACTOR + _MEMORY_BESIDE_DUCKDB
