@@ -9,6 +9,7 @@ from rayhistory.index.products.product import BuiltProduct, ProductContext
 from rayhistory.index.query.query import Query
 
 LARGE_BYTES = 8 << 30
+LARGE_PEAK_BYTES = 400 << 20
 
 
 class CountedNames:
@@ -52,6 +53,14 @@ class Talkative(CountedNames):
         return BuiltProduct(facts={"text": "x" * 20_000})
 
 
+class Large(CountedNames):
+    """Takes much memory, and gives it back."""
+
+    def build(self, context: ProductContext) -> BuiltProduct:
+        bytearray(LARGE_PEAK_BYTES)[::4096] = b"x" * (LARGE_PEAK_BYTES // 4096)
+        return BuiltProduct()
+
+
 class NextVersion(CountedNames):
     version = 2
 
@@ -60,6 +69,7 @@ COUNTED_NAMES = CountedNames()
 FAILING = Failing()
 GREEDY = Greedy()
 TALKATIVE = Talkative()
+LARGE = Large()
 NEXT_VERSION = NextVersion()
 
 PATH = "support.counted_names:"

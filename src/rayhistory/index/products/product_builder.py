@@ -13,7 +13,7 @@ from rayhistory.errors import IndexDamaged, ProductFailed, ProductNotBuilt, Usag
 from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.products.product import Product, load_product
-from rayhistory.index.products.product_engine import run_product_process
+from rayhistory.index.products.product_engine import ProductProcesses
 from rayhistory.index.products.product_files import OpenProduct, ProductFiles
 from rayhistory.index.products.product_manifest import ProductManifest, read_latest_product
 from rayhistory.index.products.product_process import ProductJob, ProductReport
@@ -84,6 +84,7 @@ class ProductBuilder:
         self._leases = Leases(store)
         self._scratch = Path(settings.cache_dir) / "scratch"
         self._slots = asyncio.Semaphore(max(1, settings.index_workers // 2))
+        self._processes = ProductProcesses()
         self._running: dict[_Key, _RunningBuild] = {}
         self._failed: LruCache[_Key, _Failure] = LruCache(_MAX_CACHED)
         self._latest: LruCache[_Key, ProductManifest] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
@@ -184,6 +185,7 @@ class ProductBuilder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._processes.close()
 
     def _loaded(self, name: str) -> _Loaded:
         if name not in self._products:
@@ -295,7 +297,7 @@ class ProductBuilder:
             with scratch_directory(self._scratch) as scratch:
                 settings = msgspec.to_builtins(self._settings)
                 job = ProductJob(path, settings, ref, running.tables, str(scratch), fresh)
-                return await run_product_process(job, on_report)
+                return await self._processes.run(job, on_report)
         except (IndexDamaged, ProductFailed) as error:
             if fresh or await self.latest(ref, name) is None:
                 raise

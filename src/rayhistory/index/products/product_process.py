@@ -1,7 +1,8 @@
-"""The build of one product, as a process of its own: `python -m rayhistory.index.products.product_process`.
+"""Builds of products, as a process of its own: `python -m rayhistory.index.products.product_process`.
 
-Like the fold, it runs apart from the server, to isolate its memory and CPU. It reads a ProductJob from standard input
-and writes ProductReports to standard output, one JSON line each; the last one has the manifest.
+Like the fold, it runs apart from the server, to isolate its memory and CPU. It reads ProductJobs from standard input
+and writes ProductReports to standard output, one JSON line each; the last one of a job has the manifest. After any
+failure the process ends.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ _NICENESS = 15
 _MEMORY_FACTOR = 1.5
 _MIN_MEMORY_BYTES = 768 << 20
 """Python, the database of queries and their threads, before anything is built."""
+_MAX_REUSE_BYTES = 384 << 20
+"""A process that needed more memory is not used again, so that its memory goes back to the system."""
 
 Report = Callable[[float, str], None]
 
@@ -71,6 +74,12 @@ class ProductReport(msgspec.Struct, omit_defaults=True):
     """The error of the store that made the build fail."""
     damage: str = ""
     """What is damaged: the tables, or the previous product."""
+    reusable: bool = False
+    """The process is ready for the next job."""
+
+    @property
+    def is_last(self) -> bool:
+        return bool(self.manifest or self.outage or self.damage)
 
 
 class _Stores(NamedTuple):
@@ -195,28 +204,35 @@ def _limit_memory(settings: dict[str, Any]) -> None:
 
 def main() -> None:
     start_work(_NICENESS)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=ProductJob)
+    for line in sys.stdin.buffer:
+        _serve(msgspec.json.decode(line, type=ProductJob))
+
+
+def _serve(job: ProductJob) -> None:
+    """Build one product and report on it. Any failure ends the process."""
     _limit_memory(job.settings)
 
-    def write_report(line: ProductReport) -> None:
-        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-        sys.stdout.buffer.flush()
-
     def report(progress: float, detail: str) -> None:
-        write_report(ProductReport(progress, detail))
+        _write_report(ProductReport(progress, detail))
 
     try:
         manifest = asyncio.run(build_product(job, report))
     except StoreError as error:
-        write_report(ProductReport(outage=str(error)))
+        _write_report(ProductReport(outage=str(error)))
         sys.exit(1)
     except IndexDamaged as error:
-        write_report(ProductReport(damage=str(error)))
+        _write_report(ProductReport(damage=str(error)))
         sys.exit(1)
     except RayHistoryError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
-    write_report(ProductReport(1.0, "done", manifest))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    _write_report(ProductReport(1.0, "done", manifest, reusable=peak_bytes <= _MAX_REUSE_BYTES))
+
+
+def _write_report(report: ProductReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
