@@ -6,7 +6,7 @@ import ray
 @ray.remote
 def halve(number: int) -> float:
     if number == 3:
-        raise ValueError("3 cannot be halved today")
+        raise ValueError("cannot halve 3")
     return number / 2
 
 
