@@ -21,7 +21,7 @@ from rayhistory.errors import IndexDamaged, StoreError
 from rayhistory.events.dashboard_responses import add_dashboard_rows
 from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold import source_reader, sources
-from rayhistory.index.fold.served_tasks import TASK_FACTS
+from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS
 from rayhistory.index.manifest import MERGED_PREFIX, SCHEMA_VERSION, Manifest, parse_manifest
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
@@ -200,7 +200,7 @@ def test_unknown_column_type_is_not_part_of_a_query(home: Path) -> None:
     _change_manifest(home, manifests.append)
     path = home / "hostile.parquet"
     with duckdb.connect() as database:
-        facts = ", ".join(f"NULL AS {fact}" for fact in TASK_FACTS)
+        facts = ", ".join(f"NULL AS {fact}" for fact in AS_OF_COLUMNS)
         source = f"SELECT *, {facts} FROM ({TABLES['a type that is a query']})"
         database.execute(f"COPY ({source}) TO '{path}' (FORMAT parquet)")
     manifest = msgspec.convert(manifests[0], Manifest)

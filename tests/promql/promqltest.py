@@ -21,7 +21,7 @@ from rayhistory.promql.engine import evaluate
 from rayhistory.promql.labels import Labels, labels_of
 from rayhistory.promql.matchers import Matcher
 from rayhistory.promql.query_errors import NotSupported, PromqlError
-from rayhistory.promql.values import Scalar, SeriesBlock, Text, Vector
+from rayhistory.promql.values import Scalar, SeriesSet, Text, Vector
 
 _EVAL = re.compile(
     r"eval(?P<expects>(?:_\w+)?)\s+(?:instant\s+at\s+(?P<at>\S+)|"
@@ -38,14 +38,14 @@ class Unsupported(Exception):
 
 
 class MemorySource:
-    """Series in memory; each is a block of its own."""
+    """Series in memory; each is a series_set of its own."""
 
     def __init__(self) -> None:
-        self.blocks: list[SeriesBlock] = []
+        self.series_sets: list[SeriesSet] = []
         self.native: list[Labels] = []
         """Series that have native histograms."""
 
-    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
+    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesSet]:
         predicates = [(matcher.name, matcher.predicate()) for matcher in matchers]
 
         def matches(labels: Labels) -> bool:
@@ -54,7 +54,7 @@ class MemorySource:
 
         if any(map(matches, self.native)):
             raise Unsupported("native histograms")
-        return [block for block in self.blocks if matches(block.labels[0])]
+        return [series_set for series_set in self.series_sets if matches(series_set.labels[0])]
 
 
 class Case(msgspec.Struct):
@@ -135,15 +135,15 @@ class Script:
         number = 0
         while number < len(self._lines):
             line = self._lines[number].strip()
-            block = self._block(number + 1)
+            series_set = self._block(number + 1)
             if line == "clear":
                 self._source = MemorySource()
             elif line.startswith("load"):
-                self._load(line, block)
-                number += len(block)
+                self._load(line, series_set)
+                number += len(series_set)
             elif line.startswith("eval"):
                 match = _EVAL.match(line.replace("eval_", "eval "))
-                lines = [text for text in (text.strip() for text in block) if text and not text.startswith("#")]
+                lines = [text for text in (text.strip() for text in series_set) if text and not text.startswith("#")]
                 if match:
                     case = Case(number + 1, match)
                     for text in lines:
@@ -151,7 +151,7 @@ class Script:
                     yield case, self._source
                 else:
                     yield self._old_style(number + 1, line, lines), self._source
-                number += len(block)
+                number += len(series_set)
             number += 1
 
     def _old_style(self, number: int, line: str, lines: list[str]) -> Case:
@@ -167,9 +167,9 @@ class Script:
             end += 1
         return self._lines[start:end]
 
-    def _load(self, line: str, block: list[str]) -> None:
+    def _load(self, line: str, series_set: list[str]) -> None:
         interval = duration_ms(line.split()[1])
-        for text in filter(None, map(str.strip, block)):
+        for text in filter(None, map(str.strip, series_set)):
             if text.startswith("#"):
                 continue
             labels, values = parse_series(text)
@@ -183,7 +183,7 @@ class Script:
             times = np.array([number * interval for number in kept], dtype=np.int64)
             numbers = np.array([[0.0 if samples[k] == "stale" else samples[k] for k in kept]], dtype=float)
             present = np.array([[samples[k] != "stale" for k in kept]], dtype=bool)
-            self._source.blocks.append(SeriesBlock(times, [labels], numbers.reshape(1, -1), present.reshape(1, -1)))
+            self._source.series_sets.append(SeriesSet(times, [labels], numbers.reshape(1, -1), present.reshape(1, -1)))
 
 
 def _native_labels(labels: Labels) -> Labels:

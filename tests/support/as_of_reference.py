@@ -8,7 +8,7 @@ import duckdb
 from rayhistory.events.merged_tables import TASK_STATES, TASK_TABLES, state_column
 from rayhistory.index.fold.part_tables import PartFile, merged_rows_sql
 from rayhistory.index.fold.served_tables import TASK_END_TABLES, merged_table_name, served_sql
-from rayhistory.index.fold.served_tasks import DRIVER_JOBS_AS_OF, TASK_FACTS, WORKERS_AS_OF
+from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS, DRIVER_JOBS_AS_OF, WORKERS_AS_OF
 from rayhistory.index.manifest import Manifest, Part
 from support.folding import files_of
 
@@ -39,7 +39,7 @@ def tasks_as_of(directory: Path, manifest: Manifest, ns: int) -> list[tuple[Any,
         for name, query in _QUERIES.items():
             source = _source(directory, manifest, name)
             database.execute(f"CREATE VIEW {name} AS {query.replace('{t}', str(ns)).replace('{source}', source)}")
-        served = f"SELECT * EXCLUDE ({', '.join(TASK_FACTS)}) FROM ({served_sql(None)['tasks']})"
+        served = f"SELECT * EXCLUDE ({', '.join(AS_OF_COLUMNS)}) FROM ({served_sql(None)['tasks']})"
         return sorted(database.execute(served).fetchall(), key=repr)
 
 

@@ -50,7 +50,7 @@ class Greedy(CountedNames):
 
 class Talkative(CountedNames):
     def build(self, context: ProductContext) -> BuiltProduct:
-        return BuiltProduct(facts={"text": "x" * 20_000})
+        return BuiltProduct(preview={"text": "x" * 20_000})
 
 
 class Large(CountedNames):

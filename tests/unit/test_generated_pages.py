@@ -9,7 +9,7 @@ from rayhistory.cli.inspect import tables_reference
 from rayhistory.cli.table_schema import schema
 from rayhistory.diagnosis import findings_reference
 from rayhistory.events.merged_tables import TABLES
-from rayhistory.index.fold.served_tasks import TASK_FACTS
+from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS
 from rayhistory.index.manifest import SCHEMA_VERSION
 from support.paths import DOCS
 
@@ -24,7 +24,7 @@ def test_page_is_what_make_docs_generates(page: str, source: ModuleType) -> None
 
 def test_tables_that_change_have_a_new_schema_version() -> None:
     """Otherwise servers read indexes that lack a column, instead of building them again."""
-    text = f"{schema()} {TASK_FACTS} {TABLES}"
+    text = f"{schema()} {AS_OF_COLUMNS} {TABLES}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert {SCHEMA_VERSION: digest} == TABLES_OF_VERSION, (
         "the tables changed: increment SCHEMA_VERSION in src/rayhistory/index/manifest.py, and note it here"

@@ -223,14 +223,14 @@ class SessionCopy:
                 for start in range(0, stream.size, CHUNK_BYTES):
                     chunk = await reader.read_stream(stream, start, start + CHUNK_BYTES)
                     await asyncio.to_thread(file.write, chunk)
-            parts, _ = await asyncio.to_thread(split_segment, segment, directory, compressed=True)
-            for part in parts:
-                source_key = partial(self._from.events_key, self._ref, node, part.category, segment.created_ns)
+            objects, _ = await asyncio.to_thread(split_segment, segment, directory, compressed=True)
+            for each in objects:
+                source_key = partial(self._from.events_key, self._ref, node, each.category, segment.created_ns)
                 if source_key(compressed=True) in object_sizes or source_key(compressed=False) in object_sizes:
                     continue
-                key = self._to.events_key(self._ref, node, part.category, segment.created_ns, compressed=True)
-                await self._transfer.put(key, await asyncio.to_thread(part.path.read_bytes))
-                self._count(part.size, is_new=True)
+                key = self._to.events_key(self._ref, node, each.category, segment.created_ns, compressed=True)
+                await self._transfer.put(key, await asyncio.to_thread(each.path.read_bytes))
+                self._count(each.size, is_new=True)
             directory.close()
 
 

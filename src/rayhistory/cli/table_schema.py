@@ -7,7 +7,7 @@ import duckdb
 from rayhistory.events.merged_tables import TABLES
 from rayhistory.index.fold.merge import create_sql
 from rayhistory.index.fold.served_tables import served_sql
-from rayhistory.index.fold.served_tasks import TASK_FACTS
+from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.index.query.query_sql import column_types
 
@@ -21,8 +21,8 @@ def schema() -> dict[str, dict[str, str]]:
         queries = served_sql(None)
         sources = {name: f"({queries[name]})" if name in queries else name for name in KEY_COLUMNS}
         types = {name: column_types(database, source) for name, source in sources.items()}
-    for fact in TASK_FACTS:
-        del types["tasks"][fact]
+    for column in AS_OF_COLUMNS:
+        del types["tasks"][column]
     return types
 
 

@@ -35,10 +35,10 @@ class DiagnosisProduct:
         found: Diagnosis = context.run(diagnose_session(context))
         path = context.scratch / FILE
         path.write_bytes(msgspec.json.encode(found))
-        return BuiltProduct({FILE: path}, facts_of(found))
+        return BuiltProduct({FILE: path}, preview_of(found))
 
 
-def facts_of(diagnosis: Diagnosis) -> dict[str, str]:
+def preview_of(diagnosis: Diagnosis) -> dict[str, str]:
     """Return the values that lists of sessions show."""
     verdict = diagnosis.verdict
     return {"code": verdict.code, "headline": verdict.headline, "confidence": verdict.confidence} if verdict else {}

@@ -1,6 +1,6 @@
 """Bytes of an event object to rows.
 
-A block of lines is decoded at once on the fast path. If anything in it does not fit, its lines are decoded one by one,
+A chunk of lines is decoded at once on the fast path. If anything in it does not fit, its lines are decoded one by one,
 each is repaired if possible, and what cannot be read at all is counted. Nothing here raises on malformed input.
 """
 
@@ -39,18 +39,18 @@ class EventDecoder:
         self._last_ns: int | None = None
         self._stored_ns = stored_ns
 
-    def feed(self, block: bytes) -> int:
+    def feed(self, chunk: bytes) -> int:
         """Add whole lines of JSON; return the number of events in them."""
         try:
-            events = event_types.DECODER.decode_lines(block)
+            events = event_types.DECODER.decode_lines(chunk)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            events = [event for line in block.split(b"\n") if line.strip() and (event := self._decode(line))]
+            events = [event for line in chunk.split(b"\n") if line.strip() and (event := self._decode(line))]
         return self._add(events)
 
-    def feed_array(self, block: bytes) -> int:
+    def feed_array(self, chunk: bytes) -> int:
         """Add one JSON array of events; return their number."""
         try:
-            events = _ARRAY.decode(block)
+            events = _ARRAY.decode(chunk)
         except (msgspec.DecodeError, RecursionError) as error:
             self.count_gap(GapCode.EVENT_ARRAY_UNREADABLE, str(error))
             return 0

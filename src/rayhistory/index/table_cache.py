@@ -20,8 +20,8 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.keys import PRODUCTS_FOLDER
 from rayhistory.storage import Store
 
-_BLOCK_BYTES = 8 << 20
-_MAX_BLOCKS_AT_ONCE = 8
+_CHUNK_BYTES = 8 << 20
+_MAX_CHUNKS_AT_ONCE = 8
 _MAX_BYTES_IN_FLIGHT = 64 << 20
 """Memory for bytes on their way from the store to the disk, for all tables together."""
 _PARTIAL_FILE_MAX_AGE_S = 600.0
@@ -83,26 +83,26 @@ class TableCache:
         return path
 
     async def _fetch(self, key: str, size: int, path: Path, what: str) -> None:
-        """Download in blocks. The last range is one byte too long, so that a longer object is noticed."""
+        """Download in chunks. The last range is one byte too long, so that a longer object is noticed."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
-        async def fetch_block(start: int) -> None:
-            end = min(start + _BLOCK_BYTES, size)
+        async def fetch_chunk(start: int) -> None:
+            end = min(start + _CHUNK_BYTES, size)
             async with self._memory.hold(end - start):
                 data = await self._store.get_range(key, start, end + 1 if end == size else end)
                 if len(data) != end - start:
                     raise IndexDamaged(what.format("damaged"))
-                await _uninterrupted(asyncio.to_thread(self._write_block, partial, start, data))
+                await _uninterrupted(asyncio.to_thread(self._write_chunk, partial, start, data))
 
         try:
-            await concurrently(map(fetch_block, range(0, max(size, 1), _BLOCK_BYTES)), _MAX_BLOCKS_AT_ONCE)
+            await concurrently(map(fetch_chunk, range(0, max(size, 1), _CHUNK_BYTES)), _MAX_CHUNKS_AT_ONCE)
             await asyncio.to_thread(partial.replace, path)
         except ObjectNotFound:
             raise IndexDamaged(what.format("missing")) from None
         finally:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
 
-    def _write_block(self, partial: Path, start: int, data: bytes) -> None:
+    def _write_chunk(self, partial: Path, start: int, data: bytes) -> None:
         self.make_room(len(data))
         file = _open_to_write(partial)
         try:

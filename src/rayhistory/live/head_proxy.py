@@ -139,11 +139,11 @@ class HeadProxy:
                     await send({"type": "http.response.start", "status": status, "headers": _proxied_headers(response)})
                     started = True
                     sent = 0
-                    async for block in response.aiter_raw():
-                        sent += len(block)
+                    async for chunk in response.aiter_raw():
+                        sent += len(chunk)
                         if sent > _MAX_RESPONSE_BYTES:
                             raise HeadError(f"response of {address.url} is larger than {_MAX_RESPONSE_BYTES} bytes")
-                        await send({"type": "http.response.body", "body": block, "more_body": True})
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     await send({"type": "http.response.body", "body": b""})
                 finally:
                     await response.aclose()
@@ -225,8 +225,8 @@ async def _send_small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.
         async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):
             response = await http.send(request, stream=True)
             try:
-                async for block in response.aiter_raw():
-                    body += block
+                async for chunk in response.aiter_raw():
+                    body += chunk
                     if len(body) > _MAX_SMALL_RESPONSE_BYTES:
                         raise httpx.DecodingError("response is too large")
             finally:

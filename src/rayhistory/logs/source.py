@@ -231,17 +231,17 @@ async def find_file(logs: LogSource, node: str, path: str) -> StoredLogFile:
 
 
 async def start_of_last_lines(logs: LogSource, node: str, path: str, end: int, lines: int, *, start: int = 0) -> int:
-    """Return the position where the last `lines` lines of [start, end) begin, reading backwards in blocks."""
+    """Return the position where the last `lines` lines of [start, end) begin, reading backwards in chunks."""
     if lines <= 0:
         return end
     position, found = end, 0
     while position > start:
         begin = max(start, position - _BACKWARD_READ_BYTES)
-        block = await logs.read(node, path, begin, position)
-        at = len(block)
-        if position == end and block.endswith(b"\n"):
+        chunk = await logs.read(node, path, begin, position)
+        at = len(chunk)
+        if position == end and chunk.endswith(b"\n"):
             at -= 1  # the final newline ends the last line and starts no other
-        while (at := block.rfind(b"\n", 0, at)) >= 0:
+        while (at := chunk.rfind(b"\n", 0, at)) >= 0:
             found += 1
             if found == lines:
                 return begin + at + 1

@@ -44,16 +44,16 @@ Range = tuple[int, int | None]
 """Start and end; without an end, the output goes on to the end of the file."""
 
 
-def find_markers(block: bytes, offset: int) -> list[Marker]:
-    """Return the markers in a block that begins at `offset` of its file."""
+def find_markers(chunk: bytes, offset: int) -> list[Marker]:
+    """Return the markers in a chunk that begins at `offset` of its file."""
     return [
         Marker(
             begin=offset + match.start(),
             end=offset + match.end(),
             task_name=match[2].decode(errors="replace") if match[1] == b"task" else None,
-            at_line_start=match.start() == 0 or block[match.start() - 1] == ord("\n"),
+            at_line_start=match.start() == 0 or chunk[match.start() - 1] == ord("\n"),
         )
-        for match in _MARKER.finditer(block)
+        for match in _MARKER.finditer(chunk)
     ]
 
 

@@ -38,7 +38,7 @@ class MetricColumnsProduct:
         number = 1 + max((int(prefix) for prefix in previous), default=0)
         files = _write(context, reader, new, f"{number:06d}")
         local = _LocalColumns(files | {name: context.previous.fetch(name) for name in reused if context.previous})
-        return BuiltProduct(files, context.run(_facts(context, local)), reused)
+        return BuiltProduct(files, context.run(_preview(context, local)), reused)
 
 
 class _LocalColumns:
@@ -59,7 +59,7 @@ class _LocalColumns:
             return file.read(end - start)
 
 
-async def _facts(context: ProductContext, local: _LocalColumns) -> dict[str, Any]:
+async def _preview(context: ProductContext, local: _LocalColumns) -> dict[str, Any]:
     """Return the utilization of the session over time, for lists of sessions."""
     reader = ColumnReader(local, cache_bytes=0)
     columns = await reader.open(context.ref)

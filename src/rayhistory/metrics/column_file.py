@@ -28,7 +28,7 @@ Span = tuple[int, int]
 
 
 class _StoredClocks(msgspec.Struct, array_like=True):
-    slot: int
+    hour: int
     nodes: list[str]
     addresses: list[str]
     times: bytes
@@ -80,7 +80,7 @@ def _clocks(stored: _StoredClocks) -> TileClocks:
     count = len(stored.nodes)
     if len(stored.addresses) != count or (times.size % count if count else times.size):
         raise MetricsDamaged("stored metrics columns are damaged: a tile has a wrong number of times")
-    return TileClocks(stored.slot, stored.nodes, stored.addresses, times.reshape(count, -1))
+    return TileClocks(stored.hour, stored.nodes, stored.addresses, times.reshape(count, -1))
 
 
 def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes) -> TileMetric:
@@ -137,7 +137,7 @@ class VolumeWriter:
         clocks = tile.clocks
         times = np.ascontiguousarray(clocks.times, dtype="<i8").tobytes()
         number = len(self._tiles)
-        self._tiles.append(_StoredClocks(clocks.slot, clocks.nodes, clocks.addresses, times, tile.dropped))
+        self._tiles.append(_StoredClocks(clocks.hour, clocks.nodes, clocks.addresses, times, tile.dropped))
         self._types |= tile.types
         for name, metric in tile.metrics.items():
             labels = self._append(_compress(msgspec.msgpack.encode(_stored_labels(metric))))

@@ -1,21 +1,21 @@
-"""Stored samples as blocks of series for PromQL, with the labels that a scraping Prometheus would have added."""
+"""Stored samples for PromQL, with the labels that a scraping Prometheus would have added."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric, constant
-from rayhistory.metrics.series_join import Part, join
+from rayhistory.metrics.series_join import TiledMetric, join
 from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import METRIC_NAME, Labels
 from rayhistory.promql.matchers import Matcher
-from rayhistory.promql.values import SeriesBlock
+from rayhistory.promql.values import SeriesSet
 from rayhistory.sessions import SessionRef
 
 _JOB = "ray"
 
 
-class SampleBlocks:
+class SampleQuerier:
     """Selects series from tiles, up to `until_ms`. A tile may have only the metrics that a query needs."""
 
     def __init__(self, ref: SessionRef, tiles: Sequence[SampleTile], until_ms: int) -> None:
@@ -27,14 +27,14 @@ class SampleBlocks:
             for node, address in zip(tile.clocks.nodes, tile.clocks.addresses, strict=True):
                 self._addresses[node] = self._addresses.get(node) or address
 
-    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
+    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesSet]:
         end_ms = min(end_ms, self._until_ms)
-        parts: dict[str, list[Part]] = {}
+        tiled: dict[str, list[TiledMetric]] = {}
         for tile in self._tiles:
             if tile.clocks.first_ms <= end_ms and tile.clocks.last_ms >= start_ms:
                 for name, series in self._matching(tile, matchers):
-                    parts.setdefault(name, []).append((tile.clocks, series))
-        return [block for each in parts.values() if (block := join(each, start_ms, end_ms))]
+                    tiled.setdefault(name, []).append((tile.clocks, series))
+        return [series_set for each in tiled.values() if (series_set := join(each, start_ms, end_ms))]
 
     def labels(self, matchers: tuple[Matcher, ...] = ()) -> Iterator[Labels]:
         """Yield the labels of matching series, possibly more than once."""

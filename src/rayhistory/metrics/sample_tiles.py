@@ -15,7 +15,7 @@ from rayhistory.promql.arrays import Floats, Mask, Rows, Times
 from rayhistory.promql.label_table import Codes, LabelColumn, LabelTable
 from rayhistory.promql.values import NO_TIME
 
-SLOT_MS = 3_600_000
+HOUR_MS = 3_600_000
 MAX_TILE_OBJECTS = 128
 _ADDRESS_LABELS = ("ip", "NodeAddress", "node_ip")
 """Labels in which Ray's metrics have their node's address, the most frequent one first."""
@@ -25,8 +25,8 @@ _LABEL_BYTES = 4
 class TileClocks(msgspec.Struct):
     """The times of the objects of a tile."""
 
-    slot: int
-    """The order of tiles in time; tiles with the same slot have different nodes."""
+    hour: int
+    """The order of tiles in time; tiles with the same hour have different nodes."""
     nodes: list[str]
     addresses: list[str]
     """The address of each node as its own metrics report it; empty if they do not."""
@@ -70,9 +70,9 @@ class SampleTile(msgspec.Struct):
 class TilePlace(msgspec.Struct, frozen=True, order=True):
     """Which objects form a tile: those that start in the same hour, the n-th of each node, of some nodes."""
 
-    slot: int
+    hour: int
     repetition: int
-    part: int
+    group: int
 
 
 def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
@@ -85,11 +85,11 @@ def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
     found: dict[int, TilePlace] = {}
     for number in sorted(range(len(objects)), key=lambda number: objects[number]):
         node, first_ms = objects[number]
-        slot = first_ms // SLOT_MS
-        repetition = repetitions[node, slot]
-        repetitions[node, slot] += 1
-        found[number] = TilePlace(slot, repetition, counts[slot, repetition] // MAX_TILE_OBJECTS)
-        counts[slot, repetition] += 1
+        hour = first_ms // HOUR_MS
+        repetition = repetitions[node, hour]
+        repetitions[node, hour] += 1
+        found[number] = TilePlace(hour, repetition, counts[hour, repetition] // MAX_TILE_OBJECTS)
+        counts[hour, repetition] += 1
     return [found[number] for number in range(len(objects))]
 
 
@@ -103,7 +103,7 @@ def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> Sampl
         times[clock, : len(order)] = np.array(samples.times, dtype=np.int64)[order]
         for series in samples.series:
             rows.setdefault(series.name, []).append((clock, series))
-    clocks = TileClocks(place.slot, [node for node, _ in objects], [_address(samples) for _, samples in objects], times)
+    clocks = TileClocks(place.hour, [node for node, _ in objects], [_address(samples) for _, samples in objects], times)
     types = {name: kind for _, samples in objects for name, kind in samples.types.items()}
     dropped = max((samples.dropped for _, samples in objects), default=0)
     return SampleTile(clocks, {name: _metric(found, orders, width) for name, found in rows.items()}, types, dropped)

@@ -1,4 +1,4 @@
-"""Join the series of several tiles in time, as one block for PromQL."""
+"""Join the series of several tiles in time, as one series set for PromQL."""
 
 from collections.abc import Sequence
 
@@ -7,29 +7,29 @@ import numpy as np
 from rayhistory.metrics.sample_tiles import TileClocks, TileMetric
 from rayhistory.promql.arrays import Floats, Rows, Times
 from rayhistory.promql.label_table import LabelColumn, LabelTable, concatenate_tables
-from rayhistory.promql.values import NO_TIME, SeriesBlock
+from rayhistory.promql.values import NO_TIME, SeriesSet
 
 _NODE = "\0node"
 """A column that keeps series of nodes with the same address apart; no label has this name."""
 
-Part = tuple[TileClocks, TileMetric]
+TiledMetric = tuple[TileClocks, TileMetric]
 
 
-def join(parts: Sequence[Part], start_ms: int, end_ms: int) -> SeriesBlock | None:
-    """Return the series of all parts between two times, both inclusive; None if there are none.
+def join(tiled: Sequence[TiledMetric], start_ms: int, end_ms: int) -> SeriesSet | None:
+    """Return the series of all tiles between two times, both inclusive; None if there are none.
 
     Times of a node whose clock was set back are sorted; of samples with the same time the last one counts.
     """
-    parts = sorted(parts, key=lambda part: part[0].slot)
-    if not parts or not any(len(metric.labels) for _, metric in parts):
+    tiled = sorted(tiled, key=lambda each: each[0].hour)
+    if not tiled or not any(len(metric.labels) for _, metric in tiled):
         return None
-    if len(parts) == 1:
-        clocks, metric = parts[0]
+    if len(tiled) == 1:
+        clocks, metric = tiled[0]
         return _between(clocks.times, metric.labels, metric.clock, metric.values, (start_ms, end_ms))
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(n for clocks, _ in parts for n in clocks.nodes))}
-    tables = [_with_node(clocks, metric, nodes) for clocks, metric in parts]
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(n for clocks, _ in tiled for n in clocks.nodes))}
+    tables = [_with_node(clocks, metric, nodes) for clocks, metric in tiled]
     unique, position = concatenate_tables(tables).groups()
-    times, values = _laid_out(parts, nodes, position, len(unique))
+    times, values = _laid_out(tiled, nodes, position, len(unique))
     clock = unique.columns[_NODE].codes.astype(np.intp)
     order_of_nodes = {text: number for number, text in enumerate(unique.columns[_NODE].texts)}
     clock = np.array([nodes.get(text, 0) for text in order_of_nodes], dtype=np.intp)[clock]
@@ -42,25 +42,25 @@ def _with_node(clocks: TileClocks, metric: TileMetric, nodes: dict[str, int]) ->
     return metric.labels.with_label(_NODE, column.texts, column.codes)
 
 
-def _laid_out(parts: Sequence[Part], nodes: dict[str, int], position: Rows, size: int) -> tuple[Times, Floats]:
-    """Put the tiles of each slot beside those of the slot before."""
+def _laid_out(tiled: Sequence[TiledMetric], nodes: dict[str, int], position: Rows, size: int) -> tuple[Times, Floats]:
+    """Put the tiles of each hour beside those of the hour before."""
     widths: dict[tuple[int, int], int] = {}
     keys = []
     seen: dict[int, list[set[str]]] = {}
-    for clocks, _ in parts:  # tiles of one slot share columns, unless they have the same nodes
-        layers = seen.setdefault(clocks.slot, [])
+    for clocks, _ in tiled:  # tiles of one hour share columns, unless they have the same nodes
+        layers = seen.setdefault(clocks.hour, [])
         own = set(clocks.nodes)
         layer = next((number for number, others in enumerate(layers) if not others & own), len(layers))
         if layer == len(layers):
             layers.append(set())
         layers[layer] |= own
-        keys.append((clocks.slot, layer))
+        keys.append((clocks.hour, layer))
         widths[keys[-1]] = max(widths.get(keys[-1], 0), clocks.times.shape[1])
     starts = dict(zip(sorted(widths), np.cumsum([0, *(widths[key] for key in sorted(widths))]).tolist(), strict=False))
     total = sum(widths.values())
     times, values = np.full((len(nodes), total), NO_TIME, dtype=np.int64), np.full((size, total), np.nan)
     done = 0
-    for (clocks, metric), key in zip(parts, keys, strict=True):
+    for (clocks, metric), key in zip(tiled, keys, strict=True):
         columns = slice(starts[key], starts[key] + clocks.times.shape[1])
         times[[nodes[node] for node in clocks.nodes], columns] = clocks.times
         values[position[done : done + len(metric.labels)], columns] = metric.values
@@ -84,9 +84,7 @@ def _in_order(times: Times, values: Floats, clock: Rows) -> tuple[Times, Floats]
     return ordered[:, :width], np.take_along_axis(values, order[clock][:, :width], axis=1)
 
 
-def _between(
-    times: Times, labels: LabelTable, clock: Rows, values: Floats, span: tuple[int, int]
-) -> SeriesBlock | None:
+def _between(times: Times, labels: LabelTable, clock: Rows, values: Floats, span: tuple[int, int]) -> SeriesSet | None:
     start_ms, end_ms = span
     inside = (times >= start_ms) & (times <= end_ms)
     columns = np.flatnonzero(inside.any(axis=0))
@@ -95,4 +93,4 @@ def _between(
     chosen = slice(int(columns[0]), int(columns[-1]) + 1)
     cut = np.where(times[:, chosen] <= end_ms, times[:, chosen], NO_TIME)
     kept = np.ascontiguousarray(values[:, chosen])
-    return SeriesBlock(cut, labels, kept, ~np.isnan(kept), clock)
+    return SeriesSet(cut, labels, kept, ~np.isnan(kept), clock)

@@ -1,6 +1,6 @@
 """What variables of a dashboard ask for, from samples that are loaded already."""
 
-from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.engine import evaluate, grid
 from rayhistory.promql.labels import Labels
 from rayhistory.promql.matchers import matchers_of
@@ -12,8 +12,8 @@ from rayhistory.promql.values import Vector
 class StoredSeries:
     """Evaluates at the end of the shown range."""
 
-    def __init__(self, blocks: SampleBlocks, end_ms: int) -> None:
-        self._blocks = blocks
+    def __init__(self, querier: SampleQuerier, end_ms: int) -> None:
+        self._querier = querier
         self._end_ms = end_ms
 
     def label_values(self, selector: str, label: str) -> list[str]:
@@ -21,11 +21,11 @@ class StoredSeries:
             matchers = matchers_of(parse(selector)) if selector else ()
         except PromqlError:
             return []
-        return sorted(self._blocks.label_values(matchers, label))
+        return sorted(self._querier.label_values(matchers, label))
 
     def query_result(self, query: str) -> list[tuple[Labels, float]]:
         try:
-            value = evaluate(query, grid(self._end_ms, self._end_ms, 1), self._blocks).value
+            value = evaluate(query, grid(self._end_ms, self._end_ms, 1), self._querier).value
         except PromqlError:
             return []
         if not isinstance(value, Vector):

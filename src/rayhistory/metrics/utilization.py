@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.metrics.sample_tiles import SampleTile
 from rayhistory.promql.engine import evaluate, grid
 from rayhistory.promql.values import Vector
@@ -30,8 +30,10 @@ def utilization(ref: SessionRef, tiles: Sequence[SampleTile]) -> dict[str, list[
     first, last = min(each.first_ms for each in filled), max(each.last_ms for each in filled)
     step = max(_MIN_STEP_MS, math.ceil((last - first) / POINTS))
     times = grid(first + step, max(last, first + step), step)
-    blocks = SampleBlocks(ref, tiles, last)
-    found = {name: _percent(evaluate(query.format(step=step), times, blocks).value) for name, query in _QUERIES.items()}
+    querier = SampleQuerier(ref, tiles, last)
+    found = {
+        name: _percent(evaluate(query.format(step=step), times, querier).value) for name, query in _QUERIES.items()
+    }
     return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 

@@ -35,7 +35,7 @@ from rayhistory.packs.pack_reader import PackReader
 KEPT_PACKS = 128
 """Packs before the newest checkpoint that stay: a reader goes back to them if that checkpoint is damaged."""
 _MIN_ORPHAN_AGE_S = 3600.0
-_BLOCK_BYTES = 4 << 20
+_CHUNK_BYTES = 4 << 20
 _MAX_RECORD_BYTES = 4 << 20
 
 DeleteMany = Callable[[list[str]], Awaitable[None]]
@@ -236,10 +236,10 @@ class _NodeCompaction:
 
     async def _copy(self, name: str, size: int, file: IO[bytes]) -> bool:
         try:
-            for start in range(0, size, _BLOCK_BYTES):
-                block = await self._store.get_range(f"{self._prefix}/{name}", start, min(start + _BLOCK_BYTES, size))
-                file.write(block)
-                if len(block) != min(_BLOCK_BYTES, size - start):
+            for start in range(0, size, _CHUNK_BYTES):
+                chunk = await self._store.get_range(f"{self._prefix}/{name}", start, min(start + _CHUNK_BYTES, size))
+                file.write(chunk)
+                if len(chunk) != min(_CHUNK_BYTES, size - start):
                     return False
         except ObjectNotFound:
             return False

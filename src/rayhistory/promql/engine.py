@@ -32,7 +32,7 @@ from rayhistory.promql.syntax import (
     selections,
     without_parentheses,
 )
-from rayhistory.promql.values import Scalar, SeriesBlock, Text, Value, Vector, concatenate, unique_rows
+from rayhistory.promql.values import Scalar, SeriesSet, Text, Value, Vector, concatenate, unique_rows
 
 LOOKBACK_MS = 300_000
 MAX_STEPS = 11_000
@@ -44,7 +44,7 @@ _COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 
 class SampleSource(Protocol):
-    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesBlock]:
+    def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesSet]:
         """Return the matching series with their samples between two times, both inclusive."""
 
 
@@ -170,10 +170,10 @@ class Evaluation:
         times = np.full_like(times, fixed) if fixed is not None else times
         return times - offset_ms(node)
 
-    def _select(self, selector: Any, ends: Times, range_ms: int) -> list[SeriesBlock]:
-        blocks = self._source.select(matchers_of(selector), int(ends.min()) - range_ms, int(ends.max()))
-        self._charge(sum(block.values.size for block in blocks))
-        return blocks
+    def _select(self, selector: Any, ends: Times, range_ms: int) -> list[SeriesSet]:
+        series_sets = self._source.select(matchers_of(selector), int(ends.min()) - range_ms, int(ends.max()))
+        self._charge(sum(series_set.values.size for series_set in series_sets))
+        return series_sets
 
     def _charge(self, samples: int) -> None:
         self._samples += samples
@@ -193,17 +193,17 @@ class Evaluation:
 
     def latest(self, node: Any, times: Times) -> tuple[Vector, Floats]:
         ends = self._ends(node, times)
-        blocks = self._select(node, ends, self._limits.lookback_ms)
-        self._charge_cells(sum(len(block.labels) for block in blocks), times.size)
-        return latest_samples(blocks, ends, self._limits.lookback_ms)
+        series_sets = self._select(node, ends, self._limits.lookback_ms)
+        self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), times.size)
+        return latest_samples(series_sets, ends, self._limits.lookback_ms)
 
     def windows(self, node: Any, times: Times) -> list[Windows]:
         node = without_parentheses(node)
         if isinstance(node, nodes.MatrixSelector):
             ends, range_ms = self._ends(node.vector_selector, times), milliseconds(node.range)
-            blocks = self._select(node.vector_selector, ends, range_ms)
-            self._charge_cells(sum(len(block.labels) for block in blocks), times.size)
-            return list(split_windows(blocks, times, ends, range_ms))
+            series_sets = self._select(node.vector_selector, ends, range_ms)
+            self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), times.size)
+            return list(split_windows(series_sets, times, ends, range_ms))
         if isinstance(node, nodes.SubqueryExpr):
             return self._subquery(node, times)
         raise QuerySyntaxError("expected a range vector")
@@ -228,7 +228,7 @@ class Evaluation:
         value = unique_rows(value)
         self._charge_cells(len(value.labels), times.size)
         return list(
-            split_windows([SeriesBlock(inner_times, value.labels, value.values, value.present)], times, ends, range_ms)
+            split_windows([SeriesSet(inner_times, value.labels, value.values, value.present)], times, ends, range_ms)
         )
 
     def _matrix(self, node: Any, times: Times) -> Value:

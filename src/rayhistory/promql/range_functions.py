@@ -1,4 +1,4 @@
-"""Functions of range vectors, each computed for all series and windows of a block at once."""
+"""Functions of range vectors, each computed for all series and windows of a series set at once."""
 
 import math
 from collections.abc import Callable

@@ -10,29 +10,29 @@ from numpy.typing import NDArray
 from rayhistory.promql.arrays import Floats, Mask, Rows, Times
 from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import Labels
-from rayhistory.promql.values import NO_TIME, SeriesBlock, Vector, concatenate
+from rayhistory.promql.values import NO_TIME, SeriesSet, Vector, concatenate
 
 _Element = TypeVar("_Element", bound=np.generic)
 
 
-def latest_samples(blocks: list[SeriesBlock], ends: Times, lookback_ms: int) -> tuple[Vector, Floats]:
+def latest_samples(series_sets: list[SeriesSet], ends: Times, lookback_ms: int) -> tuple[Vector, Floats]:
     """Return the latest sample of each series at each step, and its time in seconds.
 
     Windows are open at their start. A series that is stale at its latest time has no sample.
     """
     vectors, sample_times = [], []
-    for block in blocks:
-        if not block.times.size:
+    for series_set in series_sets:
+        if not series_set.times.size:
             continue
-        times = np.atleast_2d(block.times)
+        times = np.atleast_2d(series_set.times)
         position = _positions(times, ends) - 1
         latest = np.take_along_axis(times, np.maximum(position, 0), axis=1)
         is_recent = (position >= 0) & (latest > ends - lookback_ms)
-        picked = Picked(block.clock, np.maximum(position, 0), len(block.labels))
+        picked = Picked(series_set.clock, np.maximum(position, 0), len(series_set.labels))
         present = picked.expand(is_recent)
-        if block.present is not None:
-            present = present & picked.take(block.present)
-        vectors.append(Vector(block.labels, picked.take(block.values), present))
+        if series_set.present is not None:
+            present = present & picked.take(series_set.present)
+        vectors.append(Vector(series_set.labels, picked.take(series_set.values), present))
         sample_times.append(picked.expand(latest / 1000))
     joined = np.concatenate(sample_times) if sample_times else np.empty((0, ends.size))
     return concatenate(vectors, ends.size), joined
@@ -78,11 +78,11 @@ class Windows:
     Times and positions have one row per clock.
     """
 
-    def __init__(self, block: SeriesBlock, steps: Times, ends: Times, range_ms: int) -> None:
-        self.labels: Sequence[Labels] = block.labels
-        self.times = np.atleast_2d(block.times)
-        self.values = block.values
-        self.clock = block.clock
+    def __init__(self, series_set: SeriesSet, steps: Times, ends: Times, range_ms: int) -> None:
+        self.labels: Sequence[Labels] = series_set.labels
+        self.times = np.atleast_2d(series_set.times)
+        self.values = series_set.values
+        self.clock = series_set.clock
         self.steps = steps
         """The times at which the query is evaluated."""
         self.ends = ends
@@ -140,32 +140,32 @@ class Windows:
                 yield rows, int(step), slice(int(self.left[clock, step]), int(self.right[clock, step])), clock
 
 
-def windows(blocks: list[SeriesBlock], steps: Times, ends: Times, range_ms: int) -> Iterator[Windows]:
+def windows(series_sets: list[SeriesSet], steps: Times, ends: Times, range_ms: int) -> Iterator[Windows]:
     """Yield windows of series. A series with gaps gets times of its own, so that a window has only its samples."""
-    for block in blocks:
-        for whole in _without_gaps(block):
+    for series_set in series_sets:
+        for whole in _without_gaps(series_set):
             if whole.times.size and whole.labels:
                 yield Windows(whole, steps, ends, range_ms)
 
 
-def _without_gaps(block: SeriesBlock) -> Iterator[SeriesBlock]:
-    if block.present is None or not block.labels:
-        yield block
+def _without_gaps(series_set: SeriesSet) -> Iterator[SeriesSet]:
+    if series_set.present is None or not series_set.labels:
+        yield series_set
         return
-    times = np.atleast_2d(block.times)
-    clock = np.zeros(len(block.labels), dtype=np.intp) if block.clock is None else block.clock
-    has_gaps: Mask = np.any(~block.present & (times < NO_TIME)[clock], axis=1)
+    times = np.atleast_2d(series_set.times)
+    clock = np.zeros(len(series_set.labels), dtype=np.intp) if series_set.clock is None else series_set.clock
+    has_gaps: Mask = np.any(~series_set.present & (times < NO_TIME)[clock], axis=1)
     if not has_gaps.any():
-        yield SeriesBlock(block.times, block.labels, block.values, None, block.clock)
+        yield SeriesSet(series_set.times, series_set.labels, series_set.values, None, series_set.clock)
         return
     if not has_gaps.all():
-        yield _rows(block, ~has_gaps)
-    yield _compacted(times, clock[has_gaps], _labels(block.labels, has_gaps), block, has_gaps)
+        yield _rows(series_set, ~has_gaps)
+    yield _compacted(times, clock[has_gaps], _labels(series_set.labels, has_gaps), series_set, has_gaps)
 
 
-def _rows(block: SeriesBlock, chosen: Mask) -> SeriesBlock:
-    clock = None if block.clock is None else block.clock[chosen]
-    return SeriesBlock(block.times, _labels(block.labels, chosen), block.values[chosen], None, clock)
+def _rows(series_set: SeriesSet, chosen: Mask) -> SeriesSet:
+    clock = None if series_set.clock is None else series_set.clock[chosen]
+    return SeriesSet(series_set.times, _labels(series_set.labels, chosen), series_set.values[chosen], None, clock)
 
 
 def _labels(labels: Sequence[Labels], chosen: Mask) -> Sequence[Labels]:
@@ -174,10 +174,10 @@ def _labels(labels: Sequence[Labels], chosen: Mask) -> Sequence[Labels]:
     return [each for each, is_chosen in zip(labels, chosen.tolist(), strict=True) if is_chosen]
 
 
-def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], block: SeriesBlock, chosen: Mask) -> SeriesBlock:
+def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], series_set: SeriesSet, chosen: Mask) -> SeriesSet:
     """Move the samples of each series to the left. Series that miss the same samples of a clock share their times."""
-    assert block.present is not None  # noqa: S101
-    present, values = block.present[chosen], block.values[chosen]
+    assert series_set.present is not None  # noqa: S101
+    present, values = series_set.present[chosen], series_set.values[chosen]
     masks = np.concatenate([np.packbits(present, axis=1), clock[:, None].astype(np.int32).view(np.uint8)], axis=1)
     keys = np.ascontiguousarray(masks).view(np.dtype((np.void, masks.shape[1]))).ravel()
     _, first, new_clock = np.unique(keys, return_index=True, return_inverse=True)
@@ -188,4 +188,4 @@ def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], block: Serie
     own = np.take_along_axis(times[clock[first]], order, axis=1)
     own[np.arange(width) >= counts[:, None]] = NO_TIME
     picked = Picked(new_clock, order, len(values))
-    return SeriesBlock(own, labels, picked.take(values), None, new_clock)
+    return SeriesSet(own, labels, picked.take(values), None, new_clock)

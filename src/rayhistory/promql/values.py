@@ -16,7 +16,7 @@ from rayhistory.promql.labels import Labels
 from rayhistory.promql.query_errors import EvaluationFailed
 
 
-class SeriesBlock(msgspec.Struct):
+class SeriesSet(msgspec.Struct):
     """Stored series that share their times. `present` is None if every series has a sample at every time.
 
     A missing sample marks the series as stale at that time, as a scrape without the series does in Prometheus. Series

@@ -8,7 +8,7 @@ from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.query.run_figures import read_run_figures
 from rayhistory.runs.session_summary import MAX_JOBS
-from rayhistory.runs.summarize import SummaryFacts
+from rayhistory.runs.summarize import SummaryInput
 from rayhistory.sessions import SessionRef
 
 _MAX_NODES = 5_000
@@ -25,12 +25,12 @@ _NODE_COLUMNS = (
 
 async def gather_summary(
     ref: SessionRef, index: OpenIndex, diagnosis: Diagnosis, samples: dict[str, NodeSamples], started_ms: int | None
-) -> SummaryFacts:
-    """Return the facts of a session. `started_ms` is from its records, if it has any."""
+) -> SummaryInput:
+    """Return the input for the summary of a session. `started_ms` is from its records, if it has any."""
     manifest = index.manifest
     first_ms, last_ms = _ms(manifest.first_ns), _ms(manifest.last_ns)
     counts = manifest.counts
-    return SummaryFacts(
+    return SummaryInput(
         ref=ref,
         state=session_state(index),
         started_ms=first_ms if started_ms is None else started_ms,

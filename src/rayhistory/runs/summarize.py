@@ -36,7 +36,7 @@ _MAX_COUNT = 2**53
 _UNEXPECTED = ("Unexpected termination", "Terminated due to preemption")
 
 
-class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a summary is made of."""
 
     ref: SessionRef
@@ -59,47 +59,47 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     index_bytes: int = 0
 
 
-def summarize(facts: SummaryFacts) -> StoredSummary:
-    lives = [_life(row, facts.last_ms) for row in facts.nodes]
-    resources = session_resources(lives, facts.figures.held, facts.samples)
-    seen = _fingerprints(facts.diagnosis)
-    ref, is_over = facts.ref, facts.state != "running"
+def summarize(given: SummaryInput) -> StoredSummary:
+    lives = [_life(row, given.last_ms) for row in given.nodes]
+    resources = session_resources(lives, given.figures.held, given.samples)
+    seen = _fingerprints(given.diagnosis)
+    ref, is_over = given.ref, given.state != "running"
     summary = SessionSummary(
         namespace=ref.namespace,
         cluster=ref.cluster,
         session=ref.session,
         owner_kind=ref.owner_kind,
         owner_name=ref.owner_name,
-        state=facts.state,
-        started_ms=_time(facts.started_ms),
-        ended_ms=_time(facts.last_ms) if is_over else None,
+        state=given.state,
+        started_ms=_time(given.started_ms),
+        ended_ms=_time(given.last_ms) if is_over else None,
         jobs=with_job_figures(
-            [run_job(row) for row in facts.jobs[:MAX_JOBS]], resources, lives, facts.figures.held, facts.diagnosis
+            [run_job(row) for row in given.jobs[:MAX_JOBS]], resources, lives, given.figures.held, given.diagnosis
         ),
-        unlisted_jobs=max(0, facts.total_jobs - MAX_JOBS),
-        verdict=session_verdict(facts.diagnosis),
+        unlisted_jobs=max(0, given.total_jobs - MAX_JOBS),
+        verdict=session_verdict(given.diagnosis),
         fingerprints=[each.fingerprint for each in seen],
         cpu=resources.cpu,
         gpu=resources.gpu,
         memory=resources.memory,
-        ray_version=one_line(facts.ray_version, _MAX_NAME),
-        python_version=one_line(facts.python_version, _MAX_NAME),
-        tasks=facts.tasks,
-        failed_tasks=facts.failed_tasks,
-        nodes=len(facts.nodes),
-        lost_nodes=sum(_is_lost(row) for row in facts.nodes),
-        oom_kills=facts.oom_kills,
-        size_bytes=facts.size_bytes,
-        index_bytes=facts.index_bytes,
+        ray_version=one_line(given.ray_version, _MAX_NAME),
+        python_version=one_line(given.python_version, _MAX_NAME),
+        tasks=given.tasks,
+        failed_tasks=given.failed_tasks,
+        nodes=len(given.nodes),
+        lost_nodes=sum(_is_lost(row) for row in given.nodes),
+        oom_kills=given.oom_kills,
+        size_bytes=given.size_bytes,
+        index_bytes=given.index_bytes,
     )
-    environments = [row["runtime_env"] for row in facts.jobs[:MAX_JOBS]]
+    environments = [row["runtime_env"] for row in given.jobs[:MAX_JOBS]]
     details = SessionDetails(
-        functions=listed_functions(facts.figures.functions),
+        functions=listed_functions(given.figures.functions),
         fingerprints=seen,
         packages=packages_of(environments),
         env_vars=env_var_names(environments),
         node_types=node_types(lives),
-        metrics=common_start_metrics(facts.samples, facts.started_ms, facts.last_ms),
+        metrics=common_start_metrics(given.samples, given.started_ms, given.last_ms),
     )
     return StoredSummary(summary=summary, details=details)
 

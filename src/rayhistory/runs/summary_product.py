@@ -41,10 +41,10 @@ class SummaryProduct:
         path = context.scratch / FILE
         path.write_bytes(data)
         key = context.layout.run_inbox_key(context.ref, context.manifest.generation, secrets.token_hex(4))
-        return BuiltProduct({FILE: path}, _facts(stored), announcements={key: data})
+        return BuiltProduct({FILE: path}, _preview(stored), announcements={key: data})
 
 
-def _facts(stored: StoredSummary) -> dict[str, Any]:
+def _preview(stored: StoredSummary) -> dict[str, Any]:
     return {"jobs": len(stored.summary.jobs), "state": stored.summary.state}
 
 

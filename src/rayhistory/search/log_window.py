@@ -10,7 +10,7 @@ WINDOW_BYTES = 256 << 10
 MAX_LINES = 1000
 LINES_ABOVE = 20
 _MAX_LINE_BYTES = 16 << 10
-_BLOCK_BYTES = 4 << 20
+_CHUNK_BYTES = 4 << 20
 _MAX_COUNTED_BYTES = 256 << 20
 _PROBE_BYTES = 64 << 10
 
@@ -42,14 +42,14 @@ async def find_line(logs: LogSource, node: str, file: StoredLogFile, number: int
     while position < file.size:
         if position >= _MAX_COUNTED_BYTES:
             raise UsageError(f"line {number} is too far from the start of the file: open a time or an offset instead")
-        block = await logs.read(node, file.path, position, min(position + _BLOCK_BYTES, file.size))
-        breaks = block.count(b"\n")
+        chunk = await logs.read(node, file.path, position, min(position + _CHUNK_BYTES, file.size))
+        breaks = chunk.count(b"\n")
         if current + breaks >= number:
             at = 0
             for _ in range(number - current):
-                at = block.index(b"\n", at) + 1
+                at = chunk.index(b"\n", at) + 1
             return Position(position + at, number)
-        position, current = position + len(block), current + breaks
+        position, current = position + len(chunk), current + breaks
     return await find_end(logs, node, file, 1)
 
 
@@ -79,9 +79,9 @@ async def number_position(logs: LogSource, node: str, file: StoredLogFile, posit
     if position.number is not None or position.offset > _MAX_COUNTED_BYTES // 4:
         return position
     breaks = 0
-    for start in range(0, position.offset, _BLOCK_BYTES):
-        block = await logs.read(node, file.path, start, min(start + _BLOCK_BYTES, position.offset))
-        breaks += block.count(b"\n")
+    for start in range(0, position.offset, _CHUNK_BYTES):
+        chunk = await logs.read(node, file.path, start, min(start + _CHUNK_BYTES, position.offset))
+        breaks += chunk.count(b"\n")
     return Position(position.offset, breaks + 1)
 
 
@@ -112,7 +112,7 @@ def _window(data: bytes, start: int, size: int, number: int | None) -> LogWindow
 
 
 def _split(data: bytes, offset: int) -> list[tuple[int, bytes]]:
-    """Split a block into lines, each with its offset. The end of the last line is not a line."""
+    """Split a chunk into lines, each with its offset. The end of the last line is not a line."""
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -134,8 +134,8 @@ async def _line_start(logs: LogSource, node: str, file: StoredLogFile, offset: i
 async def _first_time(logs: LogSource, node: str, file: StoredLogFile, start: int, end: int) -> tuple[int, int] | None:
     """Return the first time of a line that begins behind `start`, and the offset of that line."""
     for begin in range(start, end, _PROBE_BYTES):
-        block = await logs.read(node, file.path, begin, min(begin + _PROBE_BYTES, end))
-        for offset, line in _split(block, begin)[1:]:
+        chunk = await logs.read(node, file.path, begin, min(begin + _PROBE_BYTES, end))
+        for offset, line in _split(chunk, begin)[1:]:
             at = line_ms(line)
             if at is not None:
                 return at, offset

@@ -15,7 +15,7 @@ from rayhistory.sessions import Layout
 from rayhistory.storage.local import LocalStore
 from support.folding import RECORDED, REF, as_lines, fold_session, put
 
-BLOCK = 10_000
+CHUNK = 10_000
 SIZES = [95_000, 30_000, 10_000, 1, 123_456, *[20_001] * 20]
 
 
@@ -40,8 +40,8 @@ class MeasuringStore(LocalStore):
 @pytest.fixture
 def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """An index with a tasks table of many parts, in a directory store."""
-    monkeypatch.setattr(table_cache, "_BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(table_cache, "_MAX_BYTES_IN_FLIGHT", 4 * BLOCK)
+    monkeypatch.setattr(table_cache, "_CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(table_cache, "_MAX_BYTES_IN_FLIGHT", 4 * CHUNK)
     put(tmp_path, 0, as_lines(RECORDED))
     manifest = fold_session(tmp_path)
     for part, size in enumerate(SIZES):
@@ -64,7 +64,7 @@ def test_large_table_is_fetched_with_bounded_memory(tmp_path: Path, manifest: Ma
     store = MeasuringStore(tmp_path)
     whole = [part_path(tmp_path, manifest, part).read_bytes() for part in range(len(SIZES))]
     assert fetch(store, tmp_path, manifest) == whole
-    assert store.max_bytes <= 4 * BLOCK + store.max_requests
+    assert store.max_bytes <= 4 * CHUNK + store.max_requests
     assert store.max_requests > 1
     assert not [path for path in (tmp_path / "copies").rglob(".*") if path.is_file()]
 

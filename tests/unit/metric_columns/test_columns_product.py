@@ -12,7 +12,7 @@ from rayhistory.index.products.product import BuiltProduct, PreviousProduct, Pro
 from rayhistory.metric_columns.columns_product import PRODUCT
 from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
-from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.engine import evaluate, grid
 from rayhistory.promql.values import Vector
 from rayhistory.sessions import Layout, SessionRef
@@ -82,7 +82,7 @@ class Session:
         )
         stored = self.loop.run_until_complete(reader.tiles(REF, MetricQuery(), ["up"]))
         times = grid(START_MS + 20_000, START_MS + 20_000 + 2 * HOUR_MS, HOUR_MS)
-        result = evaluate("sort_by_label(up, 'instance')", times, SampleBlocks(REF, stored.tiles, 2**60)).value
+        result = evaluate("sort_by_label(up, 'instance')", times, SampleQuerier(REF, stored.tiles, 2**60)).value
         assert isinstance(result, Vector)
         return [row[present].tolist() for row, present in zip(result.values, result.present, strict=True)]
 

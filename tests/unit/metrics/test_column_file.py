@@ -19,12 +19,12 @@ from rayhistory.metrics.samples import MetricsDamaged
 from support.stored_metrics import START_MS, samples
 
 
-def tile(slot: int = 0) -> SampleTile:
+def tile(hour: int = 0) -> SampleTile:
     stored = [
-        ("a", samples({("cpu", (("ip", "1"),)): [1.0, 2.0], ("mem", ()): [3.0, 4.0]}, START_MS + slot, dropped=3)),
-        ("b", samples({("cpu", (("ip", "2"), ("<b>", "\u2028"))): [5.0]}, START_MS + slot)),
+        ("a", samples({("cpu", (("ip", "1"),)): [1.0, 2.0], ("mem", ()): [3.0, 4.0]}, START_MS + hour, dropped=3)),
+        ("b", samples({("cpu", (("ip", "2"), ("<b>", "\u2028"))): [5.0]}, START_MS + hour)),
     ]
-    return make_tile(TilePlace(slot, 0, 0), stored)
+    return make_tile(TilePlace(hour, 0, 0), stored)
 
 
 def written(directory: Path, *tiles: SampleTile) -> dict[str, bytes]:

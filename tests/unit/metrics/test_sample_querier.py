@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.metrics.sample_tiles import TilePlace, make_tile
 from rayhistory.promql.matchers import Matcher
 from support.stored_metrics import REF, START_MS, samples
@@ -10,12 +10,12 @@ from support.stored_metrics import REF, START_MS, samples
 NODES = {"a" * 56: "10.0.0.1", "b" * 56: "10.0.0.2"}
 
 
-def blocks() -> SampleBlocks:
+def querier() -> SampleQuerier:
     stored = [
         (node, samples({("up", (("ip", ip), ("State", "OK"))): [1.0, 2.0], ("down", (("ip", ip),)): [0.0, 0.0]}))
         for node, ip in NODES.items()
     ]
-    return SampleBlocks(REF, [make_tile(TilePlace(0, 0, 0), stored)], START_MS + 10**9)
+    return SampleQuerier(REF, [make_tile(TilePlace(0, 0, 0), stored)], START_MS + 10**9)
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def blocks() -> SampleBlocks:
     ],
 )  # fmt: skip
 def test_matchers_select_series(matchers: list[tuple[str, str, str]], count: int) -> None:
-    found = blocks().select(tuple(Matcher(*each) for each in matchers), START_MS, START_MS + 60_000)
+    found = querier().select(tuple(Matcher(*each) for each in matchers), START_MS, START_MS + 60_000)
     assert sum(len(block.labels) for block in found) == count
 
 
 def test_nothing_is_selected_outside_of_the_times() -> None:
-    assert blocks().select((Matcher("__name__", "=", "up"),), 0, START_MS - 1) == []
-    (block,) = blocks().select((Matcher("__name__", "=", "up"),), START_MS, START_MS)
+    assert querier().select((Matcher("__name__", "=", "up"),), 0, START_MS - 1) == []
+    (block,) = querier().select((Matcher("__name__", "=", "up"),), START_MS, START_MS)
     assert block.values.tolist() == [[1.0], [1.0]]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayhistory.metrics.sample_tiles import MAX_TILE_OBJECTS, SLOT_MS, TilePlace, make_tile, places
+from rayhistory.metrics.sample_tiles import HOUR_MS, MAX_TILE_OBJECTS, TilePlace, make_tile, places
 from rayhistory.promql.values import NO_TIME
 from support.stored_metrics import START_MS, samples
 
@@ -10,9 +10,9 @@ PLACE = TilePlace(0, 0, 0)
 
 
 def test_objects_of_an_hour_share_a_tile() -> None:
-    start = START_MS // SLOT_MS * SLOT_MS
-    found = places([("b", start), ("a", start + 5), ("a", start + SLOT_MS)])
-    assert found == [TilePlace(start // SLOT_MS, 0, 0)] * 2 + [TilePlace(start // SLOT_MS + 1, 0, 0)]
+    start = START_MS // HOUR_MS * HOUR_MS
+    found = places([("b", start), ("a", start + 5), ("a", start + HOUR_MS)])
+    assert found == [TilePlace(start // HOUR_MS, 0, 0)] * 2 + [TilePlace(start // HOUR_MS + 1, 0, 0)]
 
 
 def test_second_object_of_a_node_in_an_hour_has_another_tile() -> None:
@@ -21,7 +21,7 @@ def test_second_object_of_a_node_in_an_hour_has_another_tile() -> None:
 
 def test_tiles_are_bounded() -> None:
     found = places([(f"{number:04d}", 0) for number in range(MAX_TILE_OBJECTS + 1)])
-    assert [place.part for place in found] == [0] * MAX_TILE_OBJECTS + [1]
+    assert [place.group for place in found] == [0] * MAX_TILE_OBJECTS + [1]
 
 
 def test_shorter_clocks_end_without_times() -> None:

@@ -3,23 +3,23 @@
 import numpy as np
 
 from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile
-from rayhistory.metrics.series_join import Part, join
-from rayhistory.promql.values import NO_TIME, SeriesBlock
+from rayhistory.metrics.series_join import TiledMetric, join
+from rayhistory.promql.values import NO_TIME, SeriesSet
 from support.stored_metrics import Columns, samples
 
 
-def tile(slot: int, start_ms: int, columns: dict[str, Columns]) -> SampleTile:
+def tile(hour: int, start_ms: int, columns: dict[str, Columns]) -> SampleTile:
     stored = [(node, samples(each, start_ms, 1000)) for node, each in columns.items()]
-    return make_tile(TilePlace(slot, 0, 0), stored)
+    return make_tile(TilePlace(hour, 0, 0), stored)
 
 
-def part(slot: int, start_ms: int, columns: dict[str, Columns]) -> Part:
-    made = tile(slot, start_ms, columns)
+def each(hour: int, start_ms: int, columns: dict[str, Columns]) -> TiledMetric:
+    made = tile(hour, start_ms, columns)
     return made.clocks, made.metrics["m"]
 
 
-def joined(*parts: Part, start_ms: int = 0, end_ms: int = 10**9) -> SeriesBlock:
-    found = join(parts, start_ms, end_ms)
+def joined(*tiled: TiledMetric, start_ms: int = 0, end_ms: int = 10**9) -> SeriesSet:
+    found = join(tiled, start_ms, end_ms)
     assert found is not None
     return found
 
@@ -28,13 +28,13 @@ A, B = ("m", (("s", "a"),)), ("m", (("s", "b"),))
 
 
 def test_series_continue_in_the_next_tile() -> None:
-    block = joined(part(1, 3000, {"n": {A: [3.0]}}), part(0, 1000, {"n": {A: [1.0, 2.0]}}))
+    block = joined(each(1, 3000, {"n": {A: [3.0]}}), each(0, 1000, {"n": {A: [1.0, 2.0]}}))
     assert block.times.tolist() == [[1000, 2000, 3000]]
     assert block.values.tolist() == [[1.0, 2.0, 3.0]]
 
 
 def test_series_that_begin_later_are_missing_before() -> None:
-    block = joined(part(0, 1000, {"n": {A: [1.0]}}), part(1, 2000, {"n": {A: [2.0], B: [5.0]}}))
+    block = joined(each(0, 1000, {"n": {A: [1.0]}}), each(1, 2000, {"n": {A: [2.0], B: [5.0]}}))
     np.testing.assert_equal(block.values, [[1.0, 2.0], [np.nan, 5.0]])
     assert block.present is not None
     assert block.present.tolist() == [[True, True], [False, True]]
@@ -42,7 +42,7 @@ def test_series_that_begin_later_are_missing_before() -> None:
 
 def test_nodes_with_different_counts_have_clocks_without_holes() -> None:
     block = joined(
-        part(0, 1000, {"n": {A: [1.0]}, "o": {B: [1.0, 2.0]}}), part(1, 5000, {"n": {A: [5.0]}, "o": {B: [5.0]}})
+        each(0, 1000, {"n": {A: [1.0]}, "o": {B: [1.0, 2.0]}}), each(1, 5000, {"n": {A: [5.0]}, "o": {B: [5.0]}})
     )
     assert block.times.tolist() == [[1000, 5000, NO_TIME], [1000, 2000, 5000]]
     np.testing.assert_equal(block.values, [[1.0, 5.0, np.nan], [1.0, 2.0, 5.0]])
@@ -50,19 +50,19 @@ def test_nodes_with_different_counts_have_clocks_without_holes() -> None:
 
 def test_two_collectors_of_a_node_are_merged_by_time() -> None:
     """Both sampled the same node at overlapping times; of equal times the later object counts."""
-    block = joined(part(0, 1000, {"n": {A: [1.0, 2.0, 3.0]}}), part(0, 2000, {"n": {A: [20.0, 30.0, 40.0]}}))
+    block = joined(each(0, 1000, {"n": {A: [1.0, 2.0, 3.0]}}), each(0, 2000, {"n": {A: [20.0, 30.0, 40.0]}}))
     assert block.times.tolist() == [[1000, 2000, 3000, 4000]]
     assert block.values.tolist() == [[1.0, 20.0, 30.0, 40.0]]
 
 
 def test_equal_labels_of_two_nodes_stay_two_series() -> None:
-    block = joined(part(0, 1000, {"n": {A: [1.0]}}), part(0, 1000, {"o": {A: [2.0]}}))
+    block = joined(each(0, 1000, {"n": {A: [1.0]}}), each(0, 1000, {"o": {A: [2.0]}}))
     assert len(block.labels) == 2
     assert block.values.tolist() == [[1.0], [2.0]]
 
 
 def test_times_outside_are_left_out() -> None:
-    stored = part(0, 1000, {"n": {A: [1.0, 2.0, 3.0]}})
+    stored = each(0, 1000, {"n": {A: [1.0, 2.0, 3.0]}})
     assert joined(stored, start_ms=2000, end_ms=2500).values.tolist() == [[2.0]]
     assert join([stored], 5000, 6000) is None
     assert join([], 0, 10) is None

@@ -13,7 +13,7 @@ from rayhistory.promql.engine import Limits, evaluate, grid, required_samples
 from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import labels_of
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
-from rayhistory.promql.values import NO_TIME, SeriesBlock, Vector
+from rayhistory.promql.values import NO_TIME, SeriesSet, Vector
 
 SCRIPT = Path(promqltest.__file__).with_name("engine.test")
 CASES = list(Script(SCRIPT).cases())
@@ -48,14 +48,15 @@ series = st.lists(st.one_of(st.none(), st.floats(-10, 100)), min_size=20, max_si
 
 
 def source_of(rows: list[list[float | None]]) -> MemorySource:
-    """One block with gaps, as the samples of a node are stored."""
+    """One series_set with gaps, as the samples of a node are stored."""
     source = MemorySource()
     labels = [labels_of({"__name__": "x", "node": str(number % 2), "n": str(number)}) for number in range(len(rows))]
     present = np.array([[value is not None for value in row] for row in rows])
     values = np.array([[value or 0.0 for value in row] for row in rows])
-    block = SeriesBlock(np.arange(20, dtype=np.int64) * 10_000, labels, values, present)
-    source.blocks = [
-        SeriesBlock(block.times, [label], block.values[n : n + 1], present[n : n + 1]) for n, label in enumerate(labels)
+    series_set = SeriesSet(np.arange(20, dtype=np.int64) * 10_000, labels, values, present)
+    source.series_sets = [
+        SeriesSet(series_set.times, [label], series_set.values[n : n + 1], present[n : n + 1])
+        for n, label in enumerate(labels)
     ]
     return source
 
@@ -88,9 +89,13 @@ def test_each_step_of_a_range_query_equals_an_instant_query(query: str, rows: li
 def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | None]]) -> None:
     apart = source_of(rows)
     together = MemorySource()
-    blocks = apart.blocks
-    values, present = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("values", "present"))
-    together.blocks = [SeriesBlock(blocks[0].times, [block.labels[0] for block in blocks], values, present)]
+    series_sets = apart.series_sets
+    values, present = (
+        np.concatenate([getattr(series_set, name) for series_set in series_sets]) for name in ("values", "present")
+    )
+    together.series_sets = [
+        SeriesSet(series_sets[0].times, [series_set.labels[0] for series_set in series_sets], values, present)
+    ]
     times = grid(0, 200_000, 17_000)
     for query in QUERIES:
         assert samples(query, times, apart) == samples(query, times, together)
@@ -101,18 +106,23 @@ def test_series_in_one_block_equal_series_in_their_own(rows: list[list[float | N
 def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: list[list[float | None]]) -> None:
     """Clocks differ by seconds, one of them has fewer times, and labels are columns."""
     apart, together = source_of(rows), MemorySource()
-    for number, block in enumerate(apart.blocks):
-        block.times = block.times[: 20 - number] + 700 * number
-        assert block.present is not None
-        block.values, block.present = block.values[:, : 20 - number], block.present[:, : 20 - number]
+    for number, series_set in enumerate(apart.series_sets):
+        series_set.times = series_set.times[: 20 - number] + 700 * number
+        assert series_set.present is not None
+        series_set.values, series_set.present = (
+            series_set.values[:, : 20 - number],
+            series_set.present[:, : 20 - number],
+        )
     clocks = np.full((len(rows), 20), NO_TIME, dtype=np.int64)
     values, present = np.zeros((len(rows), 20)), np.zeros((len(rows), 20), dtype=bool)
-    for number, block in enumerate(apart.blocks):
-        clocks[number, : 20 - number] = block.times
-        values[number, : 20 - number] = block.values[0]
-        present[number, : 20 - number] = ~np.isnan(block.values[0]) if block.present is None else block.present[0]
-    table = LabelTable.of(block.labels[0] for block in apart.blocks)
-    together.blocks = [SeriesBlock(clocks, table, values, present, np.arange(len(rows)))]
+    for number, series_set in enumerate(apart.series_sets):
+        clocks[number, : 20 - number] = series_set.times
+        values[number, : 20 - number] = series_set.values[0]
+        present[number, : 20 - number] = (
+            ~np.isnan(series_set.values[0]) if series_set.present is None else series_set.present[0]
+        )
+    table = LabelTable.of(series_set.labels[0] for series_set in apart.series_sets)
+    together.series_sets = [SeriesSet(clocks, table, values, present, np.arange(len(rows)))]
     times = grid(0, 200_000, 17_000)
     for query in QUERIES:
         assert samples(query, times, apart) == samples(query, times, together)

@@ -10,7 +10,7 @@ from rayhistory.index.query.run_figures import HeldResources, RunFigures
 from rayhistory.runs.prices import Prices
 from rayhistory.runs.run_groups import group_runs, runs_of, summarize_group
 from rayhistory.runs.session_summary import SessionSummary
-from rayhistory.runs.summarize import SummaryFacts, summarize
+from rayhistory.runs.summarize import SummaryInput, summarize
 from rayhistory.sessions import SessionRef
 
 REF = SessionRef.checked("default", "shared", "session_2026-11-15_19-18-08_055078_1")
@@ -34,7 +34,7 @@ def node(end: float = 4, **resources: float) -> dict[str, Any]:
 
 def summary(*jobs: dict[str, Any], **values: Any) -> SessionSummary:
     facts = {"started_ms": 0, "last_ms": 4 * HOUR, "nodes": [node()]} | values
-    return summarize(SummaryFacts(ref=REF, jobs=list(jobs), total_jobs=len(jobs), **facts)).summary  # type: ignore[arg-type]
+    return summarize(SummaryInput(ref=REF, jobs=list(jobs), total_jobs=len(jobs), **facts)).summary  # type: ignore[arg-type]
 
 
 def cpu_hours(found: SessionSummary) -> list[float]:

@@ -30,7 +30,7 @@ async def build_summary(store: LocalStore, stored: StoredSummary, data: bytes | 
     await store.put(LAYOUT.product_file_key(ref, NAME, "1-ab", FILE), data)
     manifest = ProductManifest(
         product=NAME, version=PRODUCT.version, generation=1, build="1-ab", files={FILE: ProductFile("1-ab", len(data))},
-        tables_generation=3, tables_covered="x", closing=None, facts={}, seconds=0.1,
+        tables_generation=3, tables_covered="x", closing=None, preview={}, seconds=0.1,
     )  # fmt: skip
     await publish_product(store, LAYOUT, ref, manifest)
 

@@ -10,7 +10,7 @@ from rayhistory.diagnosis.findings import Counts, Diagnosis, Finding, Verdict
 from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples
 from rayhistory.index.query.run_figures import FunctionFigures, HeldResources, RunFigures
 from rayhistory.runs.session_summary import MAX_SUMMARY_BYTES, decode_summary
-from rayhistory.runs.summarize import SummaryFacts, summarize
+from rayhistory.runs.summarize import SummaryInput, summarize
 from rayhistory.sessions import SessionRef
 
 REF = SessionRef.checked("default", "nightly", "session_2026-11-15_19-18-08_055078_1", "rayjob", "nightly")
@@ -34,7 +34,7 @@ def node(**values: Any) -> dict[str, Any]:
 
 
 def summary(**values: Any) -> Any:
-    return summarize(SummaryFacts(ref=REF, started_ms=0, last_ms=HOUR, **values))
+    return summarize(SummaryInput(ref=REF, started_ms=0, last_ms=HOUR, **values))
 
 
 def test_hours_are_allocated_reserved_and_used() -> None:

@@ -33,16 +33,16 @@ _ALL_MERGE_BUFFERS_BYTES = 16 << 20
 
 
 @dataclasses.dataclass
-class SegmentPart:
+class SegmentObject:
     """The lines of one category in a segment, which become one object."""
 
     category: str
     directory: PrivateDirectory | None
-    """None if the part is in memory."""
+    """None if the object is in memory."""
     name: str
     lines: int = 0
     data: bytes = b""
-    """The content, if the part is in memory."""
+    """The content, if the object is in memory."""
 
     @property
     def path(self) -> Path:
@@ -57,10 +57,12 @@ class SegmentPart:
 
 
 class _LinesWriter:
-    """Writes a part as JSON Lines, compressed or not."""
+    """Writes an object as JSON Lines, compressed or not."""
 
-    def __init__(self, part: SegmentPart, file: BinaryIO, stack: ExitStack, *, compressed: bool, buffer: int) -> None:
-        self._part = part
+    def __init__(
+        self, target: SegmentObject, file: BinaryIO, stack: ExitStack, *, compressed: bool, buffer: int
+    ) -> None:
+        self._object = target
         self._file = file
         self._compressed = compressed
         self._buffer_size = buffer
@@ -70,7 +72,7 @@ class _LinesWriter:
 
     def write(self, member: Member, data: bytes | None) -> None:
         """Write a member; `data` is its decompressed content, if the caller has it."""
-        self._part.lines += member.lines
+        self._object.lines += member.lines
         if self._compressed and member.raw_size >= _COPY_UNCHANGED_BYTES:
             self._flush()
             self._file.write(member.compressed)
@@ -87,22 +89,22 @@ class _LinesWriter:
 
     def _flush(self) -> None:
         if self._buffered:
-            block = Block(self._part.category, self._buffered_lines, b"".join(self._buffered))
+            block = Block(self._object.category, self._buffered_lines, b"".join(self._buffered))
             self._file.write(compress_block(block))
             self._buffered, self._buffered_bytes, self._buffered_lines = [], 0, 0
 
 
 class _ArrayWriter:
-    """Writes a part as one JSON array, the only form that KubeRay v1.6 reads."""
+    """Writes an object as one JSON array, the only form that KubeRay v1.6 reads."""
 
-    def __init__(self, part: SegmentPart, file: BinaryIO, stack: ExitStack) -> None:
-        self._part = part
+    def __init__(self, target: SegmentObject, file: BinaryIO, stack: ExitStack) -> None:
+        self._object = target
         self._file = file
         self._separator = b"["
         stack.callback(self._end)
 
     def write(self, member: Member, data: bytes | None) -> None:
-        self._part.lines += member.lines
+        self._object.lines += member.lines
         for line in (decompress_member(member) if data is None else data).split(b"\n"):
             if line.strip():
                 self._file.write(self._separator + line)
@@ -114,42 +116,42 @@ class _ArrayWriter:
 
 def split_segment(
     segment: Segment, directory: PrivateDirectory | None, *, compressed: bool, arrays: bool = False
-) -> tuple[list[SegmentPart], Damage]:
-    """Write the parts of a segment into an existing directory, or into memory when `directory` is None.
+) -> tuple[list[SegmentObject], Damage]:
+    """Write the objects of a segment into an existing directory, or into memory when `directory` is None.
 
     Dashboard responses are never arrays: KubeRay does not read them.
     """
     damage = Damage()
     with segment.open() as file:
         categories = sorted({member.category for member in read_members(file, Damage(), with_data=False)})
-    parts = [SegmentPart(category, directory, str(number)) for number, category in enumerate(categories)]
-    buffer = min(_MERGE_BUFFER_BYTES, _ALL_MERGE_BUFFERS_BYTES // max(1, min(len(parts), _MAX_OPEN_FILES)))
-    for first in range(0, len(parts), _MAX_OPEN_FILES):
-        group = parts[first : first + _MAX_OPEN_FILES]
+    objects = [SegmentObject(category, directory, str(number)) for number, category in enumerate(categories)]
+    buffer = min(_MERGE_BUFFER_BYTES, _ALL_MERGE_BUFFERS_BYTES // max(1, min(len(objects), _MAX_OPEN_FILES)))
+    for first in range(0, len(objects), _MAX_OPEN_FILES):
+        group = objects[first : first + _MAX_OPEN_FILES]
         with ExitStack() as stack:
             writers: dict[str, _LinesWriter | _ArrayWriter] = {}
-            for part in group:
-                file = _open_file(directory, part, stack) if directory else _open_in_memory(part, stack)
-                if arrays and part.category != DASHBOARD_RESPONSES:
-                    writers[part.category] = _ArrayWriter(part, file, stack)
+            for each in group:
+                file = _open_file(directory, each, stack) if directory else _open_in_memory(each, stack)
+                if arrays and each.category != DASHBOARD_RESPONSES:
+                    writers[each.category] = _ArrayWriter(each, file, stack)
                 else:
-                    writers[part.category] = _LinesWriter(part, file, stack, compressed=compressed, buffer=buffer)
+                    writers[each.category] = _LinesWriter(each, file, stack, compressed=compressed, buffer=buffer)
             source = stack.enter_context(segment.open())
             for member, data in _read(segment, source, damage if first == 0 else Damage()):
                 if writer := writers.get(member.category):
                     writer.write(member, data)
-    return [part for part in parts if part.lines], damage
+    return [each for each in objects if each.lines], damage
 
 
-def _open_file(directory: PrivateDirectory, part: SegmentPart, stack: ExitStack) -> BinaryIO:
-    return stack.enter_context(open(directory.create(part.name), "wb"))  # noqa: PTH123 - there is only the descriptor
+def _open_file(directory: PrivateDirectory, target: SegmentObject, stack: ExitStack) -> BinaryIO:
+    return stack.enter_context(open(directory.create(target.name), "wb"))  # noqa: PTH123 - there is only the descriptor
 
 
-def _open_in_memory(part: SegmentPart, stack: ExitStack) -> BinaryIO:
+def _open_in_memory(target: SegmentObject, stack: ExitStack) -> BinaryIO:
     file = io.BytesIO()
 
     def set_data() -> None:
-        part.data = file.getvalue()
+        target.data = file.getvalue()
 
     stack.callback(set_data)
     return file

@@ -15,7 +15,7 @@ from rayhistory.collector.spool.block import Damage
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.quarantine import Quarantine
 from rayhistory.collector.spool.segment import Segment
-from rayhistory.collector.spool.segment_objects import SegmentPart, split_segment
+from rayhistory.collector.spool.segment_objects import SegmentObject, split_segment
 from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.supervise import backoff_delays, lower_thread_priority, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
@@ -151,33 +151,33 @@ class Uploader:
             segment.size if self._compressed else segment.raw_size + segment.events
         )  # an array adds a comma per event
         async with self._spool.upload_space.reserve(size) as on_disk:
-            parts, damage = await self._upload(segment, stored_categories, on_disk=on_disk)
+            objects, damage = await self._upload(segment, stored_categories, on_disk=on_disk)
         self._telemetry.spool_damaged.inc(damage.torn + damage.lost)
         self._telemetry.lost_count += damage.lost
         for sample in damage.samples:
             await self._quarantine.add("damaged_segment", sample)
-        stored = sum(part.lines for part in parts if part.category != DASHBOARD_RESPONSES)
+        stored = sum(each.lines for each in objects if each.category != DASHBOARD_RESPONSES)
         self._telemetry.events_stored.inc(stored)
         await self._spool.discard(segment, stored, complete=not damage.lost)
 
     async def _upload(
         self, segment: Segment, stored_categories: set[str], *, on_disk: bool
-    ) -> tuple[list[SegmentPart], Damage]:
-        """Upload the parts of a segment, except those that earlier attempts have stored."""
-        async with self._parts(segment, on_disk=on_disk) as (parts, damage):
-            remaining = [part for part in parts if part.category not in stored_categories]
-            outcomes = await asyncio.gather(*(self._put(segment, part) for part in remaining), return_exceptions=True)
+    ) -> tuple[list[SegmentObject], Damage]:
+        """Upload the objects of a segment, except those that earlier attempts have stored."""
+        async with self._objects(segment, on_disk=on_disk) as (objects, damage):
+            remaining = [each for each in objects if each.category not in stored_categories]
+            outcomes = await asyncio.gather(*(self._put(segment, each) for each in remaining), return_exceptions=True)
             stored_categories.update(
-                part.category for part, failure in zip(remaining, outcomes, strict=True) if failure is None
+                each.category for each, failure in zip(remaining, outcomes, strict=True) if failure is None
             )
         for failure in outcomes:
             if failure is not None:
                 raise failure
-        return parts, damage
+        return objects, damage
 
     @asynccontextmanager
-    async def _parts(self, segment: Segment, *, on_disk: bool) -> AsyncIterator[tuple[list[SegmentPart], Damage]]:
-        """Make the parts of a segment in files or, for one segment at a time, in memory.
+    async def _objects(self, segment: Segment, *, on_disk: bool) -> AsyncIterator[tuple[list[SegmentObject], Damage]]:
+        """Make the objects of a segment in files or, for one segment at a time, in memory.
 
         A full disk must not stop uploads, because only they free it.
         """
@@ -186,40 +186,40 @@ class Uploader:
             try:
                 try:
                     await asyncio.to_thread(_recreate, directory)
-                    parts = await self._split(segment, directory)
+                    objects = await self._split(segment, directory)
                 except OSError as error:
                     if error.errno not in _DISK_FULL:
                         raise
                 else:
-                    yield parts
+                    yield objects
                     return
             finally:
                 await asyncio.shield(asyncio.to_thread(_remove, directory))
         async with self._in_memory_lock:
             yield await self._split(segment, None)
 
-    async def _split(self, segment: Segment, directory: PrivateDirectory | None) -> tuple[list[SegmentPart], Damage]:
+    async def _split(self, segment: Segment, directory: PrivateDirectory | None) -> tuple[list[SegmentObject], Damage]:
         work = functools.partial(
             split_segment, segment, directory, compressed=self._compressed, arrays=self._layout.writes_v1_6
         )
         return await asyncio.get_running_loop().run_in_executor(_split_thread, work)
 
-    async def _put(self, segment: Segment, part: SegmentPart) -> None:
+    async def _put(self, segment: Segment, target: SegmentObject) -> None:
         async with self._put_slots:
             key = self._layout.events_key(
                 self._ref_of(segment.session),
                 segment.node or "unknown",
-                part.category,
+                target.category,
                 segment.created_ns,
                 compressed=self._compressed,
             )
-            if part.directory:
-                with part.open() as file, stable_path(os.dup(file.fileno()), part.path) as path:
+            if target.directory:
+                with target.open() as file, stable_path(os.dup(file.fileno()), target.path) as path:
                     await self._store.put(key, path)
             else:
-                await self._store.put(key, part.data)
+                await self._store.put(key, target.data)
             self._telemetry.uploads.labels("events").inc()
-            self._telemetry.upload_bytes.labels("events").inc(part.size)
+            self._telemetry.upload_bytes.labels("events").inc(target.size)
 
 
 def _recreate(directory: PrivateDirectory) -> None:

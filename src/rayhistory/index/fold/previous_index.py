@@ -20,7 +20,7 @@ from rayhistory.storage import Store
 
 T = TypeVar("T")
 
-_BLOCK_BYTES = 16 << 20
+_CHUNK_BYTES = 16 << 20
 _MAX_CONCURRENT_FETCHES = 64
 _MAX_BYTES_IN_FLIGHT = 64 << 20
 
@@ -162,13 +162,13 @@ class PreviousIndex:
         return found
 
     async def _fetch(self, table: str, file: StoredFile, path: Path, part: Part | None = None) -> None:
-        """Download a file in blocks. The last range is one byte too long, so that a longer object is noticed."""
+        """Download a file in chunks. The last range is one byte too long, so that a longer object is noticed."""
         key = self._layout.index_file_key(self._ref, file.folder, table, file.number)
         partial = path.with_suffix(".partial")
         try:
             with partial.open("wb") as target:
-                for start in range(0, max(file.size, 1), _BLOCK_BYTES):
-                    end = min(start + _BLOCK_BYTES, file.size)
+                for start in range(0, max(file.size, 1), _CHUNK_BYTES):
+                    end = min(start + _CHUNK_BYTES, file.size)
                     async with self._memory.hold(end - start):
                         data = await self._store.get_range(key, start, end + 1 if end == file.size else end)
                         if len(data) != end - start:

@@ -1,14 +1,14 @@
-"""The served tasks as SQL: from merged rows, and as of a point in time from the served rows themselves.
+"""SQL for the served table of tasks: from merged rows, and as of a point in time from the served rows alone.
 
-Ray marks tasks as failed when their worker dies or their job ends, and does not export that: it is replayed here.
+When a worker dies or a job ends, Ray marks its tasks as failed, but exports no event. This SQL does the same.
 
-A served row is what is known at last. Its facts (`TASK_FACTS`) are reported values and times that it does not show.
-With them, the row as of any earlier time is a function of the row alone: nothing is joined, sorted or written.
+A served row has the last known values. Hidden columns (`AS_OF_COLUMNS`) store reported values and times that the row
+does not show. They suffice to compute the row as of any earlier time, without joins, sorting or new files.
 """
 
 from rayhistory.events.merged_tables import TASK_STATES, state_column
 
-TASK_FACTS = (
+AS_OF_COLUMNS = (
     "definition_job_id", "definition_type", "defined_ns", "updated_ns", "update_job_id", "placed_ns", "placed_pid",
     "process_ns", "process_pid", "paused_ns", "resumed_ns", "actor_repr_name", "plain_name", "error_ns",
     "update_error_type",
@@ -31,7 +31,7 @@ _ACTOR_BY_ID = "CASE WHEN substr({id}, 17, 24) <> repeat('f', 24) THEN substr({i
 _SPANS = '[{"eventName": "VARCHAR", "endTime": "VARCHAR", "extraData": "VARCHAR"}]'
 _TRACEBACK = """CASE WHEN span.eventName = 'task:execute' AND json_valid(span.extraData)
       THEN json_extract_string(span.extraData, '$.traceback') END"""
-_FACT_SPANS = '[{"name": "VARCHAR", "ns": "BIGINT", "traceback": "VARCHAR"}]'
+_AS_OF_SPANS = '[{"name": "VARCHAR", "ns": "BIGINT", "traceback": "VARCHAR"}]'
 
 _FIRST_STATE_NS = f"least({', '.join('u.' + column for column in _STATE_COLUMNS)})"
 DEFINED_IN_TIME = f"""(
@@ -90,7 +90,7 @@ workers AS NOT MATERIALIZED {{workers}}, driver_jobs AS NOT MATERIALIZED {{drive
   FROM {{rows}}
 ), profiled AS NOT MATERIALIZED (
   SELECT *, CASE WHEN undefined_spans IS NOT NULL AND is_updated AND NOT is_defined
-    THEN list_filter(from_json(undefined_spans, '{_FACT_SPANS}'), lambda s: s.ns <= {{t}}) END AS spans
+    THEN list_filter(from_json(undefined_spans, '{_AS_OF_SPANS}'), lambda s: s.ns <= {{t}}) END AS spans
   FROM dated WHERE is_defined OR is_updated
 ), named AS NOT MATERIALIZED (
   SELECT *, list_min(list_transform(list_filter(spans, lambda s: starts_with(s.name, 'task::')),
@@ -190,15 +190,15 @@ SELECT task_id, attempt_number, {_NAME} AS name,
   language, required_resources, runtime_env, placement_group_id, is_debugger_paused, call_site, label_selector,
   fallback_strategy, stdout_file, stderr_file, stdout_start, stdout_end, stderr_start, stderr_end,
   defined, coalesce(closed_by = 'session' OR ({_ENDED_UNKNOWN}), false) AS closed_by_history, closed_ns,
-  {", ".join(_STATE_COLUMNS)}{{facts}}
+  {", ".join(_STATE_COLUMNS)}{{as_of_columns}}
 FROM finished WHERE {_IS_LISTED}"""
 
-_FACT_VALUES = {
+_AS_OF_VALUES = {
     "plain_name": f"nullif(plain_name, {_NAME})",
     "update_error_message": "if(state = 'FAILED', NULL, update_error_message)",
     "is_error_shown": "state = 'FAILED' AND update_error_message IS NOT NULL",
 }
-_FACTS = "".join(f",\n  {_FACT_VALUES.get(fact, fact)} AS {fact}" for fact in TASK_FACTS)
+_AS_OF_LIST = "".join(f",\n  {_AS_OF_VALUES.get(column, column)} AS {column}" for column in AS_OF_COLUMNS)
 _ORDER = "ORDER BY task_id, attempt_number DESC"
 
 WORKERS_AS_OF = """
@@ -222,23 +222,28 @@ _PROFILES_AS_OF = f"""
 
 
 def served_tasks_sql(*, session_closed: bool, closing_ns: str, closing_text: str) -> str:
-    """Return the query of `tasks` with its facts, in terms of the merged tables."""
+    """Return the query of `tasks` with these columns, in terms of the merged tables."""
     closed = "true" if session_closed else "false"
-    values = {"session_closed": closed, "closing_ns": closing_ns, "closing_text": closing_text, "facts": _FACTS}
+    values = {
+        "session_closed": closed,
+        "closing_ns": closing_ns,
+        "closing_text": closing_text,
+        "as_of_columns": _AS_OF_LIST,
+    }
     return f"{_filled(_SERVED, known=_KNOWN_FROM_MERGED, **values)} {_ORDER}"
 
 
 def tasks_as_of_sql(tasks: str, workers: str, driver_jobs: str, ns: int) -> str:
     """Return an SQL source with the rows of `tasks` as of a time.
 
-    It is made of SQL sources: the rows of `tasks` with their facts, and the merged rows of workers and jobs.
+    It is made of SQL sources: the rows of `tasks` with these columns, and the merged rows of workers and jobs.
     """
     ends = {
         "workers": as_of_sql(WORKERS_AS_OF, workers, ns),
         "driver_jobs": as_of_sql(DRIVER_JOBS_AS_OF, driver_jobs, ns),
     }
     known = _filled(_KNOWN_AS_OF, t=str(ns), **ends, rows=tasks)
-    none = {"session_closed": "false", "closing_ns": "NULL::BIGINT", "closing_text": "NULL", "facts": ""}
+    none = {"session_closed": "false", "closing_ns": "NULL::BIGINT", "closing_text": "NULL", "as_of_columns": ""}
     return f"({_filled(_SERVED, **none, known=known)})"
 
 

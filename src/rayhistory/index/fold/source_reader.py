@@ -16,8 +16,8 @@ from rayhistory.sessions.kuberay_keys import endpoint_uri
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _PORTION_BYTES = 4 << 20
 """Larger arrays of events are decoded in portions of about this size."""
-_BLOCK_BYTES = MAX_TEXT_BYTES
-"""Lines are decoded in blocks of at least this size."""
+_CHUNK_BYTES = MAX_TEXT_BYTES
+"""Lines are decoded in chunks of at least this size."""
 
 
 async def read_source(source: Source, pieces: AsyncIterator[bytes], rows: RowBuffer) -> AsyncIterator[tuple[int, int]]:
@@ -35,8 +35,8 @@ async def read_source(source: Source, pieces: AsyncIterator[bytes], rows: RowBuf
     elif source.kind is SourceKind.ENDPOINT:
         _read_endpoint(decoder, source, await _join(pieces))
     else:
-        async for block, is_array in _blocks(source, pieces, decoder):
-            for portion in _portions(block) if is_array else (block,):
+        async for chunk, is_array in _chunks(source, pieces, decoder):
+            for portion in _portions(chunk) if is_array else (chunk,):
                 events = decoder.feed_array(portion) if is_array else decoder.feed(portion)
                 yield events, len(portion)
     decoder.finish()
@@ -66,14 +66,14 @@ def _whole_lines(source: Source, log: bytes) -> bytes:
     return log[: log.rfind(b"\n") + 1] if source.kind is SourceKind.PACKED_LOG else log
 
 
-async def _blocks(
+async def _chunks(
     source: Source, pieces: AsyncIterator[bytes], decoder: EventDecoder
 ) -> AsyncIterator[tuple[bytes, bool]]:
-    """Yield blocks of whole lines, or a whole JSON array, and whether it is an array.
+    """Yield chunks of whole lines, or a whole JSON array, and whether it is an array.
 
     Lines and arrays that are too large are skipped: up to the end of the line, or the rest of the array.
     """
-    block: list[bytes] = []
+    chunk: list[bytes] = []
     size = 0
     is_array: bool | None = None
     skipping = False
@@ -82,21 +82,21 @@ async def _blocks(
             if is_array or not (begin := text.find(b"\n") + 1):
                 continue
             text, skipping = text[begin:], False  # noqa: PLW2901
-        block.append(text)
+        chunk.append(text)
         size += len(text)
         if is_array is None and (first := text.lstrip()[:1]):
             is_array = first == b"["
         cut = text.rfind(b"\n") + 1
         if size > MAX_WHOLE_BYTES and (is_array or not cut):
             decoder.count_gap(GapCode.EVENT_ARRAY_TOO_LARGE if is_array else GapCode.LINE_TOO_LONG)
-            block, size, skipping = [], 0, True
-        elif size >= _BLOCK_BYTES and cut and not is_array:
-            block[-1] = text[:cut]
-            yield b"".join(block), False
-            block = [text[cut:]]
+            chunk, size, skipping = [], 0, True
+        elif size >= _CHUNK_BYTES and cut and not is_array:
+            chunk[-1] = text[:cut]
+            yield b"".join(chunk), False
+            chunk = [text[cut:]]
             size = len(text) - cut
-    rest = b"".join(block)
-    block.clear()
+    rest = b"".join(chunk)
+    chunk.clear()
     yield rest, bool(is_array)
 
 
@@ -120,7 +120,7 @@ async def _texts(source: Source, pieces: AsyncIterator[bytes], decoder: EventDec
 
 
 def _split(piece: bytes) -> Iterator[bytes]:
-    return (piece[start : start + _BLOCK_BYTES] for start in range(0, len(piece), _BLOCK_BYTES))
+    return (piece[start : start + _CHUNK_BYTES] for start in range(0, len(piece), _CHUNK_BYTES))
 
 
 def _read_endpoint(decoder: EventDecoder, source: Source, body: bytes) -> None:

@@ -27,7 +27,7 @@ class BuiltProduct:
 
     files: dict[str, Path] = dataclasses.field(default_factory=dict)
     """New files below the scratch directory, by name. A name is one safe path component."""
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    preview: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Small values for lists of sessions, at most 16 KiB as JSON."""
     reused: tuple[str, ...] = ()
     """Names of files of the previous product that stay as they are. They are not uploaded again."""

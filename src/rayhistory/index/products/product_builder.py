@@ -98,7 +98,7 @@ class ProductBuilder:
         return list(self._products)
 
     async def latest(self, ref: SessionRef, name: str) -> ProductManifest | None:
-        """Return the manifest of the newest build of our version, for its facts; None if there is none."""
+        """Return the manifest of the newest build of our version, for its preview; None if there is none."""
         key = ref.identity, name
         manifest = self._latest.get(key)
         if manifest is None:

@@ -63,8 +63,8 @@ class OpenProduct:
         self._on_damage = on_damage
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return self.manifest.facts
+    def preview(self) -> dict[str, Any]:
+        return self.manifest.preview
 
     async def file(self, name: str) -> Path:
         """Return a local copy of a file. The local cache may evict it, so open it soon."""

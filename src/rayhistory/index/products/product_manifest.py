@@ -11,7 +11,7 @@ from rayhistory.sessions.records import Closing, Count
 from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
-MAX_FACTS_BYTES = 16 << 10
+MAX_PREVIEW_BYTES = 16 << 10
 _MAX_MANIFEST_BYTES = 1 << 20
 _MAX_FILES = 2000
 _MAX_GENERATIONS = 32
@@ -28,7 +28,7 @@ class ProductFile(msgspec.Struct, omit_defaults=True):
     sha256: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
-class ProductManifest(msgspec.Struct):
+class ProductManifest(msgspec.Struct, rename={"preview": "facts"}):
     """One build of one product of one session."""
 
     product: str
@@ -41,7 +41,7 @@ class ProductManifest(msgspec.Struct):
     tables_covered: str
     """The digest of the objects that the tables covered from which this was built."""
     closing: Closing | None
-    facts: dict[str, Any]
+    preview: dict[str, Any]
     """Small values that lists show without opening a file."""
     seconds: float
 
@@ -59,7 +59,7 @@ def parse_product_manifest(data: bytes) -> ProductManifest | None:
     if manifest is None or len(manifest.files) > _MAX_FILES:
         return None
     names = (manifest.build, *manifest.files, *(file.build for file in manifest.files.values()))
-    is_small = len(msgspec.json.encode(manifest.facts)) <= MAX_FACTS_BYTES
+    is_small = len(msgspec.json.encode(manifest.preview)) <= MAX_PREVIEW_BYTES
     return manifest if is_small and all(map(is_safe_component, names)) else None
 
 

@@ -25,7 +25,7 @@ from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product import BuiltProduct, Product, ProductContext, load_product
 from rayhistory.index.products.product_files import ProductFiles
 from rayhistory.index.products.product_manifest import (
-    MAX_FACTS_BYTES,
+    MAX_PREVIEW_BYTES,
     ProductFile,
     ProductManifest,
     next_product_generation,
@@ -166,7 +166,7 @@ async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _F
     manifest = ProductManifest(
         product=product.name, version=product.version, generation=generation, build=folder, files=files,
         tables_generation=job.tables.generation, tables_covered=job.tables.covered, closing=job.tables.closing,
-        facts=build.built.facts, seconds=round(time.monotonic() - build.began, 3),
+        preview=build.built.preview, seconds=round(time.monotonic() - build.began, 3),
     )  # fmt: skip
     published = await publish_product(store, layout, ref, manifest)
     for key, data in build.built.announcements.items():
@@ -180,8 +180,8 @@ def _check(product: Product, built: BuiltProduct) -> None:
     unsafe = [name for name in (product.name, *built.files) if not is_safe_component(name)]
     if unsafe:
         raise ValueError(f"product {product.name}: {unsafe[0]!r} is not a safe file name")
-    if len(msgspec.json.encode(built.facts)) > MAX_FACTS_BYTES:
-        raise ValueError(f"product {product.name}: facts are larger than {MAX_FACTS_BYTES} bytes")
+    if len(msgspec.json.encode(built.preview)) > MAX_PREVIEW_BYTES:
+        raise ValueError(f"product {product.name}: preview is larger than {MAX_PREVIEW_BYTES} bytes")
 
 
 async def _delete_unused(store: Store, layout: Layout, ref: SessionRef, product: str, generation: int) -> None:

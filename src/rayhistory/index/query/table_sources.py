@@ -9,7 +9,7 @@ import msgspec
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, quoted, rows_sql
 from rayhistory.index.fold.served_tables import TASK_END_TABLES, TASK_LIST_COLUMNS, merged_table_name
-from rayhistory.index.fold.served_tasks import TASK_FACTS, profiles_as_of_sql, tasks_as_of_sql
+from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS, profiles_as_of_sql, tasks_as_of_sql
 from rayhistory.index.manifest import Manifest
 
 TASK_ROW_TABLES = ("tasks", "task_list")
@@ -58,7 +58,7 @@ class TableSources:
 
     def hidden(self, table: str) -> tuple[str, ...]:
         """Return the columns in the files of a table that readers do not see."""
-        return TASK_FACTS if table == "tasks" and table not in self._manifest.files else ()
+        return AS_OF_COLUMNS if table == "tasks" and table not in self._manifest.files else ()
 
     def source(self, table: str, numbers: list[int], paths: list[Path], others: Copies) -> str:
         """Return the SQL source of the valid rows in some files of a table; `others` has the needed tables."""

@@ -88,22 +88,22 @@ class _Markers:
     def add(self, kind: str, at_ms: int | None, count: int = 1) -> None:
         if at_ms is None:
             return
-        marker = self._markers.setdefault(self._slot(at_ms), FailureMarker(at_ms=at_ms))
+        marker = self._markers.setdefault(self._bucket(at_ms), FailureMarker(at_ms=at_ms))
         marker.at_ms = max(marker.at_ms, at_ms)
         setattr(marker, kind, getattr(marker, kind) + count)
 
     def name(self, at_ms: int | None, text: str) -> None:
         """Add a name to the marker at this time, if there is one and it has few."""
-        marker = self._markers.get(self._slot(at_ms)) if at_ms is not None else None
+        marker = self._markers.get(self._bucket(at_ms)) if at_ms is not None else None
         text = text[:_MAX_NAME_LENGTH]
         if marker and text not in marker.names and len(marker.names) < _MAX_NAMES:
             marker.names.append(text)
 
-    def _slot(self, at_ms: int) -> int:
+    def _bucket(self, at_ms: int) -> int:
         return min(max((at_ms - self._started_ms) // self._step, 0), MAX_MARKERS - 1)
 
     def in_order(self) -> list[FailureMarker]:
-        return [self._markers[slot] for slot in sorted(self._markers)]
+        return [self._markers[bucket] for bucket in sorted(self._markers)]
 
 
 def _unintended_deaths(actors: list[Row]) -> list[int | None]:

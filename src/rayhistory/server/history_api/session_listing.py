@@ -187,7 +187,7 @@ class SessionListing:
         )
 
     async def _utilization(self, entry: CatalogEntry) -> list[UtilizationLine]:
-        """Return utilization from the facts of the metrics product, which are kept for some minutes."""
+        """Return utilization from the preview of the metrics product, cached for some minutes."""
         if self._products is None or METRICS not in self._products.names:
             return []
         known = self._lines.get(entry.ref.identity)
@@ -196,7 +196,7 @@ class SessionListing:
                 product = await self._products.latest(entry.ref, METRICS)
             except StoreError:
                 return []
-            known = utilization_lines(product.facts if product else {})
+            known = utilization_lines(product.preview if product else {})
             self._lines.put(entry.ref.identity, known)
         return known
 
@@ -209,7 +209,7 @@ class SessionListing:
             product = await self._products.latest(entry.ref, DIAGNOSIS)
         except StoreError:
             return None
-        headline = product.facts.get("headline") if product else None
+        headline = product.preview.get("headline") if product else None
         return one_line(headline) if isinstance(headline, str) else None
 
     async def _manifest(self, entry: CatalogEntry) -> Manifest | StoreError | None:
@@ -227,11 +227,11 @@ class SessionListing:
         return manifest
 
 
-def utilization_lines(facts: dict[str, Any]) -> list[UtilizationLine]:
-    """Return the lines in the facts of a product, which are untrusted."""
+def utilization_lines(preview: dict[str, Any]) -> list[UtilizationLine]:
+    """Return the utilization in the preview of a product. The preview is untrusted."""
     found = []
     for name, shown in (("cpu", "CPU"), ("memory", "Memory"), ("gpu", "GPU")):
-        values = facts.get(name)
+        values = preview.get(name)
         if isinstance(values, list) and len(values) > 1:
             numbers = [float(min(max(v, 0), 100)) if isinstance(v, int) else None for v in values[:_MAX_LINE]]
             found.append(UtilizationLine(shown, numbers))

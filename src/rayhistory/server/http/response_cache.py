@@ -47,7 +47,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
 
 class UnfinishedResponse(msgspec.Struct, frozen=True):
-    """A response that turned out to be too large for the cache: its first compressed blocks, and the others."""
+    """A response that turned out to be too large for the cache: its first compressed chunks, and the others."""
 
     first: list[bytes]
     others: AsyncIterator[bytes]
@@ -106,13 +106,13 @@ class ResponseCache:
     async def put(self, etag: str, response: Response) -> CachedResponse | UnfinishedResponse:
         """Compress a response and cache it. One that is too large for the cache is not made any further."""
         if isinstance(response, ChunkedJsonResponse):
-            blocks = _compress_chunks(response.chunks)
+            chunks = _compress_chunks(response.chunks)
             first, size = [], 0
-            async for block in blocks:
-                first.append(block)
-                size += len(block)
+            async for chunk in chunks:
+                first.append(chunk)
+                size += len(chunk)
                 if size > _MAX_RESPONSE_BYTES:
-                    return UnfinishedResponse(first, blocks, response.rows)
+                    return UnfinishedResponse(first, chunks, response.rows)
             cached = CachedResponse(b"".join(first), response.media_type, compressed=True)
         else:
             cached = await _compress_body(response)
@@ -191,11 +191,11 @@ async def unfinished_response(request: Request, unfinished: UnfinishedResponse) 
     if request.method == "HEAD":
         return Response(status_code=200, headers=_HEADERS, media_type="application/json")
     others = response_cache_of(request).one_large_at_a_time(unfinished.others, unfinished.rows)
-    blocks = _concatenate(unfinished.first, others)
+    chunks = _concatenate(unfinished.first, others)
     if _accepts_gzip(request.headers.get("accept-encoding", "")):
         headers = _HEADERS | {"Content-Encoding": "gzip"}
-        return StreamingResponse(blocks, 200, headers, "application/json")
-    return StreamingResponse(_decompress_stream(blocks), 200, _HEADERS, "application/json")
+        return StreamingResponse(chunks, 200, headers, "application/json")
+    return StreamingResponse(_decompress_stream(chunks), 200, _HEADERS, "application/json")
 
 
 async def stream_json_response(
@@ -220,10 +220,10 @@ async def _decompress_chunks(body: bytes) -> AsyncIterator[bytes]:
         body = decompressor.unconsumed_tail
 
 
-async def _decompress_stream(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _decompress_stream(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     decompressor = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-    async for block in blocks:
-        rest = block
+    async for chunk in chunks:
+        rest = chunk
         while rest and not decompressor.eof:
             yield await asyncio.to_thread(decompressor.decompress, rest, _CHUNK_BYTES)
             rest = decompressor.unconsumed_tail

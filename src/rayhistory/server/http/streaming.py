@@ -8,13 +8,13 @@ async def empty_body() -> AsyncIterator[bytes]:
     yield b""
 
 
-async def prefetch_first(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first block at once, so that an error of the store is raised before the response starts."""
-    first = [await anext(blocks, b"")]
+async def prefetch_first(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Read the first chunk at once, so that an error of the store is raised before the response starts."""
+    first = [await anext(chunks, b"")]
 
     async def stream() -> AsyncIterator[bytes]:
         yield first.pop()
-        async for block in blocks:
-            yield block
+        async for chunk in chunks:
+            yield chunk
 
     return stream()

@@ -24,8 +24,8 @@ async def follow(
     """
     ended = log_range.complete or await has_ended()
     while True:
-        async for block in read_range(logs, log_range):
-            yield block
+        async for chunk in read_range(logs, log_range):
+            yield chunk
         if ended:
             return
         await asyncio.sleep(interval)

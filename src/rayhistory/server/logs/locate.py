@@ -179,9 +179,9 @@ async def _file_with_task_output(
     begin = max(0, reported.start - len(marker))
     end = min(reported.start + _COMPARE_BYTES, min_size if reported.end >= 0 else min(file.size for file in candidates))
     read = await asyncio.gather(*(logs.read(reported.node, file.path, begin, end) for file in candidates))
-    blocks, before = dict(zip(candidates, read, strict=True)), reported.start - begin
-    likely = [file for file in candidates if blocks[file][:before] == marker] or candidates
-    if len({blocks[file][before:] for file in likely}) == 1:
+    chunks, before = dict(zip(candidates, read, strict=True)), reported.start - begin
+    likely = [file for file in candidates if chunks[file][:before] == marker] or candidates
+    if len({chunks[file][before:] for file in likely}) == 1:
         return likely[0]
     raise LogNotFound(
         f"The log of task attempt {task['task_id']}({task['attempt_number']}) was rotated, and its output "

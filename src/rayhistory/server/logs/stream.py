@@ -1,4 +1,4 @@
-"""Streams of log bytes: blocks of a file, split at characters or decoded to text."""
+"""Streams of log bytes: chunks of a file, split at characters or decoded to text."""
 
 import codecs
 import re
@@ -10,7 +10,7 @@ from rayhistory.server.logs.locate import LogRange
 BLOCK_BYTES = 512 << 10
 _ANSI = re.compile(rb"\x1b\[[\d;]+m")
 _INCOMPLETE_END = re.compile(rb"(?:\x1b(?:\[[\d;]{0,64})?|[\xc0-\xff][\x80-\xbf]{0,2})\Z")
-"""The end of a block that may be part of a UTF-8 character or of an ANSI colour code."""
+"""The end of a chunk that may be part of a UTF-8 character or of an ANSI colour code."""
 
 
 async def read_range(logs: LogSource, log_range: LogRange) -> AsyncIterator[bytes]:
@@ -19,27 +19,27 @@ async def read_range(logs: LogSource, log_range: LogRange) -> AsyncIterator[byte
         yield await logs.read(log_range.node, log_range.path, begin, min(begin + BLOCK_BYTES, log_range.end))
 
 
-async def split_at_characters(blocks: AsyncIterator[bytes], *, ansi: bool) -> AsyncIterator[bytes]:
-    """Yield blocks that never end inside a character, because Ray's client decodes each block by itself.
+async def split_at_characters(chunks: AsyncIterator[bytes], *, ansi: bool) -> AsyncIterator[bytes]:
+    """Yield chunks that never end inside a character, because Ray's client decodes each chunk by itself.
 
     Without `ansi`, colour codes are removed.
     """
     rest = b""
-    async for more in blocks:
-        block = rest + more
-        incomplete = _INCOMPLETE_END.search(block[-80:])
+    async for more in chunks:
+        chunk = rest + more
+        incomplete = _INCOMPLETE_END.search(chunk[-80:])
         rest = incomplete[0] if incomplete else b""
-        if block := block[: len(block) - len(rest)]:
-            yield block if ansi else _ANSI.sub(b"", block)
+        if chunk := chunk[: len(chunk) - len(rest)]:
+            yield chunk if ansi else _ANSI.sub(b"", chunk)
     if rest:
         yield rest
 
 
-async def decode_text(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Yield blocks as text. Invalid UTF-8 is replaced."""
+async def decode_text(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield chunks as text. Invalid UTF-8 is replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    async for block in blocks:
-        if text := decoder.decode(block):
+    async for chunk in chunks:
+        if text := decoder.decode(chunk):
             yield text
     if text := decoder.decode(b"", final=True):
         yield text

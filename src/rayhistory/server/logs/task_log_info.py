@@ -27,7 +27,7 @@ MAX_SCAN_BYTES = 64 << 20
 _WHOLE_SINCE = (2, 58)
 _MAX_TASKS = 20_000
 """Tasks of the same workers that are read for one response, at most."""
-_BLOCK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _NODES_URI = "/nodes?view=summary"
 _COLUMNS = (
     "task_id", "attempt_number", "name", "type", "state", "error_type", "node_id", "worker_id", "running_ns",
@@ -156,12 +156,12 @@ async def _worker_files(logs: LogSource, node: str) -> dict[str, dict[str, Store
 
 
 async def _read_markers(logs: LogSource, node: str, file: StoredLogFile) -> list[Marker]:
-    """Return all markers of a file, read in blocks that overlap by a marker."""
+    """Return all markers of a file, read in chunks that overlap by a marker."""
     markers: dict[int, Marker] = {}
-    for start in range(0, file.size, _BLOCK_BYTES):
+    for start in range(0, file.size, _CHUNK_BYTES):
         begin = max(0, start - MAX_MARKER_BYTES)
-        block = await logs.read(node, file.path, begin, min(start + _BLOCK_BYTES, file.size))
-        for marker in await asyncio.to_thread(find_markers, block, begin):
+        chunk = await logs.read(node, file.path, begin, min(start + _CHUNK_BYTES, file.size))
+        for marker in await asyncio.to_thread(find_markers, chunk, begin):
             markers.setdefault(marker.begin, marker)
     return [marker for _, marker in sorted(markers.items())]
 

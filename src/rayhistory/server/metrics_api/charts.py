@@ -36,7 +36,7 @@ from rayhistory.server.metrics_api.chart_types import (
     PanelInfo,
     VariableOptions,
 )
-from rayhistory.server.metrics_api.session_metrics import evaluate_query, read_blocks
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, open_querier
 
 _DEFAULT_FROM, _DEFAULT_TO, _DEFAULT_POINTS = "now-30m", "now", 300
 _VARIABLE_PREFIX = "var-"
@@ -187,8 +187,8 @@ async def _data(request: Request, panel: Panel, queries: list[PanelQuery], chose
 
 async def _series_queries(request: Request, definition: Dashboard, chosen: TimeRange) -> StoredSeries:
     names = variable_metrics(definition.variables, chosen)
-    blocks, _ = await read_blocks(request, MetricQuery(None, max(0, chosen.start_ms), chosen.end_ms), names)
-    return StoredSeries(blocks, chosen.end_ms)
+    querier, _ = await open_querier(request, MetricQuery(None, max(0, chosen.start_ms), chosen.end_ms), names)
+    return StoredSeries(querier, chosen.end_ms)
 
 
 def _options(choice: VariableChoice) -> VariableOptions:

@@ -28,7 +28,7 @@ from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of
-from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, read_blocks
+from rayhistory.server.metrics_api.session_metrics import evaluate_query, now_ms, open_querier
 from rayhistory.utc import parse_utc_ms
 
 _MAX_FORM_BYTES = 1 << 18
@@ -123,8 +123,8 @@ async def _matching_labels(request: Request, parameters: Parameters) -> set[Labe
         _time(parameters, "start", everything.start),
         min(_time(parameters, "end", everything.end), everything.end),
     )
-    blocks, _ = await read_blocks(request, chosen)
-    return await asyncio.to_thread(lambda: {each for some in matchers for each in blocks.labels(some)})
+    querier, _ = await open_querier(request, chosen)
+    return await asyncio.to_thread(lambda: {each for some in matchers for each in querier.labels(some)})
 
 
 def _required(parameters: Parameters, name: str) -> str:
@@ -242,8 +242,8 @@ async def _parameters(request: Request) -> Parameters:
         found.setdefault(name, []).append(value)
     if request.method == "POST":
         body = b""
-        async for block in request.stream():
-            body += block
+        async for chunk in request.stream():
+            body += chunk
             if len(body) > _MAX_FORM_BYTES:
                 raise QuerySyntaxError(f"form is larger than {_MAX_FORM_BYTES} bytes")
         for name, values in parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True).items():

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from rayhistory.lru import LruCache
 from rayhistory.metrics.metrics_reader import MetricQuery, MetricsGap, StoredTiles
-from rayhistory.metrics.sample_blocks import SampleBlocks
+from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import QueryResult, evaluate, named_metrics, required_samples
 from rayhistory.promql.values import Vector
@@ -55,7 +55,7 @@ class QueryCache:
         key = text, version, (int(times[0]), int(times[-1]), times.size, chosen.end)
         found = self._results.get(key)
         if found is None:
-            source, stored = await read_blocks(request, chosen, named_metrics(text))
+            source, stored = await open_querier(request, chosen, named_metrics(text))
             async with _evaluation_slots(request):
                 result = await asyncio.to_thread(evaluate, text, times, source)
             found = Evaluated(result, stored.gaps, stored.series_dropped)
@@ -81,14 +81,14 @@ def _evaluation_slots(request: Request) -> asyncio.Semaphore:
     return slots
 
 
-async def read_blocks(
+async def open_querier(
     request: Request, chosen: MetricQuery, metrics: list[str] | None = None
-) -> tuple[SampleBlocks, StoredTiles]:
+) -> tuple[SampleQuerier, StoredTiles]:
     """Read samples. None is later than the chosen point in time."""
     chosen = _until_as_of(request, chosen)
     ref = (await resolver_of(request).entry(selection_of(request))).ref
     stored = await resolver_of(request).metric_tiles(selection_of(request), chosen, metrics)
-    return SampleBlocks(ref, stored.tiles, chosen.end), stored
+    return SampleQuerier(ref, stored.tiles, chosen.end), stored
 
 
 def _until_as_of(request: Request, chosen: MetricQuery) -> MetricQuery:

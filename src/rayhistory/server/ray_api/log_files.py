@@ -79,14 +79,14 @@ async def get_log(request: Request, view: SessionView) -> Response:
         log_range = msgspec.structs.replace(log_range, start=start)
         ansi = query.get("filter_ansi_code", "").lower() != "true"
         if request.path_params["media_type"] == "stream":
-            blocks = follow(view.logs, log_range, lambda: session_has_ended(request, view.ref), interval)
+            chunks = follow(view.logs, log_range, lambda: session_has_ended(request, view.ref), interval)
         elif ansi:
             return await _file_response(request, view.logs, log_range, headers)
         else:
-            blocks = read_range(view.logs, log_range)
+            chunks = read_range(view.logs, log_range)
         if request.method == "HEAD":
             return StreamingResponse(empty_body(), 200, headers)
-        return StreamingResponse(await prefetch_first(split_at_characters(blocks, ansi=ansi)), 200, headers)
+        return StreamingResponse(await prefetch_first(split_at_characters(chunks, ansi=ansi)), 200, headers)
     except (LogNotFound, UsageError) as error:
         status = await log_error_status(view, query, error) if kuberay else 500
         return text_response(str(error), status, error_headers(error))

@@ -83,7 +83,7 @@ def test_first_request_finds_nothing_and_starts_the_build(tmp_path: Path, tables
         assert await products.open(REF, "counted", tables) is None
         opened = await products.wait(REF, "counted", tables, 60)
         assert opened.is_current
-        assert opened.facts == {"names": len(json.loads((await opened.file("names.json")).read_text())), "builds": 1}
+        assert opened.preview == {"names": len(json.loads((await opened.file("names.json")).read_text())), "builds": 1}
         assert await opened.read("first.txt", 8, 10) == b"by"
         assert await products.open(REF, "counted", tables) is not None
 
@@ -125,7 +125,7 @@ def test_extension_reuses_files_of_the_previous_build(tmp_path: Path, tables: Ma
     (first,) = build(tmp_path, tables)
     assert build(tmp_path, tables) == []  # nothing is new
     (second,) = build(tmp_path, grow(tmp_path))
-    assert second.facts["builds"] == 2
+    assert second.preview["builds"] == 2
     assert second.files["first.txt"] == first.files["first.txt"]
     assert second.files["names.json"].build == second.build != first.build
 
@@ -186,7 +186,7 @@ def test_outgrown_product_of_a_running_session_is_extended_once(tmp_path: Path) 
             await idle(products)
         latest = await products.latest(REF, "counted")
         assert latest is not None
-        assert latest.facts["builds"] == 2
+        assert latest.preview["builds"] == 2
 
     with_products(settings_for(tmp_path), GOOD, work=work)
 
@@ -214,7 +214,7 @@ def test_damaged_product_is_rebuilt(tmp_path: Path, tables: Manifest, damage: Ca
             await opened.file("names.json")
         await idle(products)
         rebuilt = await products.wait(REF, "counted", tables, 60)
-        assert rebuilt.manifest.facts["builds"] == 1
+        assert rebuilt.manifest.preview["builds"] == 1
         assert await rebuilt.file("names.json")
 
     with_products(settings_for(tmp_path), GOOD, work=work)
@@ -238,20 +238,20 @@ def test_damaged_previous_build_leads_to_a_full_build(tmp_path: Path, tables: Ma
     (first,) = build(tmp_path, tables)
     (tmp_path / FOLDER / first.build / "history.json").unlink()
     (second,) = build(tmp_path, grow(tmp_path))
-    assert second.facts["builds"] == 1
+    assert second.preview["builds"] == 1
 
 
 def test_other_version_is_built_beside(tmp_path: Path, tables: Manifest) -> None:
     """Two releases on one store do not rebuild each other's products."""
     build(tmp_path, tables)
     (newer,) = build(tmp_path, tables, PATH + "NEXT_VERSION")
-    assert (newer.version, newer.generation, newer.facts["builds"]) == (2, 2, 1)
+    assert (newer.version, newer.generation, newer.preview["builds"]) == (2, 2, 1)
     assert build(tmp_path, tables) == build(tmp_path, tables, PATH + "NEXT_VERSION") == []
 
 
 @pytest.mark.parametrize(
     ("product", "reason"),
-    [("FAILING", "the rules are wrong"), ("GREEDY", "MemoryError"), ("TALKATIVE", "facts are larger than 16384")],
+    [("FAILING", "the rules are wrong"), ("GREEDY", "MemoryError"), ("TALKATIVE", "preview is larger than 16384")],
 )
 def test_failed_build_is_reported_and_not_repeated_at_once(
     tmp_path: Path, tables: Manifest, product: str, reason: str

@@ -27,7 +27,7 @@ def manifest(generation: int = 1, version: int = 1, **more: Any) -> ProductManif
     values: dict[str, Any] = {
         "product": "counted", "version": version, "generation": generation, "build": build,
         "files": {"a": ProductFile(build, 1)}, "tables_generation": 1, "tables_covered": "c", "closing": None,
-        "facts": {}, "seconds": 0.1,
+        "preview": {}, "seconds": 0.1,
     }  # fmt: skip
     return ProductManifest(**values | more)
 
@@ -39,7 +39,7 @@ def manifest(generation: int = 1, version: int = 1, **more: Any) -> ProductManif
         {"files": {"../up": ProductFile("1-b", 1)}},
         {"files": {"a": ProductFile("..", 1)}},
         {"files": {"a": ProductFile("1-b", -1)}},
-        {"facts": {"text": "x" * 20_000}},
+        {"preview": {"text": "x" * 20_000}},
         {"files": {str(number): ProductFile("1-b", 1) for number in range(3000)}},
     ],
 )
@@ -56,7 +56,7 @@ def test_malformed_manifest_is_ignored(data: bytes) -> None:
 def test_first_of_two_builds_of_a_generation_wins(tmp_path: Path) -> None:
     async def work() -> None:
         store = LocalStore(tmp_path)
-        first, second = manifest(facts={"by": 1}), manifest(facts={"by": 2})
+        first, second = manifest(preview={"by": 1}), manifest(preview={"by": 2})
         assert await publish_product(store, LAYOUT, REF, first) == first
         assert await publish_product(store, LAYOUT, REF, second) == first
 

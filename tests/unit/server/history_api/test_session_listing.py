@@ -245,7 +245,7 @@ def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:
     add_manifest(tmp_path / "store", 1, tasks=1)
     product = ProductManifest(
         product="metrics", version=PRODUCT.version, generation=1, build="b", files={}, tables_generation=1,
-        tables_covered="", closing=Closing(0, clean=True), facts={"cpu": [0, 50, None], "gpu": [3, 4]}, seconds=0,
+        tables_covered="", closing=Closing(0, clean=True), preview={"cpu": [0, 50, None], "gpu": [3, 4]}, seconds=0,
     )  # fmt: skip
     store = LocalStore(tmp_path / "store")
     asyncio.run(publish_product(store, LAYOUT, KUBERAY_SESSION, product))
@@ -261,10 +261,10 @@ def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [{}, {"cpu": "<b>"}, {"cpu": [1]}, {"cpu": {"a": 1}}, {"other": [1, 2]}, {"cpu": None, "gpu": 3}]
+    "preview", [{}, {"cpu": "<b>"}, {"cpu": [1]}, {"cpu": {"a": 1}}, {"other": [1, 2]}, {"cpu": None, "gpu": 3}]
 )
-def test_facts_of_another_shape_have_no_lines(facts: dict[str, Any]) -> None:
-    assert utilization_lines(facts) == []
+def test_facts_of_another_shape_have_no_lines(preview: dict[str, Any]) -> None:
+    assert utilization_lines(preview) == []
 
 
 def test_lines_are_bounded() -> None:
