@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from string import Template
 
@@ -22,7 +22,7 @@ from rayhistory.notify.notification import Notification
 from rayhistory.notify.outbox import Outbox
 from rayhistory.sessions import Layout
 from rayhistory.settings import SERVER, Settings, resolve
-from rayhistory.storage import open_store
+from rayhistory.storage import Store, open_store
 from support.collector_process import SESSION, CollectorProcess, FakeRay, event, eventually
 from support.paths import ROOT
 from support.store_servers import seaweed as weed
@@ -84,6 +84,31 @@ def test_policy_with_a_prefix_grants_the_same_below_it(
     results = doctor(endpoint, f"prefixed-{identity}", identity)
     assert [result.text for result in results if not result.passed] == []
     assert any("below a/prefix/" in result.text for result in results)
+
+
+@pytest.mark.parametrize("identity", list(Identity))
+@pytest.mark.parametrize("key", ["data-of-others", "ray-history/sessions/default/c/s/start.json", "a/prefixed"])
+def test_policy_with_a_prefix_grants_nothing_outside_of_it(
+    endpoint: str, identity: Identity, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention could otherwise delete the objects of others in the bucket."""
+    settings = settings_of(monkeypatch, endpoint, f"prefixed-{identity}")
+
+    async def attempt(operation: Callable[[Store], Awaitable[object]]) -> None:
+        store = open_store(settings, writable=True)
+        try:
+            await operation(store)
+        finally:
+            await store.close()
+
+    operations: list[Callable[[Store], Awaitable[object]]] = [
+        lambda store: store.put(key, b"1"),
+        lambda store: store.get_range(key, 0, 1),
+        lambda store: store.delete(key),
+    ]
+    for operation in operations:
+        with pytest.raises(StoreDenied):
+            asyncio.run(attempt(operation))
 
 
 def test_wider_credentials_are_noted(endpoint: str) -> None:
