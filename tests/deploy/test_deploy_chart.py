@@ -11,6 +11,8 @@ import yaml
 
 from deploy.files import CHART, CI_VALUES, HELM, ROOT, documents
 from deploy.guides import commands
+from promql import promqltest
+from promql.promqltest import Script
 from rayhistory.settings import COLLECTOR, SERVER, resolve
 from rayhistory.settings.parsers import parse_size
 
@@ -90,7 +92,7 @@ def test_selectors_match_the_server_pods() -> None:
         assert selector.items() <= labels
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     monitoring = [each["metadata"]["labels"] for each in objects if each["apiVersion"] in CUSTOM_APIS]
-    assert [labels["release"] for labels in monitoring] == ["prometheus"] * 3
+    assert [labels["release"] for labels in monitoring] == ["prometheus"] * 4
     configs = of_kind(objects, "ConfigMap")
     (dashboards,) = [each for each in configs if "grafana_dashboard" in each["metadata"]["labels"]]
     assert dashboards["data"] == {path.name: path.read_text() for path in (CHART / "dashboards").iterdir()}
@@ -114,16 +116,18 @@ def test_proxy_signs_visitors_in_and_only_the_proxy_is_trusted() -> None:
 
 
 def test_only_the_retention_job_has_the_retention_identity() -> None:
-    objects = rendered(f"--values={CHART / 'ci/alb.yaml'}")
-    roles = {each["metadata"]["name"]: each["metadata"]["annotations"] for each in of_kind(objects, "ServiceAccount")}
+    objects = rendered(f"--values={CHART / 'ci/everything.yaml'}")
+    roles = {
+        each["metadata"]["name"]: each["metadata"].get("annotations", {}) for each in of_kind(objects, "ServiceAccount")
+    }
     server, retention = accounts(objects)
-    assert roles[server]["eks.amazonaws.com/role-arn"].endswith("/ray-history-server")
+    assert "eks.amazonaws.com/role-arn" not in roles[server]
     assert roles[retention]["eks.amazonaws.com/role-arn"].endswith("/ray-history-retention")
 
 
 def accounts(objects: list[dict[str, Any]]) -> tuple[str, str]:
     """Return the service accounts of the server and of retention."""
-    (deployment,), (job,) = of_kind(objects, "Deployment"), of_kind(objects, "CronJob")
+    (deployment,), (job, *_) = of_kind(objects, "Deployment"), of_kind(objects, "CronJob")
     server = deployment["spec"]["template"]["spec"]["serviceAccountName"]
     return server, retention_pod(job)["serviceAccountName"]
 
@@ -133,8 +137,12 @@ def retention_pod(job: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def test_production_uses_the_accounts_that_the_guide_creates() -> None:
-    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
+EKS_VALUES = [CHART / f"ci/{name}.yaml" for name in ("production", "gateway")]
+
+
+@pytest.mark.parametrize("values", EKS_VALUES, ids=lambda path: path.stem)
+def test_production_uses_the_accounts_that_the_guide_creates(values: Path) -> None:
+    objects = rendered(f"--values={values}")
     lines = [line for line in commands(ROOT / "docs/how-to/kubernetes/eks-s3.md") if "iamserviceaccount" in line]
     created = {
         (found[1], found[2]) for line in lines if (found := re.search(r"--namespace=\$(\w+) .*--name=(\S+)", line))
@@ -146,9 +154,29 @@ def test_production_uses_the_accounts_that_the_guide_creates() -> None:
     assert [subject["name"] for subject in binding["subjects"]] == [accounts(objects)[0]]
 
 
+def test_release_for_programs_adds_no_second_retention_and_no_identity() -> None:
+    objects = rendered(f"--values={CHART / 'ci/token.yaml'}")
+    assert {each["kind"] for each in objects} == {"ConfigMap", "Deployment", "Ingress", "NetworkPolicy", "Service"}
+    first, second = (yaml.safe_load((CHART / f"ci/{name}.yaml").read_text()) for name in ("production", "token"))
+    assert [second[key] for key in ("store", "image", "serviceAccount")] == [
+        first[key] for key in ("store", "image", "serviceAccount")
+    ]
+
+
+def test_teams_have_retention_jobs_of_their_own() -> None:
+    jobs = of_kind(rendered(f"--values={CHART / 'ci/everything.yaml'}"), "CronJob")
+    found = {
+        job["metadata"]["name"]: (job["spec"]["schedule"], retention_pod(job)["containers"][0]["args"]) for job in jobs
+    }
+    assert found == {
+        "history-retention-team-a": ("17 3 * * *", ["--namespace=team-a", "--max-age=7d"]),
+        "history-retention-team-b": ("47 3 * * *", ["--namespace=team-b", "--max-age=365d"]),
+    }
+
+
 def test_settings_and_variables_reach_the_retention_job() -> None:
-    objects = rendered(f"--values={CHART / 'ci/alb.yaml'}")
-    (job,) = of_kind(objects, "CronJob")
+    objects = rendered(f"--values={CHART / 'ci/everything.yaml'}")
+    (job, *_) = of_kind(objects, "CronJob")
     (container,) = retention_pod(job)["containers"]
     variables = {each["name"]: each["value"] for each in container["env"]}
     assert resolve(SERVER, {}, variables)[0].keep_runs is True
@@ -165,8 +193,11 @@ def test_volumes_are_writable_for_the_user_of_the_image(kind: str) -> None:
 
 
 def test_network_policy_admits_load_balancers_and_pod_identity() -> None:
-    (policy,) = of_kind(rendered(f"--values={CHART / 'ci/alb.yaml'}"), "NetworkPolicy")
-    assert {"ipBlock": {"cidr": "10.0.0.0/16"}} in policy["spec"]["ingress"][0]["from"]
+    values = yaml.safe_load((CHART / "ci/production.yaml").read_text())
+    (policy,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "NetworkPolicy")
+    (network,) = values["networkPolicy"]["cidrs"]
+    assert {"ipBlock": {"cidr": network}} in policy["spec"]["ingress"][0]["from"]
+    assert f"--trusted-proxy-ip={network}" in values["oauth2Proxy"]["args"]
     (manifest,) = documents("networkpolicy.yaml")
     for each in (policy, manifest):
         *_, credentials = each["spec"]["egress"]
@@ -187,7 +218,7 @@ def test_memory_request_covers_what_the_settings_allow() -> None:
 
 
 def test_cache_fits_its_volume() -> None:
-    for path in (CHART / "ci/production.yaml", CHART / "ci/alb.yaml"):
+    for path in (*EKS_VALUES, CHART / "ci/token.yaml"):
         objects = rendered(f"--values={path}")
         settings, _ = resolve(SERVER, {}, environment(objects))
         (deployment,) = of_kind(objects, "Deployment")
@@ -197,20 +228,58 @@ def test_cache_fits_its_volume() -> None:
         assert settings.cache_size < parse_size(size)
 
 
-def test_failed_retention_raises_an_alert() -> None:
-    objects = rendered(f"--values={CHART / 'ci/production.yaml'}")
-    (job,) = of_kind(objects, "CronJob")
-    rules = [rule for each in of_kind(objects, "PrometheusRule") for rule in each["spec"]["groups"][0]["rules"]]
+RETENTION_RUNS = """
+load 1h
+  kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="history-retention"}       _ 1 1 5 5 9 9
+  kube_cronjob_status_last_successful_time{namespace="somewhere", cronjob="history-retention"}     _ _ 2 2 2 2 10
+  kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="history-retention-team-a"} _ 1 1 5 5 9 9
+  kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="another"}                 _ 1 1 5 5 9 9
+
+eval range from 0 to 6h step 1h EXPRESSION
+  kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="history-retention"}       _ 1 _ 5 5 9 _
+  kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="history-retention-team-a"} _ 1 1 5 5 9 9
+"""
+
+
+def test_retention_alert_fires_until_the_job_succeeds(tmp_path: Path) -> None:
+    """The first job's second run fails, and its third succeeds. The second job never succeeds."""
+    rules = [
+        rule
+        for each in of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "PrometheusRule")
+        for rule in each["spec"]["groups"][0]["rules"]
+    ]
     (expression,) = [rule["expr"] for rule in rules if rule["alert"] == "RayHistoryRetentionFailed"]
-    pattern = re.search(r'job_name=~"(.*)"', expression)
-    assert pattern
-    assert re.fullmatch(pattern[1], f"{job['metadata']['name']}-29386997")
+    script = tmp_path / "retention.test"
+    script.write_text(RETENTION_RUNS.replace("EXPRESSION", expression))
+    ((case, source),) = Script(script).cases()
+    promqltest.run(case, source)
 
 
 def test_users_are_named_by_their_address() -> None:
-    (deployment,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "Deployment")
-    proxy = deployment["spec"]["template"]["spec"]["containers"][1]
-    assert {"--prefer-email-to-user=true", "--pass-user-headers=true"} <= set(proxy["args"])
+    assert {"--prefer-email-to-user=true", "--pass-user-headers=true"} <= set(sign_in_proxy("production")["args"])
+
+
+def sign_in_proxy(values: str) -> dict[str, Any]:
+    (deployment,) = of_kind(rendered(f"--values={CHART / f'ci/{values}.yaml'}"), "Deployment")
+    proxy: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][1]
+    return proxy
+
+
+def test_proxy_listens_on_ipv4_and_ipv6() -> None:
+    assert "--http-address=:4180" in sign_in_proxy("production")["args"]
+
+
+def test_proxy_has_the_fixes_of_known_bypasses() -> None:
+    """CVE-2026-40575 is fixed in 7.15.2, which added --trusted-proxy-ip; CVE-2026-76835 affects up to 7.15.4."""
+    found = re.search(r":v(\d+)\.(\d+)\.(\d+)$", sign_in_proxy("production")["image"])
+    assert found
+    assert tuple(map(int, found.groups())) >= (7, 15, 5)
+
+
+@pytest.mark.parametrize("values", ["production", "gateway"])
+def test_sign_in_cookie_fits_into_headers(values: str) -> None:
+    """Tokens in the cookie exceed nginx's header buffers."""
+    assert "--session-cookie-minimal=true" in sign_in_proxy(values)["args"]
 
 
 def test_retention_job_runs_a_valid_command(tmp_path: Path) -> None:
@@ -262,6 +331,8 @@ def test_replicas_are_spread_and_each_has_a_cache() -> None:
         ([*S3, "--set=auth=proxy,accessSecret=a,oauth2Proxy.enabled=true"], "oauth2Proxy.secret"),
         ([*S3, "--set=retention.enabled=true,retention.args=null"], "args is required"),
         ([*S3, "--set=retention.arguments=x"], "arguments"),
+        ([*S3, "--set=retention.jobs[0].name=team-a"], "args is required"),
+        ([*S3, "--set=retention.jobs[0].name=Team_A,retention.jobs[0].args={--max-age=7d}"], "retention.jobs.0.name"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(each.removeprefix("--set=") for each in value),
 )

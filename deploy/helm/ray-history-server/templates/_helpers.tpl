@@ -18,6 +18,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "rayhistory.name" .) -}}
 {{- end -}}
 
+{{- /* Names of CronJobs have at most 52 characters. */ -}}
+{{- define "rayhistory.retentionName" -}}
+{{- include "rayhistory.name" . | trunc 42 | trimSuffix "-" }}-retention
+{{- end -}}
+
 {{- define "rayhistory.needsKubernetesApi" -}}
 {{- or .Values.discovery.enabled .Values.live.enabled (eq .Values.auth "kubernetes") -}}
 {{- end -}}
