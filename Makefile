@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PORT ?= 8080
 DASHBOARDS ?= 2.60.0
+TAG ?= v0.1.0
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -104,12 +105,12 @@ release-check: check docs wheel ## what can be checked locally before a tag: gen
 	@$(BIN)/helm lint --quiet --strict deploy/helm/ray-history-server --values deploy/helm/ray-history-server/ci/production.yaml
 	@$(BIN)/helm package --destination dist deploy/helm/ray-history-server
 
-images: localimage-build ## build collector:v0.1.0 and historyserver:v0.1.0 with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends)
+images: localimage-build ## build the two images with docker (DASHBOARDS="2.52.0 2.60.0" chooses frontends, TAG=v0.1.0-2, PLATFORM=linux/amd64)
 
 localimage-build: localimage-collector localimage-historyserver
 
 localimage-collector localimage-historyserver: localimage-%:
-	@docker build -f deploy/docker/Dockerfile --target $* --build-arg DASHBOARDS="$(DASHBOARDS)" -t $*:v0.1.0 .
+	@docker build -f deploy/docker/Dockerfile --target $* --build-arg DASHBOARDS="$(DASHBOARDS)" $(if $(PLATFORM),--platform $(PLATFORM)) -t $*:$(TAG) .
 
 lock: $(AUDIT) # lock versions and hashes of all packages in the images, from constraints.txt
 	@$(LOCK) deploy/docker/collector.txt -o deploy/docker/locked-collector.txt

@@ -17,7 +17,8 @@ HELM = Path(sys.executable).with_name("helm")
 
 VARIABLES = {
     "GCS_BUCKET": "a-bucket",
-    "S3_BUCKET": "a-bucket",
+    "BUCKET": "a-bucket",
+    "PREFIX": "ray/",
     "AWS_REGION": "eu-central-1",
     "AZURE_STORAGE_ACCOUNT_URL": "https://account.blob.core.windows.net",
     "AZURE_STORAGE_CONTAINER": "a-container",

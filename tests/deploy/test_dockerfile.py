@@ -29,6 +29,9 @@ def test_makefile_builds_the_images_of_the_dockerfile() -> None:
     for name in ("collector", "historyserver"):
         assert f"--target {name} " in commands
         assert f"-t {name}:v0.1.0 " in commands
+    chosen = ["make", "-n", "images", "TAG=v0.1.0-2", "PLATFORM=linux/arm64"]
+    commands = subprocess.run(chosen, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert commands.count("--platform linux/arm64 ") == commands.count(":v0.1.0-2 ") == 2
     stages = [rest.split()[-1] for instruction, rest in parse(DOCKERFILE.read_text()) if instruction == "FROM"]
     assert stages[-2:] == ["collector", "historyserver"]
 

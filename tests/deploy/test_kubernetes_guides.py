@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import string
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from _pytest.mark.structures import ParameterSet
 
-from deploy.files import MANIFESTS, ROOT, clean_environment, documents
+from deploy.files import CHART, DEPLOY, MANIFESTS, ROOT, clean_environment, documents
 from deploy.guides import GUIDES, OVERVIEW, commands, commands_of, exports
 from rayhistory.cli.setup.identity_checks import Identity
 from rayhistory.sessions import Layout, SessionRef
@@ -51,6 +52,7 @@ def test_forwarded_services_have_the_port() -> None:
         for each in documents(name):
             if each["kind"] == "Service":
                 services.setdefault(each["metadata"]["name"], set()).update(p["port"] for p in each["spec"]["ports"])
+    services["history"] = {yaml.safe_load((CHART / "values.yaml").read_text())["service"]["port"]}
     forwarded = [re.search(r"port-forward svc/(\S+) \d+:(\d+)", line) for line in commands_of("kubectl")]
     found = [(match[1], int(match[2])) for match in forwarded if match]
     assert len(found) >= 5
@@ -68,7 +70,7 @@ def helm_commands() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("guide", "command"), helm_commands())
 def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) -> None:
-    rendering = command.replace("helm install", "helm template").replace("helm upgrade", "helm template")
+    rendering = re.sub(r"helm (install|upgrade --install|upgrade)", "helm template", command)
     flag = "--reset-then-reuse-values"
     if flag in rendering:
         rendering = rendering.replace(flag, "--set store.backend=s3 --set store.s3.bucket=my-bucket")
@@ -81,7 +83,7 @@ def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) 
     assert "Deployment" in kinds
 
 
-RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst", "python"}
+RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst", "python", "sed", ":"}
 """Programs whose commands are run by tests, here or by `make test-kubernetes`."""
 ON_YOUR_MACHINE = {"ray", "eval", "kind", "docker"}
 
@@ -95,15 +97,36 @@ def test_programs_that_need_a_cloud_are_named(guide: Path) -> None:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_policies_are_filled_in(guide: Path, tmp_path: Path) -> None:
-    lines = [line for line in commands(guide) if line.startswith("envsubst < deploy/policies")]
+    files = re.compile(r"envsubst < deploy/(policies|lifecycle)/")
+    lines = [line for line in commands(guide) if files.match(line)]
     environment = clean_environment() | exports(guide) | {"PATH": os.environ["PATH"], "TARGET": str(tmp_path)}
-    for line in lines:
+    for line in [*(line for line in commands(guide) if line.startswith(": ")), *lines]:
         command = line.replace("> ", '> "$TARGET"/')
         subprocess.run(["bash", "-ec", command], cwd=ROOT, env=environment, check=True, timeout=60)
     written = [path.read_text() for path in tmp_path.iterdir()]
     assert len(written) == len(lines)
     assert not [text for text in written if "${" in text]
     assert all(yaml.safe_load(text) for text in written if not text.startswith("("))
+
+
+def test_cluster_of_the_guide_enforces_network_policies_and_creates_volumes() -> None:
+    """The class of volumes in production.yaml is the one that the guide creates."""
+    variables = clean_environment() | exports(OVERVIEW.with_name("eks-s3.md"))
+    text = string.Template((DEPLOY / "eks/cluster.yaml").read_text()).substitute(variables)
+    addons = {addon["name"]: addon for addon in yaml.safe_load(text)["addons"]}
+    assert json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}
+    assert {"aws-ebs-csi-driver", "eks-pod-identity-agent"} <= addons.keys()
+    (storage_class,) = documents("storageclass-eks.yaml")
+    values = yaml.safe_load((CHART / "ci/production.yaml").read_text())
+    assert values["cache"]["volumeClaim"]["storageClassName"] == storage_class["metadata"]["name"]
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_operator_is_not_installed_beside_ray_clusters(guide: Path) -> None:
+    """Whoever may create a RayCluster beside the operator can use its service account, which creates pods anywhere."""
+    installs = [line for line in commands(guide) if "kuberay/kuberay-operator" in line]
+    in_the_cloud = [line for line in installs if guide.name != "kind-minio.md"]
+    assert [line for line in in_the_cloud if "--namespace kuberay-system" not in line] == []
 
 
 @pytest.mark.parametrize("cloud", ["s3", "oss"])

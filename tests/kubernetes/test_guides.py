@@ -12,6 +12,7 @@ from deploy.guides import GUIDES, commands, exports
 from support.kubernetes_real import ControlPlane
 
 NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe|run) ")
+KINDS = "rayclusters,rayjobs,rayservices,deployments,cronjobs,jobs,configmaps,secrets,serviceaccounts,networkpolicies"
 FOLLOWED = [
     "kind-minio.md",
     "gke-gcs.md",
@@ -20,11 +21,12 @@ FOLLOWED = [
     "ack-oss.md",
     "set_up_historyserver.md",
     "operator-injection.md",
+    "production.md",
 ]
 
 
 @pytest.mark.parametrize("guide", [path for path in GUIDES if path.name in FOLLOWED], ids=lambda path: path.name)
-def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) -> None:
+def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path, tmp_path: Path) -> None:
     lines = [line for line in commands(guide) if "kubectl" in line and not NEED_PODS.search(line)]
     assert lines
     environment = clean_environment() | exports(guide) | {
@@ -33,22 +35,27 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path) ->
         "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
         "COLLECTOR_ID": "00000000-0000-0000-0000-000000000001",
         "RETENTION_ID": "00000000-0000-0000-0000-000000000002",
+        "COOKIE_SECRET": "0123456789abcdef0123456789abcdef",
+        "TOKEN": "0123456789abcdef0123456789abcdef",
     }  # fmt: skip
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "access").write_text("user ada@example.com team-a\n")
+    namespace = environment.get("HISTORY_NAMESPACE", "default")
+    kubernetes.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     try:
         for line in lines:
+            command = ["bash", "-ec", f"set -o pipefail; {line}"]
             done = subprocess.run(
-                ["bash", "-ec", f"set -o pipefail; {line}"], cwd=ROOT, env=environment, capture_output=True, text=True,
-                timeout=60, check=False,
-            )  # fmt: skip
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
             assert done.returncode == 0, f"{line}: {done.stderr}"
     finally:
+        for used in {"default", namespace, environment.get("NAMESPACE", "default")}:
+            kubernetes.kubectl("-n", used, "delete", KINDS, "--all")
         _clean_up(kubernetes)
 
 
 def _clean_up(kubernetes: ControlPlane) -> None:
-    kubernetes.kubectl(
-        "delete", "rayclusters,rayjobs,rayservices,deployments,cronjobs,jobs,configmaps,serviceaccounts", "--all"
-    )
     kubernetes.kubectl("delete", "service", "historyserver", "--ignore-not-found")
     kubernetes.kubectl("delete", "clusterrole", "raycluster-reader", "--ignore-not-found")
     kubernetes.kubectl("delete", "clusterrolebinding", "historyserver", "--ignore-not-found")
