@@ -19,10 +19,15 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
+        line |= {name: value for name, value in vars(record).items() if _is_field(name)}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _is_field(name: str) -> bool:
+    """Return True for fields of `extra=`. Ray adds private attributes to all records of a process that imports it."""
+    return name not in _STANDARD_ATTRIBUTES and not name.startswith("_")
 
 
 def configure_logging(level: str) -> None:
