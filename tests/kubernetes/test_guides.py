@@ -1,4 +1,4 @@
-"""The kubectl commands of the guides on a real API server, except those that need running pods."""
+"""The kubectl and helm commands of the guides on a real API server, except those that need running pods."""
 
 import os
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.files import ROOT, clean_environment
-from deploy.guides import GUIDES, commands, exports
+from deploy.files import HELM, ROOT, clean_environment
+from deploy.guides import GUIDES, OVERVIEW, commands, exports
 from support.kubernetes_real import ControlPlane
 
 NEED_PODS = re.compile(r"kubectl (-n \S+ )?(wait|port-forward|logs|exec|describe|run) ")
@@ -53,6 +53,31 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path, tm
         for used in {"default", namespace, environment.get("NAMESPACE", "default")}:
             kubernetes.kubectl("-n", used, "delete", KINDS, "--all")
         _clean_up(kubernetes)
+
+
+def test_production_page_installs_upgrades_and_rolls_back(kubernetes: ControlPlane, tmp_path: Path) -> None:
+    """Every command of the page, Secrets first as the page says. Both ways to install start without a release."""
+    page = OVERVIEW.with_name("production.md")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "access").write_text("user ada@example.com: team-a\n")
+    lines = sorted(commands(page), key=lambda line: line.startswith("helm"))
+    assert any("helm rollback" in line for line in lines)
+    anew = "helm uninstall history --namespace $HISTORY_NAMESPACE --ignore-not-found"
+    script = [f"{anew}\n{line}" if re.match(r"helm (install|upgrade --install)", line) else line for line in lines]
+    environment = clean_environment() | {
+        "KUBECONFIG": str(kubernetes.kubeconfig),
+        "PATH": f"{kubernetes.programs}:{HELM.parent}:{os.environ['PATH']}",
+        "HELM_CACHE_HOME": str(tmp_path / "helm"),
+    }
+    namespace = exports(page)["HISTORY_NAMESPACE"]
+    kubernetes.kubectl("create", "namespace", namespace)
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(["set -x", *script])], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "deployment.apps/history" in kubernetes.kubectl("get", "deployments", "-o", "name", "-n", namespace)
+    kubernetes.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def _clean_up(kubernetes: ControlPlane) -> None:
