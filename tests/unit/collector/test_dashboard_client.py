@@ -1,11 +1,13 @@
-"""Requests to the dashboard: memory, and the address of the head."""
+"""Requests to the dashboard: memory, failures, and the address of the head."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
+from rayhistory.collector import dashboard_client
 from rayhistory.collector.dashboard.schedule import JOBS
-from rayhistory.collector.dashboard_client import DashboardClient, operator_dashboard_address
+from rayhistory.collector.dashboard_client import DashboardClient, DashboardError, operator_dashboard_address
 from rayhistory.settings import Settings
 from support.dashboard_double import SESSION, FakeDashboard, run_dashboard
 
@@ -42,3 +44,45 @@ def test_operator_address_is_accepted_in_all_its_forms() -> None:
         "[fd00::1]:9000": "http://[fd00::1]:9000",
     }
     assert {text: operator_dashboard_address(Settings(fq_ray_ip=text)) for text in addresses} == addresses
+
+
+def reason_of(settings: Settings, uri: str = JOBS) -> str:
+    """Return why a request fails."""
+
+    async def request() -> str:
+        client = DashboardClient(settings, SESSION, lambda: None)
+        try:
+            with pytest.raises(DashboardError) as caught:
+                await client.get(uri)
+        finally:
+            await client.close()
+        return str(caught.value)
+
+    return asyncio.run(request())
+
+
+RIGHT, WRONG = "right", "wrong"
+
+
+@pytest.mark.slow
+def test_failed_request_has_a_short_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_dashboard(RIGHT) as dashboard:
+        none = Settings(ray_dashboard_address=dashboard.url)
+        right = dataclasses.replace(none, ray_auth_token=RIGHT)
+        assert reason_of(none) == "authentication"
+        assert reason_of(dataclasses.replace(none, ray_auth_token=WRONG)) == "authentication"
+        assert reason_of(dataclasses.replace(none, ray_auth_mode="token")) == "no token"
+        assert reason_of(right, "/unknown") == "status 500"
+        dashboard.responses["/large"] = "x" * 2000
+        monkeypatch.setattr(dashboard_client, "_MAX_BODY_BYTES", 1000)
+        assert reason_of(right, "/large") == "too large"
+    assert reason_of(right) == "no connection"
+
+
+@pytest.mark.slow
+def test_projected_token_is_required_where_it_is_configured() -> None:
+    """Without the file, the dashboard would refuse each request."""
+    with run_dashboard() as dashboard:
+        settings = Settings(ray_dashboard_address=dashboard.url, ray_enable_k8s_token_auth=True, ray_auth_token=RIGHT)
+        assert reason_of(settings) == "no token"
+        assert dashboard.requests == []

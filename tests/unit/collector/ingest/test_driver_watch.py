@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from rayhistory.collector.ingest import driver_watch
 from rayhistory.collector.ingest.driver_watch import DriverWatch
 from rayhistory.collector.ingest.event_routing import route_batch
+from rayhistory.collector.spool.block import Block
 
 SESSION = "session_2026-11-15_19-18-08_055078_15551"
 NODE = "d7" * 28
@@ -72,4 +74,19 @@ def test_tasks_of_a_driver_elsewhere_are_no_reason() -> None:
 def test_other_sessions_have_their_own_drivers() -> None:
     watch = DriverWatch()
     watch.observe("session_2026-11-16_00-00-00_000000_1", route_batch(json.dumps([REPORTED]).encode()).blocks[SESSION])
+    assert watch.silent(SESSION, min_seconds=0) == {}
+
+
+def test_number_of_watched_drivers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that invents jobs pushes out the oldest, and takes no memory."""
+    monkeypatch.setattr(driver_watch, "_MAX_DRIVERS", 8)
+    watch = DriverWatch()
+    for number in range(20):
+        watch.observe(SESSION, [Block(f"job_events/{number:08x}", 1, b'{"eventType":"DRIVER_JOB_DEFINITION_EVENT"}\n')])
+    assert list(watch.silent(SESSION, min_seconds=0)) == [f"{number:08x}" for number in range(12, 20)]
+
+
+def test_job_without_an_id_has_no_driver() -> None:
+    watch = DriverWatch()
+    watch.observe(SESSION, [Block("job_events/not hex", 1, b"DRIVER_JOB_DEFINITION_EVENT\n")])
     assert watch.silent(SESSION, min_seconds=0) == {}

@@ -83,3 +83,41 @@ def test_session_stays_ended_where_its_successors_cannot_be_listed(tmp_path: Pat
     shutil.rmtree(tmp_path / "spool")  # another collector's
     record_and_end(tmp_path, StoreWithoutListing(tmp_path))
     assert end.read_bytes() == b"the end"
+
+
+def test_unreadable_start_record_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / Layout().start_key(REF)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"{half a rec")
+    written = record_and_end(tmp_path)
+    assert (written.cluster, written.session) == (REF.cluster, REF.session)
+    assert written.stored_ms is not None
+
+
+def end_by_another_collector(root: Path) -> Path:
+    """Record the session, and return its end record, which the next collector did not write."""
+    record_and_end(root)
+    end = root / Layout().end_key(REF)
+    end.write_bytes(b"the end")
+    shutil.rmtree(root / "spool")
+    return end
+
+
+def test_session_that_still_runs_is_resumed_after_another_collectors_end(tmp_path: Path) -> None:
+    """The first collector of a head may be replaced while Ray goes on."""
+    end = end_by_another_collector(tmp_path)
+    record_and_end(tmp_path)
+    assert b"stopped" in end.read_bytes()
+
+
+def test_session_stays_ended_if_the_cluster_has_begun_another(tmp_path: Path) -> None:
+    end = end_by_another_collector(tmp_path)
+    later = tmp_path / Layout().start_key(
+        SessionRef(REF.namespace, REF.cluster, "session_2026-11-16_00-00-00_000000_1")
+    )
+    later.parent.mkdir(parents=True)
+    later.write_bytes(b"")
+    ended = end.stat().st_mtime
+    os.utime(later, (ended + 60, ended + 60))
+    record_and_end(tmp_path)
+    assert end.read_bytes() == b"the end"

@@ -515,3 +515,18 @@ def test_uploaded_segment_that_cannot_be_deleted_is_counted_once(
 
     with_spool(tmp_path, first)
     with_spool(tmp_path, second)
+
+
+def test_events_of_too_many_jobs_are_stored_as_node_events(tmp_path: Path) -> None:
+    """Each category of a segment becomes an object, and a client invents as many jobs as it likes."""
+    blocks = [Block(f"job_events/{job:08x}", 1, b'{"job":%d}\n' % job) for job in range(300)]
+
+    async def scenario(spool: Spool) -> None:
+        await spool.append({SESSION: blocks})
+
+    with_spool(tmp_path, scenario)
+    (segment,) = tmp_path.rglob("*.wal")
+    lines = list(read_lines(segment, Damage()))
+    assert sorted(line for _, line in lines) == sorted(block.data for block in blocks)
+    assert len({category for category, _ in lines}) <= 257
+    assert "node_events" in {category for category, _ in lines}
