@@ -166,6 +166,8 @@ def test_session_is_recorded_shown_and_removed_by_three_identities(
     [session] = msgspec.json.decode(listed.stdout)
     assert (session["session"], session["state"]) == (SESSION, "ended")
     assert rayhistory(endpoint, "server", tmp_path, "index").returncode == 0
+    listed = rayhistory(endpoint, "server", tmp_path, "retention", "--max-bytes", "1")
+    assert (listed.returncode, SESSION in listed.stdout) == (0, True)
     refused = rayhistory(endpoint, "server", tmp_path, "retention", "--max-bytes", "1", "--yes")
     assert refused.returncode == 1
     removed = rayhistory(endpoint, "retention", tmp_path, "retention", "--max-bytes", "1", "--yes")
