@@ -30,7 +30,7 @@ class _Version(msgspec.Struct):
 
 
 class DashboardClient:
-    """`logged_address` returns the address that the session's dashboard has logged."""
+    """Requests to the dashboard of one session. `logged_address` returns the address that the dashboard has logged."""
 
     def __init__(self, settings: Settings, session: str, logged_address: Callable[[], str | None]) -> None:
         self.address = settings.ray_dashboard_address.rstrip("/")
@@ -51,9 +51,10 @@ class DashboardClient:
         await self._http.aclose()
 
     async def verify(self) -> tuple[str, bytes]:
-        """Return Ray's version and the response; raise DashboardError if this is another cluster's dashboard.
+        """Return Ray's version and the response body. Raise DashboardError if the dashboard belongs to another cluster.
 
-        Every version of Ray that exports events reports its session's name, so a response without it is no dashboard.
+        Every version of Ray that exports events also reports its session name. A response without it is not from a
+        dashboard.
         """
         try:
             body = await self._get_version()
@@ -68,7 +69,7 @@ class DashboardClient:
         return version.ray_version, body
 
     async def _get_version(self) -> bytes:
-        """Ask without the token first: a process that does not require it must not see it."""
+        """Return the response of /api/version. Send the token only if a request without it was refused."""
         try:
             return b"".join([chunk async for chunk in self._stream("/api/version", {}, _MAX_VERSION_BYTES)])
         except DashboardError as error:
@@ -132,7 +133,9 @@ class DashboardClient:
             raise DashboardError("no connection") from error
 
     async def _authorization(self) -> dict[str, str]:
-        """Return the same header as KubeRay's collector: the projected token, else the static one, else none."""
+        """Return the same Authorization header as KubeRay's collector: the projected token, else the static one, else
+        none.
+        """
         settings = self._settings
         if settings.ray_enable_k8s_token_auth:
             try:

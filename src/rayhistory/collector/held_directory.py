@@ -1,7 +1,7 @@
-"""Open files relative to directory descriptors, and never through a link.
+"""Open files relative to directory descriptors, and never through a symbolic link.
 
-Jobs can write to Ray's temporary directory. Between two system calls they may put a link in place of any file or
-folder in it, so a path that was checked is not the path that is opened. A descriptor stays what it was.
+Jobs can write to Ray's temporary directory. A job can replace a file or folder by a link between the check of a path
+and its use. A descriptor still refers to the checked file.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def open_file_below(folder: int, name: str) -> int:
 
 
 def open_folder_below(folder: int, name: str) -> int:
-    """Open a folder below a folder's descriptor; an empty name opens the folder itself once more."""
+    """Open a folder below a folder's descriptor. An empty name opens the same folder again."""
     inner = os.dup(folder)
     for part in filter(None, name.split("/")):
         outer = inner
@@ -44,14 +44,14 @@ def open_folder_below(folder: int, name: str) -> int:
 
 
 class HeldDirectory:
-    """A directory that is kept open, so that it stays the same one whatever takes its place.
+    """A directory that is held open, so that a job cannot replace it by another one.
 
-    `path` leads to it through the descriptor, as long as this object exists; use it for everything below.
+    `path` refers to the directory through its descriptor while this object exists. Use it to access files below.
     """
 
     def __init__(self, descriptor: int, place: Path) -> None:
         self.place = place
-        """Where it was found; for names and messages."""
+        """The path at which the directory was found, for names and messages."""
         status = os.fstat(descriptor)
         self.key = status.st_dev, status.st_ino
         self.changed_ns = status.st_ctime_ns
@@ -61,7 +61,10 @@ class HeldDirectory:
 
     @classmethod
     def open(cls, root: Path, *names: str) -> "HeldDirectory":
-        """Open a directory below `root`, which may be a link itself; raise OSError if there is none, or only a link."""
+        """Open a directory below `root`.
+
+        Raise OSError if it does not exist or is a link. `root` itself may be a link.
+        """
         outer = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return cls(open_folder_below(outer, "/".join(names)), root.joinpath(*names))
@@ -75,7 +78,7 @@ class HeldDirectory:
 
 @contextmanager
 def stable_path(descriptor: int, place: Path) -> Iterator[Path]:
-    """Yield a path that leads to the open file even if `place` is renamed or replaced, and close the file."""
+    """Yield a path that refers to the open file even if `place` is renamed or replaced; close the file at the end."""
     path, close_delay = Path(f"/proc/self/fd/{descriptor}"), 0.0
     try:
         yield path if path.exists() else place

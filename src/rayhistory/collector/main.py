@@ -110,9 +110,9 @@ class _CollectorServer(uvicorn.Server):
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind here and not in uvicorn, so that a port in use is a one-line error.
+    """Bind the port here and not in uvicorn, so that a port in use gives a one-line error.
 
-    `::` also accepts IPv4: Ray exports to 127.0.0.1, also where pods have only IPv6 addresses.
+    `::` also accepts IPv4. Ray exports to 127.0.0.1 even if pods have only IPv6 addresses.
     """
     host, port = settings.events_host, settings.events_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,7 +1,7 @@
-"""The collector of one node: receives events all the time, and collects one session after the other.
+"""The collector of one node. It receives events all the time, and collects one session after another.
 
 If Ray restarts in the same pod, the old session is closed while the new one starts. SIGTERM reaches Ray and the
-collector at the same time, so the collector keeps accepting events until Ray has exited.
+collector at the same time. So the collector accepts events until Ray has exited.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _WATCH_INTERVAL_S = 1.0
 _FIRST_WATCH_TIMEOUT_S = 5.0  # Ray's directory may be on a disk that hangs
 _RAY_EXIT_POLL_INTERVAL_S = 0.25
 _FLUSH_RESERVE_S = 10.0
-"""Part of the grace period that is reserved for the last uploads."""
+"""Share of the grace period that is reserved for the last uploads."""
 _SEAL_RESERVE_S = 2.0
 _EXIT_RESERVE_S = 1.0
 _FAST_SHUTDOWN_S = 5.0
@@ -103,7 +103,7 @@ class Collector:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
         self._watched = asyncio.Event()
-        """Set after the first look for a session."""
+        """Set after the first search for a session."""
         self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
         self._add_gauges(spool, telemetry)
@@ -169,7 +169,7 @@ class Collector:
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
     async def _seal_periodically(self) -> None:
-        """Seal ended sessions in a task of their own, because `_watch` must not wait for the store."""
+        """Seal ended sessions in a separate task, because `_watch` must not wait for the store."""
         while True:
             await self._seal_ended_sessions()
             await asyncio.sleep(_WATCH_INTERVAL_S)
@@ -203,17 +203,18 @@ class Collector:
             self._switch_session(session, None)
 
     def _find_session(self) -> LatestSession | None:
-        """Find the running session that an earlier process collected, else the latest one.
+        """Return the running session that an earlier collector process collected, else the latest session.
 
-        Jobs can move `session_latest`, and must not take the collector away from a session whose raylet is alive.
+        Jobs can change the link `session_latest`. They must not be able to redirect the collector while the raylet of
+        its session is alive.
         """
         found = find_running_session(self._root, self._context.spool.open_sessions()) if self._current is None else None
         return found or find_latest_session(self._root)
 
     async def _must_collect(self, latest: LatestSession, state: RayletState, *, at_shutdown: bool) -> bool:
-        """Return whether the session is running or, at shutdown, not finished.
+        """Return whether to collect a session: if it is running or, at shutdown, if its data is not complete.
 
-        `session_latest` may still point to a session that ended long ago.
+        `session_latest` may point to a session that ended long ago.
         """
         if (closing := self._closing.get(latest.session)) and not closing.done():
             return False
@@ -225,17 +226,20 @@ class Collector:
         return has_events or await asyncio.to_thread(self._has_unfinished_logs, latest)
 
     async def _may_leave(self, current: SessionCollector | None, next_state: RayletState) -> bool:
-        """Return whether the collector may switch to another session: never while this raylet is alive."""
+        """Return whether the collector may switch to another session.
+
+        It may not while the raylet of this one is alive.
+        """
         if current is None or current.directory is None:
             return True
         state = await current.raylet_state()
         return state is RayletState.GONE or (state is RayletState.ACTIVE and next_state is not RayletState.GONE)
 
     async def _admits(self, session: str) -> bool:
-        """Return whether this node may have events of a session; others are quarantined. May raise SpoolError.
+        """Return whether to accept events of a session. Others are quarantined. May raise SpoolError.
 
         Without this check, any client could add events to any session of the cluster. While the current raylet is
-        alive, only its session and those that were collected here before count.
+        alive, only its session and sessions that were collected here before are accepted.
         """
         if session in self._active_sessions():
             return True
@@ -254,7 +258,7 @@ class Collector:
             self._current = None
 
     def _has_unfinished_logs(self, latest: LatestSession) -> bool:
-        """Return whether an earlier process collected the session and has not finished it."""
+        """Return whether an earlier collector process collected the session and did not upload all its logs."""
         spool = self._context.spool
         return spool.has_seen(latest.session) and has_unshipped_logs(spool.directory, latest.directory)
 
@@ -281,7 +285,7 @@ class Collector:
         self._closing[session.ref.session] = asyncio.create_task(close)
 
     async def _assign_nodes(self) -> None:
-        """Assign nodes to segments of sessions other than the current one, such as those of earlier processes."""
+        """Set the node of segments of other sessions, such as those that an earlier collector process left."""
         current = self._current.ref.session if self._current else None
         spool, node_ids = self._context.spool, self._context.node_ids
         for session in spool.sessions_without_node() - {current}:
@@ -289,7 +293,7 @@ class Collector:
                 await spool.assign_node(session, node)
 
     async def _seal_ended_sessions(self) -> None:
-        """Seal ended sessions whose events an earlier process left in the spool, or that were stored late."""
+        """Seal ended sessions whose events were left by an earlier collector process, or were stored late."""
         spool = self._context.spool
         for session, node in list(spool.to_seal.items()):
             if session in self._active_sessions():
@@ -342,7 +346,7 @@ class Collector:
         )
 
     async def _wait_for_ray_to_exit(self, deadline: float) -> None:
-        """Poll the dashboard a last time and wait for Ray, which sends its last events while it exits."""
+        """Poll the dashboard a last time, then wait for Ray, which sends its last events while it exits."""
         current = self._current
         if current is None:
             self._last_responses_stored = True

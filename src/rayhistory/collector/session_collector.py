@@ -1,4 +1,4 @@
-"""Collect everything of one session on this node, from its start to its seal."""
+"""Collect all data of one session on this node, from its start to its seal."""
 
 import asyncio
 import dataclasses
@@ -59,7 +59,10 @@ class CollectorContext:
 
 
 class SessionCollector:
-    """`directory` is None while the session is known only from its events; `is_running` if its raylet is alive."""
+    """Collects one session.
+
+    `directory` is None while it is known only from events; `is_running` if its raylet is alive.
+    """
 
     def __init__(
         self, context: CollectorContext, ref: SessionRef, directory: HeldDirectory | None, *, is_running: bool = False
@@ -70,7 +73,7 @@ class SessionCollector:
         self._was_alive = is_running
         self._last_life_ms: int | None = None
         self._gone_since: tuple[float, int] | None = None
-        """Since when Ray is gone: by the monotonic clock, and in milliseconds since the epoch."""
+        """When Ray exited: by the monotonic clock, and in milliseconds since 1970."""
         self._context = context
         self._node_found = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,7 +127,7 @@ class SessionCollector:
             self.attach(self.directory)
 
     def attach(self, directory: HeldDirectory) -> None:
-        """Start to collect from the session's directory, which may be found after its events."""
+        """Start to collect from the session's directory. It may be found later than the first events."""
         self.directory = directory
         if self._context.settings.enable_log_collector:
             context = self._context
@@ -194,7 +197,7 @@ class SessionCollector:
         return state
 
     async def is_ray_gone(self) -> bool:
-        """Return whether the raylet, and on the head the GCS, was alive and has been gone for a while."""
+        """Return whether the raylet, and on the head also the GCS, was alive and has been gone for a while."""
         if await self.raylet_state() is not RayletState.GONE or await self._gcs_answers():
             self._gone_since = None
             return False
@@ -206,7 +209,7 @@ class SessionCollector:
         return self.directory is not None and await asyncio.to_thread(gcs_answers, self.directory.path)
 
     async def _end_ms(self) -> int:
-        """Return the time of Ray's last sign of life, or the current time while it runs."""
+        """Return when Ray was last alive, or the current time while it runs."""
         now = now_ms()
         if self.directory is None or await self.raylet_state() is not RayletState.GONE:
             return now
@@ -217,7 +220,7 @@ class SessionCollector:
         return min(last, self._gone_since[1]) if self._gone_since else last
 
     async def close(self, reason: str, give_up: asyncio.Event) -> None:
-        """Store everything of the session, or as much as there is time for, and seal it."""
+        """Upload the session's data within the available time, and seal the session."""
         context, session = self._context, self.ref.session
         ended_ms = await self._end_ms()
         await _cancel([task for task in (*self._tasks, self._shipping, self._node_fallback) if task])

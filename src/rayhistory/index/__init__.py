@@ -1,1 +1,1 @@
-"""The index of a session: its objects folded into Parquet tables, stored beside it."""
+"""The index of a session: Parquet tables built from its objects, and stored beside them."""

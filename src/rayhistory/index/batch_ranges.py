@@ -1,7 +1,7 @@
 """The extensions that a part of an index depends on, as a short list of ranges.
 
-A session that runs for months is extended a million times. Ranges are merged across gaps when there are many: if the
-part is lost, some objects more are read.
+A session that runs for months is extended a million times. If there are too many ranges, neighbouring ones are joined.
+Then, if the part is lost, a few more objects than necessary are read.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _MAX_RANGES = 32
 
 
 def join_ranges(ranges: Iterable[BatchRange]) -> list[BatchRange]:
-    """Return ascending ranges that cover all of these."""
+    """Return ascending ranges that cover all given ones."""
     joined: list[BatchRange] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -25,7 +25,7 @@ def join_ranges(ranges: Iterable[BatchRange]) -> list[BatchRange]:
 
 
 def _close_gaps(ranges: list[BatchRange]) -> list[BatchRange]:
-    """Keep the largest gaps between the ranges."""
+    """Join ranges, and keep only the largest gaps between them."""
     gaps = [(after[0] - before[1], before[1], after[0]) for before, after in pairwise(ranges)]
     kept = sorted((last, first) for _, last, first in sorted(gaps, reverse=True)[: _MAX_RANGES - 1])
     firsts = [ranges[0][0], *(first for _, first in kept)] if ranges else []

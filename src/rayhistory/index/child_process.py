@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.asynccontextmanager
 async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `python -m module` with pipes, as the leader of a process group, so that its own children end with it."""
+    """Run `python -m module` with pipes, in its own process group, so that its children end with it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -31,14 +31,14 @@ async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process
 
 
 def start_work(niceness: int = 0) -> None:
-    """Prepare this process, a child for heavy work, at its start."""
+    """Set up this child process at its start."""
     end_with_parent(os.getppid())
     os.nice(niceness)
     skip_pandas()
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even if the parent is killed. Linux only."""
+    """Make the kernel kill this process when its parent ends, even if the parent is killed. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the call

@@ -1,4 +1,4 @@
-"""The objects that a manifest promises, of tables and of products."""
+"""The objects that a manifest of tables or of a product lists."""
 
 import msgspec
 

@@ -77,7 +77,10 @@ class _Job(msgspec.Struct, gc=False):
 
 
 class DashboardPoller:
-    """`put_endpoint` stores a response as KubeRay does, as an object named after the request's URI."""
+    """Polls the dashboard of one session.
+
+    `put_endpoint` stores a response as KubeRay does: as an object named after the URI.
+    """
 
     def __init__(
         self,
@@ -141,7 +144,10 @@ class DashboardPoller:
         await self._dashboard.close()
 
     def _check_drivers(self) -> None:
-        """Poll for failed tasks if a driver does not export events: only the dashboard knows their names and errors."""
+        """Poll for failed tasks if a driver does not export events.
+
+        Only the dashboard has the names and errors of its tasks.
+        """
         silent = self._drivers.silent(self._session, min_seconds=SILENT_AFTER_S)
         for job in silent.keys() - self._silent_drivers:
             self._silent_drivers.add(job)
@@ -262,7 +268,7 @@ def _actor_classes(actors: Any) -> set[str]:
 
 
 def _is_empty(uri: str, body: bytes, *, final: bool) -> bool:
-    """Detect empty responses, which must not replace better ones in the store; the rules are KubeRay's."""
+    """Return whether a response is empty. It must not replace an earlier one in the store. The rules are KubeRay's."""
     if uri.startswith(DATASETS):
         return not (_decode(body, dict[str, Any]) or {}).get("datasets")
     return uri == SERVE and final and not (_decode(body, dict[str, Any]) or {}).get("applications")

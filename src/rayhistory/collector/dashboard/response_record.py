@@ -18,7 +18,7 @@ _VOLATILE = re.compile(rb'"now": ?[0-9.]+|Autoscaler status: [0-9: .-]+')
 
 
 def dashboard_response_record(session: str, node: str | None, uri: str, body: bytes, *, only: bool = False) -> bytes:
-    """Encode a response as an event of type DASHBOARD_SNAPSHOT; set `only` if the session has no events from Ray."""
+    """Encode a response as an event of type DASHBOARD_SNAPSHOT. `only` marks sessions that have no events from Ray."""
     now = time.time_ns()
     event = {
         "eventId": base64.b64encode(secrets.token_bytes(28)).decode(),

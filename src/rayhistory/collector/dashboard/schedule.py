@@ -25,22 +25,22 @@ _MIN_NODE_INTERVAL_S = 5.0
 _MAX_FINAL_NODES = 8
 _CACHED_BY_RAY = ("/nodes", "/logical/")
 _STAGGER_S = 1.5
-"""Time between the first polls, so that they do not delay the frequent ones."""
+"""Time between the first polls, so that they do not delay polls that repeat often."""
 
 
 class Poll(msgspec.Struct, eq=False):
     uri: str
     interval: float
     kuberay: bool = False
-    """KubeRay's collector polls this too, and stores the response as an object of its own."""
+    """KubeRay's collector also polls this URI. Its response is also stored as KubeRay stores it."""
     final: bool = True
-    """Poll once more at the end."""
+    """Whether to poll once more at session end."""
     due: float = 0.0
     failures: int = 0
 
     @property
     def request(self) -> str:
-        """The URI to request; it bypasses Ray's cache on routes that return cached responses of any age."""
+        """Return the URI to request. On routes where Ray caches responses, it bypasses the cache."""
         if not self.uri.startswith(_CACHED_BY_RAY):
             return self.uri
         return f"{self.uri}{'&' if '?' in self.uri else '?'}nocache=1"
@@ -73,7 +73,7 @@ class PollSchedule:
             poll.due = now + position * _STAGGER_S
 
     def add(self, uri: str) -> None:
-        """Add a poll that KubeRay's collector makes too."""
+        """Add a poll that KubeRay's collector also makes."""
         if uri not in self._polls:
             self._polls[uri] = Poll(uri, self._poll_interval, kuberay=True)
 
@@ -101,7 +101,7 @@ class PollSchedule:
         return [poll for poll in self._polls.values() if poll.final or poll.due != _ONCE]
 
     def final_node_polls(self) -> list[Poll]:
-        """Return polls for the pages of a few nodes, least recently polled first."""
+        """Return polls for the pages of a few nodes, starting with those whose last poll is oldest."""
         return [Poll(f"/nodes/{node}", 0.0, final=False) for node in self._nodes[:_MAX_FINAL_NODES]]
 
     def succeeded(self, poll: Poll, now: float, size: int) -> None:

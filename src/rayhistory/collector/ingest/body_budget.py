@@ -1,7 +1,7 @@
-"""Memory budget for the request bodies that are being received or stored.
+"""Memory budget for request bodies that are being received or stored.
 
-Every body counts, from its first byte until its response. When the budget is used up, only the oldest body continues
-and the others are not read until memory is free again. Senders that hold memory while others wait are cut off.
+A body counts from its first byte until its response. When the budget is used up, only the oldest body is read on; the
+others wait until memory is free. Clients that send too slowly while others wait are disconnected.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ class IncomingBody:
 
     def __init__(self, timeout_s: float) -> None:
         self.timer = asyncio.timeout(timeout_s)
-        """Enter it right away: it raises TimeoutError when the body takes too long."""
+        """Raises TimeoutError when the body takes too long. Enter it at once."""
         self.reserved = 0
         """Bytes reserved in the budget."""
         self.complete = False
         self.waiting = False
-        """Not read now, because there is no room."""
+        """True while the body is not read because the budget is used up."""
         self.blocking_since: float | None = None
-        """Time since which other bodies have been waiting while this one is read."""
+        """Time since when other bodies have been waiting for this one."""
 
 
 class BodyBudget:
-    """Limits the bytes of all bodies together to `max_bytes`; the oldest body may exceed it."""
+    """Limits the bytes of all bodies together to `max_bytes`. Only the oldest body may exceed it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -40,7 +40,7 @@ class BodyBudget:
 
     @contextmanager
     def body(self, timeout_s: float) -> Iterator[IncomingBody]:
-        """Track one body, and release its memory at the end of the block."""
+        """Track one body, and release its memory on exit of the context."""
         body = IncomingBody(timeout_s)
         try:
             yield body

@@ -1,7 +1,7 @@
 """Close idle connections and cap their number.
 
-uvicorn waits without a timeout for the first request of a connection and for the end of a request's headers. Any pod
-can open connections, so remote connections have a limit of their own and never displace those of the local Ray.
+uvicorn waits without a timeout for the first request of a connection, and for the end of a request's headers. Any pod
+can open connections. So remote connections have a separate limit and cannot use up the connections of the local Ray.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _MAX_CONNECTIONS = 256  # local ones; the same number again for remote ones
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """An HTTP connection that is aborted when it idles too long, or makes room when there are too many."""
+    """An HTTP connection that is aborted if it idles too long, or if there are too many connections."""
 
     _idle_since = 0.0
     _is_local = False

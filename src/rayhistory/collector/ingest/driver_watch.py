@@ -1,7 +1,7 @@
-"""Notice drivers that do not export events: their tasks run without a definition, and fail without an error.
+"""Detect drivers that do not export events. Their tasks have no definition and no error.
 
-The GCS reports every driver to the head's collector. A driver that exports reports itself and the tasks that it submits
-within seconds, to the collector of its own node. Only what is needed of the events is searched for, in their bytes.
+The GCS reports every driver to the head's collector. A driver that exports events reports itself and its tasks within
+seconds to the collector of its node. Events are not decoded for this; their bytes are searched.
 """
 
 import base64
@@ -18,7 +18,7 @@ from rayhistory.sessions.kuberay_keys import JOB_EVENTS
 SILENT_AFTER_S = 10.0
 _MAX_DRIVERS = 4096
 _DRIVER_TASK = b"\xff" * 20
-"""The id of a driver's own task: this, then the job's id."""
+"""Prefix of the id of a driver's own task. The job id follows."""
 _JOB_DEFINITION = b"DRIVER_JOB_DEFINITION_EVENT"
 _DRIVER_NODE = re.compile(rb'"driver_?[nN]ode_?[iI]d": ?"([^"]{1,128})"')
 
@@ -32,7 +32,7 @@ class _Driver(msgspec.Struct):
 class DriverWatch:
     def __init__(self) -> None:
         self._drivers: dict[tuple[str, str], _Driver | None] = {}
-        """By session and job, oldest first. None for a driver that exports."""
+        """Drivers by session and job, oldest first. The value is None if the driver exports events."""
 
     def observe(self, session: str, blocks: Iterable[Block]) -> None:
         for block in blocks:
@@ -57,9 +57,9 @@ class DriverWatch:
                 driver.node = ids.to_hex(found[1].decode(errors="replace"), ids.NODE)
 
     def silent(self, session: str, *, min_seconds: float = SILENT_AFTER_S) -> dict[str, str | None]:
-        """Return the jobs whose drivers have sent nothing to this collector, with the node of the driver.
+        """Return the jobs whose drivers have sent no events to this collector, with the node of the driver.
 
-        A driver on another node sends its events to the collector there.
+        Drivers on other nodes send their events to the collectors there.
         """
         before = time.monotonic() - min_seconds
         return {

@@ -1,7 +1,7 @@
-"""POST /v1/events, the endpoint that Ray's event exporter waits for.
+"""POST /v1/events, to which Ray exports its events.
 
-Ray repeats a batch forever on anything but 2xx, and all later batches wait behind it. So a readable batch is stored,
-a malformed one is quarantined and answered with 200 too, and 503 means only that the disk has no room now.
+Ray retries a batch forever unless it gets 2xx, and later batches wait. So every readable batch is stored. A malformed
+batch is quarantined and also gets 200. Only a full or failing disk gets 503.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class _Refused(Exception):
 
 
 class IngestEndpoint:
-    """The ASGI application behind /v1/events. A `token` that is not empty is required of clients."""
+    """The ASGI application behind /v1/events. If `token` is not empty, clients must send it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class IngestEndpoint:
         token: str = "",
         admits: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        """`admits` decides about the events of sessions that have not sent any recently."""
+        """`admits` decides whether events of a session are accepted, if the session has not sent any recently."""
         self.drivers = DriverWatch()
         self._reported_nodes: dict[str, str | None] = {}
         """Node id by session for recent sessions, latest last. None if the events have no node id."""
@@ -129,9 +129,9 @@ class IngestEndpoint:
             log.info("spool is writable again, accepting events")
 
     async def _read(self, receive: Receive, content_length: int, incoming: IncomingBody) -> tuple[bytes, bool]:
-        """Return the body and True, or a sample of it and False when it is too large.
+        """Return the body and True, or the start of a body that is too large and False.
 
-        A body that is too large is read to its end, because Ray would send it again without a 200.
+        A body that is too large is read to its end and gets 200, because Ray would otherwise retry it forever.
         """
         chunks: list[bytes] = []
         size = 0
@@ -195,7 +195,7 @@ class IngestEndpoint:
         return self._reported_nodes.get(session)
 
     def latest_session(self, min_seconds: float) -> str | None:
-        """Return the session of the latest events, if it has been the latest for at least `min_seconds`."""
+        """Return the session of the latest events, if this has not changed for `min_seconds`."""
         if self._latest is None or time.monotonic() - self._latest[1] < min_seconds:
             return None
         return self._latest[0]

@@ -1,8 +1,7 @@
-"""Route events to their session and category, by KubeRay's rules, without decoding the rest of them.
+"""Route events to their session and category, by KubeRay's rules, without decoding them completely.
 
-The fast path decodes a body twice, with one call each: into the bytes of its elements, and into typed headers that
-skip all but a few fields. Events that do not fit the headers (a number for a string, and the like) take the slow
-path: they are decoded one by one and tolerantly.
+The fast path decodes a body twice: into the bytes of each event, and into typed headers with a few fields. Events that
+do not fit the header types are decoded one by one, without types.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ _MAX_BYTES_TO_SPLIT = 2 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|,', re.DOTALL)
 
 _camel = {field.name: field.encode_name for field in msgspec.structs.fields(event_types.Event)} | {"job_id": "jobId"}
-"""Ray posts camelCase names, or snake_case ones if it is configured to preserve the names of its proto files."""
+"""Return the camelCase name of a field. Ray sends snake_case instead if it is configured to preserve proto names."""
 
 
 def _carries_job_id(payload: Any) -> bool:
@@ -42,11 +41,11 @@ JOB_PAYLOADS = tuple(
     for field in msgspec.structs.fields(event_types.Event)
     if _carries_job_id(field.type) and field.name not in _NODE_PAYLOADS
 )
-"""Fields of an event whose value has the job id that the event is filed under."""
+"""Event fields whose value contains the job id that selects the category."""
 
 
 class RoutingError(Exception):
-    """A body or event without a valid route. The message is the reason code for the quarantine."""
+    """A body or event that cannot be routed. The message is the reason code for the quarantine."""
 
 
 class EventRoute(NamedTuple):
@@ -114,7 +113,7 @@ def route_batch(body: bytes) -> RoutedBatch:
 
 
 def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
-    """Return the events of an array or a single object, without line breaks, and the same events as an array."""
+    """Return the events of an array or a single object, one per line, and the same events as an array."""
     try:
         events: list[Any] = _decode_array(body)
     except msgspec.ValidationError:
@@ -127,7 +126,7 @@ def _one_per_line(body: bytes) -> tuple[list[Any], bytes]:
 
 
 def _split_elements(body: bytes) -> list[bytes]:
-    """Split an array by brackets and commas alone, for bodies with an element nested too deeply to decode."""
+    """Split an array at brackets and commas only, for bodies that are nested too deeply to decode."""
     begin = body.find(b"[")
     if len(body) > _MAX_BYTES_TO_SPLIT or begin < 0 or body[:begin].strip():
         raise RoutingError("not_json")
@@ -152,7 +151,7 @@ def _split_elements(body: bytes) -> list[bytes]:
 
 
 def _decode_headers(body: bytes) -> list[Any] | None:
-    """Return None when an element does not fit the header type."""
+    """Decode the headers of all events. Return None if one does not fit the header type."""
     try:
         headers = _decode_camel_headers(body)
         if headers and headers[0].session_name is None:

@@ -1,6 +1,7 @@
-"""Notice with inotify that log files are created, moved or removed.
+"""Detect with inotify that log files are created, moved or removed.
 
-Writes are not watched: a busy log would wake the collector a thousand times a second, and one scan finds as much.
+Writes are not watched, because a busy log would cause a thousand notifications per second. A periodic scan finds new
+bytes.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ _MASK = flags.CREATE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE | flags.
 
 
 class DirectoryWatcher:
-    """Report changes in folders; without inotify, report none, so that callers poll by time."""
+    """Reports changes in folders. If inotify is unavailable it reports none, and callers poll."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()

@@ -1,8 +1,8 @@
-"""Ship the open spool segment with the packs, so that a vanished node loses only seconds of events.
+"""Upload the open spool segment with the packs, so that a vanished node loses only seconds of events.
 
-The open segment is a stream in the packs, like a log file, byte for byte. Once the segment's events are stored as
-objects, the stream is forgotten. If the node vanishes before that, the fold finds the events in the packs. Events that
-are in both places are identical.
+The open segment is a stream in the packs, like a log file. Once the segment's events are stored as objects, the stream
+is dropped. If the node vanishes before that, the fold reads the events from the packs. Events that are in both places
+are identical.
 """
 
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ class EventStreams:
 
     def __init__(self, spool: Spool, session: str) -> None:
         self.has_more = False
-        """The last read left some of the bytes that were there when the flush started."""
+        """Whether the last read left bytes that existed when the flush started."""
         self._spool = spool
         self._session = session
         self._segment_ns = self._flush_end = 0
 
     def forget_stored(self, tailer: Tailer) -> None:
-        """Forget streams whose events are stored as objects.
+        """Drop streams whose events are stored as objects.
 
-        Streams forgotten in the previous call are settled now: the pack that recorded them is in the store.
+        Streams that the previous call dropped are final now: the pack that recorded this is in the store.
         """
         stored, streams = self._spool.uploaded_segments(self._session), _streams_by_segment(tailer)
         self._spool.forget_uploaded(self._session, stored - streams.keys())
@@ -37,7 +37,7 @@ class EventStreams:
             tailer.forget_stream(streams[segment])
 
     def read(self, tailer: Tailer, max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield new bytes of the open segment: whole gzip members, so that a reader can resume at any end."""
+        """Yield new bytes of the open segment, as whole gzip members, so that a reader can continue after each."""
         segment = self._spool.open_segment(self._session)
         is_rotated = self.has_more and segment is not None and segment.created_ns != self._segment_ns
         if segment is None or not segment.size or is_rotated:  # a closed segment is uploaded as objects

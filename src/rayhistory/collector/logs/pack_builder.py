@@ -61,10 +61,11 @@ class PackBuilder:
 
 
 class RecentChunks:
-    """Small chunks of recent packs, in memory up to a limit, to be written again as larger ones.
+    """Small chunks of recent packs, kept in memory up to a limit, to write them again as larger chunks.
 
-    Without this, a log that grows by one line per flush would be spread over as many packs as it has lines. Every 8th
-    pack repeats the last 8 packs' small chunks with one chunk per file; every 64th and every 512th pack likewise.
+    A log that grows by one line per flush would otherwise be spread over thousands of packs. Every 8th pack repeats the
+    small chunks of the last 8 packs as one chunk per file. Every 64th and 512th pack does the same for 64 and 512
+    packs.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""The series of packs of one node: each holds what its log files and open events gained since the last one.
+"""The series of packs of one node. Each pack holds the bytes that log files and the open segment gained since the last
+one.
 
-The store alone decides where a series continues. A built pack is uploaded, with as many retries as it takes, before
-the next one is built. A restarted collector starts with the directory of the newest pack.
+The store decides where a series continues. A pack is uploaded, with retries, before the next one is built. A restarted
+collector continues with the directory of the newest pack.
 """
 
 import threading
@@ -42,14 +43,14 @@ class BuiltPack(NamedTuple):
     name: str
     data: bytes
     raw_size: int
-    """New bytes in it, before compression."""
+    """Number of new bytes before compression."""
     has_more: bool
-    """There is more new content than fit."""
+    """Whether there are more new bytes than fit into this pack."""
     files: frozenset[str]
 
 
 class PackSeries:
-    """Build the packs that follow `directory`; `newest_number` is the highest number in use."""
+    """Builds the packs that follow `directory`. `newest_number` is the highest pack number in use."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class PackSeries:
         return self._finish(builder, raw_size, has_more=has_more)
 
     def _add_logs(self, builder: PackBuilder, *, final: bool) -> None:
-        """Add new content while there is room: first up to a limit per file, then the rest."""
+        """Add new bytes while there is room: first up to a limit per file, then the rest."""
         for max_bytes in (_MAX_BYTES_PER_FILE, MAX_RAW_BYTES):
             if self.tailer.needs_rescan:
                 self.tailer.scan(self._number)
@@ -162,7 +163,10 @@ class PackSeries:
         return BuiltPack(name, b"".join([*builder.parts, end]), raw_size, has_more, files)
 
     def _is_checkpoint_due(self, ranges: int) -> bool:
-        """Limit the length of tails. The limit grows with the number of files, because so does the cost of a root."""
+        """Return whether the next pack should be a checkpoint.
+
+        Large roots cost more, so checkpoints are rarer if there are many files.
+        """
         streams = len(self.tailer.streams)
         return (
             self._since_checkpoint >= _PACKS_PER_CHECKPOINT
@@ -187,13 +191,13 @@ class PackSeries:
         return root_location
 
     def _add_group(self, builder: PackBuilder, leaves: list[DirectoryCoverage]) -> DirectoryCoverage:
-        """Move the leaves into a group, and return its coverage without forgotten streams."""
+        """Combine the leaves into a group, and return its coverage without dropped streams."""
         location = builder.add_directory(self._compressor.directory(DirectoryGroup(leaves)))
         parts = (part for leaf in leaves for part in zip(leaf.streams, leaf.starts, leaf.ends, strict=True))
         return coverage_of(location, self._last, (part for part in parts if part[0] in self.tailer.streams))
 
     def _advance(self, name: str, root: DirectoryLocation, ranges: list[Range]) -> None:
-        """Put the name of the new pack where its directories refer to "this pack"."""
+        """Replace "this pack" in directories by the name of the new pack."""
         self._root = root if root.pack else DirectoryLocation(name, root.offset, root.size)
         for each in (*self._leaves[-1:], *self._groups[-1:]):
             if not each.location.pack:

@@ -1,4 +1,4 @@
-"""Ship log files and open events as packs: one object per flush, a few seconds behind."""
+"""Upload log files and the open segment as packs: one object per flush, every few seconds."""
 
 import asyncio
 import logging
@@ -31,9 +31,10 @@ _MAX_FINAL_ROUNDS = 3  # processes that outlive Ray may keep writing
 
 
 class PackShipper:
-    """`prefix` returns the prefix of the node's packs: a restarted raylet has a new node id and its own series.
+    """Uploads the packs of one session. `prefix` returns the key prefix: a restarted raylet has a new node id and its
+    own series.
 
-    `directory` is None while the session has only events.
+    `directory` is None while the session is known only from its events.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class PackShipper:
             self._flush_started = None
 
     def lag(self) -> float:
-        """Return for how many seconds the current flush has been under way."""
+        """Return how many seconds the current flush has taken so far."""
         return time.monotonic() - self._flush_started if self._flush_started else 0.0
 
     def unshipped(self) -> list[str]:
@@ -115,7 +116,7 @@ class PackShipper:
         return self._series
 
     async def _open_series(self, prefix: str, max_delay: float) -> PackSeries:
-        """Continue the series in the store, which an earlier collector may have started."""
+        """Continue the series of packs in the store, which an earlier collector may have started."""
         for delay in backoff_delays(0.5, max_delay):
             reader = PackReader(self._store, prefix)
             try:
@@ -133,7 +134,7 @@ class PackShipper:
         raise AssertionError  # the delays never end
 
     async def _build(self, series: PackSeries, *, final: bool) -> BuiltPack | None:
-        """Build a pack, or return the one that a cancelled flush left behind: its bytes are in no other pack."""
+        """Build a pack, or return the pack of a cancelled flush, because its bytes are in no other pack."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._on_thread(lambda: series.build(final=final)))
         try:
@@ -149,7 +150,7 @@ class PackShipper:
         return pack
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run all work on one thread, because the allocator never returns the memory of a thread."""
+        """Run all work in one thread, because the allocator does not return the memory of a thread."""
         return await asyncio.get_running_loop().run_in_executor(_thread, work)
 
     async def _upload(self, pack: BuiltPack, max_delay: float) -> None:

@@ -72,7 +72,7 @@ class PlainShipper:
             await asyncio.sleep(self._interval)
 
     async def ship_due(self) -> None:
-        """Ship due files once; failed ones wait for the next round."""
+        """Upload files that are due, once. Failed uploads are retried in the next round."""
         async with self._lock:
             files = await asyncio.to_thread(self._find)
             due = [file for file in files if self._is_due(file)]
@@ -80,9 +80,9 @@ class PlainShipper:
             await self._ship_all(due)
 
     async def finish(self) -> None:
-        """Ship all changed files, the most important first; retry until cancelled while the store is unavailable.
+        """Upload all changed files, the most important first. Retry until cancelled.
 
-        Files that cannot be read, or whose names no store accepts, are logged and skipped.
+        Files that cannot be read, or whose names the store does not accept, are logged and skipped.
         """
         async with self._lock:
             for attempt, delay in enumerate(backoff_delays(0.5, 2.0)):
@@ -122,7 +122,7 @@ class PlainShipper:
         return stopped_growing or file.size < shipped[0] or file.size >= max(1, shipped[0]) * _GROWTH_FACTOR
 
     async def _ship_all(self, files: list[LocalLogFile]) -> int:
-        """Return the number of failures worth retrying."""
+        """Upload files, and return the number of failures that should be retried."""
         queue = iter(files)
 
         async def ship_from_queue() -> int:
@@ -131,7 +131,7 @@ class PlainShipper:
         return sum(await asyncio.gather(*(ship_from_queue() for _ in range(_MAX_CONCURRENT_UPLOADS))))
 
     async def _ship(self, file: LocalLogFile) -> bool:
-        """Return False if the upload failed and is worth retrying."""
+        """Upload a file. Return False if the upload should be retried."""
         try:
             descriptor = open_inside(str(self._directory), file.target)
         except FileNotFoundError:
@@ -174,7 +174,7 @@ def by_importance(files: Iterable[LocalLogFile]) -> list[LocalLogFile]:
 
 
 def find_log_files(directory: Path | None) -> tuple[list[LocalLogFile], int]:
-    """Find regular files, and links to files inside the directory; return them and the number over the limit."""
+    """Find regular files, and links to files inside the directory. Also return how many exceed the limit."""
     result = walk(str(directory), MAX_FILES) if directory else None
     if result is None:
         return [], 0

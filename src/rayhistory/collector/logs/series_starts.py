@@ -27,7 +27,7 @@ class SeriesStarts:
         self._lock = threading.Lock()
 
     def skip_used(self, prefix: str, newest_listed: int) -> int:
-        """Return a number such that no pack of the series has a higher one; -1 for a new series."""
+        """Return a number that no pack of the series exceeds; -1 for a new series."""
         with self._lock:
             starts = self._read()
             newest = max(newest_listed, starts.pop(prefix, -1))

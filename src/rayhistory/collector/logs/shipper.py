@@ -1,4 +1,4 @@
-"""The interface of log shippers, and the choice between them by `--log-layout`."""
+"""The interface of log shippers, which upload logs, and the choice of one by `--log-layout`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ class Shipper(Protocol):
         """List files whose current content is not in the store."""
 
     def lag(self) -> float:
-        """Return for how many seconds the current upload has been under way."""
+        """Return how many seconds the current upload has taken so far."""
 
 
 class CombinedShipper:

@@ -1,4 +1,4 @@
-"""Tail log files as they grow and are rotated, truncated, copied, moved and removed.
+"""Read log files as they grow, and as they are rotated, truncated, copied, moved and removed.
 
 Every byte is read once. Between scans, only the identity of each file is kept in memory.
 """
@@ -33,7 +33,7 @@ _STATE_DUMP_INTERVAL_S = 60.0
 
 
 class _CandidateMoved(Exception):
-    """A possible copy of a file was renamed before it was read: the next scan decides."""
+    """A possible copy of a file was renamed before it was read. The next scan handles it."""
 
 
 class Tailer:
@@ -48,11 +48,11 @@ class Tailer:
         self.folders: list[str] = []
         self.root = root
         self.lost_bytes = 0
-        """Bytes removed or truncated before they were read, or forgotten with surplus versions of a file."""
+        """Bytes that were removed or truncated before they were read, or dropped with old versions of a file."""
         self.excess = 0
         """Number of files over the limit."""
         self.needs_rescan = False
-        """A file was found truncated or replaced while it was read."""
+        """A file was truncated or replaced while it was read."""
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
         self._scan_number = 0
         self._handled_scan = 0
@@ -148,7 +148,10 @@ class Tailer:
         return unmatched
 
     def _match(self, entry: FileEntry, seen: set[tuple[int, int]]) -> TrackedFile | None:
-        """Match an entry with a new or renamed file; return the file that had its inode before, if another one did."""
+        """Match an entry with a new or renamed file.
+
+        Return the file that had this inode before, if it is another one.
+        """
         file, replaced = self._by_key.get(entry.key), None
         if file and file.last_round == self._scan_number:
             return None  # a hard link to a file that was already found
@@ -220,7 +223,7 @@ class Tailer:
         return new_file
 
     def _end(self, file: TrackedFile, *, new_since: int = -1) -> None:
-        """End a stream, or continue it in a copy of its file: copy and truncate is a way of rotating."""
+        """End a stream, or continue it in a copy of its file, because some programs rotate by copy and truncate."""
         stream = file.stream
         copy = None if file.is_state_dump else self._find_copy(file, new_since)
         file.replaced = False
@@ -262,7 +265,7 @@ class Tailer:
         return None
 
     def _limit_versions(self, limit: int, names: set[str]) -> None:
-        """Forget the oldest removed streams of each name over the limit."""
+        """Drop the oldest removed streams of each file name over the limit."""
         gone: dict[str, list[TrackedFile]] = {}
         for file in self._files.values():
             if file.stream.state == GONE and file.stream.name in names:
@@ -273,7 +276,7 @@ class Tailer:
                 self._forget_file(file)
 
     def _limit_files(self) -> None:
-        """Forget the files that were removed first when there are more than MAX_FILES."""
+        """Drop the files that were removed first if there are more than MAX_FILES."""
         excess = len(self._files) - MAX_FILES
         if excess > 0:
             gone = [file for file in self._files.values() if file.stream.state == GONE]

@@ -20,7 +20,7 @@ _HEAD_BYTES = 256
 _TAIL_BYTES = 64
 _MAX_WHOLE_CRC_BYTES = 64 << 20
 _STATE_DUMP = re.compile(r"(?:.*/)?debug_state\w*\.txt\Z")
-"""Ray rewrites these every few seconds: only a recent state is of use."""
+"""Files that Ray rewrites every few seconds. Only their recent content is useful."""
 
 
 class TrackedFile(msgspec.Struct):
@@ -39,7 +39,7 @@ class TrackedFile(msgspec.Struct):
     """The first scan that found the file; 0 if the store already had its stream."""
     shipped_at: float = float("-inf")
     replaced: bool = False
-    """Its content turned out to be different; the next scan handles that."""
+    """The content was found to be different. The next scan handles it."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class TrackedFile(msgspec.Struct):
 
 @contextmanager
 def open_if_unmoved(root: Path | None, name: str, key: tuple[int, int]) -> Iterator[int | None]:
-    """Yield a descriptor, or None if the name no longer leads to the file with this key: the next scan finds it."""
+    """Yield a descriptor of the file, or None if the name now belongs to another inode. The next scan handles that."""
     if root is None:
         yield None
         return
@@ -88,7 +88,7 @@ def is_unmoved(root: Path | None, entry: FileEntry) -> bool:
 
 
 def contains_stream(root: Path | None, entry: FileEntry, stream: Stream, *, compare_all: bool = False) -> bool | None:
-    """Check that a file starts with all shipped bytes of the stream; None if it has just moved away."""
+    """Return whether a file starts with all uploaded bytes of the stream; None if the file was just renamed."""
     if entry.size < stream.size:
         return False
     if stream.size == 0:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rayhistory.collector.held_directory import FOLDER_FLAGS, open_file_below
 
 MAX_FILES = 50_000
-"""Each tracked file costs memory, and a record in a pack directory that is read as a whole."""
+"""Each tracked file costs memory, and an entry in a directory that is always read as a whole."""
 _MAX_NAME_BYTES = 512
 
 
@@ -35,9 +35,9 @@ class WalkResult(NamedTuple):
 
 
 def walk(root: str, limit: int | None = None, tracked: Container[tuple[int, int]] = ()) -> WalkResult | None:
-    """List the files below `root`; None if there is no such directory, or only a link to one.
+    """List the files below `root`. Return None if it is not a directory, or a link to one.
 
-    Over the limit, only files whose keys are in `tracked` are listed, and the rest is counted.
+    Above the limit, only files whose keys are in `tracked` are listed. The others are counted.
     """
     return _Walk(root, limit, tracked).run()
 
@@ -131,7 +131,7 @@ class _Walk:
 
 
 def _is_utf8(name: str) -> bool:
-    """Reject names that are not valid UTF-8: no object key can hold them."""
+    """Return whether a name is valid UTF-8. Object keys must be."""
     if name.isascii():
         return True
     try:

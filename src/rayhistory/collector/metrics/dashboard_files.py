@@ -1,6 +1,6 @@
 """Store the Grafana dashboards that Ray's head writes into the session directory.
 
-They are true to the session's version of Ray: its charts ask for the metrics that this version has.
+They fit the session's version of Ray, because they query the metrics of this version.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class DashboardFiles:
         self._uploaded: list[tuple[str, int, int]] = []
 
     async def run(self) -> None:
-        """Poll often until the head has written them: that takes it some seconds."""
+        """Poll often until the head has written the dashboards, which takes some seconds."""
         polls = 0
         while True:
             await self.upload_if_changed()
@@ -59,7 +59,7 @@ class DashboardFiles:
 
 
 def list_dashboards(directory: Path) -> list[tuple[str, int, int]]:
-    """List the dashboard files with their times and sizes; those that are too large are left out."""
+    """List the dashboard files with their times and sizes. Files that are too large are skipped."""
     entries = [
         (name, status.st_mtime_ns, status.st_size)
         for name, status in list_folder(directory, _FOLDER)

@@ -1,7 +1,7 @@
 """Sample a node's metrics into objects of up to an hour.
 
-The object of the current hour is overwritten every minute: a node that vanishes loses a minute of metrics, and readers
-find few objects. Nothing is written to local disk: while the store is unavailable, compressed objects wait in memory.
+The object of the current hour is overwritten every minute, so a vanished node loses a minute of metrics. If the store
+is unavailable, compressed objects are kept in memory.
 """
 
 import asyncio
@@ -74,7 +74,10 @@ class SampleWindow:
         self.changed = True
 
     def is_full(self, now_ms: int) -> bool:
-        """Check the window's limits; a clock that was set back also ends it, because its key is its first time."""
+        """Return whether the window is full.
+
+        A clock that was set back also ends it, because the key contains its first time.
+        """
         is_in_time = self.first_ms <= now_ms < self.first_ms + _MAX_WINDOW_MS
         return not is_in_time or len(self._columns) * len(self._times) >= _MAX_WINDOW_VALUES
 
@@ -94,7 +97,10 @@ class SampleWindow:
 
 
 class MetricsSampler:
-    """`key_of` returns the object key for a node and a first time; `node` returns None until the id is known."""
+    """Samples the metrics of one node.
+
+    `key_of` returns the object key; `node` returns None until the node id is known.
+    """
 
     def __init__(
         self,

@@ -65,7 +65,10 @@ class Scrape(msgspec.Struct):
 
 
 async def scrape(port: int, skip: tuple[bytes, ...], timeout_s: float) -> Scrape:
-    """Scrape a local port, without names that start with `skip`; raise ScrapeError unless the body is complete."""
+    """Scrape a local port, without metrics whose names start with `skip`.
+
+    Raise ScrapeError if the body is incomplete.
+    """
     result = Scrape()
     rest = b""
     try:
@@ -85,7 +88,10 @@ async def scrape(port: int, skip: tuple[bytes, ...], timeout_s: float) -> Scrape
 
 
 async def _body(host: str, port: int) -> AsyncGenerator[bytes, None]:
-    """Send an HTTP/1.0 request: its response ends with the connection, and is neither compressed nor chunked."""
+    """Yield the body of an HTTP/1.0 request.
+
+    Such a response ends with the connection, and is not compressed or chunked.
+    """
     reader, writer = await asyncio.open_connection(host, port, limit=_MAX_HEADER_BYTES)
     try:
         writer.write(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n")

@@ -1,7 +1,7 @@
-"""Move logs below KubeRay's `prev-logs` to its `persist-complete-logs` when they are stored.
+"""Move logs from KubeRay's `prev-logs` to `persist-complete-logs` when they are stored.
 
-Both folders are in Ray's temporary directory, where jobs can write, so every step is relative to an open directory and
-follows no symlink: the move never leaves that directory.
+Jobs can write to both folders. So every step is relative to an open directory and follows no link, and the move cannot
+leave Ray's temporary directory.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def move_to_complete_logs(ray_tmp_root: Path, session: str, node: str) -> None:
-    """Move `prev-logs/<session>/<node>` to `persist-complete-logs/<session>/<node>`; a failure is logged."""
+    """Move `prev-logs/<session>/<node>` to `persist-complete-logs/<session>/<node>`. Log a failure."""
     try:
         with (
             _opened(None, str(ray_tmp_root)) as root,

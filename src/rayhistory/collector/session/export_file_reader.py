@@ -1,7 +1,7 @@
 """Read Ray's export files: submitted jobs, Train runs and datasets, if Ray is configured to export them.
 
-New lines become records beside the dashboard responses. A file's position is saved after its lines are in the spool: a
-crash in between reads some lines again, and the same line has the same id.
+New lines become records beside the dashboard responses. The position in a file is saved after its lines are in the
+spool. After a crash, some lines may be read again; they get the same id.
 """
 
 import asyncio
@@ -46,7 +46,10 @@ class _Position(msgspec.Struct):
 
 
 class ExportFileReader:
-    """`directory` is the session's; `state` has the position files, one per session."""
+    """Reads the export files in `directory`.
+
+    `state` is the directory with the saved positions, one file per session.
+    """
 
     def __init__(
         self, session: str, directory: Path, state: PrivateDirectory, spool: Spool, telemetry: Telemetry
@@ -136,7 +139,10 @@ def _export_files(directory: Path) -> list[tuple[str, os.stat_result]]:
 
 
 def _read_from(directory: Path, name: str, position: _Position) -> tuple[_Position, bytes]:
-    """Read the next lines, and return them with the new position; start over if the file was truncated or replaced."""
+    """Read the next lines, and return them with the new position.
+
+    Read from the start if the file was truncated or replaced.
+    """
     with open_regular_file(directory, f"{_FOLDER}/{name}") as file:
         head = file.read(_HEAD_BYTES)
         is_same = crc32(head[: position.head_size]) == position.head_crc
@@ -148,7 +154,7 @@ def _read_from(directory: Path, name: str, position: _Position) -> tuple[_Positi
 
 
 def _read_whole_lines(file: BinaryIO) -> bytes:
-    """Read up to a limit; leave an unfinished line for later, unless it is longer than any line should be."""
+    """Read up to a limit. An unfinished line is left for later, unless it is too long."""
     data = file.read(READ_BYTES)
     while data and b"\n" not in data and len(data) < _MAX_LINE_BYTES:
         more = file.read(READ_BYTES)
@@ -159,12 +165,12 @@ def _read_whole_lines(file: BinaryIO) -> bytes:
 
 
 def name_without_rotation(name: str) -> str:
-    """Remove the rotation number, so that a line's record does not depend on it."""
+    """Return a file name without its rotation number, so that records do not depend on it."""
     return re.sub(r"\.log\.\d+\Z|\.\d+\.log\Z", ".log", name)
 
 
 def export_record(session: str, node: str, name: str, line: bytes, timestamp: str) -> bytes:
-    """Encode a line as an event of type EXPORT_RECORD; the same line always gets the same id."""
+    """Encode a line as an event of type EXPORT_RECORD. The same line always gets the same id."""
     identity = hashlib.blake2b(name.encode() + b"\0" + line, digest_size=28).digest()
     return (
         msgspec.json.encode(
@@ -185,7 +191,7 @@ def export_record(session: str, node: str, name: str, line: bytes, timestamp: st
 
 
 def _format_time(seconds: Any) -> str:
-    """Format the line's own time, or the current time if it has none."""
+    """Return the time of the line, or the current time if it has none."""
     try:
         return f"{datetime.fromtimestamp(float(seconds), UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
     except (TypeError, ValueError, OverflowError, OSError):

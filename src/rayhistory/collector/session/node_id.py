@@ -51,7 +51,7 @@ _MAX_READ_POSITIONS = 256
 
 
 class NodeIdFinder:
-    """Apply the order of attempts to the sessions of one collector; `reported_node` returns the id in events."""
+    """Finds the node ids of one collector's sessions, in the order above. `reported_node` returns the id in events."""
 
     def __init__(self, settings: Settings, reported_node: Callable[[str], str | None]) -> None:
         self.placeholder = placeholder_node_id(Path(settings.ray_tmp_root))
@@ -66,7 +66,7 @@ class NodeIdFinder:
         return self._reported_node(session) or self.placeholder
 
     async def for_unassigned(self, session: str, age_s: float) -> str | None:
-        """Find the id for spooled events of a session that is not collected; None to wait longer."""
+        """Return the node id for spooled events of a session that is not being collected. None means to wait."""
         node = await asyncio.to_thread(self._find_in_files, session) or self._reported_node(session)
         return node or (self.placeholder if age_s > _PLACEHOLDER_AFTER_S else None)
 
@@ -78,9 +78,9 @@ class NodeIdFinder:
         return find_node_id(directory.path)
 
     async def fallback(self, session: str, found: asyncio.Event, has_directory: Callable[[], bool]) -> str | None:
-        """Wait for `found`; after the timeout, return the id from the head's dashboard, or the placeholder.
+        """Wait for `found`. After the timeout, return the id from the head's dashboard, or the placeholder.
 
-        Nothing is uploaded before the node has an id. Return None if the id was found in time.
+        Return None if the id was found in time. Nothing is uploaded before the node has an id.
         """
         if await wait_for_event(found, _PLACEHOLDER_WITHOUT_FILES_AFTER_S):
             return None
@@ -119,7 +119,7 @@ def find_node_id(directory: Path, ray_tmp_root: Path | None = None) -> str | Non
 
 
 def _from_port_files(directory: Path) -> str | None:
-    """Use the newest file: a restarted raylet has written new ones."""
+    """Return the id from the newest port file. A restarted raylet writes a new one."""
     newest, node = 0, None
     for name, status in list_folder(directory):
         if (match := _PORT_FILE.match(name)) and stat.S_ISREG(status.st_mode) and status.st_mtime_ns > newest:
@@ -128,14 +128,17 @@ def _from_port_files(directory: Path) -> str | None:
 
 
 def _from_raylet_logs(directory: Path) -> str | None:
-    """Search all logs, newest first: a raylet logs its id once at its start, and that log may have been rotated."""
+    """Return the id from the raylet's logs, newest first.
+
+    A raylet logs its id once at start, and that log may be rotated.
+    """
     logs = [(status.st_mtime_ns, name) for name, status in list_folder(directory, "logs") if _RAYLET_LOG.match(name)]
     found = (_last_raylet_id(directory, f"logs/{name}") for _, name in sorted(logs, reverse=True))
     return next(filter(None, found), None)
 
 
 _read_positions: dict[tuple[str, int, int], tuple[int, str | None]] = {}
-"""Per raylet log, by name, device and inode: how far it was read, and the last id so far."""
+"""How far each raylet log was read, and the last id found, by name, device and inode."""
 
 
 def _last_raylet_id(directory: Path, name: str) -> str | None:
@@ -161,7 +164,7 @@ def _last_raylet_id(directory: Path, name: str) -> str | None:
 
 
 def _from_hook_file(ray_tmp_root: Path) -> str | None:
-    """Read the file that a hook in the Ray container of older KubeRay setups writes."""
+    """Return the id from the file that a hook of older KubeRay setups writes."""
     return ids.to_hex(read_start(ray_tmp_root, "raylet_node_id").decode(errors="replace").strip(), ids.NODE)
 
 

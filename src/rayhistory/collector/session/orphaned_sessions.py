@@ -1,11 +1,11 @@
-"""Ship logs of orphaned sessions: those that ended before the collector started, and KubeRay's `prev-logs`.
+"""Upload logs of orphaned sessions: sessions that ended before the collector started, and KubeRay's `prev-logs`.
 
     <ray-tmp-root>/session_…/logs                        node id from port files or the raylet's log
     <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the folder's name
 
-They are shipped like logs of a running session, and continue where an earlier collector stopped. When they are stored,
-a mark in the spool's directory keeps them from being shipped again unless they change. Logs below `prev-logs` may have
-any session name, and are then moved to `persist-complete-logs`, as with KubeRay.
+The upload continues where an earlier collector stopped. Uploaded logs are marked in the spool's directory, and are
+uploaded again only if they change. Logs below `prev-logs` may have any session name. They are moved to
+`persist-complete-logs` afterwards, as KubeRay does.
 """
 
 import asyncio
@@ -52,7 +52,10 @@ class OrphanedSession(msgspec.Struct, frozen=True):
 
 
 class OrphanedSessionShipper:
-    """`active_sessions` returns sessions that a session collector is responsible for, with their node ids."""
+    """Uploads the logs of orphaned sessions.
+
+    `active_sessions` returns the sessions that have a collector, with their node ids.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class OrphanedSessionShipper:
                 task.cancel()
 
     def release(self, session: str) -> None:
-        """Stop shipping a session that turns out to be alive: a session collector takes over."""
+        """Stop uploading a session that turns out to be alive, because a session collector takes over."""
         if self._shipping and self._shipping[0] == session:
             self._shipping[1].cancel()
 
@@ -162,7 +165,7 @@ def _orphan_in(directory: HeldDirectory) -> OrphanedSession:
 
 
 def mark_shipped(spool: PrivateDirectory, directory: HeldDirectory, node: str) -> None:
-    """Mark a session's logs as shipped, under this node id and the one in its files, to avoid shipping them again."""
+    """Mark a session's logs as uploaded, under this node id and the id in its files."""
     for orphan in {OrphanedSession(directory.name, node, directory.name), _orphan_in(directory)}:
         _write_mark(spool, orphan, _version(directory.path / "logs"))
 
@@ -197,7 +200,7 @@ def _mark_name(orphan: OrphanedSession) -> str:
 
 
 def _version(logs: Path) -> str:
-    """Return a text that changes when any of the files does."""
+    """Return a text that changes when any of the files changes."""
     result = walk(str(logs), MAX_FILES)
     entries = result.entries if result else []
     newest = max((entry.modified_ns for entry in entries), default=0)
@@ -213,7 +216,7 @@ def _is_quiet(logs: Path) -> bool:
 
 
 def _folders(root: Path, *names: str) -> Iterator[HeldDirectory]:
-    """Open the folders in a directory one after the other, in order of their names."""
+    """Open the folders of a directory one after another, ordered by name."""
     for name, status in sorted(list_folder(root, "/".join(names))):
         if stat.S_ISDIR(status.st_mode):
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Discover the latest session in Ray's temporary directory: its directory, raylet, dashboard and metrics ports.
+"""Find the latest session in Ray's temporary directory: its directory, raylet, dashboard and metrics ports.
 
-Only local files and sockets are used: a thousand collectors must not query the head.
+Only local files and sockets are used, because thousands of collectors must not query the head.
 """
 
 import errno
@@ -38,14 +38,14 @@ class RayletState(Enum):
     ALIVE = "alive"
     GONE = "gone"
     ACTIVE = "active"
-    """Its socket cannot be probed, and its logs grow."""
+    """The raylet's socket cannot be probed, but its logs grow."""
 
 
 class LatestSession(NamedTuple):
     session: str
     directory: HeldDirectory
     node: str | None
-    """Node id, if the files tell it."""
+    """The node id, if files contain it."""
 
 
 def find_latest_session(ray_tmp_root: Path) -> LatestSession | None:
@@ -73,7 +73,7 @@ def session_state(ray_tmp_root: Path, name: str) -> RayletState:
 
 
 def may_run_here(ray_tmp_root: Path, name: str) -> bool:
-    """Return whether a session is running, or may run where its files are not visible."""
+    """Return whether a session runs here, or may run where its files are not visible."""
     if has_directory(ray_tmp_root, name):
         return session_state(ray_tmp_root, name) is not RayletState.GONE
     return not _is_in_the_future(name, time.time())
@@ -84,7 +84,7 @@ def has_directory(ray_tmp_root: Path, name: str) -> bool:
 
 
 def _open_session(ray_tmp_root: Path, name: str) -> HeldDirectory | None:
-    """Open the directory of a session; None if there is none, or only one that a job made up."""
+    """Open a session's directory. Return None if there is none, or if a job made it."""
     if not is_session_name(name):
         return None
     try:
@@ -95,16 +95,19 @@ def _open_session(ray_tmp_root: Path, name: str) -> HeldDirectory | None:
 
 
 def _is_in_the_future(session: str, now_s: float) -> bool:
-    """Return whether a session's name has a time that its Ray cannot have had: sessions are sorted by it.
+    """Return whether the time in a session's name is in the future, which Ray never writes. Sessions are sorted by this
+    time.
 
-    The time has no zone, and the clocks of two nodes differ.
+    The time has no time zone, and clocks of nodes differ, so some tolerance applies.
     """
     started = session_start_time(session)
     return started is None or started.timestamp() > now_s + _MAX_LEAD_S
 
 
 def session_start_ms(directory: Path, now_ms: int) -> int:
-    """Return the time of the oldest file in a session directory: the session's name has no time zone."""
+    """Return the time of the oldest file in a session directory, because the time in the session's name has no time
+    zone.
+    """
     return min([now_ms, *(status.st_mtime_ns // 10**6 for _, status in list_folder(directory))])
 
 
@@ -112,10 +115,10 @@ def session_start_ms(directory: Path, now_ms: int) -> int:
 
 
 def raylet_state(directory: Path) -> RayletState:
-    """Probe the raylet's socket, without connecting to it: the raylet logs each connection.
+    """Check whether the raylet is alive, without connecting to its socket, because the raylet logs each connection.
 
-    A datagram socket cannot connect to a stream socket, but the error tells whether a process has it open. If the
-    socket cannot be probed (Ray runs as another user), the raylet counts as active while its logs grow.
+    A datagram socket cannot connect to a stream socket, but the error tells whether a process listens. If the check is
+    not permitted (Ray runs as another user), the raylet counts as active while its logs grow.
     """
     path = directory / "sockets" / "raylet"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -133,7 +136,7 @@ def raylet_state(directory: Path) -> RayletState:
 
 
 def gcs_answers(directory: Path) -> bool:
-    """Return whether the GCS of this session listens on this node, as it does on the head (Ray 2.54 and later)."""
+    """Return whether the GCS of this session listens on this node, which it does on the head (Ray 2.54 and later)."""
     for name, _ in list_folder(directory):
         port = _parse_port(read_start(directory, name).decode(errors="replace")) if _GCS_PORT_FILE.match(name) else None
         if port:
@@ -171,7 +174,7 @@ def _has_recent_writes(logs: Path) -> bool:
 
 
 def find_dashboard_address(directory: Path) -> str | None:
-    """Return the address that the session's dashboard has logged, if it is one of this machine.
+    """Return the address that the session's dashboard has logged, if it is an address of this machine.
 
     Any job can write to that log, and the cluster's token is sent to the address.
     """
@@ -180,7 +183,7 @@ def find_dashboard_address(directory: Path) -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    """Return True for loopback and for the addresses of this pod's interfaces, which only they can be bound to."""
+    """Return whether an address is loopback or belongs to this pod. Only local processes can listen on it."""
     ip = parse_ip(host.strip("[]"))
     if ip is None or ip.is_unspecified or ip.is_multicast:
         return False
@@ -195,13 +198,13 @@ def _is_local(host: str) -> bool:
 
 
 def metrics_port(directory: Path, node: str) -> int | None:
-    """Return the port of the node's metrics; None if it has none, or not yet."""
+    """Return the port of the node's metrics; None if it is not known, or not known yet."""
     text = read_start(directory, f"metrics_export_port_{node}").decode(errors="replace").strip()
     return _parse_port(text or _port_before_ray_2_54(read_start(directory, "ports_by_node.json")))
 
 
 def _port_before_ray_2_54(ports_by_node: bytes) -> object:
-    """Use the first node in the file: all nodes of a host share it, and a pod has one."""
+    """Return the port of the first node in the file. All nodes of a host share the file, but a pod has one node."""
     try:
         nodes = msgspec.json.decode(ports_by_node, type=dict[str, dict[str, object]])
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Read files in a session directory, which other processes control. Links are not followed."""
+"""Read files in a session directory, which jobs can change. Links are not followed."""
 
 import os
 from collections.abc import Iterator

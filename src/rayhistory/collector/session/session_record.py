@@ -26,14 +26,16 @@ _MAX_RETRY_DELAY_S = 30.0
 
 
 class SessionRecord:
-    """The records of one session; only the head's collector writes them.
+    """The records of one session. Only the head's collector writes them.
 
-    A session that has ended stays ended. A client that posts events of it, or makes a directory with its name, must
-    not bring it back. Two spools may:
+    An ended session stays ended: a client that sends events of it, or creates a directory with its name, cannot reopen
+    it. Two spools can reopen it:
 
     - the spool that recorded the end, if Ray runs in the session's directory (`is_running`)
-    - a new spool, for a head that resumes its session in a new pod. Its heartbeat voids the end record, which stays.
-      A job cannot fake that, because its own session is in the spool and in the store before the job can run.
+    - a new spool, for a head that resumes its session in a new pod. The end record stays, and the new heartbeat voids
+      it.
+
+    A job cannot fake the second case: its own session is in the spool and in the store before the job can run.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SessionRecord:
         self._spool = spool
         self._is_running = is_running
         self._final = False
-        """The session has an end record that must stay."""
+        """The session has an end record that must not be removed."""
         self._start = StartRecord(
             namespace=ref.namespace,
             cluster=ref.cluster,
@@ -69,7 +71,7 @@ class SessionRecord:
         self._updated = asyncio.Event()
 
     async def run(self, heartbeat_s: float) -> None:
-        """Register the session, then write its heartbeat, and its start record when that has changed."""
+        """Write the start record, then the heartbeat. Write the start record again when it changes."""
         await self._retry(self._register)
         while not self._final:
             await self._retry(lambda: self._store.put(self._layout.alive_key(self._ref), b""))
@@ -78,7 +80,7 @@ class SessionRecord:
             await wait_for_event(self._updated, heartbeat_s)
 
     def update(self, *, node: str | None = None, ray_version: str | None = None, dashboard: str | None = None) -> None:
-        """Add facts that were not known at the start."""
+        """Add information that was not known at the start."""
         self._start.node_id = node or self._start.node_id
         self._start.ray_version = ray_version or self._start.ray_version
         self._start.dashboard_address = dashboard or self._start.dashboard_address
@@ -109,7 +111,7 @@ class SessionRecord:
         await self._read_stored_time()
 
     async def _resume(self) -> None:
-        """Keep the start of a session that an earlier collector registered, and remove the end record of this spool."""
+        """Keep the start record of an earlier collector, and remove the end record that this spool wrote."""
         session, end_key = self._ref.session, self._layout.end_key(self._ref)
         end = await self._head(end_key)
         is_own = self._spool.has_ended(session)
@@ -139,7 +141,9 @@ class SessionRecord:
         self._written = stored
 
     async def _is_first_since(self, ended: float) -> bool:
-        """Return whether the spool has no other session, and the store none of the cluster that began after the end."""
+        """Return whether the spool has no other session, and no session of the cluster began in the store after this
+        end.
+        """
         if self._spool.sessions - {self._ref.session}:
             return False
         try:
@@ -153,14 +157,17 @@ class SessionRecord:
         return True
 
     async def _head(self, key: str) -> ObjectInfo | None:
-        """Return None for a missing object. S3 reports it as denied to credentials that may not list."""
+        """Return the object's metadata, or None if it is missing.
+
+        Without list permission, S3 reports missing objects as denied.
+        """
         try:
             return await self._store.head(key)
         except (ObjectNotFound, StoreDenied):
             return None
 
     async def _read_stored_time(self) -> None:
-        """Learn when the store first had the start record. The next write of the record adds it."""
+        """Read when the store first had the start record. The next write of the record adds this time."""
         with contextlib.suppress(StoreError):  # the record's modification time stands in for it
             self._start.stored_ms = int((await self._store.head(self._layout.start_key(self._ref))).modified * 1000)
 

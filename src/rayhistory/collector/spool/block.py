@@ -1,8 +1,8 @@
-"""Blocks: the lines of one category, each stored as a gzip member that describes itself.
+"""Blocks: the lines of one category, each block stored as one gzip member.
 
-Concatenated members are a valid gzip file: `zcat` shows the events of a segment, and objects for the store are copied
-from it without decompression. The extra field of the gzip header has the category, the number of lines and the
-length of the member. Gzip's checksum detects damage.
+Concatenated members are a valid gzip file. `zcat` shows the events of a segment, and objects for the store are copied
+without decompression. An extra field in the gzip header has the category, the number of lines and the length of the
+member. Gzip's checksum detects damage.
 """
 
 import dataclasses
@@ -54,12 +54,12 @@ class DamagedMember(Exception):
 
 @dataclasses.dataclass
 class Damage:
-    """Parts of a segment that a read had to skip."""
+    """Ranges of a segment that a read had to skip."""
 
     torn: int = 0
-    """Incomplete writes at the end of the file, as after a power failure. They were never acknowledged."""
+    """Incomplete writes at the end of the file, such as after a power failure. They were never acknowledged."""
     lost: int = 0
-    """Acknowledged lines. A damaged range with an unknown number of lines counts as 1."""
+    """Number of acknowledged lines that are lost. A damaged range with an unknown number of lines counts as 1."""
     samples: list[bytes] = dataclasses.field(default_factory=list)
 
     def add_lost(self, data: bytes, lines: int = 1) -> None:
@@ -139,7 +139,7 @@ def read_verified_members(file: BinaryIO, damage: Damage) -> Iterator[tuple[Memb
 
 
 def _member_at(file: BinaryIO, start: int, end: int, *, with_data: bool) -> Member | None:
-    """Return None when no complete member starts here."""
+    """Return the member at this position, or None if no complete member starts here."""
     file.seek(start)
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
@@ -193,5 +193,5 @@ def _find_member_start(file: BinaryIO, position: int) -> int | None:
 
 
 def _is_torn_write(tail: bytes) -> bool:
-    """Return whether the end of a file is the start of a member, or zeros in place of one."""
+    """Return whether the end of a file is an incomplete member, or zeros instead of one."""
     return not tail.strip(b"\0") or tail.startswith(_GZIP_HEADER) or _GZIP_HEADER.startswith(tail[: len(_GZIP_HEADER)])

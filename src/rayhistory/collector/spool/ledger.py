@@ -1,8 +1,8 @@
-"""Ledger: counts per session, kept beside the spool so that they survive a restart.
+"""Ledger: event counts per session, stored beside the spool so that they survive a restart.
 
-It has only events that have left the spool; the events in segments are counted from the segments. An uploaded
-segment is in the ledger, by name, before it is deleted, so that a crash in between counts nothing twice. The name
-stays until the packs have dropped the segment's stream, because they may only drop what is uploaded.
+It counts events that have left the spool. Events in segments are counted from the segments. An uploaded segment is
+listed by name before it is deleted, so that a crash does not count it twice. The name stays until the packs have
+dropped the segment's stream, because they drop only streams of uploaded segments.
 """
 
 import logging
@@ -20,17 +20,17 @@ _MAX_UPLOADED_SEGMENTS = 256  # a bound, because they are never forgotten where 
 
 
 class LedgerEntry(msgspec.Struct, omit_defaults=True):
-    """Counts of one session."""
+    """How many events of one session this collector received, stored and lost."""
 
     received: int = 0
     stored: int = 0
     quarantined_before: int = msgspec.field(default=0, name="bad_before")
-    """Quarantined total when the session began."""
+    """The total of quarantined events when the session began."""
     lost_before: int = 0
-    """Lost total when the session began."""
+    """The total of lost events when the session began."""
     sealed: bool = False
     ended: bool = False
-    """This spool's collector wrote the session's end record, so that it may remove it if the session continues."""
+    """Whether this spool's collector wrote the session's end record. Then it may remove it if the session continues."""
     late: int = 0
     """Events stored after the session was sealed."""
     uploaded: list[int] = msgspec.field(default_factory=list, name="confirmed")
@@ -54,9 +54,9 @@ class Ledger:
         self._quarantined_earlier = self._lost_earlier = 0
 
     def load(self) -> None:
-        """Read the counts of earlier processes. A damaged file loses them and nothing else.
+        """Read the counts of earlier processes. If the file is damaged, only the counts are lost.
 
-        Sessions that this process has begun before, while the disk could not be read, stay known.
+        Sessions that this process began while the disk could not be read stay known.
         """
         try:
             file = msgspec.json.decode(self._directory.read(_FILE), type=_LedgerFile)
@@ -76,11 +76,11 @@ class Ledger:
 
     @property
     def last_created(self) -> int:
-        """The highest creation time that a segment was named after."""
+        """The highest creation time in the name of a segment."""
         return self._file.last_created
 
     def begin(self, session: str) -> None:
-        """Count quarantined and lost data for this session from now on."""
+        """Start to count quarantined and lost data for this session."""
         with self._lock:
             self._entry(session)
 
@@ -103,7 +103,8 @@ class Ledger:
     def record_upload(self, session: str, created_ns: int, *, received: int, stored: int, complete: bool) -> None:
         """Count the events of an uploaded segment.
 
-        A segment that was not uploaded completely is not listed as uploaded: the packs may have more of it.
+        If some of its objects were not uploaded, the segment is not listed as uploaded, because packs may still have
+        its events.
         """
         with self._lock:
             entry = self._entry(session)
@@ -119,7 +120,7 @@ class Ledger:
         return set(entry.uploaded) if entry else set()
 
     def forget_uploaded(self, session: str, segments: set[int]) -> None:
-        """Remove uploaded segments whose streams are not in packs any more."""
+        """Remove uploaded segments whose streams are no longer in packs."""
         with self._lock:
             if segments and (entry := self._file.sessions.get(session)):
                 entry.uploaded = [each for each in entry.uploaded if each not in segments]
@@ -165,9 +166,10 @@ class Ledger:
         self._file.last_created = max(self._file.last_created, created_ns)
 
     def counts(self, session: str) -> tuple[int, int, int, int, int]:
-        """Return received, stored, quarantined, lost and late.
+        """Return the counts of received, stored, quarantined, lost and late events.
 
-        Received and stored cover events that have left the spool. Quarantined and lost count from the session's begin.
+        Received and stored count events that have left the spool. Quarantined and lost count from the start of the
+        session.
         """
         file, entry = self._file, self._file.sessions.get(session, LedgerEntry())
         return (

@@ -1,7 +1,7 @@
-"""Take over the spool that release 0.1.0 left in Ray's temporary directory.
+"""Move the data of the spool that release 0.1.0 left in Ray's temporary directory.
 
-Jobs can write to that place. So its counts, which tell the sessions of this node, are trusted only as long as the new
-spool has none of its own; after that, only segments of sessions that are known already are taken over.
+Jobs can write to that directory. So its list of sessions is trusted only while the new spool has no sessions. Later,
+only segments of known sessions are moved.
 """
 
 import logging
@@ -21,7 +21,7 @@ _COPY_BYTES = 1 << 20
 
 
 def take_over(old: PrivateDirectory, new: PrivateDirectory, known_sessions: set[str]) -> None:
-    """Move the files of an old spool to a new one, each with a sync in between; log a failure and leave the rest."""
+    """Move the files of an old spool to a new one, with syncs. Log a failure and leave the rest."""
     try:
         lock = lock_spool(old)
     except (OSError, UsageError) as error:

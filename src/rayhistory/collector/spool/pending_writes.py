@@ -1,6 +1,6 @@
-"""Group commit: posts that wait for the disk share one write and one fdatasync.
+"""Group commit: requests that wait for the disk share one write and one fdatasync.
 
-A group grows only as far as a slow disk makes it necessary, so that no post waits long for the compression of others.
+A group grows only if the disk is slow, so that no request waits long for the compression of others.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ class PendingWrite(NamedTuple):
 class PendingWrites:
     def __init__(self, max_group_bytes: int) -> None:
         self.bytes = 0
-        """Of all writes that are not finished, including the group that is being written."""
+        """Bytes of all unfinished writes, including the group that is being written."""
         self.sync_seconds = 0.0
         """How long the disk took for the last sync."""
         self._max_group_bytes = max_group_bytes
         self._writes: list[PendingWrite] = []
 
     def add(self, blocks: Blocks, size: int) -> asyncio.Future[None]:
-        """Add blocks to write; the future is done when they are synced."""
+        """Add blocks to write. The future completes when they are synced."""
         done = asyncio.get_running_loop().create_future()
         self._writes.append(PendingWrite(blocks, size, done))
         self.bytes += size
         return done
 
     def next_group(self) -> list[PendingWrite]:
-        """Take the writes that are committed together next: at least one, if any is pending."""
+        """Take the writes that are committed together next. Return at least one if any is pending."""
         free = int(self.sync_seconds * _GROUP_BYTES_PER_SYNC_SECOND)
         free = min(max(_MIN_GROUP_BYTES, free), self._max_group_bytes)
         count = 0
@@ -52,7 +52,7 @@ class PendingWrites:
         return group
 
     def finish(self, group: list[PendingWrite], failure: Exception | None) -> None:
-        """Report success or failure to everyone who waits for this group."""
+        """Complete the futures of all writes in this group, with success or an error."""
         for write in group:
             self.bytes -= write.size
             if write.done.done():

@@ -1,8 +1,7 @@
-"""A directory that belongs to the collector alone, even if jobs can write to the directory around it.
+"""A directory that only the collector can use, even if jobs can write to the directory around it.
 
-The directory and the folders in it have mode 0700 and must belong to the collector's user. Every file is opened
-relative to a directory descriptor and without following links. So a job that finds the directory cannot make the
-collector read or write anywhere else.
+The directory and its folders have mode 0700 and must belong to the collector's user. Every file is opened relative to a
+directory descriptor and without following links. So a job cannot make the collector read or write elsewhere.
 """
 
 import os
@@ -20,9 +19,9 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_
 
 
 class PrivateDirectory:
-    """Holds the directory open; folders in it are opened for each call, because there may be a thousand.
+    """Holds the directory open. Folders in it are opened for each call, because there may be a thousand.
 
-    The operator's part of the path, down to `base` (by default the parent), may contain links; nothing below may.
+    The path down to `base` (by default the parent) is chosen by the operator and may contain links. Nothing below may.
     """
 
     def __init__(self, path: Path, base: Path | None = None, *, parent: "PrivateDirectory | None" = None) -> None:
@@ -33,7 +32,7 @@ class PrivateDirectory:
         self._lock = threading.Lock()
 
     def folder(self, name: str) -> "PrivateDirectory":
-        """Return a folder of this directory, which need not exist."""
+        """Return a folder of this directory. It need not exist."""
         return PrivateDirectory(self.path / name, parent=self)
 
     # Directories
@@ -126,7 +125,7 @@ class PrivateDirectory:
         return True
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of a file, or of a link itself."""
+        """Return the status of a name, without following links."""
         with self._open() as descriptor:
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
 
@@ -178,7 +177,7 @@ def _open_or_make(outer: int, name: str, path: Path) -> int:
 
 
 def _open_own(outer: int, name: str, path: Path) -> int:
-    """Open a directory without following links, if it belongs to this user, and close it to others."""
+    """Open a directory without following links, if it belongs to this user. Remove permissions of other users."""
     try:
         descriptor = os.open(name, FOLDER_FLAGS, dir_fd=outer)
     except NotADirectoryError:

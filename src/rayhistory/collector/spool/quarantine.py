@@ -42,7 +42,7 @@ class Quarantine:
             )
 
     def _write(self, reason: str, data: bytes) -> str:
-        """Return the path of the new file; empty if there is no room."""
+        """Write a file and return its path. Return an empty text if there is no room."""
         try:
             self._directory.make()
             if not self._directory_scanned:

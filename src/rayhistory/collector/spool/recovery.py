@@ -1,4 +1,4 @@
-"""Lock the spool, and find the segments that an earlier process left in it."""
+"""Lock the spool, and find the segments that an earlier collector process left."""
 
 import fcntl
 import logging
@@ -15,7 +15,7 @@ _LOCK_FILE = "lock"
 
 
 def lock_spool(directory: PrivateDirectory) -> int:
-    """Lock the spool: two collectors in one spool would upload and delete each other's open segments."""
+    """Lock the spool. Two collectors in one spool would delete each other's open segments."""
     descriptor = directory.create(_LOCK_FILE, 0)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Segments: the files of the spool, each a sequence of gzip members (see `block`).
+"""Segments: the files of the spool. Each is a sequence of gzip members (see `block`).
 
-A segment is named `<created ns>[-<node id>].wal`. The node id is added by renaming as soon as it is known. So the
-objects made from a segment depend on the segment alone: after a crash the same objects are written again.
+A segment is named `<created ns>[-<node id>].wal`. The node id is added by renaming when it is known. The objects of a
+segment depend only on the segment, so after a crash the same objects are written again.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ class Segment:
     raw_size: int = 0
     """Bytes of its lines before compression."""
     events: int = 0
-    """Lines that are events of Ray. Dashboard responses do not count."""
+    """Number of lines that are events of Ray. Dashboard responses do not count."""
     opened: float = dataclasses.field(default_factory=time.monotonic)
     trusted: bool = False
-    """Written and synced by this process, so that checksums need not be verified."""
+    """Whether this process wrote and synced the segment. Then checksums need not be verified."""
 
     @classmethod
     def find(cls, folder: PrivateDirectory, name: str) -> "Segment | None":
@@ -60,7 +60,7 @@ class Segment:
 
     @property
     def path(self) -> Path:
-        """For messages, and to tell segments apart."""
+        """The path, for messages and to tell segments apart."""
         return self.folder.path / self.name
 
     def open(self) -> BinaryIO:
@@ -99,9 +99,9 @@ class OpenSegment(Segment):
         return segment
 
     def limit_categories(self, blocks: Iterable[Block]) -> list[Block]:
-        """Turn blocks of too many jobs into node events, because each category becomes one object.
+        """File blocks of too many jobs as node events, because each category becomes one object.
 
-        Readers take events of jobs from the node events too.
+        Readers also find job events among node events.
         """
         limited = []
         for block in blocks:
@@ -113,9 +113,9 @@ class OpenSegment(Segment):
         return limited
 
     def append(self, blocks: Sequence[Block]) -> int:
-        """Write and sync the blocks; return the number of bytes. After an OSError the caller closes the segment.
+        """Write and sync the blocks; return the number of bytes. After an OSError the caller must close the segment.
 
-        A failed write is truncated: it was not acknowledged, so Ray sends it again.
+        A failed write is truncated. It was not acknowledged, so Ray sends it again.
         """
         data = b"".join(map(compress_block, blocks))
         try:

@@ -1,9 +1,9 @@
-"""Split a closed segment into objects for the store: per category one JSON Lines file, or one JSON array.
+"""Split a closed segment into objects for the store: one JSON Lines file or one JSON array per category.
 
-The bytes depend on the segment alone, so that an upload repeated after a crash writes the same objects. Large gzip
-members are copied unchanged; small ones are merged first, because many small members compress badly. Memory is
-bounded by the largest member and a buffer per open file. Only when the disk has no room are the objects made in
-memory, where they can be as large as the segment.
+The bytes depend only on the segment, so that an upload repeated after a crash writes the same objects. Large gzip
+members are copied unchanged. Small ones are merged first, because many small members compress badly. Memory is bounded
+by the largest member and a buffer per open file. If the disk is full, objects are made in memory, and can then be as
+large as the segment.
 """
 
 import dataclasses
@@ -117,9 +117,9 @@ class _ArrayWriter:
 def split_segment(
     segment: Segment, directory: PrivateDirectory | None, *, compressed: bool, arrays: bool = False
 ) -> tuple[list[SegmentObject], Damage]:
-    """Write the objects of a segment into an existing directory, or into memory when `directory` is None.
+    """Write the objects of a segment into an existing directory, or into memory if `directory` is None.
 
-    Dashboard responses are never arrays: KubeRay does not read them.
+    Dashboard responses are never written as arrays, because KubeRay does not read them.
     """
     damage = Damage()
     with segment.open() as file:

@@ -1,7 +1,7 @@
 """The spool: all data on local disk that is acknowledged and not yet uploaded.
 
-Concurrent posts share one write and one fdatasync (`pending_writes.py`). One thread writes segments, in order; a second
-one deletes segments and writes the ledger, so that these never delay a post.
+Concurrent requests share one write and one fdatasync (`pending_writes.py`). One thread writes segments. Another thread
+deletes segments and writes the ledger, so that this does not delay requests.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _UPLOAD_SPACE_DIVISOR = 4
 
 
 class SpoolError(RayHistoryError):
-    """The spool accepts no data now: its disk budget is used up, or the disk fails."""
+    """The spool cannot accept data now: its disk budget is used up, or the disk fails."""
 
 
 class SpoolCounts(NamedTuple):
-    """Events of one session on this node, counted over all collector processes."""
+    """Event counts of one session on this node, over all collector processes."""
 
     received: int
     stored: int
@@ -50,8 +50,8 @@ class SpoolCounts(NamedTuple):
 class Spool:
     """The write-ahead log of one collector.
 
-    A quarter of the budget is reserved for the files that uploads are made of. These are as large as the segments, or
-    as their lines if the upload is `uncompressed`. Files that do not fit are made in memory.
+    A quarter of the disk budget is reserved for files that are being uploaded. They are as large as the segments, or as
+    their lines if uploads are `uncompressed`. Files that do not fit are made in memory.
     """
 
     def __init__(
@@ -65,12 +65,14 @@ class Spool:
         mask_env_vars: bool = False,
         predecessor: PrivateDirectory | None = None,
     ) -> None:
-        """`predecessor` is a spool of an earlier release, which this one takes over."""
+        """`predecessor` is the spool of an earlier release, whose data is moved to this one."""
         self.directory = directory
         self.closed: list[Segment] = []
         self.to_seal: dict[str, str | None] = {}
-        """Sessions that must be sealed, with their node if known: an earlier process left events of them here, or
-        events were stored after their seal."""
+        """Sessions that must be sealed, with their node if known.
+
+        An earlier collector process left events of them, or events were stored after their seal.
+        """
         self.bytes = 0
         self.writable = False
         self.upload_space = UploadSpace(budget // _UPLOAD_SPACE_DIVISOR)
@@ -93,13 +95,13 @@ class Spool:
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body that fits into an empty spool. Ray would repeat a larger one forever."""
+        """The largest body that fits into an empty spool. Ray would retry a larger one forever."""
         return self._budget - 1  # a newline is added to a single event
 
     # Start
 
     async def open(self) -> None:
-        """Lock the directory and find the segments of earlier processes; raise OSError if that fails."""
+        """Lock the directory and find the segments of earlier collector processes. Raise OSError on failure."""
         if self._lock_descriptor is None:
             await self._on_writer(self._open)
 
@@ -139,7 +141,7 @@ class Spool:
         self.writable = True
 
     async def probe(self) -> None:
-        """After a failure, test whether the disk works again, without waiting for the next events."""
+        """After a failure, check whether the disk works again, without waiting for the next events."""
         if not self.writable:
             with suppress(OSError, UsageError):
                 await self._on_writer(self._probe)
@@ -161,7 +163,7 @@ class Spool:
     # Incoming events
 
     def accepts_session(self, session: str) -> bool:
-        """Return whether events of the session are accepted. A client that invents sessions must not fill the disk."""
+        """Return whether to accept events of the session. Clients that invent sessions must not fill the disk."""
         if session in self._open_segments:
             return True
         sessions = {segment.session for segment in [*self.closed, *self._open_segments.values()]}
@@ -240,7 +242,7 @@ class Spool:
             await self._on_writer(lambda: self._close_where(due))
 
     async def assign_node(self, session: str, node: str) -> None:
-        """Set the node of the session's segments: of new ones, and of those that have none yet."""
+        """Set the node of the session's new segments, and of segments that have none yet."""
         await self._on_writer(lambda: self._assign_node(session, node))
 
     def node_of(self, session: str) -> str | None:
@@ -260,7 +262,7 @@ class Spool:
         return time.monotonic() - min(opened) if opened else 0.0
 
     async def discard(self, segment: Segment, stored: int, *, complete: bool = True) -> None:
-        """Delete an uploaded segment and count `stored` events; `complete` is False if some of it was damaged."""
+        """Delete an uploaded segment and count `stored` events. `complete` is False if some of it was damaged."""
         await self._run_on(self._ledger_thread, lambda: self._record_and_delete(segment, stored, complete=complete))
         await self._on_writer(lambda: self._forget(segment))
         if self._ledger.is_sealed(segment.session):
@@ -277,7 +279,7 @@ class Spool:
         return self._ledger.uploaded_segments(session)
 
     def forget_uploaded(self, session: str, segments: set[int]) -> None:
-        """Forget uploaded segments whose streams are not in packs any more."""
+        """Drop uploaded segments whose streams are no longer in packs."""
         self._ledger.forget_uploaded(session, segments)
 
     async def close(self) -> None:
@@ -320,7 +322,7 @@ class Spool:
         self._ledger.reopen(session)
 
     async def mark_sealed(self, session: str) -> None:
-        """Record that the session's seal is written: events that are stored from now on are late."""
+        """Record that the session's seal is written. Events that are stored later are late."""
         self._ledger.set_sealed(session)
         await self._save_ledger()
 

@@ -1,4 +1,4 @@
-"""Make the spool and its quarantine from the settings. They share one disk budget."""
+"""Create the spool and its quarantine from the settings. They share one disk budget."""
 
 from rayhistory.collector.spool.quarantine import QUARANTINE_DIR, Quarantine
 from rayhistory.collector.spool.spool import Spool

@@ -1,13 +1,13 @@
 """Choose the directory of the spool.
 
-Jobs can write to Ray's temporary directory, so the spool lies elsewhere if another durable directory is given:
+Jobs can write to Ray's temporary directory. So the spool is elsewhere, if another durable directory exists:
 
 1. `--event-data-dir`
 2. the volume that our manifests mount at /var/lib/rayhistory
 3. /var/tmp, unless it is lost with its container
-4. `event-data` in Ray's temporary directory: the only volume that KubeRay's operator mounts
+4. `event-data` in Ray's temporary directory, the only volume that KubeRay's operator mounts
 
-In 2 and 3 the path depends on Ray's temporary directory, because several clusters of one name may run on a host.
+In 2 and 3 the path contains Ray's temporary directory, because several clusters with the same name may run on a host.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ def spool_directory(settings: Settings, cluster: str) -> PrivateDirectory:
 
 
 def first_release_directory(settings: Settings, cluster: str) -> PrivateDirectory:
-    """Return the default directory of release 0.1.0, which lies in Ray's temporary directory."""
+    """Return the default directory of release 0.1.0, in Ray's temporary directory."""
     ray_tmp_root = Path(settings.ray_tmp_root).absolute()
     path = ray_tmp_root / "event-data" / f"{cluster}_{settings.ray_cluster_namespace}"
     return PrivateDirectory(path, ray_tmp_root)
 
 
 def is_durable(directory: Path, mounts: Path = _MOUNTS) -> bool:
-    """Return whether a directory outlives this process's container, if there is one.
+    """Return whether a directory survives a restart of this process's container.
 
-    In Kubernetes only mounted volumes do. Other containers are known by their file system.
+    In Kubernetes only mounted volumes do. Other containers are detected by their file system.
     """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return False
@@ -63,7 +63,7 @@ def is_durable(directory: Path, mounts: Path = _MOUNTS) -> bool:
 
 
 def _directory_at(path: Path, ray_tmp_root: Path) -> PrivateDirectory:
-    """Return a directory that the operator named. Directories inside Ray's directory are not trusted."""
+    """Return a directory that the operator chose. Directories inside Ray's directory are not trusted."""
     if path.is_relative_to(ray_tmp_root):
         return PrivateDirectory(path, ray_tmp_root)
     return PrivateDirectory(path)

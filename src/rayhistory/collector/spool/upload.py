@@ -50,7 +50,7 @@ class Uploader:
         compressed: bool,
     ) -> None:
         self.shutting_down = asyncio.Event()
-        """Set during shutdown: retries then come at short intervals."""
+        """Set during shutdown, when retries are frequent."""
         self._spool = spool
         self._store = store
         self._layout = layout
@@ -103,7 +103,7 @@ class Uploader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _upload_with_retries(self, segment: Segment) -> None:
-        """Upload a segment. While the store is down, only one segment at a time is retried, to save requests."""
+        """Upload a segment. While the store is unavailable, only one segment at a time is retried, to save requests."""
         stored_categories: set[str] = set()
         done = not self._store_down and await self._try_upload(segment, stored_categories)
         while not done:
@@ -120,7 +120,7 @@ class Uploader:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _try_upload(self, segment: Segment, stored_categories: set[str]) -> bool:
-        """Return False when the upload failed and must be repeated."""
+        """Upload a segment once. Return False if it must be retried."""
         try:
             async with self._segment_slots:
                 await self._upload_and_discard(segment, stored_categories)

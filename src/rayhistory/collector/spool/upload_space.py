@@ -1,4 +1,4 @@
-"""Disk space for the files that uploads are made of."""
+"""Disk space for files that are being uploaded."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ class UploadSpace:
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncIterator[bool]:
-        """Wait for disk space for the files of an upload; yield False if they are larger than all of it."""
+        """Wait for disk space for the files of an upload. Yield False if they are larger than all of it."""
         if size > self.size:
             yield False
             return

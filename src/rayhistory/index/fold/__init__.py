@@ -1,1 +1,1 @@
-"""The fold: from a session's objects to the tables of its index, in a process of its own."""
+"""The fold: builds the tables of an index from a session's objects, in a separate process."""

@@ -1,8 +1,8 @@
-"""The small served tables of a session as of a point in time, and its gaps.
+"""The small served tables of a session, and its gaps, as of a point in time.
 
-Merged rows carry the times of their values. Removing the values that are later than the point in time gives the rows
-that a fold of the earlier events would have made. The served tables are then made from them as usual. Tasks and their
-profile events are not written: `served_tasks.py` makes their rows while they are read.
+Merged rows have the times of their values. Without later values, they are the rows that a fold of the earlier events
+would have made. The served tables are then derived as usual. Tasks and their profile events are not written here:
+`served_tasks.py` computes them while they are read.
 """
 
 import shutil
@@ -39,7 +39,7 @@ _RECEIVED_NS = "try_cast(json_extract_string(s.stats, '$.creation_request_receiv
 _REQUESTED_NS = f"coalesce(s.created_ns, {_RECEIVED_NS}, s.seen_ns)"
 _GROUP_STATE_COLUMNS = ("state", "bundles", "stats", "topology_strategy", "topology_assignments", "seen_ns")
 _RESPONSE_PATHS = {"submission_jobs": "/api/jobs", "placement_groups": "/api/v0/placement_groups"}
-"""Tables that keep only the latest state. Their earlier states are in the last dashboard response before the time."""
+"""Tables with only the latest state. Earlier states are in the last dashboard response before the time."""
 
 _AS_OF_QUERIES = {
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
@@ -79,11 +79,11 @@ class AsOfJob(msgspec.Struct):
     """The folder that the served tables are written to."""
     ns: int
     file_counts: dict[str, int]
-    """The number of files that each table must have."""
+    """The number of files of each table."""
     names: list[str]
     """The tables to write."""
     tasks: str = ""
-    """The SQL source of the tasks as of the time, which gaps need."""
+    """SQL source of the tasks as of the time, for gaps."""
 
 
 AS_OF_TABLES = [table.name for table in TABLES if table.name not in TASK_TABLES]
@@ -120,7 +120,7 @@ def _write_small_tables(database: Database, scratch: Path, job: AsOfJob, files: 
 
 
 def _write_gaps(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
-    """Write the gaps, also those that count incomplete tasks."""
+    """Write the gaps, including those that count incomplete tasks."""
     database.execute(f"CREATE TABLE unexecuted_tasks AS {unexecuted_sql(job.tasks)}")
     write_gaps(database, scratch, None, files, count_tasks(database, job.tasks), unexecuted="unexecuted_tasks")
 
@@ -152,7 +152,7 @@ def _create_as_of(database: Database, name: str, job: AsOfJob) -> None:
 
 
 def main() -> None:
-    """Run jobs in a process of their own, for the same reasons as the fold. A failure ends the process."""
+    """Run jobs from standard input, in a separate process like the fold. A failure ends the process."""
     start_work()
     for line in sys.stdin.buffer:
         try:

@@ -1,4 +1,4 @@
-"""The second half of the fold, in DuckDB: rows are merged and the served tables are written."""
+"""The second half of the fold, in DuckDB: merge rows and write the served tables."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -49,13 +49,13 @@ from rayhistory.settings import Settings
 _MIN_MEMORY = 128 << 20
 _DUCKDB_MEMORY_SHARE = 0.7
 _MIN_BYTES_FOR_THREADS = 1 << 20
-"""Below this size, the threads of DuckDB take more time than they save."""
+"""Below this size, DuckDB's threads cost more time than they save."""
 _MAX_MERGED_ROWS = 1_000_000
-"""Rows that are merged at once: DuckDB cannot spill aggregates of texts well."""
+"""Maximum number of rows that are merged at once, because DuckDB cannot spill aggregates of texts well."""
 _MAX_COUNT = 2**53
 _MAX_JOB_TEXTS, _MAX_JOB_TEXT = 50, 200
 PREVIOUS_FOLDER = "earlier"
-"""The folder of the scratch directory with rows of the previous generation that are merged with new ones."""
+"""The folder of the scratch directory with rows of the previous generation, which are merged with new ones."""
 
 _ONE_ROW_TABLES = ("task_definitions", "task_updates")
 """Task tables with one row per attempt."""
@@ -65,13 +65,13 @@ Report = Callable[[float, str], None]
 
 
 class BuiltTables(msgspec.Struct):
-    """The files of the tables, and facts about them for the manifest."""
+    """The files of the tables, and values for the manifest."""
 
     files: Files
     part: Files
-    """The files of the new part. It is empty if no task has changed."""
+    """The files of the new part. Empty if no task has changed."""
     superseded: dict[str, int]
-    """How many attempts of each older part are replaced by others."""
+    """Number of attempts of each older part that are replaced."""
     touched_parts: set[str]
     task_counts: dict[str, int]
     counts: SessionCounts
@@ -87,16 +87,16 @@ class FoldInputs(msgspec.Struct):
     closing: Closing | None
     seals: list[NodeSeal]
     removed_sources: set[str]
-    """Sources of the previous generation that no longer exist. Their content was moved, and read from there."""
+    """Sources of the previous generation that no longer exist, because their content was moved to other sources."""
     previous: PreviousIndex | None = None
     partition_again: Callable[[EarlierRows], Partitions] = lambda earlier: Partitions()
-    """Returns the partitions for the new rows together with these."""
+    """Returns the partitions for the new rows together with the earlier rows."""
 
 
 def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor | None, report: Report) -> BuiltTables:
     """Build the tables from the partial files in the scratch directory and the previous generation.
 
-    With a pool, its processes fold the partitions, and share the memory.
+    With a pool, its processes fold the partitions and share the memory.
     """
     cores = available_cores() if _input_bytes(scratch) >= _MIN_BYTES_FOR_THREADS else 1
     database = open_database(scratch, settings.index_memory, cores)
@@ -155,7 +155,7 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
 
 
 def _effective(closing: Closing | None, last_event_ns: int) -> Closing | None:
-    """Return the closing at the session's last event, if that is later."""
+    """Return the closing, moved to the session's last event if that is later."""
     return closing and msgspec.structs.replace(closing, ns=max(closing.ns, last_event_ns))
 
 
@@ -168,7 +168,7 @@ def _find_earlier(database: Database, scratch: Path, previous: PreviousIndex, cl
 def _count_tasks(
     database: Database, part: Files, previous: PreviousIndex | None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the counts of all tasks, and how many attempts of each older part are replaced."""
+    """Return the counts of all tasks, and the number of replaced attempts in each older part."""
     counts = count_flags(database, parquet(part[KEYS]))
     if previous is None:
         return counts, {}
@@ -181,7 +181,7 @@ def _count_tasks(
 
 
 def _unexecuted(part: Files, previous: PreviousIndex | None, superseded: dict[str, int]) -> str:
-    """Return an SQL source with the tasks of all parts that ended and did not run."""
+    """Return an SQL source with the tasks of all parts that ended without having run."""
     files = [PartFile("", str(path)) for path in part[UNEXECUTED]]
     lists = list(map(str, part.get(SUPERSEDED, [])))
     if previous:
@@ -202,11 +202,11 @@ class PartitionWork(msgspec.Struct):
     memory: int
     threads: int
     extends: bool = False
-    """There is a previous generation: only attempts that have changed are written."""
+    """True if there is a previous generation. Then only changed attempts are written."""
 
 
 def fold_partition(work: PartitionWork, partition: int) -> list[str]:
-    """Merge the task tables of one partition and write the served ones; return the names of the written tables."""
+    """Merge the task tables of one partition and write the served ones. Return the names of the written tables."""
     scratch = work.scratch
     with open_database(scratch, work.memory, work.threads) as database:
         for name in TASK_END_TABLES:
@@ -230,9 +230,9 @@ def fold_partition(work: PartitionWork, partition: int) -> list[str]:
 
 
 def _keep_changed(database: Database, work: PartitionWork, partition: int) -> None:
-    """Delete the merged rows of attempts that the new rows did not change.
+    """Delete the merged rows of attempts that did not change.
 
-    Most events are read twice: from packs while they are new, and from an object of their own later.
+    Most events are read twice: from a pack while they are new, and later from an event object.
     """
     condition = work.partitions.condition(partition)
     for name in (*TASK_TABLES, FOUND, AFFECTED):
@@ -253,7 +253,7 @@ def _keep_changed(database: Database, work: PartitionWork, partition: int) -> No
 
 
 def write_key_tables(database: Database, scratch: Path, partition: int) -> None:
-    """Write the tables that later extensions read about a partition, after its own tables."""
+    """Write the tables of a partition that later extensions read, after its own tables."""
     tasks = table_path(scratch, "tasks", partition)
     write_table(database, scratch, KEYS, f"({keys_sql(tasks)})", partition)
     write_table(database, scratch, DEPENDS, f"({depends_sql(tasks)})", partition)
@@ -261,7 +261,7 @@ def write_key_tables(database: Database, scratch: Path, partition: int) -> None:
 
 
 def write_task_list(database: Database, scratch: Path, tasks: list[Path]) -> Path:
-    """Write the list of the tasks of a part."""
+    """Write the table `task_list` of a part."""
     first_rows = [0, *accumulate(row_count(database, path) for path in tasks)]
     rows = task_list_rows_sql(list(zip(tasks, first_rows, strict=False)))
     return write_table(database, scratch, "task_list", f"({task_list_sql(rows)})")
@@ -297,14 +297,14 @@ def _input_bytes(scratch: Path) -> int:
 
 
 def _input_files(scratch: Path, table: str) -> list[Path]:
-    """Return the files of a table that is not partitioned: new ones, and those of the previous generation."""
+    """Return the files of a table without partitions: new files, and files of the previous generation."""
     return sorted([*scratch.glob(f"{table}-0-*.parquet"), *(scratch / PREVIOUS_FOLDER).glob(f"{table}.*.parquet")])
 
 
 def merge_table(
     database: Database, table: Table, scratch: Path, partitions: Partitions | None = None, partition: int = 0
 ) -> None:
-    """Create the merged table: one row per key. Many rows are merged in several passes, to bound memory."""
+    """Create the merged table: one row per key. Large tables are merged in several passes to bound memory."""
     database.execute(create_sql(table))
     partitions = partitions or Partitions()
     new = sorted(scratch.glob(f"{table.name}-{partitions.file_number(partition)}-*.parquet"))
@@ -335,7 +335,7 @@ def write_task_tables(
 
 
 def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Files:
-    """Write merged tables, which the next generation extends. In order, so that equal tables are equal files."""
+    """Write merged tables for the next generation. They are sorted, so that equal tables are equal files."""
     return {
         merged_table_name(name): [
             write_table(database, scratch, merged_table_name(name), f"(FROM {name} ORDER BY ALL)")
@@ -345,7 +345,7 @@ def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Fi
 
 
 def write_small_tables(database: Database, scratch: Path, closing: Closing | None) -> Files:
-    """Write the served tables that need no task tables, except gaps and dashboard responses."""
+    """Write the served tables that do not need task tables, except gaps and dashboard responses."""
     served = served_queries(closing)
     names = served.keys() - {"gaps", RESPONSES_TABLE, *SERVED_TASK_TABLES}
     return {name: [write_table(database, scratch, name, f"({served[name]})")] for name in names}
@@ -386,7 +386,7 @@ def _ray_version(database: Database, files: Files) -> str | None:
 
 
 def _job_texts_sql(files: Files) -> str:
-    """Select the text by which a session is found, for the newest jobs and each of bounded length."""
+    """Return SQL for the text by which a session is found: the newest jobs, each with a bounded length."""
     parts = ", ".join(f"left({column}, {_MAX_JOB_TEXT})" for column in ("submission_id", "entrypoint", "metadata"))
     return (
         f"SELECT concat_ws(' ', job_id, {parts}) FROM {parquet(files['jobs'])} "

@@ -1,7 +1,7 @@
-"""Replace several parts of an index by one, so that a reader has few files and each row is rewritten seldom.
+"""Replace several parts of an index by one, so that readers open few files.
 
-Parts whose sizes have the same order of magnitude are compacted when there are `FAN_IN` of them. A row is then
-written once for each power of `FAN_IN` in the number of rows. Rows that other parts replaced are left out.
+`FAN_IN` parts of similar size are replaced by one. So a row is rewritten each time the index has grown `FAN_IN` times.
+Superseded rows are left out.
 """
 
 import math
@@ -35,12 +35,12 @@ from rayhistory.index.manifest import Part
 FAN_IN = 8
 _SUPERSEDED_SHARE = 0.5
 _MIN_REWRITTEN_ROWS = 10_000
-"""A part of this size, of which that share is superseded, is rewritten alone."""
+"""A part with at least this number of rows is rewritten alone if a large share of them is superseded."""
 _PARTITION_TABLES = (DEFINITIONS, UPDATES, "tasks", "profile_events", KEYS, DEPENDS, UNEXECUTED)
 
 
 def choose_parts(parts: list[Part]) -> list[Part]:
-    """Return the parts that should be replaced by one; none if there are few enough."""
+    """Return the parts to replace by one. Empty if there are few enough."""
     levels: dict[int, list[Part]] = {}
     for part in parts:
         levels.setdefault(_level(_valid_rows(part)), []).append(part)
@@ -84,7 +84,10 @@ def compact(
     memory: int,
     pool: Executor | None,
 ) -> Files:
-    """Write the part that replaces the chosen ones; return its files. With a pool, its processes share the memory."""
+    """Write the part that replaces the chosen ones; return its files.
+
+    With a pool, its processes share the work and the memory.
+    """
     tables = (DEFINITIONS, UPDATES, "tasks", "profile_events")
     files = {table: previous.fetch_whole(table, chosen) for table in tables}
     threads = available_cores()
@@ -128,7 +131,7 @@ def compact_partition(work: CompactionWork, partition: int) -> None:
 def _write_superseded(
     database: duckdb.DuckDBPyConnection, scratch: Path, previous: PreviousIndex, chosen: list[Part]
 ) -> Files:
-    """Write which rows of the other parts the chosen ones replace."""
+    """Write which rows of other parts the chosen parts replace."""
     lists = [file.path for file in previous.fetch_whole(SUPERSEDED, chosen)]
     others = {part.name for part in previous.parts} - {part.name for part in chosen}
     if not (lists and others):
@@ -145,8 +148,8 @@ def parts_after(
 ) -> list[Part]:
     """Return the parts of the next generation.
 
-    `replaced_by` names the parts that replace rows of each part. If such a part is lost, the rows that were left out
-    here are lost with it, so that their objects must be read again.
+    `replaced_by` names the parts that replace rows of each part. Superseded rows were left out here. If such a
+    replacing part is lost, these rows are lost too, and their objects must be read again.
     """
     names = {part.name for part in chosen}
     replacing = set().union(*(replaced_by.get(name, set()) for name in names))

@@ -7,7 +7,7 @@ import zstandard
 from isal import isal_zlib
 
 MAX_TEXT_BYTES = 1 << 20
-"""The size of the pieces. Only zstd returns larger ones, see ZstdDecompressor."""
+"""The size of the pieces. Only zstd may return larger ones (see ZstdDecompressor)."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -41,7 +41,7 @@ class GzipDecompressor:
         return isal_zlib.decompressobj(wbits=31)
 
     def _decompress(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return a piece of text, and the data that is left."""
+        """Return a piece of text, and the remaining data."""
         text = self._stream.decompress(data, MAX_TEXT_BYTES)
         return text, self._stream.unconsumed_tail or self._stream.unused_data
 

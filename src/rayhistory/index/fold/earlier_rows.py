@@ -1,6 +1,6 @@
-"""Find the older rows that an extension needs: those of attempts with new events, and of attempts that end otherwise.
+"""Find the older rows that an extension needs: of attempts with new events, and of attempts whose end changes.
 
-Rows of all other attempts are not read. They stay valid in their parts.
+Rows of all other attempts are not read and stay valid in their parts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,9 +25,9 @@ from rayhistory.index.fold.table_files import Database, copy_rows
 from rayhistory.index.manifest import Part
 
 FOUND = "found"
-"""Where the valid row of each attempt with new events is: part, row, and what it counts for."""
+"""Where the valid row of each attempt with new events is: its part, row number and flags."""
 AFFECTED = "affected"
-"""The attempts that are derived again because their worker, job or session ended."""
+"""Attempts whose served rows are derived again because their worker, job or session ended."""
 
 _MERGED_NAMES = {"task_definitions": DEFINITIONS, "task_updates": UPDATES, "profile_events": "profile_events"}
 _WORKER_END = "worker_id, end_ms, dead_ns, exit_type, exit_detail"
@@ -38,16 +38,16 @@ class EarlierRows(msgspec.Struct):
     """Rows and counts of the previous generation."""
 
     touched_parts: set[str]
-    """Parts with rows of the attempts. If one is lost, the objects of this extension must be read again, too."""
+    """Parts that have rows of these attempts. If one is lost, the objects of this extension must be read again."""
     rows: int
     size: int
-    """The bytes of the files with older rows, which bound the memory of the merge."""
+    """Size of the files with older rows, which bounds the memory of the merge."""
 
 
 def find_earlier_rows(
     database: Database, scratch: Path, folder: Path, previous: PreviousIndex, *, closing_changed: bool
 ) -> EarlierRows:
-    """Write the older rows of all attempts that can change to `folder`, as files of the task tables."""
+    """Write the older rows of all attempts that may change to `folder`, as files of the task tables."""
     superseded = previous.superseded()
     _find_changed_ends(database, folder)
     _find_affected(database, previous, superseded, closing_changed=closing_changed)
@@ -68,7 +68,9 @@ def find_earlier_rows(
 
 
 def _find_changed_ends(database: Database, folder: Path) -> None:
-    """Find workers and jobs that have ended, or whose end is known better, and workers whose process is known now."""
+    """Find workers and jobs that have ended or have new details about their end, and workers whose process is now
+    known.
+    """
 
     def changed(name: str, table: str, columns: str, condition: str) -> None:
         earlier = parquet(sorted(folder.glob(f"{table}.*.parquet")))
@@ -117,7 +119,7 @@ def _find_touched(database: Database, scratch: Path) -> None:
 
 
 def _match_keys(database: Database, previous: PreviousIndex, superseded: list[str]) -> list[tuple[Part, list[int]]]:
-    """Find the touched attempts in all parts; return the files that have them."""
+    """Find the attempts in all parts. Return the files that have them."""
     files = previous.fetch_whole(KEYS)
     # The key files of a part have the same ranges as its other files, but not the same numbers of rows.
     numbers = [(part, number) for part in previous.parts for number in range(len(part.files[KEYS]))]

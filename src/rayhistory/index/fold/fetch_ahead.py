@@ -1,7 +1,7 @@
-"""Fetching ahead: many requests in flight while sources are decoded, within a budget of bytes and of requests.
+"""Fetch sources ahead: many requests in flight while sources are decoded, within a budget of bytes and requests.
 
 A store takes tens of milliseconds to respond, and a small object takes about one to decode. Sources are fetched in
-pieces, in the order in which they are decoded, so that a large object needs no more memory than many small ones.
+pieces, in the order in which they are decoded. So a large object needs no more memory than many small ones.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class FetchAhead:
         """Bytes in flight, fetched, or being decoded."""
 
     async def pieces(self, source: Source) -> AsyncIterator[bytes]:
-        """Yield a source's bytes in pieces. What the consumer of an earlier source left unread is dropped."""
+        """Yield a source's bytes in pieces. Unread bytes of earlier sources are dropped."""
         self._skip_to(source)
         while self._next_is_of(source):
             piece, fetch = self._fetches[0]
@@ -80,7 +80,7 @@ class FetchAhead:
         return piece
 
     def _drop(self, piece: _Piece, fetch: "asyncio.Task[bytes]") -> None:
-        """Forget the first fetch, whether it is done or not, and whether it failed or not."""
+        """Drop the first fetch, in any state."""
         self._fetches.popleft()
         self._reserved -= piece.size
         if not fetch.cancel() and not fetch.cancelled():
@@ -95,7 +95,7 @@ class FetchAhead:
 
 
 def _pieces(source: Source) -> Iterator[_Piece]:
-    """Plan the pieces of a source. An empty source has one empty piece, because it may have grown, or be gone."""
+    """Plan the pieces of a source. An empty source has one empty piece, because it may have grown or been deleted."""
     end = max(source.start, source.fetched_size)
     for start in range(source.start, max(end, source.start + 1), PIECE_BYTES):
         yield _Piece(source, start, min(start + PIECE_BYTES, end))

@@ -1,4 +1,4 @@
-"""The rows of the table of gaps: what collectors counted, and what the other tables lack."""
+"""The rows of the table of gaps: losses that collectors counted, and values that other tables lack."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def write_gaps(
     *,
     unexecuted: str,
 ) -> None:
-    """Write the gaps, which count what the other served tables lack."""
+    """Write the gaps that are counted in the other served tables."""
     counts = open_gaps(task_counts)
     sources = {name: parquet(paths) for name, paths in files.items()} | {"unexecuted": unexecuted}
     for code, (table, condition) in GAP_CONDITIONS.items():
@@ -39,7 +39,7 @@ def _add_gap(database: Database, code: GapCode, count: int, *, source: str = "",
 
 
 def add_seal_gaps(database: Database, seals: list[NodeSeal]) -> None:
-    """Add the losses that the collectors of the nodes counted."""
+    """Add the losses that the nodes' collectors counted."""
     for seal in seals:
         node = f"node {seal.node_id}"
         if seal.set_aside:
@@ -51,7 +51,7 @@ def add_seal_gaps(database: Database, seals: list[NodeSeal]) -> None:
 
 
 def add_empty_table_gaps(database: Database, files: Files, task_counts: dict[str, int]) -> None:
-    """Add tables that a cluster cannot have left empty: it has a node, and where there is a job there are tasks."""
+    """Add a gap for each table that cannot be empty: a cluster has nodes, and a session with jobs has tasks."""
     counts = {
         name: scalar(database, f"SELECT count(*) FROM {parquet(files[name])}") for name in ("nodes", "jobs", "actors")
     } | {"tasks": task_counts["rows"]}

@@ -25,12 +25,12 @@ from rayhistory.storage import open_store
 
 _MIN_PARALLEL_BYTES = 2 << 20
 _BUFFER_SHARE = 4
-"""A decoder's row buffer gets a fourth of its memory, because rows are copied while they are written."""
+"""A decoder's row buffer gets a quarter of its memory, because rows are copied while they are written."""
 _FETCH_SHARE = 8
 """Bytes that are fetched ahead get an eighth of a decoder's memory."""
 _PORTION_BYTES = 8 << 20
 _REQUEST_COST_BYTES = 4 << 10
-"""The compressed bytes that are decoded in the time that a request takes."""
+"""The number of compressed bytes that are decoded while a request takes place."""
 _MAX_PORTIONS_PER_CORE = 4
 
 Progress = Callable[[float, int], None]
@@ -45,12 +45,12 @@ class DecodeWork(msgspec.Struct):
 
 
 class DecodeStats(msgspec.Struct):
-    """The amount that was decoded."""
+    """The amount of data that was decoded."""
 
     events: int = 0
     raw_bytes: int = 0
     long_bytes: int = 0
-    """The number of bytes by which the rows of tasks exceed their typical size."""
+    """The number of bytes by which task rows exceed their typical size."""
 
     def __add__(self, other: "DecodeStats") -> "DecodeStats":
         return DecodeStats(
@@ -59,7 +59,7 @@ class DecodeStats(msgspec.Struct):
 
 
 def start_pool() -> Executor:
-    """Start a process per core. They are forked, to inherit all imports: call this before any thread starts."""
+    """Start a process per core. Processes are forked to inherit imports, so call this before any thread starts."""
     pool = ProcessPoolExecutor(
         available_cores(), mp_context=get_context("fork"), initializer=end_with_parent, initargs=(os.getpid(),)
     )
@@ -85,10 +85,10 @@ async def decode_all(work: DecodeWork, sources: list[Source], pool: Executor | N
 
 
 def _portions(sources: list[Source], cores: int) -> list[list[Source]]:
-    """Distribute the sources over portions of about the same size, and those of one node's packs to the same.
+    """Distribute the sources over portions of similar size. Packs of one node stay together.
 
-    Several per core let an idle core take over. Small sessions have one per core, because each portion waits for its
-    first object, and writes files of its own.
+    Large sessions have several portions per core, so that no core is idle. Small sessions have one per core, because
+    each portion waits for its first object and writes separate files.
     """
     units: dict[str, list[Source]] = {}
     for source in sources:
@@ -104,7 +104,7 @@ def _portions(sources: list[Source], cores: int) -> list[list[Source]]:
 
 
 def _size(sources: list[Source]) -> int:
-    """The work that sources mean: their bytes, and something for each request."""
+    """Return the cost of sources: their bytes, and a constant for each request."""
     return sum(source.size + _REQUEST_COST_BYTES for source in sources)
 
 

@@ -1,9 +1,10 @@
-"""The tables of a part, besides those of tasks: what an extension and a reader must know about rows in other parts.
+"""Tables of a part that extensions and readers use to find rows in other parts.
 
-`merged.keys` has the hash of each attempt in the part, its row in `tasks`, and what it counts for. An extension finds
-the older rows of an attempt by it. `merged.depends` has the workers and jobs whose end would change rows of the part.
-`merged.unexecuted` has the tasks that ended and did not run, which count as gaps depending on the end of their worker.
-`merged.superseded` names the rows of other parts that this part replaces: each attempt is valid in one part only.
+- `merged.keys` has the hash of each attempt in the part, its row in `tasks`, and its flags for counts. An extension
+  uses it to find older rows.
+- `merged.depends` has the workers and jobs whose end would change rows of the part.
+- `merged.unexecuted` has tasks that ended without having run. Depending on the end of their worker, they count as gaps.
+- `merged.superseded` lists the rows of other parts that this part replaces. Each attempt is valid in one part only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ UNEXECUTED = MERGED_PREFIX + "unexecuted"
 DEFINITIONS = merged_table_name("task_definitions")
 UPDATES = merged_table_name("task_updates")
 REPLACED_TABLES = (DEFINITIONS, UPDATES)
-"""Merged tables of which an attempt has its row in one part only. Profile events of an attempt can be in several."""
+"""Merged tables in which only one part has rows of an attempt. Profile events of an attempt can be in several parts."""
 
 TASK_COUNTS: dict[str, str] = {
     "rows": "true",
@@ -33,7 +34,7 @@ TASK_COUNTS: dict[str, str] = {
     "failed_tasks": "state = 'FAILED' AND type <> 'DRIVER_TASK' AND NOT closed_by_history",
     **{code.value: condition for code, (table, condition) in GAP_CONDITIONS.items() if table == "tasks"},
 }
-"""Conditions by which tasks are counted. Each is one bit of `flags`, so that keys are enough to count."""
+"""Conditions by which tasks are counted. Each is one bit of `flags`, so that tasks are counted from keys alone."""
 
 TASK_GAPS = tuple(code for code in GAP_CONDITIONS if code.value in TASK_COUNTS)
 
@@ -44,9 +45,9 @@ IS_OPEN = "finished_ns IS NULL AND failed_ns IS NULL"
 
 
 def keys_sql(tasks: Path) -> str:
-    """Return the query of `merged.keys` for a file of `tasks` and the merged tables that it was made from.
+    """Return the query of `merged.keys` for a file of `tasks` and its merged tables.
 
-    An attempt that is not listed has row -1. One of which the part has only profile events has none.
+    An attempt that is not listed has row -1. If the part has only profile events of an attempt, its row is NULL.
     """
     rows = (
         f"SELECT hash(task_id, attempt_number) AS h, file_row_number AS row, {_FLAGS} AS flags FROM {_numbered(tasks)}"
@@ -76,7 +77,7 @@ def count_tasks(database: Database, tasks: str) -> dict[str, int]:
 
 
 def count_flags(database: Database, source: str) -> dict[str, int]:
-    """Count what the rows of a source with `flags` count for."""
+    """Count the rows of a source by the bits of `flags`."""
     sums = ", ".join(f"count(*) FILTER (flags & {1 << bit} <> 0)" for bit in range(len(TASK_COUNTS)))
     return dict(zip(TASK_COUNTS, database.execute(f"SELECT {sums} FROM {source}").fetchall()[0], strict=True))
 
@@ -86,7 +87,7 @@ def open_gaps(counts: dict[str, int]) -> dict[GapCode, int]:
 
 
 def key_hash(database: Database) -> int:
-    """Return a hash that differs if this release of DuckDB hashes keys in another way."""
+    """Return a hash that changes if another release of DuckDB hashes keys differently."""
     return int(database.execute("SELECT hash('rayhistory', 1::BIGINT) % 1000000007").fetchall()[0][0])
 
 
@@ -96,7 +97,7 @@ class PartFile(msgspec.Struct, frozen=True):
     part: str
     path: str
     first_row: int = 0
-    """The rows of this table in the files of the part before it."""
+    """Number of rows of this table in the part's files before this one."""
     is_superseded: bool = False
     """True if another part replaces some rows of the part."""
 
@@ -104,9 +105,9 @@ class PartFile(msgspec.Struct, frozen=True):
 def rows_sql(
     files: Sequence[PartFile], superseded: Sequence[str], *, position: str = "", hidden: Sequence[str] = ()
 ) -> str:
-    """Return an SQL source with the valid rows of files of `tasks`, without the hidden columns.
+    """Return an SQL source with the valid rows of files of `tasks`, without hidden columns.
 
-    `position` names the column with the number of the row in `tasks`, which `task_list` has.
+    `position` is the name for the column with the row number in `tasks`, which `task_list` uses.
     """
     excluded = [*hidden, *([position] if position else [])]
     others = f" EXCLUDE ({', '.join(excluded)})" if excluded else ""
@@ -147,7 +148,7 @@ def merged_rows_sql(files: Sequence[PartFile], superseded: Sequence[str], condit
 
 
 def task_list_rows_sql(tasks: Sequence[tuple[Path, int]]) -> str:
-    """Return an SQL source with the rows of a part's files of `tasks`, given with their first rows, and `position`."""
+    """Return an SQL source with the rows of a part's files of `tasks` and their `position`."""
     rows = (f"SELECT *, file_row_number + {first} AS position FROM {_numbered(path)}" for path, first in tasks)
     return f"({' UNION ALL '.join(rows)})"
 

@@ -22,12 +22,12 @@ _null_columns = {column_type: Array([], arrow) for column_type, arrow in _ARROW_
 """All-NULL columns, made once and sliced, because most columns of most events are empty."""
 _MAX_ROWS = 50_000
 TYPICAL_ROW_BYTES = 1000
-"""An event has about this size, and its row is smaller, unless it contains long texts."""
+"""Typical size of an event. Its row is smaller, unless it contains long texts."""
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 
 
 def arrow_batch(table: Table, columns: Sequence[Sequence[object]]) -> RecordBatch:
-    """Convert rows; values that do not fit their column become NULL. Keys were checked before."""
+    """Convert rows to Arrow. Values that do not fit their column become NULL. Keys were checked before."""
     try:
         return _convert(table, columns)
     except (OverflowError, TypeError, ValueError):
@@ -65,13 +65,13 @@ def _total_length(texts: Sequence[object]) -> int:
 
 
 class PartialWriter:
-    """Writes rows to files before they use too much memory; rows of tasks go to the files of their partition."""
+    """Writes rows to files before they use too much memory. Task rows go to the files of their partition."""
 
     def __init__(self, directory: Path, name: str, partitions: Partitions, max_bytes: int = 1 << 26) -> None:
         self.rows = RowBuffer()
         """The buffer for new rows."""
         self.long_bytes = 0
-        """The number of bytes by which the written rows of tasks exceed TYPICAL_ROW_BYTES each."""
+        """Number of bytes by which written task rows exceed TYPICAL_ROW_BYTES each."""
         self._directory = directory
         self._name = name
         self._partitions = partitions
@@ -80,7 +80,10 @@ class PartialWriter:
         self._files = 0
 
     def flush_if_large(self, new_bytes: int) -> None:
-        """Write rows out if there are too many; `new_bytes` is the size of the events that were added since."""
+        """Write the rows to files if there are too many.
+
+        `new_bytes` is the size of the events added since the last call.
+        """
         self._pending_bytes += new_bytes
         if self._pending_bytes >= self._max_bytes:
             self.close()
@@ -91,7 +94,7 @@ class PartialWriter:
                 self._write(table, columns)
 
     def close(self) -> None:
-        """Write all rows out."""
+        """Write all remaining rows."""
         self._pending_bytes = 0
         for table, columns in self.rows.columns.items():
             if _row_count(columns):

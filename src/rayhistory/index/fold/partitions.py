@@ -1,7 +1,7 @@
-"""Partitions: ranges of task ids that are folded one by one, to bound the memory of a fold.
+"""Partitions: ranges of task ids that are folded separately, to bound the memory of a fold.
 
-The ids of tasks begin with bytes of a hash, so equal ranges hold about the same number of tasks. The ids of drivers and
-of actor creation tasks all begin with ff; there are few of them.
+Task ids begin with bytes of a hash, so ranges of equal width have about the same number of tasks. Ids of drivers and
+actor creation tasks begin with ff, but there are few of them.
 """
 
 import math
@@ -12,7 +12,7 @@ _BOUND_DIGITS = 3
 _BOUND_VALUES = 16**_BOUND_DIGITS
 MAX_PARTITIONS = 256
 _TOLERANCE = 0.25
-"""A partition may exceed its size by this share: each further partition means to read the same files once more."""
+"""How much a partition may exceed its size, because each further partition reads the same files again."""
 
 
 class _PartitionByPrefix(dict[str, int]):
@@ -33,7 +33,7 @@ class Partitions:
     def __init__(self, count: int = 1, file_count: int = 0) -> None:
         self.count = max(1, min(count, MAX_PARTITIONS))
         self._file_count = file_count or self.count
-        """The number of partitions at the time when the rows were written to files."""
+        """The number of partitions when the rows were written to files."""
         self._bounds = [
             f"{-(-partition * _BOUND_VALUES // self.count):0{_BOUND_DIGITS}x}" for partition in range(1, self.count)
         ]
@@ -41,7 +41,10 @@ class Partitions:
         self._partition_by_prefix = _PartitionByPrefix(self._bounds)
 
     def finer(self, count: int) -> "Partitions":
-        """Split each partition so that there are about `count`; the rows of the pieces are in the same files."""
+        """Split each partition so that there are about `count` in total.
+
+        The rows of the new partitions are in the same files.
+        """
         times = min(math.ceil(count / self.count - _TOLERANCE), MAX_PARTITIONS // self.count)
         return Partitions(self.count * max(1, times), self._file_count)
 
@@ -58,12 +61,12 @@ class Partitions:
         return ((partition, found) for partition, found in enumerate(positions) if found)
 
     def between(self, low: str, high: str) -> range:
-        """Return the partitions that can have tasks with ids from `low` to `high`; at least one."""
+        """Return the partitions that may have tasks with ids from `low` to `high`. At least one is returned."""
         first = bisect_right(self._bounds, low)
         return range(first, max(first, bisect_right(self._bounds, high)) + 1)
 
     def bounds(self, partition: int) -> tuple[str, str]:
-        """Return the lowest id of the partition, and a text between its highest id and the next partition."""
+        """Return the lowest id of the partition, and a text that is above its highest id and below the next partition."""
         low = self._bounds[partition - 1] if partition else ""
         if partition == self.count - 1:
             return low, "g"

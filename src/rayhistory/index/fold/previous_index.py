@@ -1,4 +1,4 @@
-"""The previous generation of an index, as an extension reads it: only the files that are needed are fetched."""
+"""The previous generation of an index, from which an extension fetches only the files that it needs."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ CoveredSource = tuple[str, int, int, int]
 
 
 class PartDamaged(IndexDamaged):
-    """A file of a part is missing or damaged. The part is rebuilt from events, the others are used as they are."""
+    """A file of a part is missing or damaged. The part is rebuilt from events; other parts are kept."""
 
     def __init__(self, part: str, reason: str) -> None:
         super().__init__(reason)
@@ -39,12 +39,12 @@ class PartDamaged(IndexDamaged):
 
 
 class PreviousIndex:
-    """The previous generation. Its methods are called from the thread that builds; files are fetched on the loop."""
+    """The previous generation. Its methods are called from the building thread; files are fetched on the event loop."""
 
     def __init__(
         self, store: Store, layout: Layout, ref: SessionRef, manifest: Manifest, folder: Path, *, lost: set[str]
     ) -> None:
-        """`lost` are parts that cannot be read."""
+        """`lost` are the parts that cannot be read."""
         self.parts = [part for part in manifest.parts if part.name not in lost]
         self.has_lost_parts = len(self.parts) < len(manifest.parts)
         self._lost_batches = join_ranges(
@@ -83,7 +83,7 @@ class PreviousIndex:
         return dict(database.execute(f"SELECT part, count(*) FROM {parquet(lists)} GROUP BY part").fetchall())
 
     async def fetch_table(self, table: str, folder: Path, name: str) -> None:
-        """Fetch the files of a table that is not in parts to `<folder>/<name>.<number>.parquet`."""
+        """Fetch the files of a table without parts to `<folder>/<name>.<number>.parquet`."""
         files = self.manifest.files.get(table)
         if files is None:
             raise IndexDamaged(f"index is damaged: generation {self.manifest.generation} lacks the table {table}")
@@ -91,26 +91,26 @@ class PreviousIndex:
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
     async def fetch_lookups(self) -> None:
-        """Fetch the tables in parts that every extension reads, at once."""
+        """Fetch, in one step, the tables of all parts that every extension reads."""
         whole = [(part, table) for table in _LOOKUP_TABLES for part in self.parts]
         fetches = (self._fetch_parts(table, [(part, _numbers(part, table))]) for part, table in whole)
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
     def fetch_parts(self, table: str, wanted: Iterable[tuple[Part, Iterable[int]]]) -> list[PartFile]:
-        """Fetch some files of a table in parts."""
+        """Fetch some files of a table that is stored in parts."""
         return self._wait(self._fetch_parts(table, [(part, list(numbers)) for part, numbers in wanted]))
 
     def fetch_whole(self, table: str, parts: Iterable[Part] | None = None) -> list[PartFile]:
-        """Fetch all files of a table in parts; of these parts, or of all."""
+        """Fetch every file of a table that is stored in parts. `parts` limits this to some parts."""
         wanted = self.parts if parts is None else parts
         return self.fetch_parts(table, ((part, _numbers(part, table)) for part in wanted))
 
     def superseded(self) -> list[str]:
-        """Fetch the lists of replaced rows of all parts."""
+        """Fetch the lists of superseded rows of all parts."""
         return [file.path for file in self.fetch_whole(SUPERSEDED)]
 
     def task_counts(self, database: Database) -> dict[str, int]:
-        """Return the counts of the tasks that the index has. If a part is lost, they are counted again."""
+        """Return the task counts of the index. If a part is lost, tasks are counted again."""
         if not self.has_lost_parts:
             return self.manifest.task_counts
         counts = dict.fromkeys(TASK_COUNTS, 0)
@@ -123,7 +123,7 @@ class PreviousIndex:
         return counts
 
     async def damaged_parts(self) -> set[str]:
-        """Return the parts with a file that is missing or differs from what was written."""
+        """Return the parts that have a missing or damaged file."""
         found = set()
         for part in self.parts:
             try:
@@ -135,7 +135,7 @@ class PreviousIndex:
         return found
 
     async def check_small_tables(self) -> None:
-        """Raise IndexDamaged if a table that is not in parts is missing or differs from what was written."""
+        """Raise IndexDamaged if a table without parts is missing or damaged."""
         for table, files in self.manifest.files.items():
             for file in files:
                 await self._check(None, table, file)
@@ -162,7 +162,7 @@ class PreviousIndex:
         return found
 
     async def _fetch(self, table: str, file: StoredFile, path: Path, part: Part | None = None) -> None:
-        """Download a file in chunks. The last range is one byte too long, so that a longer object is noticed."""
+        """Download a file in chunks. The last request asks for one byte more, to detect an object that is too long."""
         key = self._layout.index_file_key(self._ref, file.folder, table, file.number)
         partial = path.with_suffix(".partial")
         try:
@@ -191,6 +191,6 @@ def _damaged(part: Part | None, reason: str) -> IndexDamaged:
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a file that the manifest has."""
+    """Return the digest of a file, as in the manifest."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

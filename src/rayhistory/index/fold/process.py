@@ -1,9 +1,11 @@
-"""The fold of a session, in a process of its own: `python -m rayhistory.index.fold.process`.
+"""The fold of a session, in a separate process: `python -m rayhistory.index.fold.process`.
 
-It runs apart from the server, to isolate its memory and CPU. It reads FoldJobs from standard input, one JSON line each,
-and writes FoldReports to standard output in the same way: of each job the progress, the manifest, and that it is ready
-for the next. After an error it ends. If a previous generation covers some of the sources, only the other sources are
-read, and their rows become a new part of the index. A part that cannot be read is rebuilt from its sources.
+A separate process isolates memory and CPU from the server. It reads FoldJobs from standard input and writes FoldReports
+to standard output, each as a JSON line: the progress of a job, its manifest, and that it is ready for the next job. It
+exits after an error.
+
+If a previous generation covers some of the sources, only the others are read, and their rows become a new part. A part
+that cannot be read is rebuilt from its sources.
 """
 
 import asyncio
@@ -51,10 +53,10 @@ _MEMORY_PER_BYTE = 1.5
 _MEMORY_PER_LONG_BYTE = 10
 """DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
-"""From twice this size on, processes that merge a partition each are faster than one process with threads."""
+"""Above twice this size, processes that merge one partition each are faster than one process with threads."""
 _MAX_CONCURRENT_RECORDS = 32
 _NICENESS = 10
-"""Requests have priority over folds: a page must be fast, a fold takes long anyway."""
+"""Folds run at lower CPU priority than requests."""
 
 
 class FoldJob(msgspec.Struct):
@@ -66,9 +68,9 @@ class FoldJob(msgspec.Struct):
     scratch: str
     """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Read all sources, whatever a previous generation covers."""
+    """Read all sources, even if a previous generation covers them."""
     repair: bool = False
-    """The previous generation cannot be read: rebuild its damaged parts; if there are none, everything."""
+    """The previous generation cannot be read. Rebuild its damaged parts, or everything if none is damaged."""
     sources: list[Source] | None = None
     """The sources, if the caller has just listed them; otherwise the fold lists them."""
 
@@ -94,7 +96,7 @@ async def fold(
 ) -> Manifest:
     """Fold a session and publish its index. With a pool, its processes decode and merge.
 
-    Parts are compacted and old generations are deleted after `on_published` was called: nobody needs to wait for that.
+    Compaction and deletion of old generations happen after `on_published`, because nobody needs to wait for them.
     """
     settings = Settings(**job.settings)
     store, layout = open_store(settings), Layout(settings.storage_root_dir)
@@ -130,7 +132,7 @@ class _Fold:
         self._attempts = 0
 
     async def run(self, on_published: Callable[[Manifest], None]) -> Manifest:
-        """Fold; leave out parts that turn out to be damaged, and read their sources again."""
+        """Run the fold. If a part turns out to be damaged, repeat it without the part, and read its sources again."""
         lost: set[str] | None = set()
         if self._job.fresh:
             lost = None
@@ -160,7 +162,7 @@ class _Fold:
         return PreviousIndex(self._indexes, self._layout, self._job.ref, manifest, self._scratch(), lost=lost)
 
     async def _find_damage(self) -> set[str] | None:
-        """Return the damaged parts; None if that would not help."""
+        """Return the damaged parts; None to rebuild everything."""
         manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
         if manifest is None:
             return None
@@ -172,7 +174,10 @@ class _Fold:
         return await previous.damaged_parts() or None
 
     async def _fold(self, lost: set[str] | None) -> Manifest:
-        """Fold what the previous generation lacks, without its lost parts. Without a set, fold everything."""
+        """Fold the sources that the previous generation lacks, and those of lost parts.
+
+        If `lost` is None, fold everything.
+        """
         generation = await next_generation(self._indexes, self._layout, self._job.ref)
         scratch = self._scratch()
         previous, listed = None, list[CoveredSource]()
@@ -207,7 +212,10 @@ class _Fold:
         return await publication.publish(await self._manifest(publication, built, previous, total))
 
     async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
-        """Fetch what each extension reads of the latest generation. One with a damaged small table is ignored."""
+        """Fetch the files of the latest generation that each extension reads.
+
+        If a small table is damaged, ignore the generation.
+        """
         manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
         if manifest is None or manifest.key_hash != await asyncio.to_thread(_key_hash):
             return None, []
@@ -236,7 +244,9 @@ class _Fold:
         return await decode_all(work, unread, self._pool, progress), partitions
 
     async def _size_bytes(self) -> int:
-        """Return the size of the session; of a running one, whose logs and metrics keep growing, that of its events."""
+        """Return the size of an ended session, or of a running session's events, because its logs and metrics still
+        grow.
+        """
         if not self._job.closing:
             return sum(source.size for source in self._sources)
         return await stored_bytes(self._store, self._layout, self._job.ref)
@@ -271,7 +281,7 @@ class _Fold:
         )
 
     async def _compact(self, manifest: Manifest) -> Manifest:
-        """Replace parts by fewer ones, as a generation of its own. Damage is left to the next extension."""
+        """Replace parts by fewer ones, in a new generation. If one is damaged, leave it to the next extension."""
         chosen = choose_parts(manifest.parts)
         if not chosen:
             return manifest
@@ -316,7 +326,7 @@ def _replaced_by(previous: PreviousIndex) -> dict[str, set[str]]:
 
 
 def _extended(part: Part, built: BuiltTables, generation: int) -> Part:
-    """Return an older part in the next generation."""
+    """Return the entry of an older part for the next generation."""
     batches = part.batches
     if part.name in built.touched_parts:
         batches = join_ranges([*batches, (generation, generation)])
@@ -343,7 +353,7 @@ def _previous_stats(previous: PreviousIndex | None) -> DecodeStats:
 
 
 def estimate(sources: list[Source]) -> DecodeStats:
-    """Estimate the amount to decode, assuming a typical compression ratio and no long texts."""
+    """Estimate the amount of data to decode, from a typical compression ratio and without long texts."""
     raw = sum(source.size * (1 if source.key.endswith(".jsonl") else _COMPRESSION_RATIO) for source in sources)
     return DecodeStats(raw_bytes=raw)
 
@@ -373,7 +383,7 @@ def main() -> None:
 
 
 def _serve(job: FoldJob, pool: Executor) -> None:
-    """Fold one session and report on it. An outage ends the process, and with it all requests that are under way."""
+    """Fold one session and report the result. If the store is unavailable, end the process with all its requests."""
 
     def report_progress(progress: float, detail: str) -> None:
         _write_report(FoldReport(progress, detail))

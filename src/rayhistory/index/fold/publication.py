@@ -1,6 +1,6 @@
-"""The last step of a fold: upload new files, make the generation visible, and delete files that nobody reads any more.
+"""The last step of a fold: upload new files, publish the generation, and delete unused files.
 
-Files that equal those of the previous generation are not uploaded again.
+Files that the previous generation already has are not uploaded again.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 _MAX_CONCURRENT_UPLOADS = 64
-"""A store writes files in pieces, so that the memory for them stays small."""
+"""The store uploads files in pieces, so their memory stays small."""
 
 
 class Publication:
-    """The new files of one generation, in a folder of their own."""
+    """The new files of one generation, in a separate folder."""
 
     def __init__(self, store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-        """`generation` is the number after the previous one when the fold began."""
+        """`generation` is the next number after the generation that the fold began with."""
         self.generation = generation
         self.folder = f"{generation}-{secrets.token_hex(4)}"
         self._store = store
@@ -48,7 +48,7 @@ class Publication:
         await self._store.put(self._layout.covered_key(self._ref, self.folder), msgspec.json.encode(covered))
 
     async def publish(self, manifest: Manifest) -> Manifest:
-        """Make the generation visible; return what is visible now."""
+        """Publish the generation. Return the manifest that is visible now."""
         folders = sorted({manifest.build, manifest.covered_in, *(file.folder for _, file in manifest.all_files())})
         manifest = msgspec.structs.replace(manifest, folders=folders)
         return await publish_manifest(self._store, self._layout, self._ref, manifest)
@@ -70,7 +70,7 @@ class Publication:
 
 
 async def delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-    """Delete generations that are not read any more, by no release. Errors are left to the next fold."""
+    """Delete generations that no release reads any more. Errors are left to the next fold."""
     with contextlib.suppress(StoreError):
         generations, folders = await used_generations(store, layout, ref)
         prefix = layout.index_prefix(ref)

@@ -1,8 +1,7 @@
-"""Dashboard responses in the fold: few rows, but so large that they are never all in memory.
+"""Dashboard responses in the fold. They are few but large, so they are never all in memory.
 
-They are read from and written to files of a few megabytes, because DuckDB decompresses thousands of rows of a file at
-once. Only their list is in memory. The last response of each URI is stored a second time in a table of its own: it is
-what a session's pages show, however long the session was.
+They are written to files of a few megabytes, because DuckDB decompresses thousands of rows of a file at once. Only
+their list is in memory. The last response of each URI is also stored in a small table, which most pages use.
 """
 
 from itertools import pairwise
@@ -43,7 +42,7 @@ def list_responses(database: Database, files: list[Path], until_ns: int | None =
 def write_responses(
     database: Database, scratch: Path, file_counts: dict[str, int] | None = None
 ) -> dict[str, list[Path]]:
-    """Write all responses by time, and the last ones; `file_counts` fixes the number of files of each table."""
+    """Write all responses ordered by time, and the last ones. `file_counts` fixes the number of files of each table."""
     return {
         name: _write(database, scratch, name, condition, file_counts[name] if file_counts else None)
         for name, condition in ((RESPONSES_TABLE, "true"), (LAST_RESPONSES_TABLE, "is_last"))

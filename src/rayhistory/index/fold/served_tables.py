@@ -1,7 +1,7 @@
-"""The served tables as SQL: merged rows are joined, and states that Ray did not export are inferred.
+"""SQL for the served tables: join merged rows, and infer states that Ray did not export.
 
-Ray exports nothing while it shuts down: when the session has ended, everything that still runs is inferred to have
-ended at the time of the last event. Such rows have `closed_by_history` set.
+Ray exports no events while it shuts down. When a session has ended, everything that still runs gets an inferred end at
+the time of the last event, with `closed_by_history` set.
 """
 
 from datetime import UTC, datetime
@@ -158,7 +158,7 @@ FROM placement_groups ORDER BY placement_group_id
 """
 
 TASK_END_TABLES = ("workers", "driver_jobs")
-"""Tables that served tasks need besides the task tables: a running task ends with its worker or its job."""
+"""Tables that served tasks need besides the task tables, because a running task ends with its worker or job."""
 
 SERVED_AS_MERGED = {
     "profile_events": "task_id, attempt",
@@ -167,7 +167,7 @@ SERVED_AS_MERGED = {
     "platform_events": "ns, event_id",
     "snapshots": "ns, uri",
 }
-"""Tables that are served as they are merged, and their sort order."""
+"""Tables that are served as merged, with their sort order."""
 SERVED_TASK_TABLES = ("tasks", "profile_events")
 """Served tables with one file per partition."""
 
@@ -181,7 +181,7 @@ _IS_OPEN_JOB = "status IN ('PENDING', 'RUNNING')"
 
 
 def served_sql(closing: Closing | None) -> dict[str, str]:
-    """Return the query of each served table, in terms of the merged ones."""
+    """Return the query of each served table, based on the merged tables."""
     closing = None if closing and closing.open else closing
     ns = str(closing.ns) if closing and closing.ns else "NULL::BIGINT"
     text = _closing_text(closing) if closing else "NULL"
@@ -220,11 +220,11 @@ TASK_LIST_COLUMNS = (
     "node_id", "worker_id", "worker_pid", "error_type", "creation_time_ms", "start_time_ms", "end_time_ms", "defined",
     "closed_by_history",
 )  # fmt: skip
-"""The columns of `task_list`: what lists, counts and summaries of tasks need, stored in an order that suits them."""
+"""Columns of `task_list`, for lists, counts and summaries of tasks."""
 
 
 def task_list_sql(tasks: str) -> str:
-    """Return the query of `task_list`. `position` is the number of the row in `tasks`, which readers never see."""
+    """Return the query of `task_list`. `position` is the row number in `tasks`. Readers do not see it."""
     columns = ", ".join((*TASK_LIST_COLUMNS, "position"))
     return f"SELECT {columns} FROM {tasks} ORDER BY state, start_time_ms DESC NULLS LAST, task_id"
 
@@ -235,14 +235,17 @@ HAS_NO_EXECUTION = (
     "(finished_ns IS NOT NULL OR (failed_ns IS NOT NULL AND submitted_to_worker_ns IS NOT NULL))"
 )
 _WORKER_REPORT_MS = 2000
-"""Workers report every second; one that ends within this time after a task may not have reported it."""
+"""Workers report every second. A worker that ends this soon after a task may not have reported the task."""
 _WORKER_HAD_ENDED = f"""(
   worker_id IN (
     SELECT w.worker_id FROM {{workers}} w WHERE w.end_time_ms <= unexecuted.end_time_ms + {_WORKER_REPORT_MS})
   OR (worker_id IS NULL AND actor_id IN (
     SELECT a.actor_id FROM {{actors}} a
     WHERE a.num_restarts > 0 OR a.end_time_ms <= unexecuted.end_time_ms + {_WORKER_REPORT_MS})))"""
-"""The owner of an actor's creation task does not report its worker; of restarted actors, only the last one is known."""
+"""The owner of an actor's creation task does not report the worker.
+
+For restarted actors, only the last worker is known.
+"""
 
 GAP_CONDITIONS = {
     GapCode.TASK_WITHOUT_DEFINITION: ("tasks", "NOT defined"),
@@ -260,14 +263,14 @@ GAP_CONDITIONS = {
     GapCode.WORKER_OPEN_AT_SESSION_END: ("workers", "closed_by_history"),
     GapCode.NODE_OPEN_AT_SESSION_END: ("nodes", "closed_by_history"),
 }
-"""Gaps that the served tables show: the table, and the condition of the rows that are counted.
+"""Gaps that are counted in the served tables: the table, and the condition for its rows.
 
-A condition may name other served tables, in braces. `unexecuted` are the tasks that ended and did not run, as far as
-their workers reported.
+A condition may refer to other served tables in braces. `unexecuted` are tasks that ended without having run, according
+to their workers.
 """
 
 
 def served_queries(closing: Closing | None) -> dict[str, str]:
-    """Return the query of each served table, also of those that are served as they are merged."""
+    """Return the query of each served table, including those that are served as merged."""
     as_merged = {name: f"SELECT * FROM {name} ORDER BY {order}" for name, order in SERVED_AS_MERGED.items()}
     return served_sql(closing) | as_merged

@@ -14,7 +14,7 @@ AS_OF_COLUMNS = (
     "update_error_type",
     "update_error_message", "is_error_shown", "is_end_inferred", "undefined_spans",
 )  # fmt: skip
-"""Columns in the files of `tasks` that readers do not see."""
+"""Hidden columns in the files of `tasks`."""
 
 _DEFINITION_COLUMNS = (
     "language", "parent_task_id", "placement_group_id", "required_resources", "label_selector", "fallback_strategy",
@@ -38,7 +38,7 @@ DEFINED_IN_TIME = f"""(
     SELECT d.task_id, d.attempt FROM task_definitions d
     LEFT JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
     WHERE coalesce(d.defined_ns <= {_FIRST_STATE_NS}, {_FIRST_STATE_NS} IS NULL))"""
-"""Attempts that were defined when they reached their first state. At first, others are known by their profile alone."""
+"""Condition for attempts that were defined before their first state. Others are first known from their profile only."""
 
 _KNOWN_FROM_MERGED = f"""
 orphans AS (
@@ -222,7 +222,7 @@ _PROFILES_AS_OF = f"""
 
 
 def served_tasks_sql(*, session_closed: bool, closing_ns: str, closing_text: str) -> str:
-    """Return the query of `tasks` with these columns, in terms of the merged tables."""
+    """Return the query of `tasks` with hidden columns, based on the merged tables."""
     closed = "true" if session_closed else "false"
     values = {
         "session_closed": closed,
@@ -236,7 +236,7 @@ def served_tasks_sql(*, session_closed: bool, closing_ns: str, closing_text: str
 def tasks_as_of_sql(tasks: str, workers: str, driver_jobs: str, ns: int) -> str:
     """Return an SQL source with the rows of `tasks` as of a time.
 
-    It is made of SQL sources: the rows of `tasks` with these columns, and the merged rows of workers and jobs.
+    Its inputs are SQL sources: the rows of `tasks` with hidden columns, and the merged rows of workers and jobs.
     """
     ends = {
         "workers": as_of_sql(WORKERS_AS_OF, workers, ns),

@@ -22,7 +22,10 @@ class SourceRanges:
         self._refresh_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def read(self, source: Source, start: int, end: int) -> bytes:
-        """Return bytes [start, end), and more if these were the last and the object has grown since it was listed."""
+        """Return bytes [start, end).
+
+        If they are the object's last bytes and it has grown, return the new bytes, too.
+        """
         if source.kind in (SourceKind.PACKED_EVENTS, SourceKind.PACKED_LOG):
             return await self._read_stream(source, start, end)
         if end < source.size:

@@ -1,4 +1,4 @@
-"""Reading of one source into rows, in pieces of bounded size, whatever state it is in."""
+"""Read one source into rows, in pieces of bounded size. Damaged sources are read as far as possible."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -21,7 +21,7 @@ _CHUNK_BYTES = MAX_TEXT_BYTES
 
 
 async def read_source(source: Source, pieces: AsyncIterator[bytes], rows: RowBuffer) -> AsyncIterator[tuple[int, int]]:
-    """Add the rows of a source in portions; yield the number of events and of bytes of each."""
+    """Add the rows of a source, in portions. Yield the number of events and bytes of each portion."""
     name = f"{source.key}@{source.start}" if source.start else source.key
     decoder = EventDecoder(name, rows, int(source.modified * 1e9) or None)
     if source.kind in (SourceKind.EVENT_LOG, SourceKind.PACKED_LOG):
@@ -44,7 +44,7 @@ async def read_source(source: Source, pieces: AsyncIterator[bytes], rows: RowBuf
 
 
 def _portions(array: bytes) -> Iterator[bytes]:
-    """Split a large array of events into several: decoded events need much more memory than their text."""
+    """Split a large array of events, because decoded events need much more memory than their text."""
     try:
         events = _ARRAY.decode(array) if len(array) > _PORTION_BYTES else []
     except (msgspec.DecodeError, RecursionError):  # counted when the array is decoded
@@ -62,7 +62,7 @@ async def _join(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def _whole_lines(source: Source, log: bytes) -> bytes:
-    """Return a log without a last line that may not be complete yet."""
+    """Return a log without its last line, if the line may be incomplete."""
     return log[: log.rfind(b"\n") + 1] if source.kind is SourceKind.PACKED_LOG else log
 
 
@@ -71,7 +71,7 @@ async def _chunks(
 ) -> AsyncIterator[tuple[bytes, bool]]:
     """Yield chunks of whole lines, or a whole JSON array, and whether it is an array.
 
-    Lines and arrays that are too large are skipped: up to the end of the line, or the rest of the array.
+    Lines and arrays that are too large are skipped: a line to its end, an array completely.
     """
     chunk: list[bytes] = []
     size = 0
@@ -101,7 +101,7 @@ async def _chunks(
 
 
 async def _texts(source: Source, pieces: AsyncIterator[bytes], decoder: EventDecoder) -> AsyncIterator[bytes]:
-    """Yield the object's text in parts of any length."""
+    """Yield the object's text in pieces of any length."""
     decompressor: GzipDecompressor | None = None
     is_first = True
     async for piece in pieces:

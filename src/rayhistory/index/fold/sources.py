@@ -23,13 +23,13 @@ class SourceKind(Enum):
     PACKED_EVENTS = "events in packs"
     ENDPOINT = "endpoint"
     SEAL = "seal"
-    """The counts of a node's collector. They have no rows."""
+    """Kind of sources with the counts of a node's collector. They have no rows."""
 
 
 _OVERWRITTEN = (SourceKind.ENDPOINT, SourceKind.SEAL)
 READ_WHOLE = (SourceKind.EVENT_LOG, SourceKind.PACKED_LOG, SourceKind.ENDPOINT)
 MAX_WHOLE_BYTES = 128 << 20
-"""The largest line, array of events, event log or dashboard response: each is held in memory as a whole."""
+"""The maximum size of a line, array of events, event log or dashboard response, which are held in memory as a whole."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -38,25 +38,34 @@ class Source(msgspec.Struct, frozen=True):
     kind: SourceKind
     modified: float = 0.0
     start: int = 0
-    """The offset to read from. Everything before it is in the previous generation."""
+    """The offset to read from. The previous generation covers the bytes before it."""
     pack: str = ""
-    """Of a source in packs: the newest pack when it was listed, so that its reader lists nothing."""
+    """For a source in packs: the newest pack when it was listed, so that the reader needs no listing."""
 
     @property
     def version(self) -> int:
-        """Changes whenever the content does. Overwritten objects may keep their size, so their time counts too."""
+        """A text that changes when the content changes.
+
+        It includes the modification time, because an overwritten object may keep its size.
+        """
         return self.size + (int(self.modified * 1000) if self.kind in _OVERWRITTEN else 0)
 
     @property
     def fetched_size(self) -> int:
-        """The bytes that a fold fetches: of a log that is too large its begin, of such a response nothing."""
+        """The number of bytes that a fold fetches.
+
+        Logs that are too large are read up to a limit; responses that are too large are not read.
+        """
         if self.kind is SourceKind.ENDPOINT and self.size > MAX_WHOLE_BYTES:
             return 0
         return min(self.size, MAX_WHOLE_BYTES) if self.kind in READ_WHOLE else self.size
 
 
 async def list_sources(store: Store, layout: Layout, ref: SessionRef) -> list[Source]:
-    """List every object that the fold reads. Raises if a listing fails: an outage is not an empty session."""
+    """List every object that the fold reads.
+
+    Raise an error if a listing fails, because an outage is not an empty session.
+    """
     packs: dict[str, PackReader] = {}
     found = await _SessionPrefixes(store, layout, ref).sources(packs)
     file_sizes = {source.key: source.size for source in found}
@@ -70,7 +79,7 @@ _Call = Coroutine[Any, Any, list[Source]]
 
 
 class _SessionPrefixes:
-    """Lists the objects of a session, many prefixes at a time."""
+    """Lists the objects of a session, many prefixes concurrently."""
 
     def __init__(self, store: Store, layout: Layout, ref: SessionRef) -> None:
         self._store = store
@@ -78,10 +87,10 @@ class _SessionPrefixes:
         self._ref = ref
 
     async def sources(self, packs: dict[str, PackReader]) -> list[Source]:
-        """Return the objects, and fill `packs` with the readers of nodes that have any.
+        """Return the objects, and fill `packs` with the pack readers of nodes.
 
-        Events are listed after packs were read: those that a pack no longer holds are in an object of their own by
-        then. KubeRay's stored endpoints count only where there are no dashboard responses.
+        Events are listed after the packs: events that have left the packs are then in event objects. KubeRay's stored
+        endpoints are used only if there are no dashboard responses.
         """
         first = [self._dashboard_responses(), self._read_packs(packs), self._seals(), self._legacy(), self._v1_6_logs()]
         groups = await concurrently(first, len(first))
@@ -92,7 +101,7 @@ class _SessionPrefixes:
         return [source for group in groups for source in group]
 
     async def _read_packs(self, packs: dict[str, PackReader]) -> list[Source]:
-        """Read the pack directories of all nodes. Their streams become sources when the files are known."""
+        """Read the pack directories of all nodes. Their streams become sources once the files are listed."""
 
         async def read_node(node: str) -> None:
             packs[node] = PackReader(self._store, self._layout.node_packs_prefix(self._ref, node))
@@ -162,7 +171,7 @@ class _SessionPrefixes:
 
 
 def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
-    """List events that are not in an object of their own yet: the session runs, or the node has vanished.
+    """List events that are not in event objects yet, because the session runs or the node has vanished.
 
     The newest pack was written after all of them.
     """
@@ -175,7 +184,7 @@ def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
 def _packed_logs(
     layout: Layout, ref: SessionRef, node: str, reader: PackReader, file_sizes: dict[str, int]
 ) -> Iterable[Source]:
-    """List event logs that are not in the store as a file, or are longer than that file."""
+    """List event logs that are not in the store as a file, or are longer in the packs."""
     packs_prefix = layout.node_packs_prefix(ref, node)
     log_prefixes = (
         *(layout.logs_prefix(named, node) for named in ref.owner_variants),
@@ -197,7 +206,7 @@ def _is_event_log(path: str) -> bool:
 
 
 def unread_sources(sources: list[Source], covered: Iterable[tuple[str, int]]) -> list[Source]:
-    """Return sources that are new or have changed; of events in packs, only what was appended."""
+    """Return sources that are new or have changed. For events in packs, return only the appended bytes."""
     read_versions = dict(covered)
     return [
         msgspec.structs.replace(source, start=read_versions.get(source.key, 0))
@@ -209,6 +218,6 @@ def unread_sources(sources: list[Source], covered: Iterable[tuple[str, int]]) ->
 
 
 def sources_digest(sources: list[Source]) -> str:
-    """Return a digest that is equal if an index covers exactly these objects."""
+    """Return a digest that is equal if and only if an index covers exactly these objects."""
     versions = "\n".join(f"{source.key} {source.version}" for source in sources)
     return hashlib.sha256(versions.encode()).hexdigest()
