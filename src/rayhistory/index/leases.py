@@ -1,7 +1,7 @@
 """Leases tell other servers on the same store that the tables or a product of a session are being built.
 
-A lease is a hint, never a lock: it counts only while it is fresh, and two concurrent folds of one session are harmless,
-because a manifest is published by conditional create. So is a lease, so that of several servers one does the work.
+A lease is a hint, never a lock. It counts only while it is fresh. If two servers fold the same session, nothing breaks,
+because only one can create the manifest. The lease only avoids double work.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Leases:
 
     @contextlib.asynccontextmanager
     async def hold(self, key: str) -> AsyncIterator[bool]:
-        """Take the lease, renew it while the block runs, then delete it. Yield False if another process has it."""
+        """Take the lease, renew it during the context, then delete it. Yield False if another process has it."""
         token = secrets.token_bytes(16)
         done = asyncio.Event()
         renewal: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class Leases:
                     await self._store.delete(key)
 
     async def _take(self, key: str, token: bytes) -> bool:
-        """Create the lease, or replace an expired one. A store that fails gives no hint: then do the work."""
+        """Create the lease, or replace an expired one. If the store fails, do the work without a lease."""
         try:
             await self._store.create(key, token)
         except ObjectExists:

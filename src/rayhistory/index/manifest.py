@@ -1,7 +1,8 @@
 """The manifest, which makes one generation of an index visible. It is written last, and never overwritten.
 
-A generation is a list of immutable files. Small tables are written whole. Tables of tasks are in parts: each extension
-adds one, and compaction replaces several by one. A generation shares the files that did not change with the one before.
+A generation is a list of immutable files. Small tables are written whole. Task tables are stored in parts: each
+extension adds a part, and compaction replaces several parts by one. A generation shares unchanged files with the
+previous one.
 """
 
 from collections import Counter
@@ -18,7 +19,7 @@ from rayhistory.sessions.ref import is_safe_component
 from rayhistory.storage import Store
 
 SCHEMA_VERSION = 15
-"""Incremented with each change of the tables, which a test notices. Indexes with another version are not read."""
+"""Incremented with each change of the tables; a test checks this. Indexes with another version are not read."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MAX_TABLES = 1000
@@ -36,7 +37,7 @@ _PARTITION_TABLES = (
     "tasks", "profile_events", "merged.task_definitions", "merged.task_updates", "merged.keys", "merged.depends",
     "merged.unexecuted",
 )  # fmt: skip
-"""The tables that every part has, each with a file for each of its ranges of task ids."""
+"""The tables that every part has. Each has one file per range of task ids."""
 
 
 class SessionCounts(msgspec.Struct, omit_defaults=True):
@@ -50,7 +51,7 @@ class SessionCounts(msgspec.Struct, omit_defaults=True):
     gaps: Count = 0
     size_bytes: Count = 0
     job_texts: list[str] = []
-    """Ids, entrypoint and metadata of each job, for the search over sessions."""
+    """Ids, entrypoint and metadata of each job, for the search in the list of sessions."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, array_like=True):
@@ -69,14 +70,14 @@ Tables = dict[str, list[StoredFile]]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """An immutable share of the tables of tasks. Its files are ranges of task ids, in order."""
+    """An immutable set of rows of the task tables. Its files are ranges of task ids, in order."""
 
     name: str
     files: Tables
     rows: Count
-    """The rows of `tasks`."""
+    """Number of rows of `tasks`."""
     superseded: Count = 0
-    """The attempts in it that a later part replaces."""
+    """Number of attempts in it that later parts replace."""
     batches: list[BatchRange] = []
     """The extensions whose objects must be read again if the part is lost."""
 
@@ -85,9 +86,9 @@ class Manifest(msgspec.Struct):
     schema: int
     generation: int
     build: str
-    """The folder with the new files of this generation. Its name identifies the generation."""
+    """The folder with the new files of this generation. The folder's name identifies the generation."""
     files: Tables
-    """The files of the tables that are not in parts."""
+    """The files of the tables that are not stored in parts."""
     covered: str
     """A digest of the names and versions of all sources."""
     closing: Closing | None
@@ -98,16 +99,16 @@ class Manifest(msgspec.Struct):
     seconds: float
     events: int
     long_bytes: int = 0
-    """The number of bytes by which the rows of tasks exceed their typical size."""
+    """Number of bytes by which task rows exceed their typical size."""
     parts: list[Part] = []
     task_counts: dict[str, int] = {}
     """Counts of tasks by condition, kept up to date by each extension."""
     key_hash: int = 0
-    """A hash that shows whether this release hashes keys in the same way."""
+    """A hash that shows whether this release of DuckDB hashes keys in the same way."""
     covered_in: str = ""
     """The folder with the list of covered sources."""
     folders: list[str] = []
-    """All folders with files of this generation. Releases with another schema version keep them."""
+    """All folders with files of this generation, so that releases with another schema version do not delete them."""
 
     @property
     def size(self) -> int:
@@ -124,7 +125,7 @@ class Manifest(msgspec.Struct):
                 yield from ((name, file) for file in files)
 
     def files_of(self, table: str) -> list[StoredFile]:
-        """Return the files of a table, those of tables of tasks by part."""
+        """Return the files of a table, ordered by part."""
         if table in self.files:
             return self.files[table]
         found = [file for part in self.parts for file in part.files.get(table, ())]
@@ -136,7 +137,7 @@ class Manifest(msgspec.Struct):
 def parse_manifest(data: bytes) -> Manifest | None:
     """Parse a manifest; return None if it is invalid or has another schema version.
 
-    Its names become paths, so that a name that is not a safe path component makes it invalid.
+    Names in it become paths. So a name that is not a safe path component makes it invalid.
     """
     manifest = read_record(data, Manifest)
     if manifest is None or manifest.schema != SCHEMA_VERSION or len(manifest.parts) > _MAX_PARTS:
@@ -167,7 +168,7 @@ def _is_complete(part: Part) -> bool:
 async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) -> Manifest | None:
     """Return the manifest of the highest generation with this schema version; None if there is none.
 
-    Another release may use the same store, and store generations with its own schema version beside ours.
+    Other releases may store generations with other schema versions beside ours.
     """
     for generation in await _newest_generations(store, layout, ref):
         manifest = parse_manifest(await _read_manifest(store, layout, ref, generation))
@@ -177,7 +178,7 @@ async def read_latest_manifest(store: Store, layout: Layout, ref: SessionRef) ->
 
 
 async def used_generations(store: Store, layout: Layout, ref: SessionRef) -> tuple[set[int], set[str]]:
-    """Return the generations and the folders that a release may still read: the last two of each schema version."""
+    """Return the generations and folders that some release may still read: the last two of each schema version."""
     generations, folders = set(), set()
     by_schema: Counter[int] = Counter()
     for generation in await _newest_generations(store, layout, ref):
@@ -198,7 +199,10 @@ class _ManifestHead(msgspec.Struct):
 
 
 async def _newest_generations(store: Store, layout: Layout, ref: SessionRef) -> list[int]:
-    """Return the highest generations first: not all, because anybody who writes the store can add manifests."""
+    """Return the highest generations first.
+
+    Their number is limited, because anybody who can write to the store can add manifests.
+    """
     listing = await store.list_folder(layout.index_prefix(ref))
     generations = (layout.parse_manifest_key(info.key) for info in listing.objects)
     return sorted((number for number in generations if number is not None), reverse=True)[:_MAX_GENERATIONS]
@@ -218,10 +222,10 @@ async def next_generation(store: Store, layout: Layout, ref: SessionRef) -> int:
 
 
 async def publish_manifest(store: Store, layout: Layout, ref: SessionRef, manifest: Manifest) -> Manifest:
-    """Make the generation visible; if another process has published one since, return its manifest.
+    """Publish the generation. If another process has published one since, return its manifest.
 
-    The number was chosen when the fold began: a generation that another one has overtaken refers to its files in vain.
-    If the other process is of another release, publish under the next number.
+    The number was chosen when the fold began, so only one of two concurrent folds can create it. If the other process
+    has another schema version, publish under the next number.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Local indexes for a store that refuses writes. Readers see both as one store."""
+"""Local indexes for a store that is read-only. Readers see both as one store."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ def index_store(store: Store, settings: Settings) -> Store:
 
 
 class Overlay:
-    """A store that writes to a local directory, within a budget of bytes, when the store denies writes."""
+    """A store that writes to a local directory, up to a maximum size, if the real store denies writes."""
 
     def __init__(self, store: Store, directory: Path, budget: int) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class Overlay:
 
 
 def _session_folder(path: Path) -> Path:
-    """Return the folder of the session that an index file belongs to: of tables, or of a product below it."""
+    """Return the folder of the session that an index file belongs to."""
     return next((folder for folder in (path, *path.parents) if is_session_name(folder.name)), path)
 
 

@@ -1,7 +1,7 @@
-"""Scratch directories that do not outlive their process, however it ends.
+"""Scratch directories that are removed even if their process is killed.
 
-Each has a lock file beside it that its process holds. A lock file that is not held belongs to a process that
-was killed; the next process that creates a scratch directory removes that directory.
+A process holds a lock on a file beside its scratch directory. If a lock file is not locked, its process was killed, and
+the next process that creates a scratch directory removes the old one.
 """
 
 import contextlib

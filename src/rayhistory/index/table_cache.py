@@ -1,6 +1,6 @@
-"""Local copies of index tables, shared by all processes of this machine, within a budget of bytes.
+"""Local copies of index tables, shared by all processes of this machine, up to a maximum size.
 
-A generation never changes, so a copy of the right size is valid. The least recently used copies are evicted first.
+A generation never changes, so a copy with the right size is valid. The least recently used copies are evicted first.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rayhistory.storage import Store
 _CHUNK_BYTES = 8 << 20
 _MAX_CHUNKS_AT_ONCE = 8
 _MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Memory for bytes on their way from the store to the disk, for all tables together."""
+"""Memory for bytes that are being downloaded, for all tables together."""
 _PARTIAL_FILE_MAX_AGE_S = 600.0
 
 
@@ -45,7 +45,7 @@ class TableCache:
         return OpenIndex(manifest, fetch)
 
     def folder(self, ref: SessionRef, build: str) -> Path:
-        """The directory for the tables of one generation, or of one as-of view of it."""
+        """Return the directory for the tables of one generation, or of an as-of view of it."""
         return self._directory / ref.path / build
 
     async def table(
@@ -73,7 +73,7 @@ class TableCache:
         return await self.file(key, file.size, path, what, refetch=refetch)
 
     async def file(self, key: str, size: int, path: Path, what: str, *, refetch: bool = False) -> Path:
-        """Return the local copy of an object with this size; `what` is the message about damage, with a gap for it."""
+        """Return the local copy of an object with this size. `what` is a format string for the message about damage."""
         async with self._fetch_locks.setdefault(path, asyncio.Lock()):
             if refetch or not _has_size(path, size):
                 await self._fetch(key, size, path, what)
@@ -83,7 +83,7 @@ class TableCache:
         return path
 
     async def _fetch(self, key: str, size: int, path: Path, what: str) -> None:
-        """Download in chunks. The last range is one byte too long, so that a longer object is noticed."""
+        """Download in chunks. The last request asks for one byte more, to detect an object that is too long."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
         async def fetch_chunk(start: int) -> None:
@@ -111,9 +111,9 @@ class TableCache:
             os.close(file)
 
     def make_room(self, needed_bytes: int) -> None:
-        """Evict the least recently used files. Another process may do the same, so missing files are ignored.
+        """Evict the least recently used files. Other processes may do the same, so missing files are ignored.
 
-        Recent partial files belong to a running download and stay. Old ones belong to a process that is gone.
+        Recent partial files belong to running downloads and stay. Old ones were left by killed processes.
         """
         files = []
         tables, products = self._directory.rglob("*.parquet*"), self._directory.glob(f"*/*/*/{PRODUCTS_FOLDER}/*/*/*")
@@ -143,7 +143,10 @@ def _open_to_write(path: Path) -> int:
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Await work in a thread, to its end even if the caller is cancelled: it would create a file that was removed."""
+    """Wait for work in a thread to finish, even if the caller is cancelled.
+
+    Otherwise it could create a file after the clean-up.
+    """
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

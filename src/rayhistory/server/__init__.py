@@ -1,1 +1,4 @@
-"""The history server: serves sessions from the store as if their clusters were alive. Read-only by construction."""
+"""The history server.
+
+It serves sessions from the store as if their clusters were alive, and never writes to a cluster.
+"""

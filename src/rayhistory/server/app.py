@@ -124,7 +124,7 @@ def create_app(settings: Settings, store: Store | None = None) -> Starlette:
 async def _running(
     app: Starlette, settings: Settings, store: Store, layout: Layout, *, catalog: SessionCatalog, rules: NotifyRules
 ) -> AsyncIterator[None]:
-    """Make the components that need an event loop, and run the background tasks."""
+    """Create the components that need an event loop, and run background tasks."""
     builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
     if settings.index_ahead:
         builder.warm_up()

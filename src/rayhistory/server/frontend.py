@@ -1,7 +1,7 @@
 """Ray's dashboard frontends, unmodified: the installed versions, the version for a session, and their files.
 
-Files are looked up by name in all versions, because their names carry a digest of the content. So a page gets the files
-of its own version without a cookie, and two tabs may show two versions.
+File names contain a digest of the content, so a file is searched by name in all versions. Thus each page gets the files
+of its own version without a cookie, and two tabs can show two versions.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([a-z0-9.+-]{0,99})"
 _MAX_SHOWN_CHARS = 40
 VERSION_PARAM = "dashboard"
 CUSTOM = "custom"
-"""The version of a frontend that lies directly in the directory, so that its version is unknown."""
+"""The version name of a frontend that is directly in the directory, and so has no known version."""
 NOT_INSTALLED = "No Ray Dashboard frontend is installed"
 INSTALL_HINT = (
     "Download one with `rayhistory dashboards add 2.60.0`, install Ray beside the server with "
@@ -51,20 +51,23 @@ class DashboardChoice(msgspec.Struct, frozen=True):
 
 
 class Frontends:
-    """Frontends in a directory. They are looked up at each request, so new ones need no restart."""
+    """Frontends in a directory. They are listed at each request, so that new ones need no restart."""
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
 
     def installed(self) -> list[Frontend]:
-        """Return the custom frontend first, then the newest first. The directory takes precedence over Ray's own."""
+        """Return the custom frontend first, then others, newest first.
+
+        The directory has precedence over the installed Ray.
+        """
         frontends: dict[str, Frontend] = {}
         for frontend in (*_frontends_in(self.directory), *_frontends_of_ray()):
             frontends.setdefault(frontend.version, frontend)
         return sorted(frontends.values(), key=_rank, reverse=True)
 
     def choose(self, ray_version: str | None, requested: str | None = None) -> Frontend | None:
-        """Return the requested frontend, else the nearest version; None if none is installed."""
+        """Return the requested frontend, else the one with the nearest version; None if none is installed."""
         installed = self.installed()
         if requested is None or not installed:
             return _nearest_version(installed, ray_version)
@@ -97,7 +100,7 @@ def is_version(text: str) -> bool:
 
 
 def index_page(frontend: Frontend, headers: dict[str, str], scripts: Sequence[str] = ()) -> Response:
-    """Serve the document of a frontend, unmodified or with scripts of ours in front of its own."""
+    """Serve the document of a frontend, unmodified or with our scripts before its own."""
     headers = {"Cache-Control": "no-store", **headers}
     path = frontend.path / "index.html"
     if not scripts:
@@ -131,7 +134,10 @@ def _frontends_of_ray() -> list[Frontend]:
 
 
 def _nearest_version(installed: Sequence[Frontend], ray_version: str | None) -> Frontend | None:
-    """Return the same version, else the nearest by minor release, then by patch; of two equally near, the newer."""
+    """Return the same version, else the nearest minor release, then the nearest patch.
+
+    If two are equally near, the newer.
+    """
     if not installed or installed[0].version == CUSTOM or not ray_version or not is_version(ray_version):
         return installed[0] if installed else None
     requested = _numbers(ray_version)

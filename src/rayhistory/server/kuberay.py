@@ -98,7 +98,7 @@ async def enter_cluster(request: Request) -> Response:
 
 
 async def _select(request: Request, selection: Selection) -> Response:
-    """Fold the selected session, or find its head, before the cookies are set."""
+    """Fold the selected session, or find its head, before cookies are set."""
     live, resolver = live_of(request), resolver_of(request)
     if cluster := await live.live_session_ref(selection, request):
         return _selected_response(cluster, LIVE)

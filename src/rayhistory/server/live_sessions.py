@@ -1,9 +1,9 @@
 """Live clusters: find them, join them with the sessions in the store, and find their heads for the session `live`.
 
-A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. Where Kubernetes is watched, it alone
-names the address of a dashboard. Elsewhere the collector's record names it. Every client that can write the record
-chooses the address, so only addresses in the networks of `--live-networks` are used. Without a usable address, `live`
-is the newest session in the store.
+A cluster is live if Kubernetes has it, or if its collector's heartbeat is recent. If Kubernetes is watched, only
+Kubernetes provides dashboard addresses. Otherwise the collector's record does. Anybody who can write the record chooses
+this address, so only addresses in `--live-networks` are used. Without a usable address, `live` is the newest session in
+the store.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class _RegisteredHead(msgspec.Struct, frozen=True):
 
 
 class LiveSessions:
-    """Live clusters and their heads; `proxy` is None unless `--live` allows requests to heads."""
+    """Live clusters and their heads. `proxy` is None unless `--live` is set."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class LiveSessions:
         return self.proxy is not None and selection.session == LIVE and selection.as_of_ms is None
 
     async def head(self, selection: Selection, token: str = "") -> Head | None:
-        """Find the head to read a session from; None if it has to be read from the store."""
+        """Return the head to read a session from; None if it must be read from the store."""
         if self.proxy is None or not self._reads_head(selection):
             return None
         if self.discovery is None:
@@ -92,7 +92,7 @@ class LiveSessions:
         return Head(self._address_in_kubernetes(cluster), token, cluster.ray_version) if cluster and usable else None
 
     async def live_session_ref(self, selection: Selection, connection: HTTPConnection) -> SessionRef | None:
-        """Return the cluster that a selection of `live` means; None unless it is read from its head."""
+        """Return the cluster that `live` selects; None unless it is read from its head."""
         head = await self.head(selection, self.head_token(connection, selection))
         if head is None:
             return None
@@ -120,7 +120,9 @@ class LiveSessions:
         return HeadAddress(f"http://{cluster.service}.{cluster.namespace}.svc:{cluster.port}")
 
     async def _registered_head(self, proxy: HeadProxy, selection: Selection, token: str) -> Head | None:
-        """Use the address in the collector's record, after the dashboard there confirmed the session's name."""
+        """Return the head at the address in the collector's record, after its dashboard has confirmed the session's
+        name.
+        """
         try:
             if selection.owner_kind:
                 entry = await self._catalog.find_owned(selection.namespace, selection.owner_kind, selection.name, LIVE)
@@ -135,7 +137,10 @@ class LiveSessions:
         return Head(address, token, start.ray_version) if address else None
 
     async def _verified_address(self, proxy: HeadProxy, ref: SessionRef, url: str, token: str) -> HeadAddress | None:
-        """Resolve and check a registered address, and cache the outcome: later requests use the same IP address."""
+        """Resolve and check a registered address.
+
+        The result is cached, so that later requests use the same IP address.
+        """
         verified = self._verified.get((ref, url))
         if verified is not None:
             return verified.address
@@ -158,14 +163,20 @@ class LiveSessions:
         return address
 
     async def _is_name_shared(self, ref: SessionRef) -> bool:
-        """Return True if another cluster has a session of this name: one of the two records is a forgery or a copy."""
+        """Return True if another cluster has a session of this name.
+
+        Then one of the two records is forged or a copy.
+        """
         return any(
             entry.ref.session == ref.session and entry.ref.identity != ref.identity
             for entry in await self._catalog.entries()
         )
 
     def head_token(self, connection: HTTPConnection, selection: Selection) -> str:
-        """Return the visitor's token for this cluster; their token for this server only if the operator allows it."""
+        """Return the visitor's token for this cluster.
+
+        Their token for this server is used only if the operator allows it.
+        """
         if not self._reads_head(selection):
             return ""
         headers, access = connection.headers, admission_of(connection).access
@@ -244,7 +255,7 @@ class LiveSessions:
 
 
 async def _has_session(proxy: HeadProxy, address: HeadAddress, session: str, token: str) -> bool:
-    """Ask a dashboard for its session name, first without the token: a head that needs none must not see it."""
+    """Ask a dashboard for its session name, first without the token, so that only heads that need the token get it."""
     try:
         response = await proxy.get(address, "/api/version")
         if response.status_code in (401, 403) and token:
@@ -265,5 +276,5 @@ def live_of(connection: HTTPConnection) -> LiveSessions:
 
 
 def head_token_cookie(connection: HTTPConnection) -> str:
-    """Name a cookie per visitor: signing out here cannot delete it, but the next visitor must not use it."""
+    """Return the name of a cookie per visitor, so that the next visitor of the same browser does not use it."""
     return f"{_TOKEN_COOKIE}-{hashlib.sha256(visitor_of(connection).name.encode()).hexdigest()[:16]}"

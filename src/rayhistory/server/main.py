@@ -27,15 +27,16 @@ from rayhistory.storage import open_store
 log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
-"""Longer than clients and load balancers keep idle connections, so that they never reuse one that we closed."""
+"""Longer than clients and load balancers keep idle connections, so that they never reuse a connection that we closed.
+"""
 _PING_INTERVAL_S = 20
-"""Below the 60 s after which load balancers close idle connections: a followed log may be quiet for longer."""
+"""Shorter than the 60 s after which load balancers close idle connections, because a followed log may be quiet."""
 _LISTEN_BACKLOG = 2048
 _DESCRIPTION = "Serve the sessions in the store: the Ray Dashboard and Ray's API, for clusters that are gone."
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that a port in use is reported before anything else starts."""
+    """Return a listening socket. A port in use is reported before anything else starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

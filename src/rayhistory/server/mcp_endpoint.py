@@ -1,4 +1,4 @@
-"""`/mcp`: the Model Context Protocol over HTTP, without sessions. Only bearer tokens count, never cookies."""
+"""`/mcp`: the Model Context Protocol over HTTP, without sessions. Only bearer tokens are accepted, never cookies."""
 
 import httpx
 from starlette.requests import Request
@@ -45,7 +45,7 @@ async def mcp(request: Request) -> Response:
 
 
 async def _respond(request: Request, body: bytes) -> Response:
-    """Answer with requests to this same application, in the name of the visitor: all rules of access apply."""
+    """Answer by requests to this application on behalf of the visitor, so that all access rules apply."""
     headers = {name: request.headers[name] for name in _FORWARDED_HEADERS if name in request.headers}
     transport = InProcessTransport(request.app, request.client)
     base = f"{request.url.scheme}://{request.url.netloc}"
@@ -57,7 +57,7 @@ async def _respond(request: Request, body: bytes) -> Response:
 
 
 def _status(message: Message) -> int:
-    """Errors have a status of their own only without handshake; older clients expect 200 for every reply."""
+    """Return the HTTP status of a reply. Clients with a handshake expect 200 for every reply."""
     error = message.get("error")
     return 200 if error is None else _STATUS.get(error["code"], 200)
 

@@ -1,4 +1,4 @@
-"""Memory settings of the server process, so that one large response does not leave it large forever."""
+"""Memory settings of the server process, so that memory is freed after a large response."""
 
 import ctypes
 import gc
@@ -8,7 +8,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def return_freed_memory() -> None:
-    """Make glibc return large freed blocks to the system; by default it keeps them per thread."""
+    """Make glibc return large freed memory to the system. By default it keeps it per thread."""
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt:
@@ -20,7 +20,7 @@ def return_freed_memory() -> None:
 def relax_garbage_collection() -> None:
     """Run the cycle collector less often.
 
-    Responses are trees without cycles. Collecting while ten thousand rows are made takes a fifth of the time.
+    Responses are trees without cycles. Otherwise the collector would take a fifth of the time of a large response.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)

@@ -1,4 +1,4 @@
-"""The products of this release: what servers and commands build beside a session's tables."""
+"""The products of this release, which servers and commands build beside a session's tables."""
 
 PRODUCTS: tuple[str, ...] = (
     "rayhistory.diagnosis.diagnosis_product:PRODUCT",

@@ -66,7 +66,7 @@ class Partitions:
         return range(first, max(first, bisect_right(self._bounds, high)) + 1)
 
     def bounds(self, partition: int) -> tuple[str, str]:
-        """Return the lowest id of the partition, and a text that is above its highest id and below the next partition."""
+        """Return the lowest id of the partition, and a text above its highest id and below the next partition."""
         low = self._bounds[partition - 1] if partition else ""
         if partition == self.count - 1:
             return low, "g"

@@ -1,1 +1,1 @@
-"""Products: what is derived from a session beside its tables, each visible by its own manifest."""
+"""Products: data derived from a session besides its tables. Each becomes visible by its own manifest."""

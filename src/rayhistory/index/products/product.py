@@ -1,7 +1,7 @@
-"""What a product is, and what its build may use.
+"""The interface of a product, and the inputs of its build.
 
-A product is named by a dotted path such as "rayhistory.diagnosis.diagnosis_product:PRODUCT", so that this package
-imports no product.
+A product is named by a dotted path such as "rayhistory.diagnosis.diagnosis_product:PRODUCT", so that this package need
+not import it.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ class BuiltProduct:
     preview: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Small values for lists of sessions, at most 16 KiB as JSON."""
     reused: tuple[str, ...] = ()
-    """Names of files of the previous product that stay as they are. They are not uploaded again."""
+    """Names of files of the previous build that are still valid. They are not uploaded again."""
     announcements: dict[str, bytes] = dataclasses.field(default_factory=dict)
-    """Small objects by their keys, written when the build is visible: they tell others about it."""
+    """Small objects by key, written when the build is visible, to announce it to other components."""
 
 
 class PreviousProduct(Protocol):
@@ -42,32 +42,35 @@ class PreviousProduct(Protocol):
     def manifest(self) -> ProductManifest: ...
 
     def fetch(self, name: str) -> Path:
-        """Return a local copy of a file; raise IndexDamaged if it is damaged, which leads to a full build."""
+        """Return a local copy of a file.
+
+        Raise IndexDamaged if it is damaged; the product is then built from scratch.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class ProductContext:
-    """What a build may use. Nothing here is to be written to but the scratch directory."""
+    """Inputs of a build. A build may write only to the scratch directory."""
 
     ref: SessionRef
     settings: Settings
     store: Store
     indexes: Store
-    """Where tables and products are; differs from the store if that refuses writes."""
+    """The store of tables and products. It differs from `store` if that is read-only."""
     layout: Layout
     manifest: Manifest
     """The manifest of the tables."""
     index: OpenIndex
     """The tables, as local copies."""
     scratch: Path
-    """An empty directory, removed afterwards."""
+    """An empty directory, removed after the build."""
     previous: PreviousProduct | None
     report: Callable[[float, str], None]
-    """Report the progress, between 0 and 1, and the current step."""
+    """Report the progress between 0 and 1, and the current step."""
     product_file: Callable[[ProductManifest, str], Awaitable[Path]]
     """Fetch a file of another product of the session; raise IndexDamaged if it is damaged."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
-    """Wait for a coroutine of `index` or `store`, because a build is synchronous and they are not."""
+    """Wait for a coroutine of `index` or `store`. A build is synchronous, but they are not."""
 
     @property
     def closing(self) -> Closing | None:
@@ -75,18 +78,18 @@ class ProductContext:
 
 
 class Product(Protocol):
-    """Something that is derived from a session, and stored beside its tables."""
+    """Data that is derived from a session and stored beside its tables."""
 
     @property
     def name(self) -> str:
-        """One word, such as "diagnosis": part of the keys."""
+        """One word, such as "diagnosis". It becomes part of keys."""
 
     @property
     def version(self) -> int:
-        """Raised when rules or format change, so that older builds are replaced."""
+        """Incremented when rules or format change, so that older builds are replaced."""
 
     def build(self, context: ProductContext) -> BuiltProduct:
-        """Build the product, in a process of its own."""
+        """Build the product. Called in a separate process."""
 
 
 def load_product(path: str) -> Product:

@@ -1,4 +1,4 @@
-"""Build products on demand and after the tables: one build per session and product, outside the serving process."""
+"""Build products on demand and after the tables. Each session has at most one build per product, in a child process."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 25.0
-"""Ray's dashboard proxy gives up after 30 s, so a longer build is reported as "not built yet"."""
+"""Ray's dashboard proxy gives up after 30 s. So a longer build is reported as "not built yet"."""
 _LEASE_POLL_INTERVAL_S = 1.0
 _FRESH_FOR_S = 5.0
 """A manifest that was read within this time is not read again."""
 _MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 60.0, 3600.0
-"""A failed build is not repeated sooner, however many requests want it. Each further failure doubles the time."""
+"""A failed build is not retried sooner, even if requests need it. Each further failure doubles the time."""
 _PAUSE_FACTOR = 5
-"""While a session runs, its product rests for this many times the duration of its last build."""
+"""While a session runs, the pause between two builds is this many times the duration of the last build."""
 _MAX_CACHED = 4000
 
 _Key = tuple[tuple[str, str, str], str]
@@ -43,12 +43,12 @@ _Key = tuple[tuple[str, str, str], str]
 
 class _RunningBuild(msgspec.Struct):
     tables: Manifest
-    """The newest tables that are known when the build starts."""
+    """The newest tables when the build starts."""
     hurry: asyncio.Event
-    """Set when somebody waits, so that the build does not rest first."""
+    """Set when a request waits, so that the build starts without a pause."""
     task: "asyncio.Task[ProductManifest] | None" = None
     outgrown: str = ""
-    """The last build, if it lacks what is in the session and not in the tables, such as new log lines."""
+    """The last build, if the session has new data that is not in the tables, such as log lines."""
     report: ProductReport = msgspec.field(default_factory=lambda: ProductReport(detail="waiting for a free slot"))
     started: bool = False
 
@@ -75,7 +75,7 @@ class ProductBuilder:
         cache: TableCache,
         products: Iterable[str] = (),
     ) -> None:
-        """`products` are the dotted paths of all products. `store` is the one for indexes."""
+        """`products` are the dotted paths of all products. `store` is the store for indexes."""
         self._settings = settings
         self._store = store
         self._layout = layout
@@ -89,7 +89,7 @@ class ProductBuilder:
         self._failed: LruCache[_Key, _Failure] = LruCache(_MAX_CACHED)
         self._latest: LruCache[_Key, ProductManifest] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
         self._built_at: LruCache[_Key, tuple[float, float]] = LruCache(_MAX_CACHED)
-        """When a build ended, and how long it took."""
+        """When the last build ended, and how long it took."""
         self._rebuilt: LruCache[_Key, str] = LruCache(_MAX_CACHED, ttl=_MIN_RETRY_AFTER_S)
         """The build that replaced a damaged one."""
 
@@ -98,7 +98,7 @@ class ProductBuilder:
         return list(self._products)
 
     async def latest(self, ref: SessionRef, name: str) -> ProductManifest | None:
-        """Return the manifest of the newest build of our version, for its preview; None if there is none."""
+        """Return the manifest of the newest build of our version; None if there is none."""
         key = ref.identity, name
         manifest = self._latest.get(key)
         if manifest is None:
@@ -109,9 +109,9 @@ class ProductBuilder:
         return manifest
 
     async def open(self, ref: SessionRef, name: str, tables: Manifest) -> OpenProduct | None:
-        """Return the newest build; None if there is none yet, or only one from before the session ended.
+        """Return the newest build. Return None if there is none, or only one from before the session's end.
 
-        If it does not cover the same objects as the tables, a new build is started.
+        If the build does not cover the same objects as the tables, start a new one.
         """
         manifest = await self.latest(ref, name)
         is_current = manifest is not None and _covers(manifest, tables)
@@ -122,7 +122,7 @@ class ProductBuilder:
         return self._opened(ref, manifest, tables, is_current=is_current)
 
     async def stored(self, ref: SessionRef, name: str) -> OpenProduct | None:
-        """Return the newest build, without looking at the session's tables, and start none."""
+        """Return the newest build without checking the session's tables. Start no build."""
 
         def on_damage(damaged: ProductManifest, reason: str) -> ProductNotBuilt:
             return ProductNotBuilt(f"{damaged.product} is damaged: {reason}")
@@ -131,7 +131,7 @@ class ProductBuilder:
         return OpenProduct(ref, manifest, self._files, on_damage, is_current=False) if manifest else None
 
     async def extend(self, ref: SessionRef, outgrown: ProductManifest, tables: Manifest) -> None:
-        """Start a build for what is new in a running session though its tables are the same, such as log lines."""
+        """Start a build for data that is not in the tables, such as new log lines of a running session."""
         name = outgrown.product
         latest = await self.latest(ref, name)
         is_newest = latest is None or latest.build == outgrown.build
@@ -141,7 +141,10 @@ class ProductBuilder:
     async def wait(
         self, ref: SessionRef, name: str, tables: Manifest, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> OpenProduct:
-        """Return the newest build, and wait for the first one; raise ProductNotBuilt if that exceeds the timeout."""
+        """Return the newest build.
+
+        If there is none, wait for the first one, and raise ProductNotBuilt after the timeout.
+        """
         deadline = time.monotonic() + timeout_s
         while (opened := await self.open(ref, name, tables)) is None:
             if failure := self._recent_failure(ref, name):
@@ -156,12 +159,12 @@ class ProductBuilder:
         return opened
 
     async def missing(self, ref: SessionRef, tables: Manifest) -> list[str]:
-        """Return the products that have no build of our version for the session's present end."""
+        """Return the products that have no build of our version for the session's current end."""
         manifests = {name: await self.latest(ref, name) for name in self._products}
         return [name for name, found in manifests.items() if found is None or found.closing != tables.closing]
 
     async def build(self, ref: SessionRef, tables: Manifest) -> list[ProductManifest]:
-        """Bring all products up to date, and wait for that. The first failure is raised after all have been tried."""
+        """Bring all products up to date, and wait for it. Try all, then raise the first failure."""
         names = [name for name in self._products if not _covers(await self.latest(ref, name), tables)]
         builds = [self._start(ref, name, tables) for name in names]
         for running in builds:
@@ -263,7 +266,7 @@ class ProductBuilder:
                 return await self._build_now(ref, name, running, fresh=fresh)
 
     async def _covering(self, ref: SessionRef, name: str, running: _RunningBuild) -> ProductManifest | None:
-        """Return the newest build if it has what is wanted: another server may have built it meanwhile."""
+        """Return the newest build if it is sufficient, because another server may have built it in the meantime."""
         self._latest.pop((ref.identity, name))
         manifest = await self.latest(ref, name)
         is_outgrown = manifest is not None and manifest.build == running.outgrown
@@ -279,7 +282,7 @@ class ProductBuilder:
         return manifest
 
     async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:
-        """Pause between the builds of a running session, until somebody waits for one."""
+        """Pause between builds of a running session, until a request waits for one."""
         ended_at, seconds = self._built_at.get((ref.identity, name)) or (0.0, 0.0)
         rest_s = ended_at + seconds * _PAUSE_FACTOR - time.monotonic()
         if rest_s > 0:
@@ -311,7 +314,7 @@ class ProductBuilder:
     async def _wait_for_other_server(
         self, ref: SessionRef, name: str, lease: str, running: _RunningBuild
     ) -> ProductManifest | None:
-        """Wait while another server holds a lease, and return what it publishes, if that covers the tables."""
+        """Wait while another server holds a lease. Return what it publishes, if that covers the tables."""
         while await self._leases.is_held(lease):
             running.report = ProductReport(detail="another server is building it")
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)

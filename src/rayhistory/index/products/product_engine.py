@@ -27,7 +27,7 @@ OnReport = Callable[[ProductReport], None]
 
 
 class _ProductProcess:
-    """One child process, which does not outlive its failures."""
+    """One child process. It ends after a failure."""
 
     def __init__(self, stack: AsyncExitStack, process: asyncio.subprocess.Process) -> None:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101
@@ -47,7 +47,7 @@ class _ProductProcess:
         return self._process.returncode is None
 
     async def run(self, job: ProductJob, on_report: OnReport) -> ProductReport:
-        """Return the last report on a job. It has no result if the process ended without one."""
+        """Return the last report about a job. It has no result if the process ended early."""
         self.jobs += 1
         self._stdin.write(msgspec.json.encode(job) + b"\n")
         with contextlib.suppress(ConnectionError):  # the process ended, which its output shows
@@ -61,7 +61,7 @@ class _ProductProcess:
         return report
 
     async def error_output(self) -> str:
-        """Return the error output of a process that ends."""
+        """Return the error output of a process that has ended."""
         return (await self._stderr).decode(errors="replace")
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class ProductProcesses:
         asyncio.get_running_loop().call_later(_IDLE_S, self._expire, process, process.jobs)
 
     def _expire(self, process: _ProductProcess, jobs: int) -> None:
-        """End a process that is idle since it served its last job."""
+        """End a process that has been idle since its last job."""
         if process in self._idle and process.jobs == jobs:
             self._idle.remove(process)
             task = asyncio.create_task(process.close())

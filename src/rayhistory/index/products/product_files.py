@@ -1,4 +1,4 @@
-"""Reading the files of a product: as local copies, or by range from the store."""
+"""Read the files of a product, as local copies or by range from the store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ class ProductFiles:
         self._cache = cache
 
     async def fetch(self, ref: SessionRef, manifest: ProductManifest, name: str) -> Path:
-        """Return a local copy of a file; raise IndexDamaged if it is missing or has another size."""
+        """Return a local copy of a file. Raise IndexDamaged if it is missing or has a wrong size."""
         file = _file(ref, manifest, name)
         key = self._layout.product_file_key(ref, manifest.product, file.build, name)
         path = self._cache.folder(ref, f"{PRODUCTS_FOLDER}/{manifest.product}/{file.build}") / name
@@ -43,7 +43,7 @@ class ProductFiles:
 class OpenProduct:
     """One build of a product, with its files.
 
-    What is damaged is rebuilt in the background, and reported as ProductNotBuilt.
+    If a file is damaged, the product is rebuilt in the background, and ProductNotBuilt is raised.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OpenProduct:
     ) -> None:
         self.manifest = manifest
         self.is_current = is_current
-        """False if the session has grown since. A newer build has been started."""
+        """False if the session has grown since this build. A newer build has been started."""
         self._ref = ref
         self._files = files
         self._on_damage = on_damage
@@ -67,7 +67,7 @@ class OpenProduct:
         return self.manifest.preview
 
     async def file(self, name: str) -> Path:
-        """Return a local copy of a file. The local cache may evict it, so open it soon."""
+        """Return a local copy of a file. Open it soon, because the local cache may evict it."""
         try:
             return await self._files.fetch(self._ref, self.manifest, name)
         except IndexDamaged as error:
@@ -81,7 +81,7 @@ class OpenProduct:
             raise self.damaged(str(error)) from None
 
     def damaged(self, reason: str) -> ProductNotBuilt:
-        """Have the product rebuilt, because its content is not what was written; return the error to raise."""
+        """Start a rebuild of the product because its content is damaged. Return the error to raise."""
         return self._on_damage(self.manifest, reason)
 
 

@@ -39,7 +39,7 @@ class ProductManifest(msgspec.Struct, rename={"preview": "facts"}):
     files: dict[str, ProductFile]
     tables_generation: int
     tables_covered: str
-    """The digest of the objects that the tables covered from which this was built."""
+    """Digest of the objects that were covered by the tables of this build."""
     closing: Closing | None
     preview: dict[str, Any]
     """Small values that lists show without opening a file."""
@@ -53,7 +53,7 @@ class ProductManifest(msgspec.Struct, rename={"preview": "facts"}):
 def parse_product_manifest(data: bytes) -> ProductManifest | None:
     """Parse a manifest of any version; return None if it is invalid.
 
-    Its names become paths, so that a name that is not a safe path component makes it invalid.
+    Names in it become paths. So a name that is not a safe path component makes it invalid.
     """
     manifest = read_record(data, ProductManifest) if len(data) <= _MAX_MANIFEST_BYTES else None
     if manifest is None or len(manifest.files) > _MAX_FILES:
@@ -68,7 +68,7 @@ async def read_latest_product(
 ) -> ProductManifest | None:
     """Return the manifest of the highest generation with this version; None if there is none.
 
-    Another release may use the same store, and store generations of its own version beside ours.
+    Other releases may store generations with other versions beside ours.
     """
     for generation in await _newest_generations(store, layout, ref, product):
         manifest = await _read(store, layout, ref, product, generation)
@@ -82,9 +82,9 @@ async def next_product_generation(store: Store, layout: Layout, ref: SessionRef,
 
 
 async def publish_product(store: Store, layout: Layout, ref: SessionRef, manifest: ProductManifest) -> ProductManifest:
-    """Make the build visible; if another process has published this generation first, return its manifest.
+    """Publish the build. If another process has published this generation first, return its manifest.
 
-    If that process is of another release, publish under the next number.
+    If that process has another version, publish under the next number.
     """
     while True:
         key = layout.product_manifest_key(ref, manifest.product, manifest.generation)
@@ -103,9 +103,9 @@ async def publish_product(store: Store, layout: Layout, ref: SessionRef, manifes
 async def used_product_manifests(
     store: Store, layout: Layout, ref: SessionRef, product: str
 ) -> list[ProductManifest] | None:
-    """Return the manifests that a release may still read: the last two of each version, newest first.
+    """Return the manifests that some release may still read: the last two of each version, newest first.
 
-    If one of the newest manifests cannot be parsed, return None: a later release may have written it.
+    Return None if one of the newest manifests cannot be parsed, because a later release may have written it.
     """
     used = []
     by_version: Counter[int] = Counter()
@@ -143,7 +143,10 @@ def _generation_of(layout: Layout, prefix: str, key: str) -> int | None:
 
 
 async def _newest_generations(store: Store, layout: Layout, ref: SessionRef, product: str) -> list[int]:
-    """Return the highest generations first: not all, because anybody who writes the store can add manifests."""
+    """Return the highest generations first.
+
+    Their number is limited, because anybody who can write to the store can add manifests.
+    """
     listing = await store.list_folder(layout.product_prefix(ref, product))
     numbers = (layout.parse_product_manifest_key(info.key) for info in listing.objects)
     return sorted((number for number in numbers if number is not None), reverse=True)[:_MAX_GENERATIONS]

@@ -1,8 +1,8 @@
-"""Builds of products, as a process of its own: `python -m rayhistory.index.products.product_process`.
+"""Build products in a separate process: `python -m rayhistory.index.products.product_process`.
 
-Like the fold, it runs apart from the server, to isolate its memory and CPU. It reads ProductJobs from standard input
-and writes ProductReports to standard output, one JSON line each; the last one of a job has the manifest. After any
-failure the process ends.
+A separate process isolates memory and CPU from the server. It reads ProductJobs from standard input and writes
+ProductReports to standard output, each as a JSON line. The last report of a job has the manifest. The process exits
+after any failure.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
 _NICENESS = 15
-"""Requests come first, then folds, then products: tables are what most pages need."""
+"""Lower CPU priority than folds, because most pages need tables and not products."""
 _MEMORY_FACTOR = 1.5
 _MIN_MEMORY_BYTES = 768 << 20
-"""Python, the database of queries and their threads, before anything is built."""
+"""Memory of Python and DuckDB before anything is built."""
 _MAX_REUSE_BYTES = 384 << 20
-"""A process that needed more memory is not used again, so that its memory goes back to the system."""
+"""A process that needed more memory than this is not reused, so that the memory is freed."""
 
 Report = Callable[[float, str], None]
 
@@ -61,11 +61,11 @@ class ProductJob(msgspec.Struct):
     scratch: str
     """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Do not use the previous product, because it cannot be trusted."""
+    """Do not use the previous build, because it may be damaged."""
 
 
 class ProductReport(msgspec.Struct, omit_defaults=True):
-    """Output of the process: progress, the manifest, or why there is none."""
+    """Output of the process: progress, the manifest, or the reason of a failure."""
 
     progress: float = 0.0
     detail: str = ""
@@ -85,7 +85,7 @@ class ProductReport(msgspec.Struct, omit_defaults=True):
 class _Stores(NamedTuple):
     store: Store
     indexes: Store
-    """Where tables and products are; differs from the store if that refuses writes."""
+    """The store of tables and products. It differs from `store` if that is read-only."""
     layout: Layout
     cache: TableCache
 
@@ -97,7 +97,7 @@ class _FinishedBuild(NamedTuple):
 
 
 class _Previous:
-    """The previous product, for a build in another thread than the event loop."""
+    """The previous build, for use in a thread other than the event loop's."""
 
     def __init__(self, manifest: ProductManifest, fetch: Callable[[str], Path]) -> None:
         self.manifest = manifest
@@ -176,7 +176,7 @@ async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _F
 
 
 def _check(product: Product, built: BuiltProduct) -> None:
-    """Reject what readers would reject."""
+    """Raise an error if readers would reject the result."""
     unsafe = [name for name in (product.name, *built.files) if not is_safe_component(name)]
     if unsafe:
         raise ValueError(f"product {product.name}: {unsafe[0]!r} is not a safe file name")
@@ -185,7 +185,7 @@ def _check(product: Product, built: BuiltProduct) -> None:
 
 
 async def _delete_unused(store: Store, layout: Layout, ref: SessionRef, product: str, generation: int) -> None:
-    """Delete builds that are not read any more. Errors are left to the next build."""
+    """Delete builds that nobody reads any more. Errors are left to the next build."""
     with contextlib.suppress(StoreError):
         for key in await unused_product_keys(store, layout, ref, product, generation - 1):
             await store.delete(key)
@@ -197,7 +197,7 @@ def _sha256(path: Path) -> str:
 
 
 def _limit_memory(settings: dict[str, Any]) -> None:
-    """Let allocations fail beyond the budget, instead of letting the kernel choose a process to kill."""
+    """Make allocations beyond the budget fail, so that the kernel does not kill other processes."""
     limit = max(int(Settings(**settings).index_memory * _MEMORY_FACTOR), _MIN_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def _serve(job: ProductJob) -> None:
-    """Build one product and report on it. Any failure ends the process."""
+    """Build one product and report the result. Any failure ends the process."""
     _limit_memory(job.settings)
 
     def report(progress: float, detail: str) -> None:

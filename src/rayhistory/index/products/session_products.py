@@ -7,7 +7,7 @@ from rayhistory.sessions import SessionRef
 
 
 class SessionProducts:
-    """Opens products that were built from the same session as these tables."""
+    """Opens products that belong to these tables."""
 
     def __init__(self, builder: ProductBuilder, ref: SessionRef, tables: Manifest) -> None:
         self._builder = builder
@@ -15,14 +15,14 @@ class SessionProducts:
         self._tables = tables
 
     async def open(self, name: str) -> OpenProduct | None:
-        """Return the product, or None for "not built yet"; either way, start a build if it is missing or outdated."""
+        """Return the product, or None if it is not built yet. Start a build if it is missing or outdated."""
         return await self._builder.open(self._ref, name, self._tables)
 
     async def extend(self, outgrown: OpenProduct) -> None:
-        """Start a build for what is new in the session and not in its tables."""
+        """Start a build for new data of the session that is not in its tables."""
         await self._builder.extend(self._ref, outgrown.manifest, self._tables)
 
     async def wait(self, name: str, timeout_s: float | None = None) -> OpenProduct:
-        """Return the product; wait for the first build, and raise ProductNotBuilt if that takes too long."""
+        """Return the product. Wait for the first build, and raise ProductNotBuilt if it takes too long."""
         timeout_s = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
         return await self._builder.wait(self._ref, name, self._tables, timeout_s)

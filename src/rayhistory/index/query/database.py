@@ -15,7 +15,7 @@ _MIN_MEMORY_BYTES = 128 << 20
 """Below this, DuckDB cannot even open a table."""
 
 _TEXT = duckdb.type("VARCHAR")
-"""Made once: duckdb.type() waits for a query of a notebook on the default connection, which may wait for our rows."""
+"""Created once, because duckdb.type() can deadlock with a notebook's query on the default connection."""
 
 _local = threading.local()
 _root: duckdb.DuckDBPyConnection | None = None
@@ -48,9 +48,9 @@ def execute(sql: str, values: list[Any]) -> list[Row]:
 
 
 def execute_within(sql: str, values: list[Any], max_bytes: int | None) -> tuple[list[Row], bool]:
-    """Run a query; return its rows and True, or the first rows with about `max_bytes` of text and False.
+    """Run a query. Return all rows and True, or the first rows with about `max_bytes` of text and False.
 
-    Rows are fetched a few at a time until their size is known: a thousand rows may be a gigabyte.
+    Rows are fetched a few at a time, because a thousand rows may be a gigabyte.
     """
     cursor = connection().execute(sql, values)
     columns = cursor.description or []

@@ -1,7 +1,7 @@
-"""Failed and waiting tasks in groups, counted in the database: a session can have a million of them.
+"""Groups of failed and waiting tasks, counted in the database because there may be millions.
 
-A group of failures has one job, function, error and place. Exceptions are grouped by their type and their last frame
-outside of libraries, so that a million messages with a million numbers in them are one group.
+A group of failures has the same job, function, error and place. Exceptions are grouped by type and by the last stack
+frame outside of libraries. So messages that differ only in numbers are one group.
 """
 
 from functools import partial
@@ -15,11 +15,11 @@ from rayhistory.index.query.open_index import OpenIndex
 
 MAX_GROUPS = 1_000
 _TAIL_CHARS = 6_000
-"""The end of an error message, which has the exception and its last frames."""
+"""Length of the end of an error message, which contains the exception and its last frames."""
 _MAX_TEXT_CHARS = 16_000
-"""The text of a group's example."""
+"""Maximum length of a group's example text."""
 JOB_END_MESSAGE = "Job finishes ("
-"""How the message of tasks starts that ended with their job."""
+"""Start of the message of tasks that ended because their job ended."""
 _FRAME = """E'\\n  File "'"""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "python/ray/", "<frozen ")
 _WORKER_ERRORS = ("WORKER_DIED", "OUT_OF_MEMORY", "NODE_DIED", "LOCAL_RAYLET_DIED")
@@ -27,7 +27,7 @@ _ACTOR_ERRORS = ("ACTOR_DIED", "ACTOR_UNAVAILABLE", "ACTOR_CREATION_FAILED", "AC
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed attempts with one cause, as far as a database can tell."""
+    """Failed attempts that probably have the same cause."""
 
     job_id: str
     error_type: str
@@ -48,7 +48,7 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     run_ms: int
     """Run time of all attempts together."""
     task_id: str
-    """The first one."""
+    """Task id of the first one."""
     attempt: int
     message: str
 
@@ -72,12 +72,12 @@ class WaitingGroup(msgspec.Struct, frozen=True, kw_only=True):
 class FailureGroups(msgspec.Struct, frozen=True):
     groups: list[FailureGroup]
     total: int
-    """All final failures, with those in groups that are not listed."""
+    """Number of all final failures, including those in unlisted groups."""
     total_groups: int
 
     @property
     def unlisted(self) -> int:
-        """Final failures in groups that are not listed."""
+        """Number of final failures in unlisted groups."""
         return max(0, self.total - sum(group.count for group in self.groups if _is_final(group)))
 
 
@@ -133,7 +133,7 @@ ORDER BY count DESC, first_ms, job_id, function LIMIT {MAX_GROUPS}
 _FAILED_WITHOUT_TEXT = _FAILED.replace(f"right(coalesce(error_message, ''), {_TAIL_CHARS})", "''").replace(
     f"starts_with(error_message, '{JOB_END_MESSAGE}')", "false"
 )
-"""The same without messages, which may be too long for the memory of a query."""
+"""The same query without messages, which may be too long for the memory of a query."""
 
 _MESSAGES = f"""
 SELECT task_id, attempt_number AS attempt, right(error_message, {_MAX_TEXT_CHARS}) AS message
@@ -186,7 +186,7 @@ def _group(row: dict[str, Any], messages: dict[tuple[str, int], str]) -> Failure
 
 
 async def read_waiting_groups(index: OpenIndex) -> list[WaitingGroup]:
-    """Return the groups of tasks that no node ever got."""
+    """Return the groups of tasks that were never assigned to a node."""
 
     def work(tasks: str) -> list[WaitingGroup]:
         return [WaitingGroup(**row) for row in execute(_WAITING.format(tasks=tasks), [])]

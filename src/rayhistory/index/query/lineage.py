@@ -1,10 +1,10 @@
-"""The lineage of tasks: a tree of callers and callees with exact counts and a bounded number of listed nodes.
+"""The lineage of tasks: a tree of callers and callees, with exact counts and a limited number of listed nodes.
 
-A task hangs below the task that called it, a method below its actor, and an actor below the task that created it.
-Siblings of one name form a group. As in Ray, a task whose caller is unknown is in no tree.
+The parent of a task is the task that called it. The parent of a method is its actor, and the parent of an actor is the
+task that created it. Siblings with the same name form a group. As in Ray, tasks with an unknown caller are left out.
 
-Almost all tasks of a large session call nothing and ran once. Such leaves are only counted where they hang, never
-joined. The few others become one table per level, built from the top and summed up from the bottom.
+Almost all tasks of a large session call nothing and ran once. These leaves are only counted at their parents. The
+others get one table per level, built from the top and summed up from the bottom.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _STATE_PRIORITY = (
     ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "PENDING_OBJ_STORE_MEM_AVAIL", "PENDING_ARGS_FETCH"),
     ("FAILED",),
 )
-"""Siblings with most tasks in these states are listed first, then earlier ones."""
+"""Siblings with most tasks in these states are listed first, then older siblings."""
 _MAX_TIMESTAMP = 2**60
 _DRIVER_TASK_ID_PREFIX = "f" * 40
 _POINTER_DOUBLINGS = 20
@@ -37,7 +37,7 @@ _POINTER_DOUBLINGS = 20
 MAX_LISTED_PER_GROUP = 1_000
 MAX_LISTED_NODES = 30_000
 MAX_DEPTH = 200
-"""Deeper calls are counted but not listed: neither JSON parsers nor browsers handle such nesting."""
+"""Deeper calls are counted but not listed, because JSON parsers and browsers cannot handle such nesting."""
 
 
 class LineageNode(msgspec.Struct):
@@ -86,10 +86,10 @@ def _per_state(states: list[str], expression: str) -> str:
 
 
 class _Levels:
-    """SQL sources for all nodes: leaves as a subquery, the others as one table per level.
+    """SQL sources for all nodes: leaves as a subquery, other nodes as one table per level.
 
-    Columns: key, above (the parent's key, NULL at the top), name, type, ts, first (the lowest task id in the node,
-    which breaks ties in the order), and n_… with the number of attempts in each state.
+    Columns: `key`, `above` (the parent's key, NULL at the top), `name`, `type`, `ts`, `first` (the lowest task id in
+    the node, to break ties), and `n_…` (number of attempts in each state).
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str) -> None:
@@ -116,7 +116,7 @@ class _Levels:
             self._sum_up()
 
     def rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a query. The filter values are bound once for each mention of `calls`."""
+        """Run a query. Filter values are bound once for each use of `calls`."""
         return self._database.execute(sql, [*(self._values * sql.count(self.calls)), *values]).fetchall()
 
     def table(self, name: str, sql: str, values: tuple[Any, ...] = ()) -> int:
@@ -125,14 +125,14 @@ class _Levels:
         return int(count)
 
     def leaves(self, where: str, calls: str = "") -> str:
-        """Select nodes without children. A node with one attempt has a code: its rank among its siblings."""
+        """Return SQL for nodes without children. A node with one attempt has a code: its rank among its siblings."""
         own = _per_state(self.states, "(state = '{state}')::BIGINT AS {0}")
         return f"""(SELECT task_id AS key, above, name, type, ts, task_id AS first, {own}, {self._code} AS code
           FROM (SELECT * FROM {calls or self.calls} {where}) ANTI JOIN special ON task_id = key
           UNION ALL SELECT {self.columns}, NULL FROM (SELECT * FROM special {where}) ANTI JOIN parents USING (key))"""
 
     def calls_of(self, groups: str) -> str:
-        """Select the calls of these groups that can be among the listed ones."""
+        """Return SQL for the calls of these groups that may be listed."""
         return f"""(SELECT * FROM {self.calls} JOIN (SELECT name AS group_name, above AS group_above, cut FROM {groups})
           ON name = group_name AND above IS NOT DISTINCT FROM group_above WHERE coalesce({self._code} <= cut, true))"""
 
@@ -153,7 +153,7 @@ class _Levels:
         )
 
     def _group_leaves(self) -> None:
-        """Count the leaves of one name below one node once, and collect their codes."""
+        """Count the leaves with the same name and parent, and collect their codes."""
         self.table(
             "leaf_groups",
             f"""SELECT above, name, count(*) AS size, min(type) AS type, {self.sums},
@@ -309,7 +309,7 @@ class _TreeListing:
         return groups
 
     def _cut(self, sizes: list[int]) -> None:
-        """Find the highest code that can be listed in each large group, so that few leaves need sorting."""
+        """Find the highest code that can be listed in each large group, so that only few leaves are sorted."""
         share = self._share(sizes)
         if max(sizes, default=0) > share:
             self._levels.table(
@@ -321,7 +321,7 @@ class _TreeListing:
             )
 
     def _share(self, sizes: list[int]) -> int:
-        """Return the most members that one group can list if the remaining nodes are shared evenly."""
+        """Return how many members a group may list if the remaining nodes are shared evenly."""
         remaining, share = self._remaining, 0
         for groups_left, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
             share = -(-remaining // groups_left)

@@ -30,21 +30,21 @@ from rayhistory.index.query.table_sources import TableSources
 T = TypeVar("T")
 
 _DERIVED_TABLES = ("task_list", LAST_RESPONSES_TABLE)
-"""Smaller copies of served tables, read when they have all needed columns. Callers cannot name them."""
+"""Smaller copies of served tables. They are read if they have all needed columns. Callers cannot name them."""
 _BATCH_ROWS = 5_000
-"""Up to this many rows, DuckDB keeps a top-N heap; above, it sorts everything in twenty times the memory."""
+"""Up to this number of rows DuckDB uses a top-N heap. Above, it sorts all rows, with twenty times the memory."""
 _BATCH_BYTES = 8 << 20
-"""The text of a batch. Jobs choose how long their messages are."""
+"""Maximum size of the text in a batch. Jobs can write messages of any length."""
 _SMALLER_PAGE = 8
 _PARQUET_OPTIONS = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE 20000"
-"""Small row groups, because each thread keeps one in memory."""
+"""Small row groups, because each thread holds one in memory."""
 _MAX_ERROR_CHARS = 500
 _NO_DAMAGE = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
-"""Errors that come from the query or from the values in a table. Rebuilding the index would not remove them."""
+"""Errors caused by the query or by values in a table. Rebuilding the index would not help."""
 
 
 _MAX_READS = 20
-"""Attempts to read tables that other processes keep evicting from a cache that is too small for all of them."""
+"""Maximum number of attempts to read tables that other processes evict from the cache in the meantime."""
 
 
 class FetchTable(Protocol):
@@ -53,7 +53,7 @@ class FetchTable(Protocol):
 
 
 class OpenIndex:
-    """The tables of one generation, fetched when needed. The local cache may evict them at any time."""
+    """The tables of one generation, fetched when needed. The local cache may evict files at any time."""
 
     def __init__(self, manifest: Manifest, fetch: FetchTable, sources: TableSources | None = None) -> None:
         self.manifest = manifest
@@ -68,7 +68,7 @@ class OpenIndex:
         return (await self.rows_within(query, None))[0]
 
     async def rows_within(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
-        """Return the rows and True, or the first rows with about `max_bytes` of text and False."""
+        """Return all rows and True, or the first rows with about `max_bytes` of text and False."""
         if needs_key_lookup(query):
             return await self._rows_by_key(query, max_bytes)
         table, steps = self._read_plan(query)
@@ -82,9 +82,9 @@ class OpenIndex:
         return found, complete
 
     async def prefetch(self, query: Query, *tables: str) -> None:
-        """Fetch the files that `batches` reads first, and those of more tables.
+        """Fetch the files that `batches` reads first, and files of more tables.
 
-        Callers do this before they take a lock, so that no other request waits for the store.
+        Callers do this before they take a lock, so that other requests do not wait for the store.
         """
         table, steps = self._read_plan(msgspec.structs.replace(query, limit=query.limit or _BATCH_ROWS))
         first = steps[0][1]
@@ -136,7 +136,7 @@ class OpenIndex:
             yield batch.pop()  # keep no reference to the rows while a slow client reads them
 
     async def limit_to_bytes(self, query: Query, max_bytes: int) -> Query:
-        """Lower the limit so that all rows but the last together have at most this much text."""
+        """Lower the limit so that the rows, except the last one, have at most this much text."""
         sizes = await self.text_sizes(query)
         fitting = bisect_left(list(accumulate(sizes)), max_bytes) + 1
         return msgspec.structs.replace(query, limit=min(fitting, query.limit or fitting))
@@ -146,7 +146,7 @@ class OpenIndex:
         return await self._run(query, self._text_sizes, query.columns or ("*",))
 
     async def _rows_by_key(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
-        """Read a large page of whole rows: sort the keys first, because sorting whole rows takes much memory."""
+        """Read a large page of whole rows by sorting their keys first, because sorting whole rows needs much memory."""
         keys = KEY_COLUMNS[query.table]
         page = await self.rows(msgspec.structs.replace(query, columns=keys))
         if not page:
@@ -162,13 +162,13 @@ class OpenIndex:
         return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page]), True
 
     async def write_parquet(self, query: Query, file: Path) -> None:
-        """Write all rows of a query to a Parquet file, in little memory. Without a sort they have no order."""
+        """Write all rows of a query to a Parquet file, with little memory. Without a sort their order is undefined."""
         await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
 
     async def stored_files(self, table: str) -> list[Path]:
-        """Return local copies of a table's files; none if its rows are made while they are read.
+        """Return local copies of a table's files. Return none if rows are computed while they are read.
 
-        They may have superseded rows, too. Their footers were read, so that damaged ones are fetched again. The cache
+        The files may contain superseded rows. Their footers were checked, and damaged copies fetched again. The cache
         may evict a copy at any time.
         """
         stored, numbers = self._locate(Query(table), ("*",))
@@ -178,11 +178,11 @@ class OpenIndex:
         return await self._fetch(stored, numbers, refetch=False)
 
     def hidden_columns(self, table: str) -> tuple[str, ...]:
-        """Return the columns in the stored files of a table that are not part of it."""
+        """Return the hidden columns in the stored files of a table."""
         return self._sources.hidden(table)
 
     def has_superseded(self, table: str) -> bool:
-        """Return whether the stored files of a table have rows that others replace."""
+        """Return whether the stored files of a table have superseded rows."""
         return self._sources.has_superseded(table)
 
     async def write_superseded(self, table: str, file: Path) -> None:
@@ -194,7 +194,7 @@ class OpenIndex:
         return await self._run(query, self._count, ())
 
     async def max_rows(self, query: Query, small: int) -> int:
-        """Return an upper bound of the query's rows. Rows are counted only if the limit is above `small`."""
+        """Return an upper bound of the number of rows. Rows are counted only if the limit is above `small`."""
         if query.limit is not None and query.limit <= small:
             return query.limit
         matching = await self.count(Query(query.table, filters=query.filters))
@@ -209,9 +209,9 @@ class OpenIndex:
         return await self._run(query, lambda query, source: self._group(query, source, by, summed), needed)
 
     async def histogram(self, query: Query, column: str, steps: range) -> list[Row]:
-        """Return `bucket`, row `count` and `last` (highest value) for each step of a column.
+        """Return `bucket`, `count` of rows and `last` (highest value) for each step of a column.
 
-        Values before the first and after the last step count there, so that there are never more buckets than steps.
+        Values outside of the range count in the first or last bucket.
         """
         query = msgspec.structs.replace(query, filters=(*query.filters, Filter(column, "!=", None)))
         return await self._run(query, lambda query, source: self._histogram(query, source, column, steps), (column,))
@@ -232,7 +232,7 @@ class OpenIndex:
         return await self._read({file: self._all_files(file) for file in files}, work)
 
     async def _read(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
-        """Run `work` on local copies. Another process may evict a copy before it is opened: that is not damage."""
+        """Run `work` on local copies. If another process evicts a copy before it is opened, fetch it again."""
         refetch = False
         for _ in range(_MAX_READS):
             fetches = [self._fetch(file, numbers, refetch=refetch) for file, numbers in files.items()]
@@ -260,7 +260,7 @@ class OpenIndex:
         )
 
     async def _fetch_needed(self, *tables: str, refetch: bool) -> dict[str, list[Path]]:
-        """Fetch what is read beside these tables, such as the lists of rows that other parts replace."""
+        """Fetch the files that are needed with these tables, such as lists of superseded rows."""
         names = self._sources.needed(tables)
         found = await asyncio.gather(*(self._fetch(name, self._all_files(name), refetch=refetch) for name in names))
         return dict(zip(names, found, strict=True))
@@ -287,7 +287,7 @@ class OpenIndex:
         return await self._read({table: numbers}, partial(work, query))
 
     def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, list[int]]:
-        """Return the smallest table with the needed columns, and the files of it that can hold matching rows."""
+        """Return the smallest table with the needed columns, and its files that may have matching rows."""
         if query.table not in self.tables and query.table in KEY_COLUMNS:
             raise IndexDamaged(f"index is damaged: generation {self.manifest.generation} lacks the table {query.table}")
         if query.table not in self.tables:

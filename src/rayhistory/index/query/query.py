@@ -63,11 +63,11 @@ class Query(msgspec.Struct, frozen=True):
     """Column names; a leading minus means descending. NULL sorts last in both directions."""
     limit: int | None = None
     after: tuple[Any, ...] | None = None
-    """Return only rows after the one with these values in the columns of `order`."""
+    """Return only rows after the row that has these values in the columns of `order`."""
 
     @property
     def plain_filters(self) -> list[Filter]:
-        """The filters that every row must match, without alternatives. They decide which parts of a table are read."""
+        """Filters that every row must match. They decide which files are read."""
         return [condition for condition in self.filters if isinstance(condition, Filter)]
 
     @property
@@ -76,19 +76,19 @@ class Query(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sort, made total by the key columns. Only the first mention of a column counts."""
+        """The sort columns and then the key columns, so that the order is unique. Repeated columns are ignored."""
         terms: dict[str, str] = {}
         for name in (*self.sort, *KEY_COLUMNS.get(self.table, ())):
             terms.setdefault(name.lstrip("-"), name)
         return tuple(terms.values())
 
     def with_order(self) -> "Query":
-        """Add the columns of `order`, which a caller needs to continue after the last row."""
+        """Return the query with the columns of `order`, which are needed to continue after the last row."""
         if not self.columns:
             return self
         needed = (name.lstrip("-") for name in self.order)
         return msgspec.structs.replace(self, columns=tuple(dict.fromkeys((*self.columns, *needed))))
 
     def position_of(self, row: Row) -> tuple[Any, ...]:
-        """Return the value for `after` that continues the query behind this row."""
+        """Return the cursor of a row: pass it as `after` to read the rows that follow."""
         return tuple(row[name.lstrip("-")] for name in self.order)

@@ -46,7 +46,7 @@ def parse_query(
 def parse_unlimited_query(
     table: str, *, columns: str = "", where: Iterable[str] = (), sort: str = "", limit: str = ""
 ) -> Query:
-    """Parse a query for all rows. Without a sort they have no order, so that nothing needs to be sorted."""
+    """Parse a query for all rows. Without a sort their order is undefined, which saves sorting."""
     query = parse_query(table, columns=columns, where=where)
     rows = _number("limit", limit) if limit else None
     if rows is not None and not 0 < rows <= MAX_INT64:

@@ -22,7 +22,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
     """Return the column types of a table.
 
-    Types become part of the SQL and the file is untrusted, so only the types of our own tables are accepted.
+    Types become part of the SQL and the file is untrusted. So only types of our own tables are accepted.
     """
     types = {name: kind for name, kind, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
     if unknown := set(types.values()) - _COLUMN_TYPES:
@@ -31,14 +31,14 @@ def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, 
 
 
 def checked_column(types: dict[str, str], table: str, column: str) -> str:
-    """Return the column name, or raise. It becomes part of the SQL, and the file that defines it is untrusted."""
+    """Return the column name if it is safe, else raise. It becomes part of the SQL, and the file is untrusted."""
     if column not in types or not column.isidentifier():
         raise UsageError(f"table {table!r} has no column {column!r}: use one of {', '.join(types)}")
     return column
 
 
 def order_sql(types: dict[str, str], query: Query) -> str:
-    """Return the ORDER BY clause. Only a page needs a total order."""
+    """Return the ORDER BY clause. Only pages need a unique order."""
     total = query.after is not None or (query.sort and query.limit is not None)
     terms = [
         f"{checked_column(types, query.table, name.lstrip('-'))} {'DESC' if name.startswith('-') else 'ASC'} NULLS LAST"
@@ -71,7 +71,7 @@ def _condition_sql(types: dict[str, str], table: str, condition: Condition) -> t
 
 
 def _after_sql(types: dict[str, str], query: Query, last: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """Select the rows behind a position. The redundant first term lets DuckDB prune row groups."""
+    """Return a condition for the rows after a position. The redundant first term lets DuckDB skip row groups."""
     if len(last) != len(query.order):
         raise UsageError(f"cursor has {len(last)} values, but this sort needs {len(query.order)}")
     alternatives: list[str] = []
@@ -142,7 +142,7 @@ def _converted(column: str, kind: str, value: Any) -> Any:
 
 
 def _number(column: str, value: Any) -> int:
-    """Convert a number, or for a column of times an ISO 8601 time."""
+    """Convert a number, or an ISO 8601 time if the column is a time."""
     try:
         return int(value)
     except ValueError:

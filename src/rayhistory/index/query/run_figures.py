@@ -1,4 +1,6 @@
-"""Figures of a session for comparisons with other runs: functions, and the resources that tasks and actors held."""
+"""Figures of a session for comparison with other runs: run times of functions, and resources that tasks and actors
+used.
+"""
 
 import msgspec
 
@@ -10,29 +12,29 @@ MAX_FUNCTION_ROWS = 200
 _MAX_REQUESTS = 1_000
 _LISTED = "type <> 'DRIVER_TASK' AND NOT starts_with(func_or_class_name, 'JobSupervisor')"
 _MAX_SPAN_MS = 10 * 366 * 86_400_000
-"""Times come from clusters: a span is at most ten years."""
+"""Times come from clusters and may be wrong, so a span is limited to ten years."""
 
 
 class FunctionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempts of one function: of one job, or of all jobs together if `job_id` is None."""
+    """Figures of the attempts of one function, in one job or (if `job_id` is None) in all jobs."""
 
     name: str
     job_id: str | None = None
     count: int = 0
     failed: int = 0
-    """Without attempts that were still running when the session ended."""
+    """Number of failed attempts, without those that were still running when the session ended."""
     p50_ms: float | None = None
     p95_ms: float | None = None
     max_ms: int | None = None
     """Run times of finished attempts; None if none has finished."""
     waiting_ms: int = 0
-    """From creation to start, of all attempts together."""
+    """Time from creation to start, summed over all attempts."""
     running_ms: int = 0
-    """From start to end, of all attempts together."""
+    """Time from start to end, summed over all attempts."""
 
 
 class HeldResources(msgspec.Struct, frozen=True):
-    """A resource request, and how long tasks or actors of a job held it, all together."""
+    """A resource request, and the total time for which tasks or actors of a job held it."""
 
     required_resources: str
     held_ms: int
@@ -81,7 +83,10 @@ GROUP BY required_resources, job_id ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
 
 
 async def read_run_figures(index: OpenIndex, last_ms: int | None) -> RunFigures:
-    """Return the figures. `last_ms` is the time of the last data, until which open actors hold their resources."""
+    """Return the figures.
+
+    Actors that are still alive hold their resources until `last_ms`, the time of the last data.
+    """
 
     def work(tasks: str, actors: str) -> RunFigures:
         held: list[Row] = execute(_HELD_BY_TASKS.format(tasks=tasks), [])

@@ -1,6 +1,6 @@
-"""One SQL query in a process of its own: `python -m rayhistory.index.query.sql_process`, SqlJob on stdin.
+"""Run one SQL query in a separate process: `python -m rayhistory.index.query.sql_process`, with a SqlJob on stdin.
 
-A query can need any amount of memory and time. The process has its own limits, and killing it is always safe.
+A query may need any amount of memory and time. The process has limits, and can be killed at any time.
 """
 
 import os
@@ -20,7 +20,7 @@ _MAX_COLUMNS = 1_000
 _NICENESS = 5
 _BATCH_ROWS = 100
 _MEMORY_BESIDE_DUCKDB = 512 << 20
-"""Python, DuckDB's code, and what DuckDB allocates outside of its limit."""
+"""Memory of Python and of DuckDB outside of its own limit."""
 _ADDRESS_SPACE_FACTOR = 4
 
 
@@ -34,15 +34,15 @@ class SqlJob(msgspec.Struct):
 
 
 class SqlResult(msgspec.Struct):
-    """Rows of a query, or the reason why there are none."""
+    """Rows of a query, or the reason of a failure."""
 
     columns: list[str] = []
     rows: list[dict[str, Any]] = []
     complete: bool = True
-    """False if there are more rows than the limits allow."""
+    """False if the result was cut at a limit."""
     problem: str = ""
     unreadable: bool = False
-    """A table's file could not be read: try again."""
+    """A table's file could not be read. The caller should try again."""
 
 
 def run_query(job: SqlJob) -> SqlResult:
@@ -80,7 +80,7 @@ def _fetch(cursor: duckdb.DuckDBPyConnection, job: SqlJob) -> SqlResult:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Number repeated names: name, name_1."""
+    """Make repeated column names unique: name, name_1."""
     seen: dict[str, int] = {}
     unique = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The sandbox of SQL queries: one SELECT on the tables of sessions, in a database that can open nothing else."""
+"""The sandbox for SQL queries: one SELECT on the tables of sessions, in a database that cannot open other files."""
 
 import re
 import threading
@@ -18,7 +18,7 @@ _ALLOWED_TABLE_FUNCTIONS = {"range", "generate_series", "unnest", "json_each", "
 _MAX_ERROR_CHARS = 500
 
 TableSources = dict[str, list[tuple[str, str]]]
-"""For each table, one pair per session: columns to add, as SQL, and the SQL source of the rows."""
+"""For each table, a pair per session: SQL of the columns to add, and the SQL source of the rows."""
 
 
 class SqlLimits(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class SqlLimits(msgspec.Struct, frozen=True):
 
 
 def mentioned_tables(query: str, tables: list[str]) -> list[str]:
-    """Return the tables that a query mentions, or all tables if it mentions none, as in `show tables`."""
+    """Return the tables that a query mentions. If it mentions none, as in `show tables`, return all."""
     words = set(re.findall(r"\w+", query.lower()))
     return [table for table in tables if table in words] or tables
 
@@ -71,7 +71,7 @@ def _table_functions(tree: Any) -> Iterator[str]:
 def open_sandbox(
     sources: TableSources, limits: SqlLimits, scratch: Path, output: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database with the tables as views. Besides their files and an output file, it can open nothing."""
+    """Open a database with the tables as views. It can open only their files and an output file."""
     database = duckdb.connect(":memory:")
     allowed = [*_quoted_files(sources), *([_quote(str(output))] if output else [])]
     try:
@@ -94,7 +94,10 @@ def open_sandbox(
 
 
 def execute(database: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyConnection:
-    """Run a checked query. Times with a zone become text: Python values of them need another package."""
+    """Run a checked query.
+
+    Times with a time zone are returned as text, because their Python values need another package.
+    """
     cursor = database.execute(query)
     zoned = [_quote_name(name) for name, kind, *_ in cursor.description or [] if kind == "TIMESTAMP WITH TIME ZONE"]
     if not zoned:
@@ -108,7 +111,7 @@ def _quote_name(name: str) -> str:
 
 
 def one_line(error: duckdb.Error) -> str:
-    """Return the message of an error without the query that it quotes."""
+    """Return an error message without the quoted query."""
     return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()[:_MAX_ERROR_CHARS]
 
 

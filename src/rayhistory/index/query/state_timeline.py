@@ -1,4 +1,4 @@
-"""How many tasks were in each state over the life of a session, counted in the database."""
+"""The number of tasks in each state over the life of a session, counted in the database."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ _BEGINS = {
     "waiting_args": "pending_args_avail_ns", "waiting_node": _READY, "fetching_args": _PLACED, "starting": _SUBMITTED,
     "running": _STARTED, "": _END,
 }  # fmt: skip
-"""When a task enters each state. It leaves it for the next one; a task that ended early leaves all at once."""
+"""The time when a task enters each state. It leaves a state when it enters the next one, or when it ends."""
 _LISTED = (
     "type <> 'DRIVER_TASK' AND NOT starts_with(func_or_class_name, 'JobSupervisor') "
     "AND pending_args_avail_ns IS NOT NULL"
@@ -23,7 +23,7 @@ _LISTED = (
 
 
 class StateTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tasks in each state at the end of each of some equal periods."""
+    """The number of tasks in each state at the end of each period."""
 
     start_ms: int = 0
     end_ms: int = 0
@@ -64,7 +64,7 @@ async def read_state_timeline(index: OpenIndex) -> StateTimeline:
 
 
 def _states(entered: list[list[int]]) -> dict[str, list[int]]:
-    """Return how many are in each state: those that have entered it, without those that have entered the next."""
+    """Return the number of tasks in each state: those that entered it, minus those that entered the next one."""
     totals = [_running_totals(counts) for counts in entered]
     names = [name for name in _BEGINS if name]
     return {

@@ -11,8 +11,8 @@ _LARGE_PAGE_ROWS = 1_000
 def best_file(query: Query, columns: tuple[str, ...]) -> str:
     """Return the smallest table that can serve the query.
 
-    Tasks are stored twice: whole rows by id, and the columns of lists by state and time, which is smaller and prunes
-    better. The last response of each dashboard path has a table of its own.
+    Tasks are stored twice: whole rows ordered by id, and list columns ordered by state and time, which is smaller. The
+    last response of each dashboard path has a separate table.
     """
     if query.table == RESPONSES_TABLE and query.sort == ("-ns",) and query.limit == 1:
         return LAST_RESPONSES_TABLE if query.filter_columns <= {"uri"} else RESPONSES_TABLE
@@ -25,7 +25,10 @@ def best_file(query: Query, columns: tuple[str, ...]) -> str:
 
 
 def needs_key_lookup(query: Query) -> bool:
-    """Return whether sorting whole task rows would take much memory. Rows are stored by id and need no sort by it."""
+    """Return whether sorting whole task rows would need much memory.
+
+    A sort by id needs none, because rows are stored by id.
+    """
     if query.table != "tasks" or not query.sort or query.limit is None or query.limit <= _LARGE_PAGE_ROWS:
         return False
     return query.order[0] != "task_id" and (not query.columns or not set(query.columns) <= _LIST_COLUMNS)

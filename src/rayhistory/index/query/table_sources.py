@@ -15,7 +15,7 @@ from rayhistory.index.manifest import Manifest
 TASK_ROW_TABLES = ("tasks", "task_list")
 """Tables with one row per attempt. Later parts replace rows of earlier ones."""
 AS_OF_VIEWS = (*TASK_ROW_TABLES, "profile_events")
-"""Tables whose rows as of a point in time are made while they are read."""
+"""Tables whose rows as of a point in time are computed while they are read."""
 _END_TABLES = tuple(map(merged_table_name, TASK_END_TABLES))
 
 Copies = dict[str, list[Path]]
@@ -23,17 +23,17 @@ Copies = dict[str, list[Path]]
 
 
 class TableSources:
-    """Tables as they are at last."""
+    """Tables in their latest state."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
 
     def needed(self, tables: Iterable[str]) -> list[str]:
-        """Return the tables that are read beside these ones."""
+        """Return the tables that must be read together with these."""
         return [SUPERSEDED] if any(map(self.has_superseded, tables)) else []
 
     def is_stored(self, table: str) -> bool:
-        """Return True if the files of a table have its rows, and no others but superseded ones."""
+        """Return True if the stored files of a table have exactly its rows, apart from superseded ones."""
         return True
 
     def has_superseded(self, table: str) -> bool:
@@ -70,7 +70,7 @@ class TableSources:
         return rows_sql(files, superseded, hidden=self.hidden(table))
 
     def _part_files(self, table: str, numbers: list[int], paths: list[Path]) -> list[PartFile]:
-        """Return the files with their parts, and the number of their first rows in `tasks`."""
+        """Return the files with their parts, and the row number in `tasks` of their first row."""
         found = []
         for part in self._manifest.parts:
             files = part.files.get(table, ())
@@ -84,7 +84,7 @@ class TableSources:
 
 
 class AsOfSources(TableSources):
-    """Tables as of a point in time: rows of tasks are made while they are read, from the files of `tasks`."""
+    """Tables as of a point in time. Rows of tasks are computed while they are read, from the files of `tasks`."""
 
     def __init__(self, manifest: Manifest, ns: int) -> None:
         super().__init__(manifest)

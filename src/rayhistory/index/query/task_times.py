@@ -24,13 +24,13 @@ class FunctionTimes(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: int = 0
     p95_ms: float = 0.0
     waiting_ms: int = 0
-    """From creation to start, of all attempts together."""
+    """Time from creation to start, summed over all attempts."""
     first_ms: int = 0
     last_ms: int = 0
     slowest_task_id: str = ""
     slowest_node_id: str | None = None
     from_driver: bool = True
-    """All were called by a driver."""
+    """True if a driver called all of them."""
 
 
 class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of all tasks together, in ms: by what they waited for, and running."""
+    """Time of all tasks together, in ms, by state."""
 
     tasks: int = 0
     waiting_args_ms: int = 0
@@ -66,7 +66,7 @@ class TimeTotals(msgspec.Struct, frozen=True, kw_only=True):
     starting_ms: int = 0
     running_ms: int = 0
     failed_ms: int = 0
-    """Run time of attempts that failed and were repeated."""
+    """Run time of attempts that failed and were retried."""
 
 
 _LISTED = "type <> 'DRIVER_TASK' AND NOT starts_with(func_or_class_name, 'JobSupervisor')"

@@ -10,7 +10,7 @@ from rayhistory.errors import UsageError
 from rayhistory.index.query.query import AllOf, AnyOf, Condition, Filter
 
 MAX_FILTERS = 32
-"""Filters of one request. The time to plan a query grows with the square of their number."""
+"""Maximum number of filters in a request. Planning time grows with the square of their number."""
 _MAX_DEPTH = 16
 
 _COMPARISON = re.compile(r"\s*(\w+)\s*(!=|<=|>=|\^=|=|<|>|~)\s*")
@@ -50,7 +50,7 @@ class _Parser:
         return UsageError(f"invalid filter {self._text[:200]!r}: {_USAGE}")
 
     def expression(self, depth: int) -> Condition:
-        """Parse alternatives. `and` binds tighter than `or`."""
+        """Parse alternatives. `and` has precedence over `or`."""
         if depth > _MAX_DEPTH:
             raise UsageError(f"filter has more than {_MAX_DEPTH} nested parentheses")
         alternatives = [self._conjunction(depth)]
@@ -86,7 +86,7 @@ class _Parser:
         return Filter(column, _OPERATOR_NAMES.get(operator, operator), None if is_absent else value)
 
     def _plain_value(self, *, is_grouped: bool) -> str:
-        """Take the text up to a keyword, or up to the parenthesis that closes the group around the comparison."""
+        """Read the text up to a keyword, or up to the parenthesis that closes the group."""
         # The space before a keyword belongs to the keyword, also right after the operator.
         start = self._at - 1 if self._at and self._text[self._at - 1].isspace() else self._at
         keyword = _KEYWORD.search(self._text, start)

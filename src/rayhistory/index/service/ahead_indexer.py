@@ -1,4 +1,4 @@
-"""Index sessions before anyone opens them: a session that is indexed as it grows opens at once when it ends."""
+"""Index sessions before anyone opens them. A session that is indexed while it runs opens fast after its end."""
 
 import asyncio
 import logging
@@ -17,18 +17,19 @@ log = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 10.0
 _RETRY_AFTER_S = 60.0
 _CONCURRENT_SESSIONS = 8
-"""Sessions that are compared with the store at once. How many are folded at once, `--index-workers` says."""
+"""Maximum number of sessions that are checked for new objects concurrently. `--index-workers` limits the folds."""
 _OTHER_SERVER_RECHECK_S = 5.0
 _PAUSE_FACTOR = 5
-"""A running session rests for this many times the duration of its last fold, to leave CPU for others."""
+"""After a fold, a running session pauses for this many times the fold's duration, to leave CPU for others."""
 _MIN_PAUSE_S = 2.0
 _MIN_RECHECK_S = 600.0
-"""Nodes may upload after the head has ended, so an ended session is checked again: at first after this time, then after
-as long as it has been over. Sessions that ended long ago cost nothing."""
+"""An ended session is checked again, because nodes may upload late: first after this time, then each time its age has
+doubled.
+"""
 
 
 class AheadIndexer:
-    """Indexes the selected sessions of a store side by side, in the order of `IndexSchedule`."""
+    """Indexes the selected sessions of a store concurrently, in the order of `IndexSchedule`."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class AheadIndexer:
         builder: IndexBuilder,
         selected: Callable[[CatalogEntry], bool] = lambda entry: True,
     ) -> None:
-        """`selected` chooses sessions, also those that appear later."""
+        """`selected` decides which sessions are indexed, including later ones."""
         self._catalog = catalog
         self._builder = builder
         self._selected = selected
@@ -61,7 +62,7 @@ class AheadIndexer:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def index(self, entry: CatalogEntry) -> Manifest | None:
-        """Fold the new objects of a session. Log a failure and return None."""
+        """Fold the new objects of a session. Return None and log the error on failure."""
         closing = await self._catalog.closing(entry)
         while True:
             try:
@@ -75,7 +76,7 @@ class AheadIndexer:
             return manifest
 
     async def existing(self, entry: CatalogEntry) -> Manifest | None:
-        """Return the manifest of the session's tables; None if there are none for its present end."""
+        """Return the manifest of the session's tables; None if there are none for its current end."""
         return await self._builder.existing(entry.ref, await self._catalog.closing(entry))
 
     async def _start_due(self) -> None:
@@ -91,7 +92,7 @@ class AheadIndexer:
             task.add_done_callback(self._tasks.discard)
 
     async def _pause(self, poll_interval_s: float) -> None:
-        """Wait until a session is done, or the next one is due."""
+        """Wait until a session is finished, or the next one is due."""
         due_at = self._schedule.next_due_at() if len(self._tasks) < _CONCURRENT_SESSIONS else None
         now = time.monotonic()
         pause_s = min(poll_interval_s, max(0.1, due_at - now) if due_at is not None else poll_interval_s)
@@ -124,7 +125,7 @@ class AheadIndexer:
         return Candidate(entry.ref.identity, (state, entry.ended, entry.end_stored), is_old)
 
     def _plan(self, entry: CatalogEntry, closing: Closing | None, manifest: Manifest | None) -> None:
-        """Note when the session is to be checked again."""
+        """Plan when the session is checked again."""
         pause_s = _RETRY_AFTER_S
         if manifest is not None:
             pause_s = (

@@ -1,4 +1,4 @@
-"""Tables of a session as of a point in time, built on demand and stored in the local cache beside the index."""
+"""Tables of a session as of a point in time, built on demand and stored in the local cache."""
 
 import asyncio
 import secrets
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _MAX_READS_PER_VISITOR = 32
 _FORGOTTEN_AFTER_S = 30.0
-"""A build that exceeded a request's timeout goes on for this long without anybody waiting, for the next request."""
+"""A build goes on for this long after its last request timed out, so that the next request finds it."""
 
 
 class _AsOfBuild(msgspec.Struct):
@@ -35,7 +35,7 @@ class _AsOfBuild(msgspec.Struct):
 
 
 class AsOfCaller(msgspec.Struct, frozen=True):
-    """The visitor of a point in time, and how long the request waits."""
+    """The visitor who requests a point in time, and how long the request waits."""
 
     visitor: str
     timeout_s: float
@@ -72,7 +72,7 @@ class AsOfPoint(msgspec.Struct, frozen=True):
 
 
 class _AsOfIndex(OpenIndex):
-    """Reads tasks in a slot, because each read makes their rows anew."""
+    """Reads tasks in a slot, because each read computes their rows."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _AsOfIndex(OpenIndex):
 
 
 class AsOfCache:
-    """Builds as-of tables once for all waiting requests, and only as long as one is waiting."""
+    """Builds as-of tables once for all waiting requests. A build is cancelled when no request waits any more."""
 
     def __init__(self, settings: Settings, cache: TableCache) -> None:
         self._settings = settings
@@ -128,7 +128,7 @@ class AsOfCache:
         await self._processes.close()
 
     async def _ensure_built(self, point: AsOfPoint, folder: Path, caller: AsOfCaller) -> None:
-        """Wait for the build. It is cancelled when nobody waits for it any more."""
+        """Wait for the build. Cancel it when nobody waits for it any more."""
         if folder not in self._builds:
             task = asyncio.create_task(self._build(point, folder, caller.visitor))
             self._builds[folder] = _AsOfBuild(task)
@@ -171,7 +171,7 @@ class AsOfCache:
                     return
 
     async def _run_job(self, point: AsOfPoint, copies: dict[str, list[Path]], folder: Path) -> None:
-        """Build the tables in a child process and publish them at once.
+        """Build the tables in a child process and publish them.
 
         Open files of an earlier build stay readable.
         """
@@ -194,7 +194,7 @@ class AsOfCache:
 
 
 def as_of_tables(manifest: Manifest, ns: int) -> Manifest:
-    """Return the manifest of the tables as of a time. Lists of tasks are made of whole rows."""
+    """Return the manifest of the tables as of a time. Lists of tasks are read from whole rows."""
     parts = [
         msgspec.structs.replace(part, files=part.files | {"task_list": part.files["tasks"]}) for part in manifest.parts
     ]
@@ -202,7 +202,7 @@ def as_of_tables(manifest: Manifest, ns: int) -> Manifest:
 
 
 def as_of_job(settings: Settings, point: AsOfPoint, copies: dict[str, list[Path]], folder: str) -> AsOfJob:
-    """Return the job that writes the tables of a point from local copies of the tables that it needs."""
+    """Return the job that writes the tables of a point in time from local copies of other tables."""
     merged = {name: list(map(str, copies[merged_table_name(name)])) for name in AS_OF_TABLES}
     file_counts = {name: len(files) for name, files in point.manifest.files.items()}
     tasks = ""

@@ -1,4 +1,7 @@
-"""Build indexes on demand: one fold per session, a few at once, outside the serving process."""
+"""Build indexes on demand, in child processes.
+
+Each session has at most one fold, and the number of folds is limited.
+"""
 
 import asyncio
 import logging
@@ -30,22 +33,22 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _DEFAULT_TIMEOUT_S = 25.0
-"""Ray's dashboard proxy gives up after 30 s, so a longer fold is reported as "not indexed yet"."""
+"""Ray's dashboard proxy gives up after 30 s. So a longer fold is reported as "not indexed yet"."""
 _LEASE_POLL_INTERVAL_S = 1.0
 _MIN_PROGRESS_FOR_ESTIMATE = 0.05
 _PROGRESS_LOG_INTERVAL_S = 10.0
 _MAX_LISTING_AGE_S = 5.0
-"""A fold that waited longer than this for its slot lists the sources again."""
+"""A fold that waited longer than this for its slot lists its sources again."""
 _FRESH_FOR_S = 5.0
-"""An index that was compared with the store within this time is not compared again."""
+"""An index is checked for new objects at most once in this time."""
 _RETRY_AFTER_S = 60.0
-"""A failed session is not retried sooner, however many requests want it: others wait for the slot."""
+"""A failed session is not retried sooner, even if requests need it, so that it does not occupy a slot."""
 _POINTS_PER_SESSION = 1 << 16
 _MAX_LEAD_MS, _LEAD_STEP_MS = 600_000, 1000
 _VISIT_LASTS_S = 300.0
 """Sessions that were opened within this time are extended first."""
 _MAX_OPEN_INDEXES = 1000
-"""The next request for a dropped index reads its manifest from the store again."""
+"""Maximum number of manifests in memory. Others are read from the store again."""
 
 
 class _RunningFold(msgspec.Struct):
@@ -53,7 +56,7 @@ class _RunningFold(msgspec.Struct):
     report: FoldReport
     slot: SlotRequest
     started: float = 0.0
-    """When the fold itself started; before, it waited for a slot or for another server."""
+    """When the fold started, after it waited for a slot or another server."""
     logged: float = 0.0
 
     def describe(self) -> str:
@@ -87,7 +90,7 @@ class IndexBuilder:
         engine: FoldEngine | None = None,
         products: tuple[str, ...] = (),
     ) -> None:
-        """`products` are the dotted paths of what is built after the tables."""
+        """`products` are the dotted paths of the products that are built after the tables."""
         self._processes = ProcessEngine()
         self._engine: FoldEngine = engine or self._processes
         self._settings = settings
@@ -104,7 +107,7 @@ class IndexBuilder:
         self._running: dict[tuple[str, str, str], _RunningFold] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
         self._rebuilt: LruCache[tuple[str, str, str], tuple[float, str]] = LruCache(_MAX_OPEN_INDEXES)
-        """When a session's index was rebuilt because it could not be read, and the folder of the new one."""
+        """When a session's index was rebuilt because it could not be read, and the folder of the new index."""
         self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
         self._visits: LruCache[tuple[str, str, str], bool] = LruCache(_MAX_OPEN_INDEXES, ttl=_VISIT_LASTS_S)
 
@@ -117,10 +120,10 @@ class IndexBuilder:
         rebuild: bool = False,
         extend: bool = False,
     ) -> OpenIndex:
-        """Return the session's index; fold the session first if there is none for its present state.
+        """Return the session's index. Fold the session first if there is no index for its current state.
 
-        An existing index is returned at once and compared with the store in the background, so that new objects are
-        visible to the next request. `extend` waits for that. `rebuild` replaces an index that cannot be read.
+        An existing index is returned at once, and checked for new objects in the background. New objects are visible to
+        the next request. `extend` waits for this check. `rebuild` replaces an index that cannot be read.
         """
         if not extend:
             self._visits.put(ref.identity, True)
@@ -140,7 +143,7 @@ class IndexBuilder:
         return self._load(ref, manifest)
 
     async def extend(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
-        """Fold new objects, after the folds that requests wait for; return None if another server is folding them."""
+        """Fold new objects, after folds that requests wait for. Return None if another server is folding them."""
         manifest, listing = await self.existing(ref, closing), None
         if manifest and (listing := await self._uncovered(ref, manifest)) is None:
             return manifest
@@ -151,18 +154,18 @@ class IndexBuilder:
         return await asyncio.shield(self._start(ref, closing, listing=listing, urgent=False).task)
 
     def is_visited(self, identity: tuple[str, str, str]) -> bool:
-        """Return whether somebody has opened the session in the last minutes."""
+        """Return whether a visitor has opened the session in the last minutes."""
         return identity in self._visits
 
     async def existing(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
-        """Return the manifest of the latest index; None if there is none that assumes this end."""
+        """Return the manifest of the latest index; None if there is none for this session end."""
         manifest = await read_latest_manifest(self._index_store, self._layout, ref)
         return manifest if manifest and manifest.closing == closing else None
 
     async def open_as_of(
         self, ref: SessionRef, closing: Closing | None, as_of_ms: int, timeout_s: float | None = None, visitor: str = ""
     ) -> OpenIndex:
-        """Return the index as of a point in time. After the last event that is the index itself."""
+        """Return the index as of a point in time. After the last event this is the latest index."""
         index = await self.open(ref, closing, timeout_s)
         last = max(index.manifest.last_ns or 0, closing.ns if closing else 0)
         if index.manifest.first_ns is not None:
@@ -174,7 +177,7 @@ class IndexBuilder:
         return await self._as_of_cache.open(ref, index.manifest, ns, caller)
 
     def forget(self, ref: SessionRef) -> None:
-        """Make the next request read the manifest from the store."""
+        """Forget the manifest, so that the next request reads it from the store."""
         self._opened.pop(ref.identity, None)
 
     async def close(self) -> None:
@@ -188,13 +191,13 @@ class IndexBuilder:
         await self._processes.close()
 
     def warm_up(self) -> None:
-        """Start a process for the first fold, and keep one waiting from then on."""
+        """Start a process for the first fold, and always keep one ready."""
         self._processes.keep_warm()
 
     async def _replace_index(self, ref: SessionRef, closing: Closing | None, timeout_s: float | None) -> Manifest:
-        """Replace an unreadable index: by a newer generation from another process, else by a full fold.
+        """Replace an unreadable index by a newer generation of another process, or by a full fold.
 
-        An index that was just rebuilt and still cannot be read is not rebuilt again by every request.
+        If the index was just rebuilt and still cannot be read, it is not rebuilt again.
         """
         opened = self._opened.get(ref.identity)
         rebuilt_at, rebuilt = self._rebuilt.get(ref.identity) or (0.0, "")
@@ -219,7 +222,7 @@ class IndexBuilder:
         return _SourceListing(await list_sources(self._store, self._layout, ref), time.monotonic())
 
     async def _uncovered(self, ref: SessionRef, manifest: Manifest) -> _SourceListing | None:
-        """List the session's sources; return None if the index covers exactly these."""
+        """List the session's sources. Return None if the index covers exactly these."""
         listing = await self._list(ref)
         return None if manifest.covered == sources_digest(listing.sources) else listing
 
@@ -244,7 +247,7 @@ class IndexBuilder:
         from_scratch: bool = False,
         listing: _SourceListing | None = None,
     ) -> Manifest:
-        """Fold and return the manifest. A fold that is already running may assume another end; then fold again."""
+        """Fold and return the manifest. If a running fold assumes another session end, fold again."""
         deadline = time.monotonic() + (_DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
         while True:
             if failure := self._recent_failure(ref):
@@ -311,7 +314,9 @@ class IndexBuilder:
             return manifest
 
     async def _covering(self, ref: SessionRef, closing: Closing | None, listing: _SourceListing) -> Manifest | None:
-        """Return the latest manifest if it covers these sources: another server may have folded them meanwhile."""
+        """Return the latest manifest if it covers these sources, because another server may have folded them in the
+        meantime.
+        """
         manifest = await self.existing(ref, closing)
         return manifest if manifest and manifest.covered == sources_digest(listing.sources) else None
 
@@ -351,7 +356,7 @@ class IndexBuilder:
         return await self._run(ref, closing, listing, from_scratch=True)
 
     async def _wait_for_other_server(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
-        """Wait while another server holds a lease, and return the manifest that it publishes, if any."""
+        """Wait while another server holds a lease. Return the manifest that it publishes, if any."""
         while await self._leases.is_held(self._layout.lease_key(ref)):
             self._on_report(ref, FoldReport(detail="another server is indexing this session"))
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
@@ -370,10 +375,10 @@ class IndexBuilder:
 
 
 def quantize_ms(as_of_ms: int, first_ms: int, last_ms: int) -> int:
-    """Round a time up to one of the points that a session has, so that close ones share their tables.
+    """Round a time up to one of a limited number of points, so that close times share their tables.
 
-    For sessions of a minute that is every millisecond, for a day about every second. What starts before the first
-    event, such as the head's node, is visible by the second; long before, there is one point.
+    The points are a millisecond apart for a session of a minute, and about a second for a day. Objects that started
+    shortly before the first event, such as the head node, are visible by the second.
     """
     step = max(1, (last_ms - first_ms) // _POINTS_PER_SESSION)
     if as_of_ms >= first_ms:

@@ -1,4 +1,4 @@
-"""Slots for expensive work: little at once, and no visitor or session keeps the others waiting."""
+"""Slots for expensive work, shared fairly: no visitor or session can occupy all of them."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ _RETRY_AFTER_S = 2.0
 
 
 class FairSlots:
-    """At most two pieces of work at once, of two visitors and of two sessions. Folds have slots of their own."""
+    """At most two jobs at once, of two visitors and two sessions. Folds have separate slots."""
 
     def __init__(self, work: str, max_waiting: int = MAX_WAITING_PER_VISITOR) -> None:
         self._work = work
@@ -24,9 +24,9 @@ class FairSlots:
 
     @asynccontextmanager
     async def acquire(self, visitor: str, session: str = "") -> AsyncIterator[None]:
-        """Hold a slot; raise RateLimited if the visitor waits for too many already.
+        """Hold a slot. Raise RateLimited if the visitor already waits for too many.
 
-        Without a session, two visitors can work on the same one.
+        Without `session`, two visitors can work on the same session.
         """
         if self._users[f"visitor {visitor}"] > self._max_waiting:
             raise RateLimited(f"too many {self._work} at once, retry in a few seconds", _RETRY_AFTER_S)

@@ -1,4 +1,4 @@
-"""Engines run a fold: in a process on this machine, or on a Ray cluster (`ray_engine.py`)."""
+"""Engines that run a fold: in a process on this machine, or on a Ray cluster (`ray_engine.py`)."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ProcessEngine:
         self._workers = FoldWorkers()
 
     def keep_warm(self) -> None:
-        """Keep a process waiting for the next fold."""
+        """Always keep a process ready for the next fold."""
         self._workers.keep_warm()
 
     async def fold(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:

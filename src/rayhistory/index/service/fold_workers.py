@@ -1,7 +1,7 @@
-"""Fold processes that serve one job after the other: starting Python takes longer than a small fold.
+"""Fold processes that serve several jobs, because starting Python takes longer than a small fold.
 
-A worker is used again only after it has said that it is ready, which it does not do after any failure. It ends after a
-large job, or after many jobs, so that its memory goes back to the system.
+A worker is reused only after it reported that it is ready, which it never does after a failure. It ends after a large
+job, or after many jobs, to free its memory.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rayhistory.index.fold.process import FoldJob, FoldReport
 _MODULE = "rayhistory.index.fold.process"
 _IDLE_S = 60.0
 _WARM_UP_DELAY_S = 2.0
-"""A server that has just started has other work."""
+"""Delay after the server's start, which has other work to do."""
 _MAX_FINISH_S = 5.0
 _MAX_JOBS = 100
 _MAX_REUSE_BYTES = 32 << 20
@@ -26,7 +26,7 @@ _MAX_REUSE_BYTES = 32 << 20
 
 
 class WorkerDied(Exception):
-    """A worker ended before its job. The message is its error output."""
+    """A worker ended before its job was done. The message is its error output."""
 
 
 class FoldWorker:
@@ -38,7 +38,7 @@ class FoldWorker:
         assert process.stderr  # noqa: S101
         self._stderr = asyncio.create_task(process.stderr.read())
         self.jobs = 0
-        """The jobs that it was given."""
+        """Number of jobs so far."""
 
     @classmethod
     async def start(cls) -> "FoldWorker":
@@ -65,28 +65,28 @@ class FoldWorker:
         return msgspec.json.decode(line, type=FoldReport)
 
     async def close(self) -> None:
-        """Kill the process and its children, which also ends all their requests."""
+        """Kill the process and its children, which ends all their requests."""
         await self._stack.aclose()
         self._stderr.cancel()
 
 
 class FoldWorkers:
-    """The fold processes of a server. Idle ones end after a minute, except one if `keep_warm` was called."""
+    """The fold processes of a server. Idle ones end after a minute. With `keep_warm`, one stays."""
 
     def __init__(self) -> None:
         self._idle: list[FoldWorker] = []
         self._min_idle = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
-        """Those of the tasks that wait for a worker to delete old files."""
+        """Tasks that wait for a worker to delete old files."""
 
     def keep_warm(self, delay_s: float = _WARM_UP_DELAY_S) -> None:
-        """Start a worker soon, and always keep one waiting."""
+        """Start a worker soon, and always keep one ready."""
         self._min_idle = 1
         self._run(self._refill(delay_s))
 
     async def acquire(self) -> FoldWorker:
-        """Return a worker for one job. The caller passes it to `release` after a success and to `discard` otherwise."""
+        """Return a worker for one job. The caller passes it to `release` after success, else to `discard`."""
         while self._idle:
             worker = self._idle.pop()
             if worker.is_alive:
@@ -95,7 +95,7 @@ class FoldWorkers:
         return await FoldWorker.start()
 
     def release(self, worker: FoldWorker, job: FoldJob) -> None:
-        """Take a worker back whose job has succeeded."""
+        """Take back a worker whose job has succeeded."""
         size = sum(source.size for source in job.sources or ())
         reusable = job.sources is not None and size <= _MAX_REUSE_BYTES and worker.jobs < _MAX_JOBS
         task = self._run(self._recycle(worker, reusable=reusable))
@@ -139,7 +139,7 @@ class FoldWorkers:
             self._idle.insert(0, await FoldWorker.start())
 
     def _expire(self, worker: FoldWorker, jobs: int) -> None:
-        """End a worker that is idle since it served its last job, unless it is the one that is kept warm."""
+        """End a worker that has been idle since its last job, unless it is the one that is kept ready."""
         if worker in self._idle and worker.jobs == jobs and len(self._idle) > self._min_idle:
             self._idle.remove(worker)
             self._run(worker.close())

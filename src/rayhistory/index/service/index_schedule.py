@@ -1,8 +1,8 @@
-"""Which session is indexed next, when many wait for it: a pure decision, without clock and store.
+"""Decide which session is indexed next. A pure function, without clock and store.
 
-Sessions that somebody looks at come first, then those that run or have just ended, then old ones; within each of these,
-namespaces take turns, and in a namespace the session that has waited longest is next. Old sessions get every eighth
-turn, so that they are indexed even if running ones keep all slots busy.
+The order is: sessions that visitors opened, sessions that run or have just ended, then old sessions. Within each of
+these, namespaces take turns, and the session that has waited longest comes first. Old sessions get every eighth turn,
+so that they are indexed even if running sessions keep all slots busy.
 """
 
 from collections.abc import Hashable, Iterable
@@ -16,13 +16,13 @@ _TURNS_PER_OLD_SESSION = 8
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A session as the schedule sees it."""
+    """A session, as input of the schedule."""
 
     identity: Identity
     mark: Hashable
-    """Changes when the session ends, vanishes or comes back; then it is due at once."""
+    """A text that changes when the session ends, vanishes or resumes. Then the session is due at once."""
     old: bool
-    """It ended a while ago, so that nobody waits for what is new."""
+    """True if the session ended a while ago."""
 
 
 class _ScheduledSession(msgspec.Struct):
@@ -53,7 +53,7 @@ class IndexSchedule:
         self._last_turns = {name: turn for name, turn in self._last_turns.items() if name in namespaces}
 
     def next(self, now: float, visited: Iterable[Identity] = ()) -> Identity | None:
-        """Return the session that is to be indexed now, and regard it as busy; None if none is due."""
+        """Return the session to index now, and mark it as busy; None if none is due."""
         due = [plan for plan in self._plans.values() if not plan.busy and plan.due_at <= now]
         if not due:
             return None
@@ -72,7 +72,7 @@ class IndexSchedule:
         return chosen.candidate.identity
 
     def done(self, identity: Identity, due_at: float) -> None:
-        """Note that a session was indexed, and when it is due again."""
+        """Record that a session was indexed, and when it is due again."""
         if plan := self._plans.get(identity):
             plan.busy, plan.due_at = False, due_at
 

@@ -1,7 +1,7 @@
-"""Fold on a Ray cluster: small sessions as one task each, large ones as one task per partition.
+"""Fold on a Ray cluster: a small session as one task, a large session as one task per partition.
 
-The nodes of the cluster share only the object store with this machine. Scratch files travel with a call and its result.
-The nodes must have this package installed.
+The nodes share only the object store with this machine. Scratch files are sent with a call and its result. This package
+must be installed on the nodes.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class RayEngine:
         self._pool = _RayPool(ray, self.cpus)
 
     async def fold(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:
-        """Fold a small session as one Ray task, and a large one as many that are combined here."""
+        """Fold a small session as one Ray task. Fold a large one as many tasks, and combine their results here."""
         try:
             if not await _is_large(job):
                 return await self._fold_session.remote(job)  # type: ignore[no-any-return]
@@ -72,7 +72,7 @@ class RayEngine:
 
 
 def _check_reachable(address: str) -> None:
-    """Fail fast: `ray.init` would wait minutes for a cluster that does not exist."""
+    """Fail fast if there is no cluster, because `ray.init` would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()

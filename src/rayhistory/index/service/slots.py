@@ -1,6 +1,6 @@
-"""Slots bound the number of concurrent folds; large sessions never take the last one.
+"""Slots limit the number of concurrent folds. Large sessions never take the last slot.
 
-Folds that a request waits for run before folds ahead of requests, each in order of arrival.
+Folds that a request waits for run first, each group in order of arrival.
 """
 
 import asyncio
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 _MAX_SMALL_SESSION_BYTES = 32 << 20
-"""Bytes in the store: folded within seconds."""
+"""Sessions with fewer bytes in the store are folded within seconds."""
 
 
 class SlotRequest:
-    """One fold that wants a slot. It can become urgent while it waits."""
+    """One fold that waits for a slot. It can become urgent while it waits."""
 
     def __init__(self, *, urgent: bool = True) -> None:
         self.urgent = urgent
@@ -47,7 +47,7 @@ class Slots:
             self._release(request)
 
     def _grant(self) -> None:
-        """Give free slots to those who wait, urgent ones first."""
+        """Give free slots to waiting folds, urgent ones first."""
         for request in sorted(self._waiting, key=lambda each: (not each.urgent, each.number)):
             granted = request.granted
             if granted is None or granted.done():  # cancelled

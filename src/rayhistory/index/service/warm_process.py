@@ -1,7 +1,7 @@
-"""A child process that is started before it is needed: starting Python takes longer than a small job.
+"""A child process that is started before it is needed, because starting Python takes longer than a small job.
 
-It reads jobs from its standard input and writes results to its standard output, one line each. After a small job it
-waits for the next one; after a large one it is replaced, so that its memory goes back to the system.
+It reads jobs from standard input and writes results to standard output, one line each. After a small job it waits for
+the next one. After a large job it is replaced, to free its memory.
 """
 
 import asyncio
@@ -69,7 +69,10 @@ class WarmProcess:
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self, job: bytes, *, reuse: bool) -> bytes:
-        """Return the result of a job, a line; `reuse` its process for the next one. Raises ProcessFailed."""
+        """Return the result line of a job.
+
+        If `reuse` is true, keep the process for the next job. Raises ProcessFailed.
+        """
         process, self._spare = self._spare, None
         if process and not process.is_alive:
             await process.close()
@@ -95,7 +98,7 @@ class WarmProcess:
         await self._discard()
 
     async def _keep(self, process: _JobProcess | None) -> None:
-        """Keep this process, or a new one, unless another one is waiting."""
+        """Keep this process or a new one waiting, unless another one already waits."""
         if self._expiry:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(_IDLE_S, lambda: self._run(self._discard()))

@@ -1,4 +1,4 @@
-"""Response bodies of the history API: the server encodes them, clients decode them, OpenAPI describes them."""
+"""Response bodies of the history API. The server encodes them, clients decode them, and OpenAPI describes them."""
 
 from typing import Annotated, Any
 
@@ -62,7 +62,7 @@ class GapTotal(Struct):
 
 
 class SessionGaps(Struct):
-    """Everything that is missing from a session or incomplete in it."""
+    """All gaps of a session."""
 
     gaps: Annotated[list[SessionGap], Meta(description="the first 1,000 gaps of each code")]
     complete: Annotated[bool, Meta(description="no gap is a loss")]
@@ -100,7 +100,7 @@ class MetricPoints(Struct):
 
 
 class TaskOutputPlace(Struct):
-    """Files and byte ranges of a task's output, as in `task_log_info` of Ray's API."""
+    """Files and byte ranges of a task's output, like `task_log_info` in Ray's API."""
 
     task_id: str
     attempt_number: int
@@ -125,7 +125,7 @@ class ClusterSummary(Struct):
 
 
 class ClusterList(Struct):
-    """Clusters that exist in Kubernetes or that a collector reports, and clusters that have sessions in the store."""
+    """Clusters that exist in Kubernetes, that a collector reports, or that have sessions in the store."""
 
     clusters: list[ClusterSummary]
     problem: Annotated[str | None, Meta(description="why the Kubernetes API is unavailable; null if it is not")]
@@ -186,7 +186,7 @@ class HitHistogram(Struct):
 
 
 class HitCounts(Struct):
-    """All matching lines, with `counts=1`: per file and node, most first, and over time."""
+    """Counts of all matching lines, with `counts=1`: per file and node (highest first), and over time."""
 
     complete: Annotated[bool, Meta(description="everything was counted")]
     files: Annotated[list[FileHits], Meta(description="at most 100")]
@@ -195,7 +195,10 @@ class HitCounts(Struct):
 
 
 class LogHits(Struct):
-    """One page of hits. As application/x-ndjson, hits are followed by progress and by this object without `hits`."""
+    """One page of hits.
+
+    In a stream (application/x-ndjson), hits are followed by progress and by this object without `hits`.
+    """
 
     hits: list[LogHit]
     next: Annotated[str | None, Meta(description="cursor of the next page; null if everything was searched")]
@@ -216,7 +219,7 @@ class SearchEnd(Struct):
 
 
 class SearchProgress(Struct):
-    """How far a search is."""
+    """The progress of a search."""
 
     scanned_bytes: int
     total_bytes: int

@@ -1,4 +1,4 @@
-"""The clusters, live and gone, as JSON."""
+"""All clusters, running or gone, as JSON."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Installed versions of Ray's dashboard, and the one that a session is shown with."""
+"""Installed versions of the Ray Dashboard, and the version that is used for a session."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -36,7 +36,7 @@ async def read_diagnosis(request: Request, view: SessionView, timeout_s: float |
 
 
 async def _samples(request: Request, as_of_ms: int | None) -> dict[str, NodeSamples]:
-    """Return the samples until a point in time; none if there are too many to be read."""
+    """Return the samples up to a point in time; none if there are too many."""
     query = MetricQuery(end=as_of_ms) if as_of_ms is not None else MetricQuery()
     try:
         stored = await resolver_of(request).metrics(selection_of(request), query)

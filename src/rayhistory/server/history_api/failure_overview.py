@@ -15,7 +15,7 @@ from rayhistory.web import FailureMarker, SessionOverview
 MAX_MARKERS = 200
 _MAX_NAMES, _MAX_NAME_LENGTH, _MAX_NAMED_TASKS = 3, 80, 1_000
 _REPORTED_BY_RAY = Filter("closed_by_history", "=", False)
-"""Excludes states that were inferred at session end: they are not failures."""
+"""Excludes states that were inferred at session end, because they are not failures."""
 _FAILED_TASKS = (Filter("state", "=", "FAILED"), Filter("end_time_ms", "!=", None), _REPORTED_BY_RAY, NO_DRIVERS)
 _INTENDED_DEATHS = {"OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL"}
 
@@ -23,7 +23,7 @@ _INTENDED_DEATHS = {"OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL"}
 async def session_start_ms(request: Request, view: SessionView) -> int:
     """Return the start time: from the start record, else the first event, else the session's name.
 
-    The name is the last choice because its time zone is unknown.
+    The name comes last because its time zone is unknown.
     """
     resolver = resolver_of(request)
     entry = await resolver.entry(selection_of(request))
@@ -63,7 +63,7 @@ async def read_overview(view: SessionView, started_ms: int) -> SessionOverview:
 
 
 async def _add_names(view: SessionView, markers: "_Markers", failed_jobs: tuple[Filter, ...]) -> None:
-    """Name what failed. Of many failures, only the first ones are read."""
+    """Add the names of failed objects. If there are many failures, only the first ones are read."""
     jobs = await view.rows(
         "jobs", *failed_jobs, columns=("end_time", "submission_id", "job_id"), sort=("end_time",), limit=MAX_MARKERS
     )
@@ -78,7 +78,10 @@ async def _add_names(view: SessionView, markers: "_Markers", failed_jobs: tuple[
 
 
 class _Markers:
-    """At most MAX_MARKERS failure markers. Failures close together share a marker, at the time of the last one."""
+    """At most MAX_MARKERS failure markers.
+
+    Failures that are close in time share a marker, at the time of the last one.
+    """
 
     def __init__(self, started_ms: int, step: int) -> None:
         self._started_ms = started_ms
@@ -93,7 +96,7 @@ class _Markers:
         setattr(marker, kind, getattr(marker, kind) + count)
 
     def name(self, at_ms: int | None, text: str) -> None:
-        """Add a name to the marker at this time, if there is one and it has few."""
+        """Add a name to the marker at this time, if there is one and it has few names."""
         marker = self._markers.get(self._bucket(at_ms)) if at_ms is not None else None
         text = text[:_MAX_NAME_LENGTH]
         if marker and text not in marker.names and len(marker.names) < _MAX_NAMES:
@@ -111,9 +114,9 @@ def _unintended_deaths(actors: list[Row]) -> list[int | None]:
 
 
 def is_unintended_death(cause: dict[str, Any]) -> bool:
-    """Return True if an actor died unintentionally. Without a death cause, no failure is assumed.
+    """Return True if an actor died unintentionally. Without a death cause, this is assumed to be no failure.
 
-    Ray reports the exit type of the worker only inside the error message.
+    Ray reports the worker's exit type only in the error message.
     """
     died = cause.get("actor_died_error_context")
     if not isinstance(died, dict):

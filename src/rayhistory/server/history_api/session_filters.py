@@ -1,4 +1,4 @@
-"""The filters of the list of sessions, as in its URL."""
+"""The filters of the list of sessions, parsed from a URL."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The list of sessions on the home page and in the API: filtered, sorted, and page by page."""
+"""The list of sessions on the home page and in the API: filtered, sorted and paged."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, Utiliza
 
 PAGE_SIZE = 50
 _MAX_SEARCHED = 1_000
-"""Sessions whose indexes one search reads."""
+"""Maximum number of sessions whose indexes one search reads."""
 _CONCURRENT_READS = 32
 _MAX_CACHED_MANIFESTS, _MAX_CACHED_TEXT = 2_000, 8_192
 _LINES_TTL_S = 60.0
@@ -46,7 +46,7 @@ class ListingPage(msgspec.Struct):
     dashboards: list[str]
     """Installed versions of Ray's frontend."""
     unsearched: int = 0
-    """Older sessions of which only the names were searched."""
+    """Number of older sessions of which only the names were searched."""
 
     @property
     def next(self) -> SessionFilters | None:
@@ -58,7 +58,7 @@ class ListingPage(msgspec.Struct):
 
 
 class _SessionSummary(msgspec.Struct, frozen=True):
-    """What a search needs to know about a session."""
+    """The data of a session that a search needs."""
 
     text: str
     failures: int
@@ -82,7 +82,7 @@ class SessionListing:
         )
 
     async def page(self, entries: list[CatalogEntry], params: QueryParams, frontends: Frontends) -> ListingPage:
-        """Return the requested page of these sessions, which come in the order of the catalog."""
+        """Return the requested page of these sessions, which are in the order of the catalog."""
         filters, number = parse_session_filters(params), parse_page(params)
         filters = msgspec.structs.replace(filters, namespaces=sorted({entry.ref.namespace for entry in entries}))
         predicates = self._predicates(filters)
@@ -97,7 +97,8 @@ class SessionListing:
     async def _search(self, entries: list[CatalogEntry], filters: SessionFilters) -> tuple[list[CatalogEntry], int]:
         """Apply the filters that need the index of each session, to a limited number of sessions.
 
-        Words may also be in the jobs of a session. Return the matching sessions, and how many were not searched.
+        Search words may also occur in a session's jobs. Return the matching sessions, and the number of sessions not
+        searched.
         """
         words = filters.q.lower().split()
         by_name = {entry.ref.identity for entry in entries if _contains_all(_search_text(entry), words)}
@@ -133,14 +134,14 @@ class SessionListing:
         return {entry.ref.identity: summary for entry, summary in zip(entries, found, strict=True)}
 
     def matching(self, entries: list[CatalogEntry], filters: SessionFilters) -> list[CatalogEntry]:
-        """Return the sessions that match by what the catalog knows, in the requested order."""
+        """Return the sessions that match by data of the catalog alone, in the requested order."""
         words = filters.q.lower().split()
         predicates = self._predicates(filters)
         matching = [entry for entry in entries if all(predicate(entry) for predicate in predicates)]
         return _sort_entries([entry for entry in matching if _contains_all(_search_text(entry), words)], filters.sort)
 
     def _predicates(self, filters: SessionFilters) -> list[EntryPredicate]:
-        """Return predicates that need only the catalog, and no read from the store."""
+        """Return filters that need only the catalog and no read from the store."""
         predicates: list[EntryPredicate] = []
         if filters.namespace:
             predicates.append(lambda entry: entry.ref.namespace == filters.namespace)
@@ -201,7 +202,7 @@ class SessionListing:
         return known
 
     async def _headline(self, entry: CatalogEntry, manifest: Manifest) -> str | None:
-        """Return why a session failed; None if it did not. Sessions that succeeded cost no read from the store."""
+        """Return why a session failed; None if it did not. Successful sessions need no read from the store."""
         vanished = manifest.closing is not None and not manifest.closing.clean
         if self._products is None or not (vanished or {"FAILED", "STOPPED"} & manifest.counts.jobs.keys()):
             return None
@@ -239,14 +240,16 @@ def utilization_lines(preview: dict[str, Any]) -> list[UtilizationLine]:
 
 
 def _small(manifest: Manifest) -> Manifest:
-    """Keep only the total size of the index, and bounded text: a session may have hundreds of files and jobs."""
+    """Reduce a manifest to the size of the index and short texts, because a session may have hundreds of files and
+    jobs.
+    """
     text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
     counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
     return msgspec.structs.replace(manifest, files={"all": [StoredFile("", 0, manifest.size)]}, parts=[], counts=counts)
 
 
 def _sort_entries(entries: list[CatalogEntry], sort: str | None) -> list[CatalogEntry]:
-    """Sort entries. The order of the catalog is the default, and the order of equal entries."""
+    """Sort entries. Equal entries stay in the order of the catalog, which is also the default order."""
     if not sort or sort.lstrip("-") == "failed":
         return entries
     key = {

@@ -1,4 +1,4 @@
-"""SQL on the tables of a session, off unless --sql: one SELECT, in a process with its own limits."""
+"""SQL on the tables of a session, only with --sql: one SELECT, in a process with limits."""
 
 import asyncio
 import tempfile
@@ -26,11 +26,11 @@ from rayhistory.settings import Settings
 _MAX_BODY_BYTES = 1 << 16
 _MAX_RESPONSE_BYTES = 16 << 20
 _KILL_AFTER_S = 5.0
-"""Added to the time limit of a query, which DuckDB checks only now and then."""
+"""Added to the time limit of a query, because DuckDB checks it only occasionally."""
 
 
 class SqlService:
-    """Runs queries for visitors: two at once, one per visitor, so that a long query keeps nobody else waiting."""
+    """Runs queries of visitors: two at once, and one per visitor, so that a long query does not block others."""
 
     def __init__(self, settings: Settings) -> None:
         self.enabled = settings.sql

@@ -1,4 +1,4 @@
-"""Rows of a session's tables, with any columns, filters and order: page by page, or as files."""
+"""Rows of a session's tables, with any columns, filters and order, in pages or as files."""
 
 from collections.abc import AsyncIterator
 
@@ -99,7 +99,7 @@ async def _chunks(view: SessionView, query: Query, *, with_total: bool, mask: bo
 
 
 def _reject_masked_columns(query: Query) -> None:
-    """Raise UsageError for a sort or filter on a masked column, because the result would reveal its values."""
+    """Raise UsageError for a sort or filter on a masked column, because the result could reveal its values."""
     used = {name.lstrip("-") for name in query.sort} | query.filter_columns
     if masked := sorted(used & _MASKED_COLUMNS):
         raise UsageError(

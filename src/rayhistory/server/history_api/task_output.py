@@ -1,4 +1,4 @@
-"""The place of a task's output in its worker's log files, and which parts of it were inferred."""
+"""The location of a task's output in its worker's log files, and which of its fields were inferred."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -12,7 +12,7 @@ from rayhistory.sessions.catalog import CatalogEntry
 
 
 async def load_session_page(request: Request) -> ListingPage:
-    """Load the sessions that match the request's filters, live clusters without a stored session first."""
+    """Load the sessions that match the request's filters. Live clusters without a stored session come first."""
     listing: SessionListing = request.app.state.session_listing
     entries = await admission_of(request).filter_visible(request, await resolver_of(request).catalog.entries())
     entries = [*await live_of(request).unrecorded(request, entries), *entries]

@@ -1,7 +1,7 @@
 """Admission: identify the visitor of a request, limit their rate, and decide which sessions they may see.
 
-Every request passes `identify`, every session `admit`, and every list `filter_visible`. A response that lasts, such as
-a stream of logs or a WebSocket, is admitted again while it lasts (`revocation.py`).
+Every request passes `identify`, every session `admit`, and every list `filter_visible`. Long responses, such as a log
+stream or a WebSocket, are admitted again while they last (`revocation.py`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from rayhistory.sessions.selection import Selection
 
 TOKEN_HEADERS = (b"authorization", b"x-ray-authorization")
 VISITOR_KEY = "rayhistory.visitor"
-"""Where AuthMiddleware puts the visitor into the scope."""
+"""The key of the visitor in the ASGI scope, set by AuthMiddleware."""
 _EXPENSIVE_PATH = re.compile(
     r"^/enter_cluster/|^/s/.*@|/api/v0/(\w+/summarize|tasks/timeline|logs)|/api/history/(rows|metrics|overview|search|sql)"
 )
@@ -53,13 +53,14 @@ class Admission:
         self._rejected_tokens: LruCache[tuple[str, bytes], bool] = LruCache(
             _MAX_REJECTED_TOKENS, ttl=_REJECTED_TOKEN_TTL_S
         )
-        """By address and token digest. A page that polls with an expired token counts as one attempt."""
+        """Invalid tokens by address and digest, so that a page that polls with an expired token counts as one attempt.
+        """
 
     async def identify(self, connection: HTTPConnection) -> Visitor:
-        """Return the visitor of a request; count and audit invalid tokens.
+        """Return the visitor of a request. Count and audit invalid tokens.
 
-        The limit is for invalid tokens alone: behind a proxy, all visitors may have the same address, and the attempts
-        of one must not lock out the others.
+        Only invalid tokens are limited. Behind a proxy, all visitors may have the same address, and one of them must
+        not lock out the others.
         """
         try:
             return await self.access.visitor(connection)
@@ -78,11 +79,11 @@ class Admission:
             self._expensive_calls.take(self.caller(connection, visitor))
 
     def caller(self, connection: HTTPConnection, visitor: Visitor) -> str:
-        """Return the name under which the calls of a visitor are counted: without a sign-in, its address."""
+        """Return the name under which a visitor's calls are counted. Without a sign-in, this is the address."""
         return self.proxies.client_address(connection) if visitor is ANONYMOUS else visitor.name
 
     async def admit(self, connection: HTTPConnection, selection: Selection) -> None:
-        """Raise AccessDenied unless the visitor may see the session; audit both outcomes."""
+        """Raise AccessDenied unless the visitor may see the session. Both outcomes are audited."""
         visitor, address = visitor_of(connection), self.proxies.client_address(connection)
         if not await self.access.may_see(visitor, selection.namespace):
             reason = f"Forbidden: {visitor.name} may not see the namespace {selection.namespace}"
@@ -104,7 +105,7 @@ class Admission:
 
 
 def _credentials_digest(connection: HTTPConnection) -> bytes:
-    """Digest everything in a request that may hold a token."""
+    """Return a digest of all request headers and parameters that may contain a token."""
     headers = [value for name, value in connection.scope["headers"] if name in TOKEN_HEADERS]
     return hashlib.sha256(b"\0".join([*headers, connection.cookies.get(COOKIE, "").encode()])).digest()
 
@@ -115,7 +116,7 @@ def admission_of(connection: HTTPConnection) -> Admission:
 
 
 def visitor_of(connection: HTTPConnection) -> Visitor:
-    """Return the visitor that AuthMiddleware identified; a request that bypassed it has none."""
+    """Return the visitor that AuthMiddleware identified. A request that bypassed the middleware has none."""
     visitor: Visitor | None = connection.scope.get(VISITOR_KEY)
     if visitor is None:
         raise NotSignedIn(MISSING)
@@ -123,7 +124,7 @@ def visitor_of(connection: HTTPConnection) -> Visitor:
 
 
 def caller_of(connection: HTTPConnection) -> str:
-    """Return the name under which the calls of a request's visitor are counted."""
+    """Return the name under which a request's calls are counted."""
     return admission_of(connection).caller(connection, visitor_of(connection))
 
 

@@ -10,10 +10,10 @@ _SINGLE_RANGE = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
 
 
 def parse_range(request: Request, size: int) -> tuple[int, int] | None:
-    """Return the requested bytes as [start, end), or None for all of them.
+    """Return the requested bytes as [start, end), or None for all.
 
-    Several ranges and invalid ones get the whole content, as the standard allows. So does `If-Range`: a log has no
-    version to compare with.
+    Several ranges, invalid ranges, and requests with `If-Range` get the whole content, as the standard allows. A log
+    has no version that `If-Range` could be compared with.
     """
     header = _SINGLE_RANGE.fullmatch(request.headers.get("range", "").replace(" ", ""))
     if header is None or "if-range" in request.headers or not (header["first"] or header["last"]):

@@ -1,4 +1,4 @@
-"""Turn errors into responses: one shape for our API, Ray's shape for Ray's, and the same code header on all."""
+"""Turn errors into responses: our shape for our API, Ray's shape for Ray's API, and a header with the code for both."""
 
 import math
 
@@ -46,7 +46,7 @@ def error_headers(error: RayHistoryError) -> dict[str, str]:
 
 
 def code_of_status(status: int) -> str:
-    """Return the code for an error response that does not name one, such as Ray's own 404 messages."""
+    """Return the code for an error response that has none, such as Ray's 404 messages."""
     return _CODES_BY_STATUS.get(status) or (UsageError.code if status < 500 else RayHistoryError.code)
 
 
@@ -56,7 +56,7 @@ def api_error_response(error: RayHistoryError) -> Response:
 
 
 def error_body(error: RayHistoryError) -> dict[str, str | int]:
-    """Return the `error` member of a response of our own API, also for a stream that an error ends."""
+    """Return the `error` member of a response of our API. It is also used for a stream that ends with an error."""
     return {"status": error.http_status, "code": error.code, "message": _message(error)}
 
 

@@ -1,7 +1,7 @@
-"""JSON lists that are made batch by batch, so that neither memory nor other requests pay for their length.
+"""JSON lists that are encoded in batches, so that long lists need little memory and do not block other requests.
 
-Many clients may read slowly, and each generator waits at its `yield`. So no generator here keeps a name for the chunk
-that it has yielded: otherwise every waiting request would hold its last chunk.
+Clients may read slowly, and then a generator waits at its `yield`. So generators here keep no reference to the chunk
+that they have yielded.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import msgspec
 from rayhistory.index.query.query import Row
 
 RowEncoder = Callable[[list[Row]], bytes]
-"""Encodes rows as items of a JSON array, or members of a JSON object, without the brackets."""
+"""Encodes rows as items of a JSON array or members of a JSON object, without the brackets."""
 
 
 async def encoded_items(batches: AsyncIterator[list[Row]], encode: RowEncoder) -> AsyncIterator[bytes]:
@@ -39,12 +39,12 @@ async def concatenated(*parts: bytes | AsyncIterator[bytes]) -> AsyncIterator[by
 
 
 def rest_chunks(message: str, *data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Wrap data, the parts of a JSON object, in the envelope of Ray's dashboard."""
+    """Wrap encoded members of a JSON object in the envelope of Ray's dashboard."""
     return concatenated(b'{"result":true,"msg":' + msgspec.json.encode(message) + b',"data":', *data, b"}")
 
 
 def json_array(items: Iterable[bytes]) -> bytes:
-    """Join encoded items."""
+    """Join encoded items to a JSON array."""
     return b"[" + b",".join(items) + b"]"
 
 

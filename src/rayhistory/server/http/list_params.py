@@ -1,4 +1,4 @@
-"""Parameters that lists of sessions and of runs share. An invalid value is an error: ignoring it shows wrong rows."""
+"""Parameters of lists of sessions and runs. An invalid value is an error, because ignoring it would show wrong rows."""
 
 import re
 
@@ -53,7 +53,7 @@ def age_ms(text: str) -> int | None:
 
 
 def parse_page(params: QueryParams) -> int:
-    """Return the number of a page, from 1. A page behind the last one is empty, however large its number is."""
+    """Return the page number, starting at 1. A page after the last one is empty."""
     text = params.get("page") or "1"
     if not re.fullmatch("[0-9]+", text) or int(text[:20]) == 0:
         raise UsageError(f"invalid page {text[:20]!r}: use a number from 1")

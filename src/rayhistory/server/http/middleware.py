@@ -12,7 +12,7 @@ from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, MCP, SQL_API, is_
 
 
 class ReadOnlyMiddleware:
-    """Refuse every method but GET and HEAD before a route sees it, except sign-in, PromQL, SQL and MCP."""
+    """Refuse all methods except GET and HEAD. Sign-in, PromQL, SQL and MCP also take POST."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -28,7 +28,7 @@ class ReadOnlyMiddleware:
 
 
 def _takes_post(scope: Scope) -> bool:
-    """Return whether this is a POST that changes nothing in the store. The Origin is checked before."""
+    """Return whether this is an allowed POST. None of them changes the store. The Origin was checked before."""
     path: str = scope["path"]
     if scope["method"] != "POST":
         return False

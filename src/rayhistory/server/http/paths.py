@@ -5,7 +5,7 @@ HISTORY_API = "/api/history/"
 PROMETHEUS_API = "/prometheus/api/v1/"
 """Prefix of Prometheus' HTTP API below each session."""
 PROMETHEUS_FORMS = ("query", "query_range", "labels", "series")
-"""Endpoints of Prometheus' API that also take their parameters as a form, because queries can be long."""
+"""Endpoints of Prometheus' API that also accept a form, because queries can be long."""
 SQL_API = "/api/history/sql"
 """SQL below each session, which takes JSON by POST."""
 MCP = "/mcp"
@@ -26,5 +26,5 @@ def is_prometheus_form(path: str) -> bool:
 
 
 def is_frontend_file(path: str) -> bool:
-    """Return True for files of Ray's frontend, which a Ray dashboard in front of this server has itself."""
+    """Return True for files of Ray's frontend. A Ray dashboard in front of this server has its own copies."""
     return path == "/favicon.ico" or path.startswith("/static/")

@@ -19,20 +19,20 @@ def is_ray_proxy_request(request: HTTPConnection) -> bool:
 
 
 def came_through_ray(request: HTTPConnection) -> bool:
-    """Detect Ray's dashboard by the JSON content type that it adds: clients send none without a body."""
+    """Detect Ray's dashboard by its JSON content type. Other clients send no content type without a body."""
     return request.headers.get("content-type") == "application/json"
 
 
 def is_kuberay_request(request: HTTPConnection) -> bool:
-    """Return True for clients of KubeRay's API: they select a session with its cookies and ask this server directly.
+    """Return True for clients of KubeRay's API, which select a session by cookies and talk to this server directly.
 
-    They get KubeRay's statuses. Ray's frontend and clients behind Ray's dashboard get Ray's.
+    They get KubeRay's status codes. Ray's frontend, and clients behind Ray's dashboard, get Ray's.
     """
     return request.scope["rayhistory.selection"].from_cookies and not came_through_ray(request)
 
 
 def hide_not_found(path: str, send: Send) -> Send:
-    """Turn 404 into 410, so that Ray's dashboard does not serve its own cluster's data instead."""
+    """Turn 404 into 410. Ray's dashboard would otherwise answer a 404 with data of its own cluster."""
     may_be_rays = path in _SERVED_BY_RAY or is_frontend_file(path)
 
     async def send_gone(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Detect browsers: as in Ray 2.60, they get no values of environment variables; command lines and SDKs do."""
+"""Detect browsers. As in Ray 2.60, they get no values of environment variables. Command lines and SDKs do."""
 
 from starlette.requests import HTTPConnection
 

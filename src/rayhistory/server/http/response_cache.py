@@ -1,10 +1,9 @@
 """Response cache: compressed responses in memory, keyed by request and generation.
 
-A cached response depends on nothing but the index, which never changes: a session that grew has another generation,
-and so other keys. Errors are never cached. The ETag is derived from the request, so that a client that has the
-response gets 304 before anything is computed.
+A cached response depends only on the index. A session that has grown has another generation, and so other keys. Errors
+are never cached. The ETag is computed from the request, so that a client gets 304 before the response is computed.
 
-Long responses are written chunk by chunk, and are in memory as a whole only in compressed form.
+Long responses are written in chunks, and are held in memory only in compressed form.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from rayhistory.server.view import SessionView
 LARGE_RESPONSE_ROWS = 1_000
 """Larger responses are serialized one at a time."""
 MAX_CACHED_ROWS = 10_000
-"""Longer lists, which Ray itself does not return, are streamed and not cached."""
+"""Longer lists, which Ray does not return, are streamed and not cached."""
 _MAX_CACHE_BYTES = 32 << 20
 _MAX_RESPONSE_BYTES = 8 << 20
 _MAX_UNCOMPRESSED_BYTES = 2048
@@ -47,7 +46,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
 
 class UnfinishedResponse(msgspec.Struct, frozen=True):
-    """A response that turned out to be too large for the cache: its first compressed chunks, and the others."""
+    """A response that is too large for the cache: its first compressed chunks, and an iterator over the rest."""
 
     first: list[bytes]
     others: AsyncIterator[bytes]
@@ -55,7 +54,7 @@ class UnfinishedResponse(msgspec.Struct, frozen=True):
 
 
 class ChunkedJsonResponse(Response):
-    """JSON of at most `rows` rows, which is compressed while it is made, and then cached if it is small enough."""
+    """JSON of at most `rows` rows. It is compressed while it is made, and cached if it is small enough."""
 
     def __init__(self, chunks: AsyncIterator[bytes], rows: int) -> None:
         super().__init__(media_type="application/json")
@@ -71,7 +70,7 @@ class ResponseCache:
 
     @asynccontextmanager
     async def single_flight(self, etag: str) -> AsyncIterator[None]:
-        """Let concurrent requests for the same response wait for the first."""
+        """Make concurrent requests for the same response wait for the first one."""
         async with self._in_flight.setdefault(etag, asyncio.Lock()):
             try:
                 yield
@@ -79,17 +78,17 @@ class ResponseCache:
                 self._in_flight.pop(etag, None)
 
     def large_response_slot(self, rows: int) -> AbstractAsyncContextManager[None]:
-        """Return the lock to hold while a response of this many rows is made.
+        """Return the lock to hold while a response with this many rows is made.
 
-        Large responses share one lock: side by side they would finish no sooner, and need the memory of all. Prefetch
-        from the store before taking it.
+        Large responses share one lock, because in parallel they would not be faster but need more memory. Prefetch from
+        the store before taking it.
         """
         return self._large if rows > LARGE_RESPONSE_ROWS else nullcontext()
 
     async def one_large_at_a_time(self, chunks: AsyncIterator[bytes], rows: int) -> AsyncIterator[bytes]:
-        """Yield the chunks, producing each one only while no other large response is producing one.
+        """Yield the chunks. Each chunk is made only while no other large response makes one.
 
-        A chunk that is being produced in a thread is finished even if the client disconnects; the next request waits.
+        If the client disconnects, a chunk that is being made in a thread is finished before the next request continues.
         """
         while True:
             async with self.large_response_slot(rows):
@@ -104,7 +103,7 @@ class ResponseCache:
         return self._responses.get(etag)
 
     async def put(self, etag: str, response: Response) -> CachedResponse | UnfinishedResponse:
-        """Compress a response and cache it. One that is too large for the cache is not made any further."""
+        """Compress a response and cache it. Stop if it becomes too large for the cache."""
         if isinstance(response, ChunkedJsonResponse):
             chunks = _compress_chunks(response.chunks)
             first, size = [], 0
@@ -135,7 +134,7 @@ async def _compress_body(response: Response) -> CachedResponse:
 
 
 def etag_for(request: Request, view: SessionView) -> str:
-    """Name the response to a request. Browsers get redacted responses, and KubeRay's clients its messages."""
+    """Return the ETag for a request. Browsers get redacted responses, and KubeRay's clients get KubeRay's messages."""
     manifest, selection = view.index.manifest, request.scope["rayhistory.selection"]
     key = (
         __version__, view.ref.path, manifest.generation, manifest.build, manifest.last_ns, manifest.closing, view.state,
@@ -146,7 +145,7 @@ def etag_for(request: Request, view: SessionView) -> str:
 
 
 def is_cacheable(response: Response) -> bool:
-    """Return True for successful responses that are not streamed and are nothing but a body."""
+    """Return True for successful responses that are not streamed and have only a body."""
     return (
         type(response) in (Response, ChunkedJsonResponse)
         and response.status_code == 200
@@ -165,7 +164,7 @@ def not_modified_response(etag: str) -> Response:
 async def cached_response(request: Request, etag: str, cached: CachedResponse) -> Response:
     """Serve a cached response in an encoding that the client accepts.
 
-    Only gzip: Ray's dashboard forwards a browser's Accept-Encoding, and itself decodes nothing else.
+    Only gzip is used: Ray's dashboard forwards a browser's Accept-Encoding, but can decode only gzip.
     """
     headers = {"ETag": etag, **_HEADERS}
     if not cached.compressed:
@@ -180,7 +179,10 @@ async def cached_response(request: Request, etag: str, cached: CachedResponse) -
 
 
 async def json_list_response(request: Request, chunks: AsyncIterator[bytes], rows: int) -> Response:
-    """Respond with JSON of at most `rows` rows. A long list is streamed, and others are served between its chunks."""
+    """Respond with JSON of at most `rows` rows.
+
+    A long list is streamed, and other requests are served between its chunks.
+    """
     if rows > MAX_CACHED_ROWS:
         return await stream_json_response(request, chunks, rows)
     return ChunkedJsonResponse(chunks, rows)
@@ -201,9 +203,9 @@ async def unfinished_response(request: Request, unfinished: UnfinishedResponse) 
 async def stream_json_response(
     request: Request, chunks: AsyncIterator[bytes], rows: int, headers: dict[str, str] | None = None
 ) -> Response:
-    """Compress and send JSON of at most `rows` rows while it is made, when it is too long to be cached.
+    """Compress and send JSON of at most `rows` rows while it is made, because it is too long for the cache.
 
-    A store error before the first chunk becomes an error response; later, the connection is aborted.
+    A store error before the first chunk becomes an error response. A later one aborts the connection.
     """
     headers = {**_HEADERS, **(headers or {})}
     if _accepts_gzip(request.headers.get("accept-encoding", "")):
@@ -213,7 +215,7 @@ async def stream_json_response(
 
 
 async def _decompress_chunks(body: bytes) -> AsyncIterator[bytes]:
-    """Decompress chunk by chunk, so that a slow client does not hold the whole body in memory."""
+    """Decompress in chunks, so that a slow client does not hold the whole body in memory."""
     decompressor = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
     while not decompressor.eof:
         yield await asyncio.to_thread(decompressor.decompress, body, _CHUNK_BYTES)

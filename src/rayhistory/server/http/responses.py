@@ -31,8 +31,8 @@ def rest_failure(message: str, status: int, headers: dict[str, str] | None = Non
 def state_response(result: object, total: int, filtered: int, warnings: list[str] | None = None) -> Response:
     """Wrap a result in the envelope of Ray's State API.
 
-    Nothing is truncated before the filters here, so both totals are the same. They come after the result, because
-    those of a long result are known only when it has been written.
+    Nothing is truncated before filtering, so both totals are equal. They follow the result, because the totals of a
+    long result are known only at its end.
     """
     return rest_response(
         "",
@@ -50,7 +50,7 @@ def state_response(result: object, total: int, filtered: int, warnings: list[str
 
 
 def google_style(value: Any) -> Any:
-    """Convert keys from snake_case to camelCase recursively, map keys too, as Ray's dashboard does."""
+    """Convert keys from snake_case to camelCase recursively, including map keys, as Ray's dashboard does."""
     if isinstance(value, dict):
         return {camel_key(key): google_style(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -9,7 +9,7 @@ async def empty_body() -> AsyncIterator[bytes]:
 
 
 async def prefetch_first(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first chunk at once, so that an error of the store is raised before the response starts."""
+    """Read the first chunk immediately, so that a store error is raised before the response starts."""
     first = [await anext(chunks, b"")]
 
     async def stream() -> AsyncIterator[bytes]:

@@ -54,9 +54,9 @@ async def view_of(request: HTTPConnection, timeout_s: float | None = None) -> Se
 def end_open_rows_for_browsers(
     request: HTTPConnection, view: SessionView, rows: Iterable[dict[str, Any]], start: str, end: str
 ) -> None:
-    """Give rows without an end the time until which the session is known, for browsers only.
+    """For browsers only, set the end of open rows to the session's last data.
 
-    Ray's pages let them go on until today. Programs get no end, as from Ray.
+    Ray's pages would otherwise draw them until today. Other clients get no end, as from Ray.
     """
     closing = view.index.manifest.closing
     until = view.last_ms if closing and closing.open else selection_of(request).as_of_ms
@@ -96,7 +96,7 @@ def view_route(
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Make a response as long as the client waits for it: points in time are expensive, and sliders move on."""
+    """Make a response only while the client waits, because points in time are expensive and sliders move on."""
 
     async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -115,7 +115,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Response])
 
 
 def _cached(handler: SessionHandler) -> SessionHandler:
-    """Run a handler once for all requests that get the same response."""
+    """Run a handler once for all requests with the same response."""
 
     async def respond(request: Request, view: SessionView) -> Response:
         cache = response_cache_of(request)

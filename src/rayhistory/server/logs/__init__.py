@@ -1,1 +1,1 @@
-"""Log files of a session: where they are read, how a request is resolved to bytes, and how they are streamed."""
+"""Log files of a session: where they are, which bytes a request means, and how they are streamed."""

@@ -17,10 +17,10 @@ from rayhistory.sessions.catalog import RUNNING
 async def follow(
     logs: LogSource, log_range: LogRange, has_ended: Callable[[], Awaitable[bool]], interval: float = 1.0
 ) -> AsyncIterator[bytes]:
-    """Yield a range of a log file, then what is appended to it, until `has_ended`. A complete range is not followed.
+    """Yield a range of a log file, then the appended bytes, until `has_ended`. A complete range is not followed.
 
-    A file that became shorter was rotated: the new file is read from its start. A file that Ray moved to its directory
-    of old logs is followed there.
+    If the file became shorter, it was rotated, and the new file is read from its start. If Ray moved the file to its
+    directory of old logs, it is followed there.
     """
     ended = log_range.complete or await has_ended()
     while True:
@@ -37,9 +37,9 @@ async def follow(
 
 
 async def session_has_ended(connection: HTTPConnection, ref: SessionRef) -> bool:
-    """Return True if the logs will not grow any more. A session as of a point in time never grows.
+    """Return True if the logs will not grow any more, as for a session as of a point in time.
 
-    The session is looked up by its own name, because `latest` may be another session by now.
+    The session is looked up by its name, because `latest` may be another session by now.
     """
     if selection_of(connection).as_of_ms is not None:
         return True

@@ -16,7 +16,7 @@ _GLOB_CHARACTERS = frozenset("*?[{\\")
 
 
 def check_log_parameters(query: QueryParams) -> None:
-    """Raise UsageError for requests that KubeRay refuses before it looks for a file, also for a live cluster."""
+    """Raise UsageError for requests that KubeRay refuses before it looks for a file, even for a live cluster."""
     if not any(query.get(name) for name in ("node_id", "node_ip", "actor_id", "task_id")):
         raise UsageError("node_id, node_ip, actor_id or task_id is required")
     if not any(query.get(name) for name in ("filename", "actor_id", "task_id", "pid", "submission_id")):
@@ -41,13 +41,13 @@ async def check_log_query(view: SessionView, query: QueryParams) -> None:
 
 
 def file_of_attempt(query: QueryParams) -> str | None:
-    """Return the file name: for KubeRay, the attempt number of a file is that of its rotation."""
+    """Return the file name. KubeRay's parameter for the attempt number means the rotation number of a file."""
     attempt = int(query.get("attempt_number") or 0)
     return f"{query['filename']}.{attempt}" if query.get("filename") and attempt > 0 else query.get("filename")
 
 
 async def log_error_status(view: SessionView, query: QueryParams, error: RayHistoryError) -> int:
-    """Return 400 for an unknown task or actor, as KubeRay does, and the error's own status otherwise."""
+    """Return 400 for an unknown task or actor, as KubeRay does. Otherwise return the error's status."""
     for table, column in (("tasks", "task_id"), ("actors", "actor_id")):
         named = query.get(column)
         if named and not query.get("filename") and await view.row(table, Filter(column, "=", named.lower())) is None:
@@ -56,7 +56,7 @@ async def log_error_status(view: SessionView, query: QueryParams, error: RayHist
 
 
 def names_in_folder(groups: dict[str, list[str]], glob: str) -> dict[str, list[str]]:
-    """Make the names in a listing relative to the folder that a glob begins with."""
+    """Return the names of a listing relative to the folder at the start of a glob."""
     folder = ""
     for part in glob.split("/")[:-1]:
         if _GLOB_CHARACTERS & {*part}:

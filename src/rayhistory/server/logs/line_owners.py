@@ -1,4 +1,4 @@
-"""The task attempt and the actor that wrote a line, from the ranges of tasks in the output of their workers."""
+"""Find the task attempt and actor that wrote a line, from the ranges of tasks in their workers' output."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ Place = tuple[str, str, int]
 
 
 async def find_owners(view: SessionView, places: Iterable[Place]) -> dict[Place, LineOwner]:
-    """Return the owners of lines in the output of workers; lines in other files have none."""
+    """Return the owners of lines in the output of workers. Lines of other files have no owner."""
     by_worker: defaultdict[tuple[str, str], list[tuple[Place, str]]] = defaultdict(list)
     for place in places:
         if match := WORKER_OUTPUT.fullmatch(place[1]):

@@ -1,4 +1,4 @@
-"""Listings of a node's log files as Ray makes them: filtered by a glob, with folders, in groups."""
+"""Listings of a node's log files in Ray's form: filtered by a glob, with folders, in groups."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
-"""Locate a log file, and a byte range in it, by file name, task, actor, submission or process id.
+"""Find a log file, and a byte range in it, by file name, task, actor, submission or process id.
 
-Results are always files from a node's listing: no part of a request becomes a path.
+The result is always a file of a node's listing. No text of a request becomes a path.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _COMPARE_BYTES = 64 << 10
 
 
 class LogQuery(msgspec.Struct, frozen=True):
-    """The log that a request asks for, by the first of these that is set: actor, task, submission, pid, file name."""
+    """The log that a request asks for. The first value that is set counts: actor, task, submission, pid, file name."""
 
     node_id: str | None = None
     actor_id: str | None = None
@@ -47,7 +47,7 @@ class LogRange(msgspec.Struct, frozen=True):
     start: int
     end: int
     complete: bool = False
-    """The range cannot grow: it is the output of a task that has ended."""
+    """True if the range cannot grow, because the task has ended."""
 
 
 async def find_log(view: SessionView, query: LogQuery) -> LogRange:
@@ -64,7 +64,7 @@ async def find_log(view: SessionView, query: LogQuery) -> LogRange:
 
 
 async def check_node(view: SessionView, node_id: str) -> str:
-    """Return the id of an existing node. Other names never reach the store."""
+    """Return the id of an existing node. Other ids are never sent to the store."""
     node = node_id.lower()
     if _NODE_ID.fullmatch(node) and (
         await view.logs.files(node) or await view.row("nodes", Filter("node_id", "=", node))
@@ -76,7 +76,7 @@ async def check_node(view: SessionView, node_id: str) -> str:
 
 
 async def node_by_ip(view: SessionView, ip: str) -> str | None:
-    """Return the last node with this IP address, or the head node if no node had it.
+    """Return the last node with this IP address, or the head node if no node has it.
 
     A proxy in front of the server sends its own address.
     """
@@ -167,9 +167,9 @@ async def _attempt_log(view: SessionView, query: LogQuery, task: Row) -> LogRang
 async def _file_with_task_output(
     logs: LogSource, reported: LogRange, task: Row, candidates: list[StoredLogFile]
 ) -> StoredLogFile:
-    """Return the file that holds the task's output. After a rotation, the new file may be long enough too.
+    """Return the file with the task's output. After a rotation, the new file may also be long enough.
 
-    Ray writes a marker with the task's name into the file, directly before the task's output.
+    Ray writes a marker line with the task's name directly before the task's output.
     """
     min_size = max(reported.start, reported.end)
     candidates = [file for file in candidates if file.size >= min_size] or candidates[:1]
@@ -217,7 +217,7 @@ def _task_range(query: LogQuery, task: Row) -> LogRange:
 
 
 def relative_log_path(name: str) -> str:
-    """Return a path relative to the logs directory. A path that leaves the directory matches no listed file."""
+    """Return a path relative to the logs directory. A path outside of it matches no listed file."""
     if name.startswith("/"):
         match = _LOGS_DIR.match(name)
         name = name[match.end() :] if match else name
@@ -225,7 +225,7 @@ def relative_log_path(name: str) -> str:
 
 
 def _candidate_names(path: str) -> Iterable[str]:
-    """Yield the names a file may have by now: rotated, moved to the directory of old logs, or both."""
+    """Yield the names that a file may have now: rotated, moved to the directory of old logs, or both."""
     stem, extension = posixpath.splitext(path)
     for folder in ("", OLD_LOGS_DIR):
         yield folder + path
@@ -235,7 +235,7 @@ def _candidate_names(path: str) -> Iterable[str]:
 
 
 def _worker_outputs(files: list[StoredLogFile], suffix: str) -> list[StoredLogFile]:
-    """Return the output files of workers, those in the directory of old logs last."""
+    """Return the output files of workers. Files in the directory of old logs come last."""
     found = [file for file in files if (match := WORKER_OUTPUT.fullmatch(file.path)) and match[4] == suffix]
     return sorted(found, key=lambda file: (file.path.startswith(OLD_LOGS_DIR), file.path))
 

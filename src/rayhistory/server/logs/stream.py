@@ -10,7 +10,7 @@ from rayhistory.server.logs.locate import LogRange
 BLOCK_BYTES = 512 << 10
 _ANSI = re.compile(rb"\x1b\[[\d;]+m")
 _INCOMPLETE_END = re.compile(rb"(?:\x1b(?:\[[\d;]{0,64})?|[\xc0-\xff][\x80-\xbf]{0,2})\Z")
-"""The end of a chunk that may be part of a UTF-8 character or of an ANSI colour code."""
+"""Matches the end of a chunk that may be an incomplete UTF-8 character or ANSI colour code."""
 
 
 async def read_range(logs: LogSource, log_range: LogRange) -> AsyncIterator[bytes]:

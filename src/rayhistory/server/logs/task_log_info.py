@@ -1,8 +1,8 @@
-"""The place of a task's output in its worker's log files: as Ray exported it, or inferred.
+"""The location of a task's output in its worker's log files: as Ray exported it, or inferred.
 
-Before 2.54 Ray exported nothing about it, and until 2.57 only the end for tasks shorter than a second. The rest follows
-from the worker's files: their names hold the ids of worker and job, and the worker writes a marker before each task.
-Tables keep only what Ray exported; what is inferred here is served by Ray's API, and named by ours.
+Before 2.54 Ray exported nothing about it, and until 2.57 only the end for tasks shorter than a second. The rest is
+inferred: file names contain the ids of worker and job, and the worker writes a marker line before each task. Tables
+have only exported values. Inferred values are served by Ray's API, and our API lists which ones were inferred.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from rayhistory.server.view import SessionView
 LOG_FIELDS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 WORKER_OUTPUT = re.compile(r"(?:.*/)?worker-([0-9a-f]+)-([0-9a-f]+)-(\d+)\.(out|err)")
 MAX_SCAN_BYTES = 64 << 20
-"""Bytes of log files that are read for one response, at most. A long list may remain without inferred ranges."""
+"""Maximum number of log bytes that are read for one response. A long list may lack some inferred ranges."""
 
 _WHOLE_SINCE = (2, 58)
 _MAX_TASKS = 20_000
-"""Tasks of the same workers that are read for one response, at most."""
+"""Maximum number of tasks of the same workers that are read for one response."""
 _CHUNK_BYTES = 1 << 20
 _NODES_URI = "/nodes?view=summary"
 _COLUMNS = (
@@ -34,7 +34,7 @@ _COLUMNS = (
     "finished_ns", "failed_ns", "closed_ns", *LOG_FIELDS,
 )  # fmt: skip
 _LOST_WORKER = {"WORKER_DIED", "NODE_DIED", "OUT_OF_MEMORY", "ACTOR_DIED"}
-"""Errors of tasks that ended with their worker, which then recorded no end of their output."""
+"""Errors of tasks that ended with their worker, so that no end of their output was recorded."""
 
 TaskKey = tuple[str, int]
 Worker = tuple[str, str]
@@ -81,7 +81,7 @@ def _key(row: Row) -> TaskKey:
 
 
 def _is_incomplete(row: Row) -> bool:
-    """Return True if the task has run, and where its output starts or ends is not known."""
+    """Return True if the task ran and the start or end of its output is unknown."""
     if row["running_ns"] is None or not row["node_id"] or not row["worker_id"]:
         return False
     if row["type"] != "NORMAL_TASK" and row["stdout_end"] is None:
@@ -95,7 +95,7 @@ def _has_ended(row: Row) -> bool:
 
 
 async def _files_to_scan(logs: LogSource, workers: list[Worker]) -> dict[Worker, dict[str, StoredLogFile]]:
-    """Return the output files of workers by suffix, as far as they are to be read."""
+    """Return the output files of workers by suffix, up to the limit."""
     files = {node: await _worker_files(logs, node) for node in sorted({node for node, _ in workers})}
     found: defaultdict[Worker, dict[str, StoredLogFile]] = defaultdict(dict)
     budget = MAX_SCAN_BYTES
@@ -156,7 +156,7 @@ async def _worker_files(logs: LogSource, node: str) -> dict[str, dict[str, Store
 
 
 async def _read_markers(logs: LogSource, node: str, file: StoredLogFile) -> list[Marker]:
-    """Return all markers of a file, read in chunks that overlap by a marker."""
+    """Return all marker lines of a file. It is read in chunks that overlap."""
     markers: dict[int, Marker] = {}
     for start in range(0, file.size, _CHUNK_BYTES):
         begin = max(0, start - MAX_MARKER_BYTES)
@@ -167,7 +167,7 @@ async def _read_markers(logs: LogSource, node: str, file: StoredLogFile) -> list
 
 
 async def _logs_directory(view: SessionView) -> str:
-    """Return the directory of Ray's logs on the nodes, from a path in it that Ray reported, else Ray's default."""
+    """Return Ray's logs directory on the nodes: from a path that Ray reported, else Ray's default."""
     reported = await view.rows("tasks", Filter("stdout_file", "prefix", "/"), columns=("stdout_file",), limit=1)
     if reported:
         return str(reported[0]["stdout_file"]).rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Shapes of the charts API."""
+"""Types of the charts API."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ class DashboardTitle(msgspec.Struct):
 class DashboardTitles(msgspec.Struct):
     dashboards: list[DashboardTitle]
     from_session: bool
-    """Whether the session stored dashboards of its own; else they are built in."""
+    """Whether the session has its own dashboards. Otherwise built-in ones are used."""
     first_ms: int
     last_ms: int
     """Times of the first and last samples; 0 if none are stored."""
@@ -64,7 +64,7 @@ class ChartDashboard(msgspec.Struct):
 
 
 class ChartMarker(msgspec.Struct):
-    """Something that happened, as a line across all charts."""
+    """An event that is drawn as a line across all charts."""
 
     at_ms: int
     kind: str
@@ -75,4 +75,4 @@ class ChartMarker(msgspec.Struct):
 class ChartMarkers(msgspec.Struct):
     markers: list[ChartMarker]
     total: int
-    """More than are listed if there are too many; failures are listed first."""
+    """Number of all markers. If there are too many, only some are listed, failures first."""

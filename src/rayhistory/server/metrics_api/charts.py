@@ -126,7 +126,7 @@ def _requested(params: list[tuple[str, str]]) -> dict[str, list[str]]:
 async def _choices(
     request: Request, definition: Dashboard, panel: Panel, chosen: TimeRange
 ) -> Mapping[str, VariableChoice]:
-    """Resolve the variables of one panel, without reading series where the page has already chosen values."""
+    """Return the variables of one panel. No series are read if the page has already chosen values."""
     requested = _requested(request.query_params.multi_items())
     known = known_choices(definition.variables, requested)
     names = {variable.name for variable in definition.variables}
@@ -136,7 +136,7 @@ async def _choices(
 
 
 async def _resolved(request: Request, definition: Dashboard, chosen: TimeRange) -> Mapping[str, VariableChoice]:
-    """Resolve all variables. All panels of a page have the same, so that the last results are kept."""
+    """Return all variables. Panels of a page share them, so the last results are cached."""
     requested = _requested(request.query_params.multi_items())
     cache = _choices_cache(request)
     selection = selection_of(request)

@@ -1,4 +1,4 @@
-"""Names and points of the metrics that were sampled on a session's nodes."""
+"""Names and points of the metrics of a session's nodes."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ _MAX_LABELS = 32
 
 
 async def metrics(request: Request) -> Response:
-    """List all metrics, or with `name` the points of one. Parameters without another meaning are labels."""
+    """List all metrics, or return the points of `name`. Unknown parameters are label filters."""
     labels = dict(request.query_params)
     try:
         name, node, step = labels.pop("name", None), labels.pop("node", None), _parse_ms(labels.pop("step", "1"))

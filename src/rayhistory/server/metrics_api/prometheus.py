@@ -1,7 +1,7 @@
 """Prometheus' HTTP API over a session's stored samples: queries, labels, series and metadata.
 
-A Grafana with a Prometheus data source works with it unmodified. Without a time, a query is evaluated at the end of the
-session, or at the chosen point in time: that is the session's *now*.
+A Prometheus data source of Grafana works with it unmodified. A query without a time is evaluated at the end of the
+session, or at the chosen point in time.
 """
 
 import asyncio
@@ -92,14 +92,14 @@ async def metadata(request: Request, parameters: Parameters) -> Response:
 
 
 async def build_info(request: Request, parameters: Parameters) -> Response:
-    """Report the version of Prometheus whose semantics queries have; Grafana chooses its features by it."""
+    """Report the version of Prometheus whose semantics queries have. Grafana uses it to choose features."""
     return _success(
         {"version": "3.0.0", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": ""}
     )
 
 
 async def _in_thread(make: Callable[[], Response]) -> Response:
-    """Make a response off the event loop: a cluster chooses how many series there are."""
+    """Make a response outside of the event loop, because a cluster may have any number of series."""
     return await asyncio.to_thread(make)
 
 

@@ -24,7 +24,7 @@ class ProductColumnStore:
         self._products = products
 
     async def open(self, ref: SessionRef) -> ProductColumns | None:
-        """Return the columns of a session, whether or not its tables are open; None if there are none."""
+        """Return the columns of a session, even if its tables are not open; None if there are none."""
         if NAME not in self._products.names:
             return None
         try:

@@ -18,7 +18,7 @@ _CACHE_BYTES = 32 << 20
 
 
 async def now_ms(request: Request) -> int:
-    """Return the session's present: the chosen point in time, or its last sample."""
+    """Return the end of the session's data: the chosen point in time, or the last sample."""
     as_of_ms = selection_of(request).as_of_ms
     if as_of_ms is not None:
         return as_of_ms
@@ -27,7 +27,7 @@ async def now_ms(request: Request) -> int:
 
 
 class Evaluated(msgspec.Struct, frozen=True):
-    """The result of a query, and what is missing from the samples that it read."""
+    """The result of a query, and notes on missing samples."""
 
     result: QueryResult
     gaps: list[MetricsGap]
@@ -39,7 +39,7 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class QueryCache:
-    """Results of queries by the samples that they read: visitors look at the same charts of a dead session."""
+    """Cached results of queries, keyed by the samples that they read, because visitors look at the same charts."""
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
         self._results: LruCache[tuple[str, int, tuple[int, ...]], Evaluated] = LruCache(
@@ -73,7 +73,7 @@ async def evaluate_query(request: Request, text: str, times: Times) -> Evaluated
 
 
 def _evaluation_slots(request: Request) -> asyncio.Semaphore:
-    """Return the slots of this server: queries side by side would finish no sooner, and need the memory of all."""
+    """Return the slots for queries. More queries at once would not be faster but need more memory."""
     state = request.app.state
     if not hasattr(state, "evaluation_slots"):
         state.evaluation_slots = asyncio.Semaphore(_EVALUATION_SLOTS)
@@ -84,7 +84,7 @@ def _evaluation_slots(request: Request) -> asyncio.Semaphore:
 async def open_querier(
     request: Request, chosen: MetricQuery, metrics: list[str] | None = None
 ) -> tuple[SampleQuerier, StoredTiles]:
-    """Read samples. None is later than the chosen point in time."""
+    """Return a querier for the stored samples up to the chosen point in time."""
     chosen = _until_as_of(request, chosen)
     ref = (await resolver_of(request).entry(selection_of(request))).ref
     stored = await resolver_of(request).metric_tiles(selection_of(request), chosen, metrics)

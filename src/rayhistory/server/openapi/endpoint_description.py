@@ -8,16 +8,16 @@ import msgspec
 class Endpoint(msgspec.Struct, frozen=True):
     summary: str
     responses: tuple[type, ...]
-    """More than one if the parameters decide; none if the body is defined by another standard."""
+    """Several if parameters decide; none if another standard defines the body."""
     parameters: tuple[dict[str, Any], ...] = ()
     operation: str = ""
-    """The `operationId`, if it is not the first part of the path."""
+    """The `operationId`, if it differs from the first word of the path."""
 
     body: type | None = None
     """The JSON body of a POST. Without one, the endpoint takes GET."""
 
     media_type: str = ""
-    """Of a body that is not JSON."""
+    """The media type of a body that is not JSON."""
 
     @property
     def method(self) -> str:

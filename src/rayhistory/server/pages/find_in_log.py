@@ -1,4 +1,4 @@
-"""The search within the file that the log viewer shows: the next or previous matching line, and marks on the page."""
+"""Search within the file in the log viewer: the next or previous matching line, and marks on the page."""
 
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -21,14 +21,14 @@ _MAX_OFFSET = 10**15
 
 
 class LogFind(NamedTuple):
-    """What a request searches for, and what was found; `pattern` is None without a search."""
+    """The search of a request and its result. `pattern` is None without a search."""
 
     pattern: SearchPattern | None = None
     offset: int | None = None
     """Where the found line begins."""
     message: str = ""
     next_from: int | None = None
-    """Where the search for the next match begins, if not at the selected line; likewise for the previous one."""
+    """Offset at which the search for the next match begins, if it is not the selected line."""
     previous_before: int | None = None
 
     def marked(self, pieces: list[StyledText]) -> list[StyledText]:
@@ -39,7 +39,7 @@ class LogFind(NamedTuple):
 async def find_in_log(
     request: Request, view: SessionView, node: str, file: StoredLogFile, params: QueryParams
 ) -> LogFind:
-    """Search if the request says from where: `from` an offset on, or `before` one."""
+    """Search if the request names a start: at the offset `from`, or backwards from `before`."""
     if not params.get("q"):
         return LogFind()
     pattern = SearchPattern(params["q"], **_flags(params))

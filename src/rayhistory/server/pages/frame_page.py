@@ -25,9 +25,9 @@ NO_PLATFORM_EVENTS_SCRIPT = "/assets/no-platform-events.js"
 def wants_frame(request: Request) -> bool:
     """Return True if a person opened this URL in a browser tab; False for programs and for frames.
 
-    `?bare=1` counts only inside a frame: a link that is opened in a new tab has it too, and the tab must not look like
-    a live dashboard. `?bare=always` counts everywhere. Browsers send Sec-Fetch-Dest only over HTTPS and to localhost.
-    Without it, the Accept header decides, and `TOP_LEVEL_SCRIPT` removes `?bare=1` from a tab.
+    `?bare=1` counts only inside a frame. If such a link is opened in a new tab, the tab must not look like a live
+    dashboard. `?bare=always` counts everywhere. Browsers send Sec-Fetch-Dest only over HTTPS and to localhost. Without
+    it, the Accept header decides, and `TOP_LEVEL_SCRIPT` removes `?bare=1` from a tab.
     """
     bare = request.query_params.get(_BARE, "0")
     if selection_of(request).from_cookies or is_ray_proxy_request(request) or bare == _ALWAYS:
@@ -38,7 +38,7 @@ def wants_frame(request: Request) -> bool:
 
 
 async def frontend_scripts(request: Request, view: SessionView) -> list[str]:
-    """Return the scripts of ours that a browser runs before those of the frontend."""
+    """Return our scripts that run before those of the frontend."""
     if not _accepts_html(request) or is_ray_proxy_request(request):
         return []
     is_bare = request.query_params.get(_BARE, "0") not in ("", "0", _ALWAYS)

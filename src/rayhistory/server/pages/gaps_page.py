@@ -1,4 +1,4 @@
-"""The gaps page of a session: what is missing, what it means, and how to fix it."""
+"""The gaps page of a session: which data is missing, what that means, and how to avoid it."""
 
 from starlette.requests import Request
 from starlette.responses import Response

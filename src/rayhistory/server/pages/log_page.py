@@ -40,7 +40,7 @@ _NUMBER = re.compile("[0-9]{1,15}")
 
 
 async def log_page(request: Request) -> Response:
-    """Show a part of a log file. A search in it ends when the visitor leaves."""
+    """Show a window of a log file. A search in it is cancelled when the visitor leaves."""
     return await while_connected(request, _log_page(request))
 
 

@@ -41,7 +41,7 @@ async def runs_page(request: Request) -> Response:
 
 
 def _notes(page: GroupPage) -> list[str]:
-    """Say what is missing from the list."""
+    """Return notes about data that is missing from the list."""
     missing, rows = page.visible.unsummarized, page.visible.rows
     return [
         *(["Sessions are still being listed: runs of removed sessions may be shown."] if missing is None else []),

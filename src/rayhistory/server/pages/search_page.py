@@ -1,4 +1,4 @@
-"""The search page of a session, and that of all sessions. They work without JavaScript."""
+"""The search pages of one session and of all sessions. They work without JavaScript."""
 
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
@@ -100,7 +100,7 @@ def _bars(given: dict[str, str], counts: HitCounts) -> list[HistogramBar]:
 
 
 def _given(request: Request) -> dict[str, str]:
-    """Return the parameters of the search, without empty ones: a form sends all of its fields."""
+    """Return the parameters of the search, without the empty fields that a form sends."""
     names = {*PARAMETERS, *SESSION_FILTERS}
     return {name: value for name, value in request.query_params.items() if value and name in names}
 
