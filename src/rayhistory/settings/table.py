@@ -109,7 +109,9 @@ class Settings:
         8084, "port for POST /v1/events, /livez, /readyz and /metrics", _COLLECTOR, env=("EVENTS_PORT",),
         parse=parse_port, metavar="PORT",
     )  # fmt: skip
-    events_host: str = setting("0.0.0.0", "address to listen on", _COLLECTOR, metavar="ADDRESS")  # noqa: S104
+    events_host: str = setting(
+        "0.0.0.0", "address to listen on; `::` is IPv6 and IPv4", _COLLECTOR, metavar="ADDRESS",  # noqa: S104
+    )  # fmt: skip
     events_allow_remote: bool = setting(
         False, "accept events from other hosts, not only from this host", _COLLECTOR, parse=parse_bool, metavar="BOOL",
     )  # fmt: skip
@@ -226,7 +228,8 @@ class Settings:
     # Server
     port: int = setting(8080, "port to listen on", _SERVER_AND_CLI, parse=parse_port, metavar="PORT")
     host: str = setting(
-        "", "address to listen on (default: all addresses for historyserver, 127.0.0.1 for rayhistory)",
+        "",
+        "address to listen on (default: 0.0.0.0 for historyserver, 127.0.0.1 for rayhistory); `::` is IPv6 and IPv4",
         _SERVER_AND_CLI, metavar="ADDRESS",
     )  # fmt: skip
     allowed_hosts: tuple[str, ...] = setting(
