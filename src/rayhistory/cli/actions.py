@@ -1,4 +1,4 @@
-"""Actions of a command, such as `rayhistory store check`: each has a parser and a function of its own."""
+"""Actions of a command, such as `rayhistory store check`. Each has its own parser and function."""
 
 import argparse
 from collections.abc import Callable

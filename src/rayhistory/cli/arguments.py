@@ -52,7 +52,7 @@ def add_namespace_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def setting_flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the settings that were given as flags, for a command line that the user can paste."""
+    """Return the settings that were given as flags, for a command that the user can paste."""
     prefix = "setting_"
     return [
         shlex.quote(f"--{name.removeprefix(prefix).replace('_', '-')}={value}")
@@ -62,7 +62,7 @@ def setting_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def value_type(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return an argparse type that reports the parser's hint together with the value."""
+    """Return an argparse type that reports the value and the parser's hint."""
 
     def read(text: str) -> T:
         try:
@@ -74,7 +74,7 @@ def value_type(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def parse_retention_age(text: str) -> float:
-    """Return seconds from an age in hours, days or weeks. `1m` would be a minute, where a month is meant."""
+    """Return seconds from an age in hours, days or weeks. Minutes are not accepted, because `1m` is ambiguous."""
     if not re.fullmatch(r"\d+[hdw]", text):
         raise ValueError("use hours, days or weeks, such as 12h, 30d or 2w")
     return parse_age(text)

@@ -1,4 +1,4 @@
-"""Open the HTTP client of a command: to a history server, or to the same application inside this process."""
+"""Open the HTTP client of a command: to a history server, or to the same application in this process."""
 
 import argparse
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def _list_sessions(http: httpx.AsyncClient, name: str) -> list[tuple[str, 
 async def read_sessions(
     server: str | None, settings: Settings, filters: Params, limit: int | None = None
 ) -> tuple[list[SessionRow], int]:
-    """Return the sessions of a server or of the store that match the filters of the session list, and their number."""
+    """Return the sessions of a server or store that match the filters, and their number."""
     async with open_http(server, settings) as http:
         page = await _read_page(http, "/home.json", filters)
         rows = page.sessions

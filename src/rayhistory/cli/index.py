@@ -1,4 +1,4 @@
-"""`rayhistory index`: index sessions now, so that they open at once later."""
+"""`rayhistory index`: index sessions now, so that they open faster."""
 
 import argparse
 import asyncio

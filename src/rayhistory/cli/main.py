@@ -1,4 +1,4 @@
-"""The `rayhistory` program: one table of commands, each in a module of its own."""
+"""The `rayhistory` program: a table of commands, each in its own module."""
 
 import argparse
 import importlib
@@ -26,7 +26,7 @@ class CommandModule(Protocol):
 class Command(NamedTuple):
     name: str
     module: str
-    """Below `rayhistory.cli`; imported when the command is used, because most commands need few of our libraries."""
+    """Module below `rayhistory.cli`. It is imported when the command is used, to start fast."""
     help: str
     settings: frozenset[str] = frozenset()
     defaults: dict[str, Any] = {}  # noqa: RUF012
@@ -137,7 +137,7 @@ COMMAND_NAMES = frozenset(command.name for command in COMMANDS)
 
 
 def build_parser(used: Container[str] = COMMAND_NAMES) -> Parser:
-    """Return the parser of all commands, in which only the used ones have arguments."""
+    """Return the parser. Only commands that are in use have arguments."""
     parser = Parser(
         prog="rayhistory",
         usage="rayhistory COMMAND [options]",

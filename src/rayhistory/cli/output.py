@@ -23,7 +23,7 @@ _MAX_CELL_CHARS = 4_096
 _MAX_TEXT_ROWS = 1_000
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = 10**12, 10**14
-"""Other numbers in a timestamp column, such as sums, are not shown as dates."""
+"""Other numbers in a timestamp column, such as sums, are not formatted as dates."""
 _ROW_GROUP_ROWS = 20_480
 _EXCEPTION_COLUMNS = frozenset({"error_message"})
 _MAX_EXCEPTION_TAIL = 8_192
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def row_writer(
     arguments: argparse.Namespace, names: Sequence[str], types: Mapping[str, str]
 ) -> Iterator[Callable[[Rows], None]]:
-    """Yield a function that writes batches of rows, with cells in the order of `names`. The default type is text."""
+    """Yield a function that writes batches of rows, with cells in the order of `names`. The default format is text."""
     if arguments.parquet:
         with atomic_file(arguments.parquet) as file, _parquet_writer(file, names, types) as add:
             yield add
@@ -122,7 +122,7 @@ class _Text:
 
 
 def _csv_cell(value: Any) -> Any:
-    """Quote text that a spreadsheet would run as a formula: jobs choose their names and messages."""
+    """Escape text that a spreadsheet would run as a formula, because jobs choose their names and messages."""
     if isinstance(value, dict | list):
         value = _text(value)
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
@@ -140,13 +140,13 @@ def _cell(name: str, value: Any) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line with text: of a traceback, the exception itself."""
+    """Return the last non-empty line. In a traceback, this is the exception."""
     tail = strip_ansi(text[-_MAX_EXCEPTION_TAIL:]).rstrip()
     return tail.rpartition("\n")[2].strip()
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which names from a cluster may contain, by spaces."""
+    """Replace control characters by spaces, because names come from a cluster."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def atomic_file(name: str) -> Iterator[Path]:
-    """Yield a temporary path that replaces the file when the block succeeds."""
+    """Yield a temporary path. It replaces the file if the context succeeds."""
     path = Path(name).absolute()
     temporary = path.parent / f".{path.name}.half"
     try:
@@ -174,7 +174,7 @@ def atomic_file(name: str) -> Iterator[Path]:
 
 @contextmanager
 def _parquet_writer(file: Path, names: Sequence[str], types: Mapping[str, str]) -> Iterator[Callable[[Rows], None]]:
-    """Buffer rows beside the Parquet file until all are there: they may not fit into memory."""
+    """Buffer rows on disk beside the Parquet file, because they may not fit into memory."""
     with NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as lines, duckdb.connect() as database:
 
         def add(rows: Rows) -> None:
@@ -202,7 +202,9 @@ def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
 
 
 def _with_exact_integers(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Convert integers of more than 64 bits to decimals: Parquet has none, and DuckDB would round them."""
+    """Convert integers of more than 64 bits to decimals, because Parquet has no such integers and DuckDB would round
+    them.
+    """
     columns = []
     for number, (name, kind) in enumerate(zip(unique_names(rows.columns), rows.types, strict=True), 1):
         exact = "::DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else ""

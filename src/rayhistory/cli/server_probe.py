@@ -1,4 +1,4 @@
-"""Probe of a history server: whether it responds, and whether it has a session."""
+"""Check whether a history server responds, and whether it has a session."""
 
 import httpx
 

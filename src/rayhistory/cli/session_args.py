@@ -51,7 +51,7 @@ def server_and_session(arguments: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def server_url(arguments: argparse.Namespace) -> str | None:
-    """Return the URL of the server to ask, or None to read the store. Flags of the store exclude the variable."""
+    """Return the URL of the server, or None to read the store. If a flag names a store, the variable is ignored."""
     server: str | None = arguments.server
     if not server and not any(key.startswith("setting_") for key in vars(arguments)):
         server = os.environ.get(SERVER_VARIABLE)
@@ -61,7 +61,10 @@ def server_url(arguments: argparse.Namespace) -> str | None:
 
 
 async def session_path(name: str, list_sessions: ListSessions) -> str:
-    """Return the URL path of a session, with a slash at its end; report a chosen session on standard error."""
+    """Return the URL path of a session, with a final slash.
+
+    Print a session that was chosen automatically on standard error.
+    """
     try:
         found = await find_session(name, list_sessions)
     except SessionNotFound as error:
@@ -95,7 +98,10 @@ def _is_in(entry: CatalogEntry, name: str) -> bool:
 
 
 def is_selected(entry: CatalogEntry, names: list[str]) -> bool:
-    """Match a session by its name, its path or its namespace/cluster. An empty list matches every session."""
+    """Return whether a session matches one of the names: its name, path or namespace/cluster.
+
+    No names match all sessions.
+    """
     ref = entry.ref
     return not names or not {ref.session, ref.path, f"{ref.namespace}/{ref.cluster}"}.isdisjoint(names)
 

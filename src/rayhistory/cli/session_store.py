@@ -1,4 +1,4 @@
-"""The configured store with its session catalog, as commands use it."""
+"""The configured store and its session catalog, for commands."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ class SessionStore(NamedTuple):
 
 @asynccontextmanager
 async def open_session_store(settings: Settings, *, writable: bool = False) -> AsyncIterator[SessionStore]:
-    """Open the store. `writable` fails early, with a message about settings, if it cannot be written to."""
+    """Open the store. With `writable`, fail early if it cannot be written to."""
     store, layout = open_store(settings, writable=writable), Layout(settings.storage_root_dir)
     try:
         yield SessionStore(store, layout, SessionCatalog.from_settings(store, layout, settings))

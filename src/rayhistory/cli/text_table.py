@@ -1,4 +1,4 @@
-"""Tables as aligned text, cut to the width of a terminal, and not cut where the output goes elsewhere."""
+"""Tables as aligned text, cut to the width of a terminal. Other output is not cut."""
 
 import math
 import os
@@ -27,10 +27,9 @@ def terminal_width() -> int | None:
 
 
 def cut_to_width(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """Shorten the longest texts of a table until its rows fill whole lines of the terminal.
+    """Shorten the longest texts of a table until its rows fit the lines of the terminal.
 
-    Ids are not cut, because they are copied. If a table does not fit into one line, its rows wrap, and texts get the
-    rest of the last line.
+    Ids are not cut, because users copy them. If a table does not fit into one line, its rows wrap.
     """
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     texts = [number for number, name in enumerate(names) if not _is_id(name) and widths[number] > _MIN_TEXT_WIDTH]

@@ -1,7 +1,7 @@
-"""An estimate of the critical path: the tasks that one after another decided how long a job took.
+"""Estimate the critical path: the chain of tasks that determined how long a job took.
 
-Ray does not export which task's result another one takes, so that this goes by times alone: a task follows the one that
-ended last before it could start. It looks only at the longest tasks.
+Ray does not export which task uses another one's result. So the estimate uses only times: a task follows the task that
+ended last before it could start. Only the longest tasks are considered.
 """
 
 from bisect import bisect_right
@@ -15,12 +15,12 @@ from rayhistory.index.query.long_tasks import LongTask
 _MAX_TASKS = 200
 _MAX_STEPS = 20
 _WAITED_MS = 50
-"""Less is the usual delay of scheduling."""
+"""Shorter waits are the usual scheduling delay."""
 _TOLERANCE_MS = 20
 
 
 def estimate_critical_path(facts: SessionFacts) -> CriticalPath | None:
-    """Return the path of the job with the longest tasks; None if there is nothing to follow."""
+    """Return the path of the job with the longest tasks; None if there are too few."""
     tasks = _leaves(_of_longest_job(facts.long_tasks))
     path = _path(tasks)
     if len(path) < 2:
@@ -46,13 +46,13 @@ def _of_longest_job(tasks: list[LongTask]) -> list[LongTask]:
 
 
 def _leaves(tasks: list[LongTask]) -> list[LongTask]:
-    """Return the tasks that called no other long task: those merely waited for their own."""
+    """Return the tasks that called no other long task. The others mostly waited for their own tasks."""
     parents = {task.parent_task_id for task in tasks}
     return sorted((task for task in tasks if task.task_id not in parents), key=lambda task: (task.end_ms, task.task_id))
 
 
 def _path(tasks: list[LongTask]) -> list[LongTask]:
-    """Walk back from the task that ended last."""
+    """Follow the path backwards from the task that ended last."""
     if not tasks:
         return []
     ends = [task.end_ms for task in tasks]
@@ -67,7 +67,7 @@ def _path(tasks: list[LongTask]) -> list[LongTask]:
 
 
 def _before(task: LongTask, tasks: list[LongTask], ends: list[int]) -> int | None:
-    """Return the position of the task that this one seems to have waited for."""
+    """Return the position of the task that this one probably waited for."""
     by_node = task.start_ms - task.ready_ms > _WAITED_MS
     until = (
         task.start_ms if by_node else task.ready_ms if task.ready_ms - task.created_ms > _WAITED_MS else task.created_ms
@@ -80,7 +80,7 @@ def _before(task: LongTask, tasks: list[LongTask], ends: list[int]) -> int | Non
 
 
 def _steps(path: list[LongTask]) -> list[PathStep]:
-    """Combine neighbours of one function."""
+    """Combine adjacent tasks of the same function."""
     steps = []
     for function, group in groupby(path, key=lambda task: task.function):
         tasks = list(group)

@@ -1,4 +1,4 @@
-"""The entry point: facts in, diagnosis out."""
+"""The entry point of the diagnosis: a pure function from facts to findings."""
 
 import msgspec
 

@@ -16,16 +16,16 @@ from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
 
 NAME = "diagnosis"
 FILE = "diagnosis.json"
-RULES_VERSION = 5
-"""Raised when a rule or its words change, so that stored diagnoses are rebuilt."""
+RULES_VERSION = 6
+"""Incremented when a rule or its texts change, so that stored diagnoses are rebuilt."""
 
 
 _DATABASE_SHARE = 0.6
-"""Of `--index-memory`. One thread at a time reads a few thousand messages, and jobs choose how long those are."""
+"""Share of `--index-memory` for the database. One thread reads a few thousand messages, which may be long."""
 
 
 class DiagnosisProduct:
-    """Builds `diagnosis.json`. The facts have the verdict, for lists of sessions."""
+    """Builds `diagnosis.json`. The preview has the verdict, for lists of sessions."""
 
     name = NAME
     version = RULES_VERSION
@@ -53,7 +53,7 @@ async def diagnose_session(context: ProductContext) -> Diagnosis:
 
 
 async def read_samples(context: ProductContext) -> dict[str, NodeSamples]:
-    """Return the samples of all nodes; none if there are too many to be read."""
+    """Return the samples of all nodes; none if there are too many."""
     try:
         stored = await MetricsReader(context.store, context.layout).read(context.ref, MetricQuery())
     except UsageError:  # more samples than can be read at once
@@ -64,7 +64,7 @@ async def read_samples(context: ProductContext) -> dict[str, NodeSamples]:
 async def diagnose_index(
     index: OpenIndex, logs: LogSource | None, samples: dict[str, NodeSamples], *, provisional: bool = False
 ) -> Diagnosis:
-    """Diagnose the session that an index shows."""
+    """Diagnose the session of an open index."""
     facts = await gather_facts(index, logs, samples, session_state(index))
     return diagnose(facts, provisional=provisional)
 

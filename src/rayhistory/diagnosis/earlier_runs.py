@@ -1,4 +1,7 @@
-"""Compare a diagnosis with earlier runs of the same jobs. Done when it is read, because the list of runs grows."""
+"""Compare a diagnosis with earlier runs of the same jobs.
+
+This is done at reading time, because the list of runs grows.
+"""
 
 import msgspec
 
@@ -11,16 +14,16 @@ _MAX_SLOWER_RUNS = 10
 
 
 class SlowerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the session that took longer than its good runs before, beyond their spread."""
+    """A job of the session that took longer than its earlier successful runs, beyond their spread."""
 
     job: str
     name: str
     started_ms: int | None = None
     duration_ms: int
     baseline_ms: float
-    """The median of the good runs before."""
+    """The median of the earlier successful runs."""
     runs: int
-    """How many those are."""
+    """Number of these runs."""
 
 
 class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +31,7 @@ class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: int = 0
     fingerprints: frozenset[str] = frozenset()
-    """Of their failures."""
+    """Fingerprints of their failures."""
     slower: tuple[SlowerRun, ...] = ()
 
 
@@ -42,7 +45,7 @@ def skipped_comparisons(earlier: EarlierRuns | None) -> list[SkippedRule]:
 
 
 def with_earlier_runs(diagnosis: Diagnosis, earlier: EarlierRuns | None) -> Diagnosis:
-    """Say which failures are new, and which jobs took longer than usual."""
+    """Add which failures are new, and which jobs took longer than usual."""
     findings = [_with_novelty(finding, earlier) for finding in diagnosis.findings]
     failures = 1 + max((place for place, finding in enumerate(findings) if finding.root), default=-1)
     slower = [_regression(run) for run in earlier.slower[:_MAX_SLOWER_RUNS]] if earlier else []
@@ -55,7 +58,7 @@ def with_earlier_runs(diagnosis: Diagnosis, earlier: EarlierRuns | None) -> Diag
 
 
 def _with_novelty(finding: Finding, earlier: EarlierRuns | None) -> Finding:
-    """Say whether an exception has been seen in earlier runs."""
+    """Add whether earlier runs had the same exception."""
     if earlier is None or not earlier.runs or not finding.fingerprint or not finding.root:
         return finding
     is_new = finding.fingerprint not in earlier.fingerprints

@@ -1,4 +1,4 @@
-"""Values of environment variables are removed from every text of a diagnosis, as the API masks them elsewhere.
+"""Remove values of environment variables from all texts of a diagnosis, as the API masks them elsewhere.
 
 Diagnoses are stored, shown to everybody who may see the session, and pasted into tickets.
 """
@@ -13,7 +13,7 @@ from rayhistory.diagnosis.lenient_json import members
 from rayhistory.masking import MASK
 
 MIN_SECRET_CHARS = 6
-"""Shorter values are words like `1` and `true`, which texts have for other reasons."""
+"""Shorter values, such as `1` and `true`, are not removed, because they occur in texts for other reasons."""
 _MAX_VALUES = 2_000
 _ENV_VARS = re.compile(r"""(["']env_?[vV]ars["']\s*:\s*)\{[^{}]{0,20000}\}""")
 _VALUE = re.compile(r"""(["'][^"']{0,300}["']\s*:\s*)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -31,7 +31,7 @@ def env_values(runtime_envs: Iterable[str | None]) -> list[str]:
 
 
 def redacted(diagnosis: Diagnosis, values: list[str]) -> Diagnosis:
-    """Return the diagnosis without these values, and without those of printed runtime environments."""
+    """Return the diagnosis without these values, and without values in printed runtime environments."""
     pattern = re.compile("|".join(map(re.escape, values))) if values else None
 
     def clean(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Apply the rules for failures: each root cause becomes a finding, which counts its consequences."""
+"""Apply the failure rules. Each root cause becomes a finding, which counts its consequences."""
 
 from collections.abc import Iterable, Iterator
 
@@ -28,7 +28,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 def explain_failures(facts: SessionFacts) -> list[Explained]:
-    """Return one finding per cause, the largest unexplained rest included."""
+    """Return one finding per cause. The largest unexplained failures are included."""
     grouped: dict[tuple[str, str], list[tuple[Chain, Match, FailureRule]]] = {}
     for chain in sorted(find_chains(facts), key=lambda chain: chain.root.at_ms or 0):
         for part, rule, match in _matches(chain, facts):
@@ -37,7 +37,10 @@ def explain_failures(facts: SessionFacts) -> list[Explained]:
 
 
 def _matches(chain: Chain, facts: SessionFacts) -> Iterator[tuple[Chain, FailureRule, Match]]:
-    """Yield the rule that explains a chain. If no rule explains its root, each consequence is matched by itself."""
+    """Yield the rule that explains a chain of failures.
+
+    If no rule explains its root, each consequence is matched separately.
+    """
     if matched := _first_match(chain.root, facts):
         yield chain, *matched
         return
@@ -106,7 +109,7 @@ def _confidence(group: Group) -> Confidence:
 
 
 def _is_handled(failures: list[Failure], facts: SessionFacts) -> bool:
-    """Return True if no job failed for it: each had succeeded before, or succeeded nevertheless."""
+    """Return True if no job failed because of it."""
     if any(failure.kind == "job" for failure in failures):
         return False
     if any(failure.kind == "session" for failure in failures):
@@ -132,7 +135,7 @@ def _evidence(group: Group) -> Iterable[Evidence]:
 
 
 def _capped(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
-    """Keep the largest findings, and count the others in one."""
+    """Keep the largest findings, and count the others in one finding."""
     unlisted = facts.failures.unlisted
     if len(explained) <= MAX_FINDINGS and not unlisted:
         return explained

@@ -1,4 +1,4 @@
-"""The failures of a session as one kind of value: nodes, workers, actors, groups of tasks, jobs and the session."""
+"""The failures of a session as one type: nodes, workers, actors, groups of tasks, jobs and the session."""
 
 from typing import Literal
 
@@ -17,13 +17,13 @@ _INTENDED_ACTOR_DEATHS = ("OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
 _INTENDED_TEXTS = ("INTENDED_USER_EXIT", "INTENDED_SYSTEM_EXIT", "ray.kill", "exit_actor()")
 _INTERNAL_CLASSES = ("JobSupervisor",)
 _CLEAN_UP_MS = 5_000
-"""A worker that dies this soon after its job was cleaned up with it."""
+"""A worker that dies this soon after its job ended was stopped by Ray's clean-up."""
 CLOCK_TOLERANCE_MS = 2_000
 """Clocks of nodes may differ by this much."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One failed thing, or a group of tasks with the same error."""
+    """One failed object, or a group of tasks with the same error."""
 
     kind: Kind
     id: str
@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_failures(facts: SessionFacts) -> list[Failure]:
-    """Return every final failure: no retried attempts, and no tasks that ended with their job."""
+    """Return every final failure, without retried attempts and tasks that ended with their job."""
     ends = job_ends(facts)
     found = [
         *(_node(node) for node in facts.nodes if _node_failed(node)),

@@ -12,7 +12,7 @@ Confidence = Literal["certain", "likely", "unexplained"]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many things a finding is about."""
+    """Numbers of objects that a finding is about."""
 
     tasks: int = 0
     actors: int = 0
@@ -29,7 +29,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One observation that a finding rests on. `url` leads to it, relative to the session."""
+    """One observation that supports a finding. `url` is relative to the session."""
 
     kind: str
     id: str = ""
@@ -39,7 +39,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause, with everything that followed from it."""
+    """One cause, with all its consequences."""
 
     code: str
     severity: Severity
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     confidence: Confidence = "certain"
     root: bool = True
-    """A cause of failures; False for slowness, recording and failures that the program handled."""
+    """True for a cause of failures. False for slowness, recording, and failures that the program handled."""
     first_ms: int | None = None
     last_ms: int | None = None
     counts: Counts = Counts()
@@ -55,15 +55,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: str = ""
     fingerprint: str | None = None
     new: bool | None = None
-    """The last runs of the same job did not fail like this; None if that is not known."""
+    """Whether earlier runs of the same job did not have this failure; None if unknown."""
     consequences: int = 0
     """The number of tasks, actors, workers and jobs that failed because of it."""
     subjects: list[str] = []
-    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, for their pages."""
+    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, to find it from their
+    pages.
+    """
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the session failed, in one line. `finding` is its place in the list of findings."""
+    """Why the session failed, in one line. `finding` is its position in the list of findings."""
 
     code: str
     headline: str
@@ -72,21 +74,21 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkippedRule(msgspec.Struct, frozen=True):
-    """A rule that could not run, and why."""
+    """A rule that could not run, and the reason."""
 
     code: str
     reason: str
 
 
 class TimeShare(msgspec.Struct, frozen=True):
-    """How long all tasks together were in one state."""
+    """The time that all tasks together spent in one state."""
 
     state: str
     ms: int
 
 
 class PathStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of one function that follow each other on the critical path."""
+    """Adjacent tasks of one function on the critical path."""
 
     function: str
     tasks: int
@@ -94,18 +96,21 @@ class PathStep(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     task_id: str
-    """The longest of them."""
+    """The id of the longest one."""
 
 
 class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks that one after another decided how long a job took. Estimated from times: Ray exports no data lineage."""
+    """The chain of tasks that determined how long a job took.
+
+    Estimated from times, because Ray exports no data lineage.
+    """
 
     approximate: bool = True
     job_id: str
     span_ms: int
-    """From the creation of the job's first task to the end of its last."""
+    """Time from the creation of the job's first task to the end of its last."""
     run_ms: int
-    """Run time of the tasks on the path: more CPUs do not make the job shorter than that."""
+    """Run time of the tasks on the path. More CPUs cannot make the job shorter than this."""
     tasks: int
     ideal_ms: int | None = None
     """Run time of all tasks, divided by the CPUs of the cluster."""
@@ -120,12 +125,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     skipped: list[SkippedRule] = []
     provisional: bool = False
-    """The session is running, or this is its state at an earlier time."""
+    """The session is still running, or this is the diagnosis as of an earlier time."""
     time_shares: list[TimeShare] = []
-    """Where the time of tasks went, from creation to end."""
+    """The time of all tasks from creation to end, by state."""
     states: StateTimeline = StateTimeline()
-    """How many tasks were in each state over time."""
+    """The number of tasks in each state over time."""
     critical_path: CriticalPath | None = None
     started_ms: int | None = None
     ended_ms: int | None = None
-    """The time of the last data while the session is running."""
+    """The end of the session, or its last data while it runs."""

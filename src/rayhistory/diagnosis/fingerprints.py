@@ -1,7 +1,7 @@
-"""Fingerprints of failures: equal for failures with one cause, across tasks, nodes and runs.
+"""Fingerprints of failures: equal for failures with the same cause, across tasks, nodes and runs.
 
-An exception's fingerprint is its type and its last frame outside of libraries; of other errors it is their text without
-ids, numbers and addresses.
+The fingerprint of an exception is made from its type and its last stack frame outside of libraries. The fingerprint of
+other errors is made from their text without ids, numbers and addresses.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def fingerprint(text: str, fallback: str = "") -> str:
 
 
 def _relative(path: str) -> str:
-    """Drop the directory of a job's files, which has another name in each run."""
+    """Remove the directory of a job's files, which differs in each run."""
     return re.sub(r"^.*/runtime_resources/working_dir_files/[^/]*/", "", path)
 
 

@@ -1,4 +1,4 @@
-"""Read the data of a diagnosis: tables, log tails and metrics. All of it is bounded here."""
+"""Read the input of a diagnosis: tables, log tails and metrics. Everything is limited here."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ _FAILED_EXITS = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 async def gather_facts(
     index: OpenIndex, logs: LogSource | None, samples: dict[str, NodeSamples] | None, state: str
 ) -> SessionFacts:
-    """Return the facts of a session. Without logs or samples, rules that need them say so."""
+    """Return the facts of a session. Rules that need missing logs or samples are skipped."""
     workers, unlisted = await _workers(index)
     jobs = await _jobs(index)
     groups = await read_failure_groups(index)
@@ -75,7 +75,7 @@ async def gather_facts(
 
 
 def session_state(index: OpenIndex) -> str:
-    """Return the state of a session that an index shows."""
+    """Return the state of the session of an index."""
     closing = index.manifest.closing
     if closing is None or closing.open:
         return RUNNING

@@ -1,4 +1,4 @@
-"""Words of headlines: counts, sizes, durations and places, in one line of bounded length."""
+"""Text helpers for headlines: counts, sizes, durations and places, in one line of limited length."""
 
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -11,7 +11,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def one_line(text: str, limit: int = MAX_HEADLINE) -> str:
-    """Return the text in one line, without control characters, cut to a length."""
+    """Return the text in one line, without control characters, cut to `limit`."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: limit * 8]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -55,7 +55,7 @@ def frame_place(frame: StackFrame | None) -> str:
 
 
 def utc(ms: int | None) -> str:
-    """Return a time of day in UTC."""
+    """Return a date and time in UTC."""
     if ms is None or not 0 <= ms < 253_402_300_800_000:
         return "an unknown time"
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

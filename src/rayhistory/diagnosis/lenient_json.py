@@ -1,4 +1,4 @@
-"""JSON from clusters, which may have any shape and depth. Unreadable JSON counts as empty."""
+"""Decode JSON from clusters, which may have any shape and depth. Invalid JSON counts as empty."""
 
 from typing import Any, TypeVar
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def decode_or_empty(text: str | None, kind: type[dict[str, T]]) -> dict[str, T]:
-    """Decode an object; return an empty one for text of another shape, or nested too deeply."""
+    """Decode an object. Return an empty one if the text has another shape or is nested too deeply."""
     try:
         return msgspec.json.decode(text or "{}", type=kind)
     except (msgspec.MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""The ends of log files that explain deaths: stderr of dead workers, and the output of failed drivers."""
+"""The ends of log files that explain deaths: stderr of dead workers, and output of failed drivers."""
 
 import re
 
@@ -42,14 +42,14 @@ async def _worker_tail(logs: LogSource, worker: WorkerFacts) -> str | None:
 
 
 async def read_exit_statuses(logs: LogSource, workers: list[WorkerFacts]) -> list[WorkerFacts]:
-    """Add how processes ended, where their raylet reaps its children and logs that."""
+    """Add the exit status of processes, if their raylet logged it."""
     nodes = dict.fromkeys(each.node_id for each in workers if each.exit_type == "SYSTEM_ERROR" and each.node_id)
     ends = {node: await _process_ends(logs, node) for node in list(nodes)[:_MAX_RAYLET_LOGS]}
     return [_with_end(worker, ends.get(worker.node_id or "", {})) for worker in workers]
 
 
 async def _process_ends(logs: LogSource, node: str) -> dict[int, tuple[str, int]]:
-    """Return how the children of a raylet ended, by process id."""
+    """Return the exit status of a raylet's child processes by process id."""
     files = [file for file in await logs.files(node) if file.path == "raylet.out"]
     text = (await _tail(logs, node, files[0], _RAYLET_BYTES) if files else None) or ""
     return {int(pid): (how, int(number)) for pid, how, number in _PROCESS_END.findall(text)}
@@ -64,7 +64,7 @@ def _with_end(worker: WorkerFacts, ends: dict[int, tuple[str, int]]) -> WorkerFa
 
 
 async def read_driver_outputs(logs: LogSource, jobs: list[JobFacts]) -> list[JobFacts]:
-    """Add the end of the output to failed jobs: Ray's message has only its last lines."""
+    """Add the end of the output to failed jobs, because Ray's message has only its last lines."""
     chosen = [job for job in jobs if job.status == "FAILED" and job.submission_id and job.node_id][:MAX_DRIVER_TAILS]
     outputs = {job.id: await _driver_output(logs, job) for job in chosen}
     return [msgspec.structs.replace(job, output=outputs.get(job.id) or "") for job in jobs]

@@ -1,4 +1,4 @@
-"""A diagnosis as Markdown, to be pasted into a ticket. All text from the cluster is escaped or fenced."""
+"""A diagnosis as Markdown, for tickets. All text from the cluster is escaped or fenced."""
 
 import html
 import re
@@ -77,7 +77,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Return the text in one line without any meaning for Markdown or HTML."""
+    """Return the text in one line, with Markdown and HTML escaped."""
     return _SPECIAL.sub(r"\\\1", html.escape(one_line(text, _MAX_LINE), quote=False))
 
 

@@ -1,4 +1,4 @@
-"""Select the stored metrics that rules read: memory, object store, CPU and GPU of each node."""
+"""Select the stored metrics that rules need: memory, object store, CPU and GPU of each node."""
 
 from collections import defaultdict
 

@@ -45,9 +45,9 @@ class SessionResolver:
     async def view(
         self, selection: Selection, timeout_s: float | None = None, *, rebuild: bool = False, visitor: str = ""
     ) -> SessionView:
-        """Open a session, and fold it if necessary; raise SessionNotIndexed if that exceeds the timeout.
+        """Open a session, and fold it if necessary. Raise SessionNotIndexed after the timeout.
 
-        `visitor` is who asks, because points in time are limited per visitor.
+        `visitor` sent the request. Points in time are limited per visitor.
         """
         entry = await self.entry(selection)
         closing = await self.catalog.closing(entry)
@@ -59,17 +59,17 @@ class SessionResolver:
         return SessionView(entry.ref, self.catalog.state(entry), index, self._logs_of(entry.ref), products)
 
     async def metrics(self, selection: Selection, query: MetricQuery) -> StoredMetrics:
-        """Read a session's metrics, which need no fold."""
+        """Read a session's metrics. This does not need an index."""
         return await self._metrics.read((await self.entry(selection)).ref, query)
 
     async def metric_tiles(
         self, selection: Selection, query: MetricQuery, metrics: Collection[str] | None = None
     ) -> StoredTiles:
-        """Read samples for charts: of all metrics, or of some."""
+        """Read the samples of all or some metrics, for charts."""
         return await self._metrics.tiles((await self.entry(selection)).ref, query, metrics)
 
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
-        """Return the logs of a session for a search, with caches of their own."""
+        """Return the logs of a session for a search. They have separate caches."""
         return self._cached_logs(ref, self._search_logs, self._search_cache)
 
     async def metrics_version(self, selection: Selection, query: MetricQuery) -> int:
@@ -77,7 +77,7 @@ class SessionResolver:
         return await self._metrics.version((await self.entry(selection)).ref, query)
 
     async def metrics_times(self, selection: Selection) -> SessionTimes | None:
-        """Return the times of the first and last samples, the last one up to the chosen point in time."""
+        """Return the times of the first and last samples, up to the chosen point in time."""
         times = await self._metrics.times((await self.entry(selection)).ref)
         if times is None or selection.as_of_ms is None:
             return times

@@ -21,16 +21,16 @@ from rayhistory.server.view import SessionView
 PARQUET_TYPE = "application/vnd.apache.parquet"
 ARCHIVE_TYPE = "application/zip"
 SUPERSEDED_MEMBER = "superseded.parquet"
-"""Of an archive: the list of rows in its other files that are not valid, by number of file and row."""
+"""Member of an archive that lists the superseded rows in its other files, by number of file and row."""
 MAX_FILES_PER_VISITOR = 2
 _MAX_FILES = 16
 _RETRY_AFTER_S = 5.0
 _MAX_READS = 20
-"""Attempts to pack files that other processes keep evicting from a cache that is too small for all of them."""
+"""Maximum number of attempts to pack files that other processes evict from the cache in the meantime."""
 
 
 class RowFiles:
-    """Writes results to temporary files: few at once, and few on disk while clients download them."""
+    """Writes results to temporary files. The number of files in progress and on disk is limited."""
 
     def __init__(self) -> None:
         self._slots = FairSlots("files of rows")
@@ -43,9 +43,9 @@ class RowFiles:
     async def archive(
         self, view: SessionView, table: str, visitor: str, *, with_superseded: bool = False
     ) -> FileResponse:
-        """Pack the Parquet files of a table as they are stored: no row is decoded.
+        """Pack the Parquet files of a table as they are stored, without decoding rows.
 
-        If some rows are superseded, the archive has them and a list of them, or else one file of the others.
+        If some rows are superseded, the archive either contains a list of them, or one file with only the valid rows.
         """
         write = partial(_write_archive, view.index, table, with_superseded)
         return await self._respond(view, visitor, f"{table}.zip", write)
@@ -53,7 +53,7 @@ class RowFiles:
     async def _respond(
         self, view: SessionView, visitor: str, name: str, write: Callable[[Path], Awaitable[None]]
     ) -> FileResponse:
-        """Write a file, then return a response that removes it once it is sent."""
+        """Write a file, then return a response that removes the file once it is sent."""
         async with AsyncExitStack() as stack:
             file = await stack.enter_async_context(self._folder(visitor)) / name
             async with self._slots.acquire(visitor, view.ref.path):
@@ -75,7 +75,7 @@ class RowFiles:
 
 
 class _TemporaryFileResponse(FileResponse):
-    """A file that is removed when it was sent, or when the client left."""
+    """A file that is removed after it was sent, or when the client disconnects."""
 
     def __init__(self, file: Path, resources: AsyncExitStack) -> None:
         media_type = ARCHIVE_TYPE if file.suffix == ".zip" else PARQUET_TYPE
@@ -101,7 +101,7 @@ async def _write_archive(index: OpenIndex, table: str, with_superseded: bool, ar
 async def _stored_members(
     index: OpenIndex, table: str, with_superseded: bool, folder: Path
 ) -> tuple[dict[str, Path], Sequence[str]]:
-    """Return the files of an archive by name, and the columns in them that are not part of the table."""
+    """Return the files of an archive by name, and their hidden columns."""
     has_superseded = index.has_superseded(table)
     files = await index.stored_files(table) if with_superseded or not has_superseded else []
     if not files:
@@ -115,9 +115,9 @@ async def _stored_members(
 
 
 def _pack(members: Mapping[str, Path], archive: Path, hidden: Sequence[str]) -> None:
-    """Write an archive without compression: Parquet files are compressed already.
+    """Write an archive without compression, because Parquet files are already compressed.
 
-    Its comment names the columns that are not part of the table.
+    Its comment lists the hidden columns.
     """
     with zipfile.ZipFile(archive, "w") as packed:
         for name, file in members.items():

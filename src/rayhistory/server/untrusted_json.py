@@ -1,4 +1,4 @@
-"""Read JSON that others wrote, and that may have any shape."""
+"""Read untrusted JSON of any shape."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,10 @@ _MAX_DEPTH = 100
 
 
 def decode_json(text: str | None, default: Any) -> Any:
-    """Decode a column that holds JSON; return the default if it is invalid, too deep or of another type."""
+    """Decode a column that contains JSON.
+
+    Return the default if it is invalid, nested too deeply or has another type.
+    """
     if not text:
         return default
     try:
@@ -22,7 +25,7 @@ def decode_json(text: str | None, default: Any) -> Any:
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Return True if the value was decoded, but cannot be walked or encoded again."""
+    """Return True if the value was decoded, but is nested too deeply to be encoded again."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [item for container in level if isinstance(container, dict | list) for item in _items(container)]
@@ -53,7 +56,7 @@ def raw_members(text: str, *path: str) -> dict[str, msgspec.Raw]:
 
 
 def decode_raw(raw: msgspec.Raw | None, default: Any) -> Any:
-    """Decode a member of `raw_members` like a column."""
+    """Decode a value of `raw_members` like a column."""
     return default if raw is None else decode_json(bytes(raw).decode(), default)
 
 
@@ -65,5 +68,5 @@ def nested_dict(document: Any, *path: str) -> dict[str, Any]:
 
 
 def dicts_in(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; empty if it is no list."""
+    """Return the objects in a list; empty if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

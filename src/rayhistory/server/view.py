@@ -16,9 +16,9 @@ from rayhistory.server.untrusted_json import decode_json, raw_members
 from rayhistory.sessions import SessionRef
 
 _MAX_DECODED_BYTES = 8 << 20
-"""Dashboard responses up to this size are decoded as a whole."""
+"""Dashboard responses up to this size are decoded completely."""
 _MAX_RESPONSE_BYTES = 64 << 20
-"""The collector stores no longer ones."""
+"""The collector does not store larger ones."""
 
 
 class SessionView:
@@ -30,7 +30,7 @@ class SessionView:
         self.index = index
         self.logs = logs
         self.products = products
-        """None as of a point in time: products are stored only for the whole session."""
+        """None as of a point in time, because products are built only for the whole session."""
 
     async def rows(
         self,
@@ -40,7 +40,7 @@ class SessionView:
         sort: tuple[str, ...] = (),
         limit: int,
     ) -> list[Row]:
-        """Return at most `limit` rows. A list that can be longer is read in batches."""
+        """Return at most `limit` rows. Read longer lists with `batches`."""
         return await self.index.rows(Query(table, columns, filters, sort, limit))
 
     def batches(
@@ -55,7 +55,7 @@ class SessionView:
         return rows[0] if rows else None
 
     async def dashboard_response(self, uri: str) -> dict[str, Any]:
-        """Return the last stored response for this URI as a dict; empty if none is stored or it is no JSON object.
+        """Return the last stored response of this URI as a dict; empty if there is none, or if it is not a JSON object.
 
         For lists, which can be long, use `dashboard_items`.
         """
@@ -64,9 +64,9 @@ class SessionView:
         return response
 
     async def dashboard_items(self, uri: str, *path: str) -> dict[str, msgspec.Raw]:
-        """Return the members of an object inside the last stored response for this URI, still encoded.
+        """Return the members of an object inside the last stored response of this URI, still encoded.
 
-        Decoded, a response takes ten times its size. Callers decode the members that they need, one by one.
+        A decoded response needs ten times the memory. Callers decode the members that they need, one by one.
         """
         body = await self._dashboard_body(uri, _MAX_RESPONSE_BYTES)
         return await asyncio.to_thread(raw_members, body or "", *path)
@@ -74,7 +74,7 @@ class SessionView:
     async def _dashboard_body(self, uri: str, max_bytes: int) -> str | None:
         """Return the text of the last stored response; None if there is none.
 
-        KubeRay's collector stores a URI with and without a slash at the end under the same name.
+        KubeRay's collector uses the same name for a URI with and without a final slash.
         """
         path, mark, query = uri.partition("?")
         spellings = tuple(f"{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/"))

@@ -1,4 +1,4 @@
-"""The catalog: all sessions of a store and their states, from listings alone."""
+"""The catalog: all sessions of a store and their states, from listings only."""
 
 import asyncio
 import time
@@ -38,15 +38,15 @@ _MAX_AGE_S = 10.0
 _LIST_TIMEOUT_S = 25.0
 _CONCURRENT_RECORDS = 16
 _MAX_NAME_ERROR_S = 26 * 3600.0
-"""A session's name has the head's local time: the time zones of the world span 26 hours."""
+"""A session's name has the head's local time. Time zones span 26 hours."""
 _RESUMED_AFTER_S = 10.0
-"""A heartbeat this much later than the end record voids it; a copy writes both at nearly the same time."""
+"""A heartbeat this much later than the end record voids it. A copy writes both at nearly the same time."""
 _SILENCE_FACTOR = 10
-"""If no session at all has a fresh heartbeat, sessions vanish after this many times the usual time."""
+"""If no session has a fresh heartbeat, sessions vanish only after this many times the usual time."""
 
 
 class CatalogEntry(msgspec.Struct):
-    """A session as the listing shows it."""
+    """A session as found in a listing."""
 
     ref: SessionRef
     recorded: bool = False
@@ -57,13 +57,16 @@ class CatalogEntry(msgspec.Struct):
     vanished: bool = False
     """True if there is a vanished record, as in a copy of a vanished session."""
     started_ms: int | None = None
-    """From the session's name; the start record is more exact."""
+    """The time in the session's name. The start record is more exact."""
     stored: float | None = None
-    """The earliest modification time of the keys that make the session visible. In a copy, the time of the copy."""
+    """The earliest modification time of the keys that make the session visible.
+
+    In a copy, this is the time of the copy.
+    """
     end_stored: float | None = None
     """The modification time of the end record."""
     heartbeat: float | None = None
-    """The modification time of the heartbeat object; unlike `alive`, never that of the start record."""
+    """The modification time of the heartbeat object. Unlike `alive`, never that of the start record."""
 
     @classmethod
     def of(cls, ref: SessionRef) -> "CatalogEntry":
@@ -72,9 +75,10 @@ class CatalogEntry(msgspec.Struct):
 
     @property
     def appeared(self) -> float:
-        """When the store first had the session, as far as the listing shows it; the start record is more exact.
+        """Return when the store first had the session, according to the listing. The start record is more exact.
 
-        The name has the head's clock and time zone. It counts only in a copy, whose modification times are much later.
+        The time in the name depends on the head's clock and time zone. It is used only for copies, whose modification
+        times are much later.
         """
         named = (self.started_ms or 0) / 1000
         return named if self.stored is None or 0 < named < self.stored - _MAX_NAME_ERROR_S else self.stored
@@ -88,7 +92,7 @@ class CatalogEntry(msgspec.Struct):
 
 
 class SessionCatalog:
-    """Lists sessions with a short cache, and reads their records."""
+    """Lists sessions, with a short cache, and reads their records."""
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class SessionCatalog:
         *,
         read_legacy_layout: bool = False,
     ) -> None:
-        """`cluster_exists` looks a cluster up in Kubernetes, because KubeRay's own collectors write no heartbeat."""
+        """`cluster_exists` checks a cluster in Kubernetes, because KubeRay's collectors write no heartbeat."""
         self._store = store
         self._layout = layout
         self._vanished_after = vanished_after
@@ -117,9 +121,9 @@ class SessionCatalog:
         self._ends: dict[tuple[str, str, str], EndRecord] = {}
         self._vanished: dict[tuple[str, str, str], VanishedRecord] = {}
         self._newest_sign: float | None = None
-        """The newest heartbeat or end record ever listed."""
+        """The newest heartbeat or end record of all listings."""
         self._heard_at: float | None = None
-        """When that was seen to advance, by the monotonic clock."""
+        """When it last changed, by the monotonic clock."""
 
     @classmethod
     def from_settings(
@@ -134,7 +138,7 @@ class SessionCatalog:
         )
 
     async def entries(self) -> list[CatalogEntry]:
-        """Return all sessions, running ones first, newest first. Raise if the store cannot be listed."""
+        """Return all sessions: running ones first, then newest first. Raise an error if the store cannot be listed."""
         age = time.monotonic() - self._listed_at
         if self._listing_took < _FAST_LISTING_S or age > _MAX_AGE_S:
             await self._refresh_if_stale()
@@ -145,14 +149,14 @@ class SessionCatalog:
         return self._entries
 
     async def entries_since(self, started: float) -> list[CatalogEntry]:
-        """Return all sessions by a listing that began after a time of the monotonic clock."""
+        """Return all sessions, from a listing that began after this time of the monotonic clock."""
         async with self._lock:
             if self._listed_at - self._listing_took < started:
                 await self._refresh()
         return await self.entries()
 
     async def entries_within(self, timeout_s: float) -> list[CatalogEntry] | None:
-        """Return all sessions; None if the first listing takes longer. It goes on, for the next request."""
+        """Return all sessions; None if the first listing takes longer. The listing continues for the next request."""
         if self._listed_at == float("-inf"):
             await asyncio.wait([self._refresh_in_background()], timeout=timeout_s)
         return None if self._listed_at == float("-inf") else await self.entries()
@@ -168,7 +172,7 @@ class SessionCatalog:
                 await self._refresh()
 
     async def _refresh(self) -> None:
-        """List the store. A failure is cached like a result, so that waiting requests do not retry one by one."""
+        """List the store. A failure is cached like a result, so that waiting requests do not all retry."""
         started = time.monotonic()
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
@@ -202,10 +206,10 @@ class SessionCatalog:
         return entry.state(self.now(), self._vanished_after)
 
     def now(self) -> float:
-        """Estimate the store's time, by which heartbeats are judged.
+        """Estimate the current time of the store's clock, to check heartbeats.
 
-        If no heartbeat in the store is fresh, its clock or ours is wrong, or no collector can write to it: then time
-        stops at the newest sign of life, and no running session vanishes. Only after a much longer silence, all have.
+        If no heartbeat in the store is fresh, a clock is wrong or no collector can write. Then the time stops at the
+        newest heartbeat, and no running session vanishes. After a much longer time, all of them vanish.
         """
         now, newest = time.time(), self._newest_sign
         if newest is None or now - newest < self._vanished_after:
@@ -227,12 +231,15 @@ class SessionCatalog:
         return all(other.appeared <= entry.appeared for other in others)
 
     async def find(self, namespace: str, cluster: str, session: str) -> CatalogEntry:
-        """Return the session of this name; for `latest` and `live` the newest running one, or else the newest."""
+        """Return the session of this name.
+
+        For `latest` and `live`, return the newest running session, else the newest one.
+        """
         await self.entries()
         return await self._select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
     async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> CatalogEntry:
-        """Like `find`, by the owner of the cluster."""
+        """Return the session like `find`, by the owner of the cluster."""
         owned = [
             entry
             for entry in await self.entries()
@@ -252,9 +259,9 @@ class SessionCatalog:
         raise SessionNotFound(f"the store has no session {session} of {where}")
 
     async def _newest(self, candidates: list[CatalogEntry]) -> CatalogEntry:
-        """Return the session that the store had last.
+        """Return the session that was added to the store last.
 
-        A session is never newer than its keys, so that mostly one batch of start records is read; in copies, all are.
+        A session is never newer than its keys. So usually only one batch of start records is read; for copies, all are.
         """
         by_keys = sorted(candidates, key=_newest_possible, reverse=True)
         newest: list[tuple[float, SessionRef, CatalogEntry]] = []
@@ -294,7 +301,7 @@ class SessionCatalog:
         return record
 
     async def ended_at(self, entry: CatalogEntry) -> float | None:
-        """Return when the session ended by the store's clock; None if it has no record of that, or runs."""
+        """Return when the session ended, by the store's clock; None if it runs or has no record of its end."""
         state = self.state(entry)
         if state == VANISHED:
             return await self._last_heartbeat_ns(entry) / 1e9 or None
@@ -302,7 +309,7 @@ class SessionCatalog:
         return record.stored_ms / 1000 if record and record.stored_ms is not None else entry.end_stored
 
     async def closing(self, entry: CatalogEntry) -> Closing | None:
-        """Return the end that the index assumes for unfinished tasks and actors; None while the session runs."""
+        """Return the session end that the index uses to infer states; None while the session runs."""
         state = self.state(entry)
         if state == RUNNING:
             return None
@@ -360,9 +367,10 @@ class SessionCatalog:
 
 
 def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
-    """Return whether a session went on after its end record: a head resumed it in a new pod. By the store's clock.
+    """Return whether a session continued after its end record, because a head resumed it in a new pod. By the store's
+    clock.
 
-    Collectors write a heartbeat beside an end record of another one only if Ray runs (`SessionRecord`).
+    A collector writes a heartbeat beside the end record of another collector only if Ray runs (`SessionRecord`).
     """
     return heartbeat is not None and end_stored is not None and heartbeat > end_stored + _RESUMED_AFTER_S
 
@@ -386,7 +394,7 @@ def _add_record(entry: CatalogEntry, record: str, modified: float) -> None:
 
 
 def _newest_possible(entry: CatalogEntry) -> float:
-    """Return the latest time at which the store can have had the session first."""
+    """Return the latest time at which the session can have been added to the store."""
     return entry.appeared if entry.stored is None else entry.stored
 
 

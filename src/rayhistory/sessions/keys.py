@@ -38,11 +38,12 @@ _METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
 _INBOX_FILE = re.compile(r"([0-9]{1,9})-[0-9a-f]{1,16}\.json\Z")
 _PRODUCT_MANIFEST_FILE = re.compile(r"manifest-([0-9]{1,9})\.product\.json\Z")
-"""Not the name of a table manifest: releases without products delete those of old generations, wherever they are."""
+"""It differs from the name of a table manifest, because releases without products would delete it as an old generation.
+"""
 
 
 class Layout(KubeRayLayout):
-    """All keys of a store: KubeRay's, and those of our own tree."""
+    """All keys of a store: KubeRay's and ours."""
 
     def sessions_prefix(self) -> str:
         return self.join("ray-history", "sessions")
@@ -73,7 +74,10 @@ class Layout(KubeRayLayout):
         return f"{self.node_seals_prefix(ref)}/{node}.json"
 
     def node_seals_prefix(self, ref: SessionRef) -> str:
-        """Seals are not below the records, because the records of all sessions are listed often and nodes are many."""
+        """Return the prefix of seals.
+
+        They are separate from records, because records of all sessions are listed often.
+        """
         return self._own("seals", ref)
 
     def parse_record_key(self, key: str) -> tuple[SessionRef, str] | None:
@@ -88,7 +92,7 @@ class Layout(KubeRayLayout):
         return self.join("ray-history")
 
     def is_tree_of_sessions(self, tree: str) -> bool:
-        """Return whether a tree holds data of sessions. Trees of later releases do."""
+        """Return whether a tree contains data of sessions. Unknown trees of later releases count as such."""
         return tree not in {"pins", "tombstones", "doctor", "runs", "notifications"}
 
     def own_tree_prefix(self, tree: str, ref: SessionRef) -> str:
@@ -117,7 +121,7 @@ class Layout(KubeRayLayout):
         return self._own("snapshots", ref)
 
     def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
-        """Return the key of an uploaded spool segment: dashboard responses are in our tree, events in KubeRay's."""
+        """Return the key of an uploaded spool segment. Dashboard responses are in our tree, events in KubeRay's."""
         if category == DASHBOARD_RESPONSES:
             name = event_file_name(node, created_ns, compressed=compressed)
             return f"{self.dashboard_responses_prefix(ref)}/{name}"
@@ -244,14 +248,14 @@ class Layout(KubeRayLayout):
         return name if key == self.run_part_key(name) and is_safe_component(name) else None
 
     def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
-        """Return the key of a session's summary, from this generation of its tables. The token is unique."""
+        """Return the key of a session's summary for this generation of its tables. The token makes it unique."""
         return f"{self.run_inbox_prefix(ref)}/{generation}-{token}.json"
 
     def run_inbox_prefix(self, ref: SessionRef) -> str:
         return f"{self.runs_prefix()}/inbox/{ref.path}"
 
     def run_inbox_prefixes(self, ref: SessionRef) -> list[str]:
-        """Return the prefixes of a session's summaries outside of its index: announced ones, and damaged ones."""
+        """Return the prefixes of a session's summaries outside of its index: new ones and damaged ones."""
         prefix = self.run_inbox_prefix(ref)
         return [prefix, self.run_quarantine_key(prefix)]
 
@@ -265,7 +269,7 @@ class Layout(KubeRayLayout):
         return SessionRef(parts[0], parts[1], parts[2]), int(match[1])
 
     def run_quarantine_key(self, key: str) -> str:
-        """Return the new key of a summary or part of the run table that cannot be read."""
+        """Return the quarantine key for a damaged object of the run table."""
         return f"{self.runs_prefix()}/quarantine/{key.removeprefix(self.runs_prefix() + '/')}"
 
     def is_index_lease(self, ref: SessionRef, key: str) -> bool:

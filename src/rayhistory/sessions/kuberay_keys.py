@@ -43,7 +43,7 @@ class EventObject(msgspec.Struct, frozen=True):
 
 
 class KubeRayLayout:
-    """Keys below a common prefix. Reads the layouts of all releases; writes that of one KubeRay release."""
+    """Keys below a common prefix. It reads the layouts of all KubeRay releases, and writes that of one."""
 
     def __init__(self, root: str = "", release: str = V1_7) -> None:
         self.root = "/".join(part for part in root.split("/") if part)
@@ -53,7 +53,7 @@ class KubeRayLayout:
         return "/".join(part for part in (self.root, *parts) if part)
 
     def moved(self, key: str, to: "KubeRayLayout") -> str:
-        """Translate a key to a store with another prefix."""
+        """Return the same key for a store with another prefix."""
         return to.join(key.removeprefix(self.root + "/") if self.root else key)
 
     # KubeRay's layout since v1.7
@@ -90,9 +90,10 @@ class KubeRayLayout:
         )
 
     def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
-        """Return the key of an uploaded spool segment; the category is node_events or job_events/<job>.
+        """Return the key of an uploaded spool segment. The category is node_events or job_events/<job>.
 
-        KubeRay v1.6 accepts only names that end with the hour, so the time that makes them unique comes before it.
+        KubeRay v1.6 accepts only names that end with the hour. So the nanoseconds, which make the name unique, come
+        before it.
         """
         if self.writes_v1_6:
             return f"{self.v1_6_history_prefix(ref)}/{_v1_6_category(category)}/{node}-{created_ns}-{_hour(created_ns)}"
@@ -100,7 +101,7 @@ class KubeRayLayout:
         return f"{self.history_prefix(ref)}/{node}/{category}/{name}"
 
     def parse_event_key(self, ref: SessionRef, key: str, size: int) -> EventObject | None:
-        """Return an object with events below the session's history, or None for logs and all else."""
+        """Return an object with events below the session's history; None for other objects."""
         parts = key.removeprefix(self.history_prefix(ref) + "/").split("/")
         if len(parts) < 3 or not EVENT_FILE.search(parts[-1]):
             return None
@@ -131,7 +132,10 @@ class KubeRayLayout:
         return self.join("metadir", f"{ref.cluster}_{ref.namespace}", ref.session)
 
     def parse_v1_6_metadata_key(self, key: str) -> SessionRef | None:
-        """Return the session of `metadir/<cluster>_<namespace>/<session>`: the cluster comes first, without owners."""
+        """Return the session of `metadir/<cluster>_<namespace>/<session>`.
+
+        The cluster comes first, and there is no owner.
+        """
         parts = key.removeprefix(self.v1_6_metadata_prefix() + "/").split("/")
         names = parts[0].split("_")
         if len(parts) != 2 or len(names) != 2 or not is_session_name(parts[1]) or not all(map(is_dns_name, names)):
@@ -153,11 +157,11 @@ class KubeRayLayout:
     # Legacy layout: all events of a session in one object
 
     def legacy_prefix(self, *names: str) -> str:
-        """Folder of a namespace, a cluster or a session, by the number of names."""
+        """Return the folder of a namespace, cluster or session, depending on the number of names."""
         return self.join(*names)
 
     def is_legacy_folder_name(self, name: str) -> bool:
-        """Return whether a folder can be a namespace or cluster; the folders of other layouts cannot."""
+        """Return whether a folder can be a namespace or cluster of the legacy layout."""
         return name not in {"cluster-metadata", "cluster-history", "metadir", "ray-history"} and is_dns_name(name)
 
     def legacy_events_key(self, ref: SessionRef) -> str:
@@ -176,7 +180,7 @@ def _hour(created_ns: int) -> str:
 
 
 def _v1_6_category(category: str) -> str:
-    """KubeRay v1.6 names job folders by the base64 of their ids."""
+    """Return the category for KubeRay v1.6, which names job folders by the base64 of their ids."""
     folder, _, job = category.partition("/")
     try:
         return f"{folder}/{base64.b64encode(bytes.fromhex(job)).decode()}" if job else folder
@@ -191,7 +195,7 @@ def endpoint_uri(key: str) -> str:
 
 
 def is_event_file(name: str) -> bool:
-    """Return whether a name is that of an object with events, in any release."""
+    """Return whether a name is that of an object with events, of any release."""
     return EVENT_FILE.search(name) is not None
 
 
@@ -204,5 +208,5 @@ def is_dns_name(text: str) -> bool:
 
 
 def is_node_folder(name: str) -> bool:
-    """Return whether a folder of a session's history can be that of a node."""
+    """Return whether a folder of a session's history can belong to a node."""
     return name != "fetched_endpoints" and is_safe_component(name)

@@ -1,7 +1,7 @@
 """Sessions in the legacy layout: `<namespace>/<cluster>/<session>/events.log` or `metadata.json`.
 
-This layout has no list of sessions, so every folder of the bucket is a candidate. A full scan takes up to 10,000
-listings, which is why only `--read-legacy-layout` enables it.
+This layout has no list of sessions, so every folder of the bucket must be checked. A scan takes up to 10,000 listings.
+So it needs `--read-legacy-layout`.
 """
 
 import math
@@ -58,5 +58,5 @@ class LegacySessionScanner:
 
 
 async def probe_legacy_sessions(store: Store, layout: Layout) -> list[SessionRef]:
-    """Return the sessions that a few listings find, to tell users about `--read-legacy-layout`."""
+    """Return the sessions that a few listings find, to point users to `--read-legacy-layout`."""
     return await LegacySessionScanner(store, layout, _MAX_PROBE_LISTINGS).sessions()

@@ -7,12 +7,12 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 // 10**6)]
-"""Since the epoch. The limit keeps nanoseconds within 64 bits."""
+"""Milliseconds since 1970. The limit keeps nanoseconds within 64 bits."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 MAX_RECORD_BYTES = 16 << 20
-"""Our records are far smaller. Longer objects are read only up to here, and then rejected."""
+"""Larger objects are rejected. Real records are far smaller."""
 
 
 def read_record(data: bytes, kind: type[T]) -> T | None:
@@ -37,35 +37,35 @@ class StartRecord(msgspec.Struct, omit_defaults=True):
     dashboard_address: str | None = None
     collector_version: str = ""
     stored_ms: Milliseconds | None = None
-    """When the store first had the record, by the store's clock. Unlike its modification time, copies keep it."""
+    """When the store first had the record, by the store's clock. Copies preserve it, unlike the modification time."""
     format: int = 1
 
 
 class EndRecord(msgspec.Struct, omit_defaults=True):
-    """`end.json`: the session ended cleanly, or is a snapshot of a session that went on."""
+    """`end.json`: the session ended cleanly, or is a snapshot of a session that continued."""
 
     ended_ms: Milliseconds
     reason: str = ""
     open: bool = False
-    """True for a snapshot of a session that went on."""
+    """True for a snapshot of a session that continued."""
     stored_ms: Milliseconds | None = None
-    """As in `StartRecord`. Only copies have it: elsewhere it is the object's modification time."""
+    """As in `StartRecord`. Only copies have it; otherwise the object's modification time is used."""
     format: int = 1
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The end of a session as its index infers it; part of the manifest."""
+    """The end of a session that its index uses to infer states. Part of the manifest."""
 
     ns: int
     clean: bool
     open: bool = False
-    """The session went on after its last record: unfinished tasks and actors keep their states."""
+    """The session continued after its last record, so unfinished tasks and actors keep their states."""
 
 
 class VanishedRecord(msgspec.Struct, omit_defaults=True):
     """`vanished.json`: the session had vanished before it was copied.
 
-    The `alive` object of a copy is no older than the copy.
+    It is needed because the `alive` object of a copy is new.
     """
 
     last_ms: Milliseconds
@@ -78,7 +78,10 @@ class Owner(msgspec.Struct, frozen=True, order=True):
 
 
 class Tombstone(msgspec.Struct, omit_defaults=True):
-    """Marks a session as being removed. Lists its owners, because the metadata keys that name them go first."""
+    """Marks a session that is being removed.
+
+    It lists the owners, because the metadata keys with their names are deleted first.
+    """
 
     made_ms: int
     reason: str = ""
@@ -87,7 +90,7 @@ class Tombstone(msgspec.Struct, omit_defaults=True):
 
 
 class NodeSeal(msgspec.Struct, omit_defaults=True):
-    """`seals/…/<node>.json`: the counts of one node's collector, written when it ends."""
+    """`seals/…/<node>.json`: the event counts of one node's collector, written at the end."""
 
     node_id: str
     sealed_ms: Milliseconds

@@ -22,7 +22,7 @@ def is_safe_component(text: str) -> bool:
 
 
 def session_start_time(name: str) -> datetime | None:
-    """Return the time in a session's name. It is read as UTC, as in KubeRay."""
+    """Return the time in a session's name, read as UTC, as in KubeRay."""
     match = _SESSION_NAME.match(name)
     if not match:
         return None
@@ -66,7 +66,7 @@ class SessionRef(msgspec.Struct, frozen=True, order=True):
 
     @property
     def owner_variants(self) -> tuple["SessionRef", ...]:
-        """This ref with and without its owner: not all collectors of a cluster may know the owner."""
+        """This ref with and without its owner, because not all collectors of a cluster may know the owner."""
         return (self, SessionRef(*self.identity)) if self.owner_kind else (self,)
 
     @property

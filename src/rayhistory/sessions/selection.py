@@ -20,7 +20,7 @@ COOKIES = ("cluster_name", "cluster_namespace", "session_name", "owner_kind", "o
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A session as an address names it, before it is looked up."""
+    """A session as named by an address, before it is looked up."""
 
     namespace: str
     name: str
@@ -35,9 +35,9 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def parse_session_path(path: str) -> tuple[Selection, str | None]:
-    """Parse the path after `/s/` into the selection and the rest; the rest is None if the closing slash is missing.
+    """Parse the path after `/s/` into the selection and the rest. The rest is None if the final slash is missing.
 
-    The path was decoded once. A name that is encoded twice is another name, here as for a proxy in front.
+    Percent-encoding is decoded once, as a proxy does: `%2541` does not become `A`.
     """
     parts = path.split("/")
     if len(parts) < 2:
@@ -60,7 +60,7 @@ def parse_session_path(path: str) -> tuple[Selection, str | None]:
 
 
 def selection_from_cookies(cookies: Mapping[str, str]) -> Selection | None:
-    """Return the session that a KubeRay client selected with `/enter_cluster`; None if it selected none."""
+    """Return the session that a KubeRay client selected with `/enter_cluster`; None if there is none."""
     name, namespace, session = (cookies.get(key, "") for key in COOKIES[:3])
     if not (name and namespace and session):
         return None

@@ -9,7 +9,7 @@ _CONCURRENT_PREFIXES, _CONCURRENT_FOLDERS = 4, 16
 
 
 async def stored_bytes(store: Store, layout: Layout, ref: SessionRef) -> int:
-    """Sum the sizes of a session's objects. Costs a listing of each node, so call it when a session has ended."""
+    """Return the total size of a session's objects. It lists each node, so call it only when a session has ended."""
     trees = (await store.list_folder(layout.own_prefix())).folders
     own = {layout.own_tree_prefix(tree, ref) for tree in trees if layout.is_tree_of_sessions(tree)}
     kuberays = {*map(layout.history_prefix, ref.owner_variants), layout.v1_6_history_prefix(ref)}

@@ -1,4 +1,4 @@
-"""The object store interface and its backends: all that collector and server share."""
+"""The object store interface and its backends, used by collector and server."""
 
 from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo, Store, open_store
 

@@ -48,7 +48,7 @@ def load_sdk() -> Any:
 
 def _client(sdk: Any, region: str, endpoint: str, provider: Any) -> Any:
     class Retryer(sdk.retry.StandardRetryer):  # type: ignore[misc]
-        """The SDK's back-off with jitter, but never shorter than Retry-After."""
+        """The SDK's backoff with jitter, which also respects Retry-After."""
 
         def retry_delay(self, attempt: int, error: Exception) -> float:
             return max(float(super().retry_delay(attempt, error)), retry_after(error))

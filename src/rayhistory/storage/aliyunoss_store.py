@@ -28,7 +28,7 @@ _MAX_LARGE_UPLOADS = 2
 
 
 class _RangeBeyondEnd(Exception):
-    """A range starts at or behind the end of the object."""
+    """A range starts at or after the end of the object."""
 
 
 class AliyunOssStore:

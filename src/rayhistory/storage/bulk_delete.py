@@ -7,21 +7,21 @@ from typing import Protocol, runtime_checkable
 from rayhistory.storage.store import Store
 
 BULK_KEYS = 1000
-"""The most keys that S3 and OSS delete in one request."""
+"""The maximum number of keys that S3 and OSS delete in one request."""
 _BULK_REQUESTS = 4
 _SINGLE_REQUESTS = 16
 
 
 @runtime_checkable
 class BulkDelete(Protocol):
-    """What a store may have beside the methods of `Store`."""
+    """Optional method of a store, besides those of `Store`."""
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove up to 1,000 objects. Missing objects are no error. When this raises, some may be left."""
+        """Remove up to 1,000 objects. Missing objects are not an error. If this raises, some objects may remain."""
 
 
 async def delete_many(store: Store, keys: AsyncIterable[str]) -> int:
-    """Delete objects while their keys are still being listed; return their number. Repeat the call to resume."""
+    """Delete objects while their keys are still being listed. Return their number. Call it again to resume."""
     deleted, running = 0, set[asyncio.Task[None]]()
     try:
         async for chunk in _chunks(keys):
@@ -55,7 +55,7 @@ async def _delete_chunk(store: Store, keys: list[str]) -> None:
 
 
 async def delete_one_by_one(store: Store, keys: Sequence[str]) -> None:
-    """Delete objects by a request each, some at a time."""
+    """Delete objects with one request each, several at a time."""
     remaining = iter(keys)
 
     async def worker() -> None:

@@ -1,7 +1,7 @@
 """S3, GCS and Azure Blob through obstore: one implementation, configured by each backend.
 
-obstore retries with back-off and jitter. Timeouts count from byte to byte and never for a whole request, because
-a large object on a slow line takes as long as it takes.
+obstore retries with backoff and jitter. Timeouts apply to the time without progress, not to a whole request, because a
+large object may take long on a slow connection.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ Client: TypeAlias = S3Store | GCSStore | AzureStore
 CreateBucket: TypeAlias = Callable[[], Awaitable[None]]
 
 STALL_TIMEOUT = timedelta(seconds=60)
-"""Longest time without a byte. The response to an upload comes after a whole part."""
+"""Maximum time without progress. The response to an upload arrives only after a whole part."""
 
 _PARTS_IN_FLIGHT = 2
 _READ_BYTES = 2**20
 _MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
 _MAX_REQUESTS = 16
 _MAX_SMALL_REQUESTS = 64
-"""Requests for a few kilobytes and listings wait for the store, not for bytes, so that many may be in flight."""
+"""Listings and requests for a few kilobytes mostly wait for the store, so many can be in flight."""
 _SMALL_BYTES = 256 << 10
 _MAX_LARGE_UPLOADS = 2
 _NEW_BUCKET_PAUSES_S = (0.1, 0.5, 2.0)
-"""Pauses before writes to a new bucket are repeated: servers may remember for a while that it was missing."""
+"""Pauses before writes to a new bucket are retried, because servers may still report it as missing."""
 
 
 # obstore's threads release a response shortly after it was returned. If Python exits at that time, the process aborts
@@ -71,7 +71,10 @@ def client_options(*, allow_http: bool) -> "ClientConfig":
 
 
 def retry_config() -> "RetryConfig":
-    """Retry for about ten seconds. Callers that can wait longer, such as the collector, retry themselves."""
+    """Return the retry settings: about ten seconds.
+
+    Callers that can wait longer, such as the collector, retry themselves.
+    """
     return {
         "max_retries": 5,
         "retry_timeout": timedelta(seconds=120),
@@ -142,7 +145,10 @@ class CloudStore:
             return
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete in bulk; if that fails, one by one: GCS and Azure report missing keys, some servers have none."""
+        """Delete in bulk, or one by one if that fails.
+
+        GCS and Azure report missing keys, and some servers have no bulk delete.
+        """
         for key in keys:
             checked_key(key)
         try:
@@ -153,7 +159,7 @@ class CloudStore:
             await delete_one_by_one(self, keys)
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Fetch the next page while the current one is consumed."""
+        """List all objects. The next page is fetched while the current one is processed."""
         pages = obstore.list(self._client, prefix.strip("/") or None, offset=start_after or None, chunk_size=1000)
         pending: ObjectInfo | None = None
         upcoming = asyncio.ensure_future(self._call(prefix, "list", pages.__anext__, small=True))
@@ -193,7 +199,7 @@ class CloudStore:
         await obstore.put_async(self._client, key, data, use_multipart=False)
 
     async def _put_in_parts(self, key: str, data: bytes | Path, part: int) -> None:
-        """Upload in parts. obstore's own `put` of a file holds more memory than the parts in flight."""
+        """Upload in parts, because obstore's own `put` of a file needs more memory."""
         writer = obstore.open_writer_async(self._client, key, buffer_size=part, max_concurrency=_PARTS_IN_FLIGHT)
         loop = asyncio.get_running_loop()
         # One thread instead of the loop's pool: each thread keeps its own memory arena.
@@ -277,5 +283,8 @@ def _info(meta: "ObjectMeta") -> ObjectInfo:
 
 
 def _is_folder_marker(info: ObjectInfo, following: ObjectInfo) -> bool:
-    """Return whether an object marks a folder: KubeRay writes empty objects `folder/`, listed as `folder`."""
+    """Return whether an object is a folder marker.
+
+    KubeRay writes empty objects `folder/`, which are listed as `folder`.
+    """
     return info.size == 0 and following.key.startswith(info.key + "/")

@@ -23,7 +23,7 @@ OBSTORE_ERRORS = (BaseError, OSError, ValueError)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _BULK_DELETE_CODE = re.compile(r"DeleteObjects request failed for key .*\(code: (\w+)\)\Z", re.DOTALL)
-"""S3 answers 200 to a bulk deletion and names the keys that it refused."""
+"""S3 answers 200 to a bulk deletion and lists the keys that it refused."""
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _CAUSE = re.compile(r'(?:message|error|kind): "?([A-Za-z][^"\n{}]{3,120}?)"?,?\n')
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
@@ -37,7 +37,7 @@ _CREDENTIALS_REQUEST = re.compile(
 
 
 class RangeBeyondEnd(Exception):
-    """A range starts at or behind the end of the object."""
+    """A range starts at or after the end of the object."""
 
 
 class _ErrorResponse(NamedTuple):

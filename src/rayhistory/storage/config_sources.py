@@ -12,7 +12,7 @@ from rayhistory.settings import Settings
 
 
 class BackendConfig:
-    """Looks up values by variable name. As in KubeRay, the JSON file wins over the environment."""
+    """Looks up values by variable name. As in KubeRay, the JSON file has precedence over the environment."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
@@ -34,7 +34,7 @@ class BackendConfig:
         return value.strip() or default
 
     def bucket(self, variable: str, json_key: str, default: str = "") -> str:
-        """Return the bucket name, from the URL if there is one. Raise if a variable names another bucket."""
+        """Return the bucket name, from the URL if there is one. Raise an error if a variable names another bucket."""
         explicit = self.text(variable, json_key)
         if not self._url:
             name = explicit or default
@@ -48,7 +48,7 @@ class BackendConfig:
         return name
 
     def origin(self, variable: str, json_key: str) -> str:
-        """Name the source of a setting for an error: the variable, or the key in the JSON file."""
+        """Return the source of a setting for an error message: the variable, or the key in the JSON file."""
         return f"{json_key} in {self._path}" if json_key in self._json else variable
 
 

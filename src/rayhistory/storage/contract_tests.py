@@ -252,7 +252,7 @@ class StoreContract:
         self.run(work)
 
     def test_bulk_deletes_remove_exactly_the_named_objects(self) -> None:
-        """A store need not have `delete_many`; if it has, it deletes any key, and missing ones are no error."""
+        """`delete_many` is optional. If it exists, it deletes any key, and missing keys are not an error."""
 
         async def work(store: Store) -> None:
             names = [f"bulk/{number:04d}" for number in range(BULK_KEYS + 20)] + [f"bulk/{n}" for n in UNUSUAL_NAMES]
@@ -284,7 +284,10 @@ class StoreContract:
 
     @pytest.mark.parametrize("key", INVALID_KEYS)
     def test_invalid_keys_are_rejected(self, key: str) -> None:
-        """No key leads outside the store. Check keys with `rayhistory.storage.object_keys.checked_key`."""
+        """No key refers to a path outside of the store.
+
+        Check keys with `rayhistory.storage.object_keys.checked_key`.
+        """
 
         async def work(store: Store) -> None:
             for call in (

@@ -1,7 +1,7 @@
-"""Conditional create that survives a lost response.
+"""Conditional create that works even if a response is lost.
 
-Each writer stores a random signature with the object. After an unclear outcome (a reset, a timeout, or a retry that
-finds the key taken) it reads the signature to see who created the object.
+Each writer stores a random signature with the object. If the outcome is unclear (a reset, a timeout, or a retry that
+finds the key taken), it reads the signature to find out who created the object.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A directory as an object store: keys are paths, and objects appear whole, synced to disk."""
+"""A directory as an object store. Keys are paths, and objects are written atomically and synced to disk."""
 
 import asyncio
 import errno
@@ -54,7 +54,7 @@ def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
 
 
 class LocalStore:
-    """A store in a directory. With `cache`, a missing directory is empty and not an outage."""
+    """A store in a directory. With `cache`, a missing directory is an empty store and not an error."""
 
     def __init__(self, directory: Path, *, cache: bool = False) -> None:
         self._directory = directory
@@ -116,12 +116,15 @@ class LocalStore:
                 raise
 
     def _check_exists(self) -> None:
-        """Raise if the directory was deleted. One that never existed is an empty store."""
+        """Raise an error if the directory was deleted. A directory that never existed is an empty store."""
         if self._existed and not self._is_cache and not self._directory.is_dir():
             raise StoreUnavailable(f"{self._directory}: the directory was deleted")
 
     def _path(self, key: str) -> Path:
-        """Return an object's path. Links are rejected: a link in the store could expose any file of this machine."""
+        """Return an object's path.
+
+        Links are rejected, because a link in the store could expose any file of this machine.
+        """
         parts = checked_key(key).split("/")
         path = self._directory.joinpath(*parts)
         if os.path.realpath(path) != str(Path(os.path.realpath(self._directory), *parts)):
@@ -182,7 +185,10 @@ class LocalStore:
                 yield from _entry_info(prefix, entry)
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
-        """Return the entries of a folder, sorted by name. A missing folder is empty: object stores have no folders."""
+        """Return the entries of a folder, sorted by name.
+
+        A missing folder is empty, because object stores have no folders.
+        """
         path = self._path(prefix) if prefix else self._directory
         try:
             with os.scandir(path) as entries:
@@ -204,12 +210,12 @@ def _entry_info(prefix: str, entry: os.DirEntry[str]) -> Iterator[ObjectInfo]:
 
 
 def _link(partial: Path, target: Path) -> None:
-    """Publish atomically, and only if the name is free."""
+    """Create the file atomically, and only if the name is free."""
     os.link(partial, target)
 
 
 def _make_directory(path: Path) -> None:
-    """Create a directory that survives a power loss."""
+    """Create a directory and sync it, so that it survives a power loss."""
     if path.is_dir():
         return
     _make_directory(path.parent)

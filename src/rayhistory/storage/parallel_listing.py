@@ -1,4 +1,4 @@
-"""Listing of many keys: pages of a store are sequential, so folders are listed side by side."""
+"""List many keys in parallel by folder, because the pages of one listing are sequential."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from itertools import chain
 from rayhistory.storage.store import ObjectInfo, Store
 
 _SEQUENTIAL_KEYS = 900
-"""Fewer than a page of keys: above this, folders are listed in parallel."""
+"""If a listing has more keys than this, folders are listed in parallel."""
 _MAX_PARALLEL_FOLDERS = 200
 _PAGE_KEYS = 1000
 _MAX_SEQUENTIAL_PAGES = 50
@@ -15,7 +15,7 @@ _MAX_SEQUENTIAL_PAGES = 50
 
 
 class RepeatedListing:
-    """Lists prefixes again and again: first quickly, by folders, and then with as few requests as possible.
+    """Lists prefixes repeatedly: the first time fast, by folder, and later with as few requests as possible.
 
     Stores charge per request, and a folder with three keys costs as much as a page of a thousand.
     """
@@ -32,7 +32,7 @@ class RepeatedListing:
 
 
 def _pages_are_fewer(prefix: str, keys: Iterable[str]) -> bool:
-    """Return whether all pages need fewer requests than all folders of folders, and not too many."""
+    """Return whether pages need fewer requests than folders, and not too many."""
     parts = [key.removeprefix(f"{prefix}/").split("/", 2) for key in keys]
     upper = {part[0] for part in parts if len(part) > 1}
     lower = {(part[0], part[1]) for part in parts if len(part) > 2}
@@ -41,7 +41,7 @@ def _pages_are_fewer(prefix: str, keys: Iterable[str]) -> bool:
 
 
 async def list_in_parallel(store: Store, prefix: str) -> list[ObjectInfo]:
-    """List all objects below a prefix, and many of them by the folders of its folders."""
+    """List all objects below a prefix, in parallel by the folders two levels below it."""
     found = []
     async for info in store.list_all(prefix):
         found.append(info)

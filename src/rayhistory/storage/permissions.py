@@ -41,5 +41,5 @@ _FILE_SYSTEM = Permissions("read", "write", "read", "write")
 
 
 def permissions_of(backend: str) -> Permissions:
-    """Return the permissions of a backend; those of a file system if it is not one of ours."""
+    """Return the permissions of a backend. Unknown backends get those of a file system."""
     return _PERMISSIONS.get(backend, _FILE_SYSTEM)

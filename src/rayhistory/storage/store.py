@@ -1,8 +1,8 @@
-"""The Store protocol. Backends are found by entry point, so that other packages can add theirs.
+"""The Store protocol. Backends are found by entry point, so that other packages can add backends.
 
 Every method raises a subclass of `StoreError` on failure: an outage is never an empty result. Methods retry for some
-seconds and bound the number of concurrent requests; callers that can wait longer retry themselves. Keys are separated
-by `/` and have no leading slash. `rayhistory.storage.contract_tests` is a test suite for all of this.
+seconds and limit concurrent requests. Callers that can wait longer retry themselves. Keys are separated by `/` and have
+no leading slash. `rayhistory.storage.contract_tests` is a test suite for all of this.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
 
 PART_BYTES = 5 * 2**20
-"""The smallest part that S3 accepts. Larger objects are uploaded in parts, two of which are in memory."""
+"""The minimum part size of S3. Larger objects are uploaded in parts, two of which are in memory."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     key: str
     size: int
     modified: float
-    """Last modification in seconds since the epoch, by the store's clock."""
+    """Last modification in seconds since 1970, by the store's clock."""
     tag: str = ""
     """The store's ETag, or empty. Most stores use the MD5 of an object that was written in one request."""
 
@@ -52,9 +52,9 @@ class Store(Protocol):
         """
 
     async def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist; raise ObjectExists otherwise.
+        """Write an object that must not exist. Raise ObjectExists otherwise.
 
-        Of several concurrent calls exactly one succeeds, even if the store's response is lost on the way.
+        Exactly one of several concurrent calls succeeds, even if the store's response is lost.
         """
 
     async def get(self, key: str) -> bytes:
@@ -72,7 +72,7 @@ class Store(Protocol):
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Yield all objects below a prefix of whole path components, sorted by key, without folder markers.
 
-        SeaweedFS sorts differently, so never rely on the order where a different one would lose data.
+        SeaweedFS sorts differently. So do not rely on the order if a different one would lose data.
         """
 
     async def list_folder(self, prefix: str) -> Listing:
@@ -84,7 +84,7 @@ class Store(Protocol):
 
 @cache
 def _entry_points() -> EntryPoints:
-    """Find the backends once: that reads a file of every installed package."""
+    """Find the backends, once, because this reads a file of every installed package."""
     return entry_points(group="rayhistory.storage")
 
 
@@ -93,7 +93,7 @@ def backends() -> list[str]:
 
 
 def open_store(settings: Settings, *, writable: bool = False) -> Store:
-    """Open the configured store. Invalid settings raise here, not at the first request."""
+    """Open the configured store. Invalid settings raise an error here, not at the first request."""
     name = settings.storage_backend
     for point in _entry_points():
         if point.name == name:

@@ -1,4 +1,4 @@
-"""`rayhistory skill`: a short guide for coding agents, to be saved where an agent finds it."""
+"""`rayhistory skill`: print a short guide for coding agents."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`rayhistory bundle`: one session as one file, to send to somebody without access to the store."""
+"""`rayhistory bundle`: write a session to one file, to send it to somebody without access to the store."""
 
 import argparse
 import asyncio

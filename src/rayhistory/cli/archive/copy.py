@@ -1,4 +1,4 @@
-"""`rayhistory copy`: sessions copied to another store."""
+"""`rayhistory copy`: copy sessions to another store."""
 
 import argparse
 import asyncio
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _target_settings(url: str, config: str | None) -> Settings:
-    """Resolve the target's settings without the store variables of the environment, which are the source's."""
+    """Return the target's settings, without store variables of the environment, which belong to the source."""
     variables = {variable for spec in setting_specs() if spec.name in STORE_SETTINGS for variable in spec.all_variables}
     environ = {name: value for name, value in os.environ.items() if name not in variables}
     flags = {"setting_store": url} | ({"setting_storage_backend_config_path": config} if config else {})
@@ -49,7 +49,7 @@ def _target_settings(url: str, config: str | None) -> Settings:
 
 
 def _with_target_flags(error: InvalidSetting) -> InvalidSetting:
-    """Name this command's flags in an error about the target's settings."""
+    """Use this command's flags in an error about the target's settings."""
     text = str(error).replace("STORAGE_BACKEND_CONFIG_PATH=", "--to-config=").replace("LOCAL_STORAGE_DIR=", "--to ")
     return InvalidSetting(text.replace("--store=", "--to="))
 

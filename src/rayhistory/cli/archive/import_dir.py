@@ -1,4 +1,4 @@
-"""`rayhistory import-dir`: one of Ray's session directories, imported into the store."""
+"""`rayhistory import-dir`: import one of Ray's session directories into the store."""
 
 import argparse
 import asyncio

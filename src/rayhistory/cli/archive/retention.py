@@ -90,7 +90,7 @@ async def _run(settings: Settings, policy: RetentionPolicy, *, dry_run: bool) ->
 
 
 async def _drop_runs(opened: SessionStore, settings: Settings, removed: set[tuple[str, str, str]]) -> None:
-    """Drop the rows of removed sessions from the run table. If that fails, servers do it later."""
+    """Remove the rows of removed sessions from the run table. If this fails, servers do it later."""
     catalog = SessionCatalog.from_settings(opened.store, opened.layout, settings)  # without what was listed before
     existing = {entry.ref.identity for entry in await catalog.entries()}
     table = RunTable(opened.store, opened.layout, Path(settings.cache_dir))
@@ -131,6 +131,6 @@ def _print_decisions(
 
 
 def _sizes(candidate: RetentionCandidate) -> str:
-    """Return the size as lists of sessions name it, and that of the index."""
+    """Return the size as in lists of sessions, and the size of the index."""
     index = f" and an index of {format_size(candidate.index_size)}" if candidate.index_size else ""
     return f"{format_size(candidate.size - candidate.index_size)}{index}"

@@ -1,4 +1,4 @@
-"""`rayhistory snapshot`: a session made from the dashboard of a running cluster."""
+"""`rayhistory snapshot`: make a session from the dashboard of a running cluster."""
 
 import argparse
 import asyncio

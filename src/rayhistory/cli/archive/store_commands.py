@@ -132,7 +132,7 @@ class _Repair:
         self._builder = IndexBuilder(settings, opened.store, opened.layout, products=PRODUCTS)
 
     async def session(self, entry: CatalogEntry, findings: Sequence[StoreFinding]) -> bool:
-        """Repair a session; return False, with the reason printed, if that failed."""
+        """Repair a session. Print the reason and return False on failure."""
         try:
             for finding in findings:
                 await self.delete(finding)
@@ -145,7 +145,7 @@ class _Repair:
         return True
 
     async def delete(self, finding: StoreFinding) -> bool:
-        """Delete the objects of a finding: of a damaged product only its manifest."""
+        """Delete the objects of a finding. For a damaged product, delete only its manifest."""
         await delete_keys(self._store, finding.keys)
         return True
 

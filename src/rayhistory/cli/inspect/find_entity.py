@@ -1,4 +1,4 @@
-"""Find a job, task, actor or node by any of its names: an id or the beginning of one, a name, a class, an address."""
+"""Find a job, task, actor or node by an id or its beginning, a name, a class or an address."""
 
 import re
 
@@ -19,7 +19,7 @@ class _Kind(msgspec.Struct, frozen=True):
     id_column: str
     id_length: int
     names: tuple[str, ...]
-    """Columns to compare with a name, in this order. The first that matches decides."""
+    """Columns to compare with a name, in order. The first match counts."""
 
 
 _TASK = _Kind("task", "tasks", "task_id", 48, ("name", "func_or_class_name"))
@@ -40,7 +40,7 @@ async def find_node(client: HistoryClient, text: str) -> str:
 
 
 async def find_log_node(client: HistoryClient, text: str) -> str:
-    """Return the id of a node. Logs may also have a node that no event names, such as a placeholder."""
+    """Return the id of a node. Logs may also have a node without events, such as a placeholder."""
     try:
         return await find_node(client, text)
     except UsageError:
@@ -48,7 +48,10 @@ async def find_log_node(client: HistoryClient, text: str) -> str:
 
 
 async def find_job(client: HistoryClient, text: str, wanted: str | None = None) -> str:
-    """Return the `wanted` id (job_id or submission_id) of the job with this job id or submission id; else the text."""
+    """Return the `wanted` id (job_id or submission_id) of the job with this job id or submission id.
+
+    If there is none, return the text.
+    """
     for column in ("submission_id", "job_id"):
         for row in await _rows(client, "jobs", f"{column}={text}", ("job_id", "submission_id")):
             if wanted is None:

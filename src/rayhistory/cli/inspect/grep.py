@@ -1,4 +1,4 @@
-"""`rayhistory grep`: search the logs of one or all sessions, with the habits of ripgrep."""
+"""`rayhistory grep`: search the logs of one or all sessions. Flags and output are like ripgrep's."""
 
 import argparse
 import asyncio
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def search(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Print the matches; return the exit code of grep: 0 if there were any, else 1."""
+    """Print the matches. Return the exit code of grep: 0 if there were any, else 1."""
     printer = _Printer(arguments)
     opened = open_server(arguments, settings) if arguments.all else open_client(arguments, settings)
     async with opened as client:
@@ -80,7 +80,7 @@ async def search(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _resolve_names(client: HistoryClient, arguments: argparse.Namespace) -> None:
-    """Replace names and beginnings of ids by ids. In all sessions, only ids have one meaning."""
+    """Replace names and beginnings of ids by ids. If all sessions are searched, only full ids are accepted."""
     finders = {"node": find_log_node, "job": find_job, "task": find_task, "actor": find_actor}
     for name, find in finders.items():
         if text := getattr(arguments, name):
@@ -113,7 +113,7 @@ async def _hits(client: HistoryClient, params: Params, max_count: int | None) ->
 
 
 class _Printer:
-    """Prints hits as ripgrep does without a terminal: `file:line:text`, and context as `file-line-text`."""
+    """Prints hits as ripgrep does in a pipe: `file:line:text`, and context as `file-line-text`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.found = 0
@@ -172,11 +172,11 @@ class _Printer:
 
 
 def _file_name(hit: LogHit) -> str:
-    """Return the path of a hit's file: below its session, if several are searched, and below its node."""
+    """Return the path of a hit's file, below its node and (if several sessions are searched) its session."""
     session = f"{hit.namespace}/{hit.cluster}/{hit.session}/" if hit.session else ""
     return _printable(f"{session}{hit.node_id[:_SHORT_NODE]}/{hit.file}")
 
 
 def _printable(text: str) -> str:
-    """Remove control characters of terminals: log lines and file names are untrusted."""
+    """Remove terminal control characters, because log lines and file names are untrusted."""
     return re.sub(r"[^\t\x20-\x7e\xa0-\U0010ffff]", "?", re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", text.rstrip("\r")))

@@ -29,7 +29,7 @@ async def open_resolver(settings: Settings) -> AsyncIterator[SessionResolver]:
 
 
 async def open_index(resolver: SessionResolver, name: str) -> IndexedSession:
-    """Open the index of the named session, and build it if needed. Without a name, that of the newest session."""
+    """Open the index of the named session, or of the newest one. Build it if necessary."""
     try:
         view = await resolver.view(await select_session(resolver.catalog, name), INDEX_TIMEOUT_S)
     except SessionNotFound as error:

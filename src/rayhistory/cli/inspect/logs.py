@@ -24,7 +24,7 @@ from rayhistory.errors import LogNotFound, UsageError
 from rayhistory.settings import Settings
 
 _HEAD_NODE = "the head node"
-"""Ray's API has no name for the head node; an address that no node has stands for it."""
+"""Ray's API has no name for the head node. An address that no node has selects it."""
 _MAX_LINE_BYTES = 1 << 20
 _SELECTORS = ("task", "actor", "job", "pid", "file")
 _REQUIRED_SELECTORS = {
@@ -36,7 +36,7 @@ _REQUIRED_SELECTORS = {
     "follow": _SELECTORS,
     "grep": (*_SELECTORS, "list"),
 }
-"""Flags that need one of other flags."""
+"""Flags that require one of other flags."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +148,10 @@ async def _matching_files(client: HistoryClient, arguments: argparse.Namespace) 
 
 
 async def _copy_log_or_actor_log(client: HistoryClient, arguments: argparse.Namespace, file: str | None) -> bool:
-    """Show the log of a task's actor if there is none of the task: Ray records no ranges for tasks of actors."""
+    """Write the log of a task.
+
+    If there is none, write the log of its actor, because Ray records no ranges for actor tasks.
+    """
     try:
         return await _copy_log(client, arguments, file)
     except LogNotFound:
@@ -210,7 +213,7 @@ def _params(arguments: argparse.Namespace, file: str | None) -> Params:
 async def _matching_lines(
     chunks: AsyncGenerator[bytes, None], pattern: "re.Pattern[bytes]"
 ) -> AsyncGenerator[bytes, None]:
-    """Yield whole lines that match. A longer line than fits into memory is split."""
+    """Yield matching lines. A line that is too long for memory is split."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

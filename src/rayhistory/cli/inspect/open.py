@@ -1,4 +1,4 @@
-"""`rayhistory open`: a session's pages in a browser."""
+"""`rayhistory open`: open a session's pages in a browser."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""`rayhistory sessions`: the sessions in the store, or of a server."""
+"""`rayhistory sessions`: list the sessions in a store or on a server."""
 
 import argparse
 import asyncio

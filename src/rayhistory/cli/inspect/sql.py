@@ -114,7 +114,7 @@ def _started_within(entries: list[CatalogEntry], age: float | None) -> list[Cata
 
 
 async def _open_indexes(resolver: SessionResolver, entries: list[CatalogEntry]) -> list[IndexedSession]:
-    """Open the indexes of all sessions. One that cannot be read is reported and skipped."""
+    """Open the indexes of all sessions. A session that cannot be read is reported and skipped."""
     semaphore = asyncio.Semaphore(_CONCURRENT_SESSIONS)
 
     async def open_one(entry: CatalogEntry) -> IndexedSession | None:
@@ -132,7 +132,7 @@ async def _open_indexes(resolver: SessionResolver, entries: list[CatalogEntry]) 
 
 
 async def _table_sources(indexes: list[IndexedSession], query: str, *, with_ref: bool) -> TableSources:
-    """Fetch the tables that the query mentions. With several sessions, each row names its own."""
+    """Fetch the tables that the query mentions. With several sessions, each row has columns for its session."""
     tables = sorted({table for _, index in indexes for table in index.tables})
     sources: TableSources = {table: [] for table in mentioned_tables(query, tables)}
     for ref, index in indexes:

@@ -18,9 +18,9 @@ from rayhistory.server.history_api.api_types import TableRows
 from rayhistory.settings import Settings
 
 _DEFAULT_FILTERS = {"tasks": {"type": "type!=DRIVER_TASK", "closed_by_history": "closed_by_history!=true"}}
-"""Hide drivers, which have no name, and tasks whose end was inferred, unless --all or --where is given."""
+"""Hide drivers, and tasks whose end was inferred, unless --all or --where is given."""
 _DEFAULT_SORT = {"tasks": "state,-start_time_ms", "jobs": "status,-start_time"}
-"""On a terminal, show failed rows first, then the newest: FAILED is the first state in the order of letters."""
+"""On a terminal, list failed rows first, then the newest. FAILED is alphabetically the first state."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
 
 
 def _filters(table: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the filters of the user, and the default ones for columns that the user does not filter."""
+    """Return the user's filters, and the default filters of other columns."""
     given: list[str] = arguments.where
     named = {re.split(r"\W", condition.strip(), maxsplit=1)[0] for condition in given}
     defaults = {} if arguments.all else _DEFAULT_FILTERS.get(table, {})
@@ -91,7 +91,7 @@ def _filters(table: str, arguments: argparse.Namespace) -> list[str]:
 
 
 async def _pages(client: HistoryClient, uri: str, params: Params, limit: int) -> AsyncIterator[TableRows]:
-    """Yield pages up to the limit, at least one."""
+    """Yield pages up to the limit. At least one page is returned."""
     remaining, cursor = limit, ""
     while True:
         size = min(remaining, MAX_LIMIT) if limit else MAX_LIMIT

@@ -10,7 +10,7 @@ _LABEL_WIDTH = 10
 
 
 def plot(times_ms: Sequence[int], series: Sequence[Values], width: int, height: int) -> list[str]:
-    """Return the lines of a plot of this size. Series beyond the alphabet are left out."""
+    """Return the lines of a plot of this size. Series beyond the 26th are left out."""
     numbers = [value for values in series for value in values if value is not None and math.isfinite(value)]
     if not numbers or not times_ms:
         return ["no data"]
@@ -29,7 +29,7 @@ def plot(times_ms: Sequence[int], series: Sequence[Values], width: int, height: 
 
 
 def _resampled(values: Values, columns: int) -> list[float | None]:
-    """Return one value per column: the last of those that fall into it."""
+    """Return one value per column: the last value in its time range."""
     found: list[float | None] = [None] * columns
     for position, value in enumerate(values):
         if value is not None:

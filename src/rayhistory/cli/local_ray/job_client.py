@@ -66,7 +66,7 @@ class JobClient:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def stop(self, submission_id: str) -> None:
-        """Request the job's end; `wait` returns when it has ended."""
+        """Ask Ray to stop the job. `wait` returns when it has ended."""
         await self._call("POST", f"/api/jobs/{submission_id}/stop")
 
     async def follow_output(self, submission_id: str) -> AsyncIterator[str]:

@@ -1,7 +1,8 @@
 """A private Ray cluster of one node, on loopback.
 
 `rayhistory run`, `make run` and the tests need a real Ray that exports to a collector, is isolated from any other Ray
-on the machine, and leaves nothing behind. It is a child process, because importing Ray would make ours slow and large.
+on the machine, and leaves no files or processes. It runs as a child process, because importing Ray is slow and needs
+much memory.
 """
 
 import asyncio
@@ -28,11 +29,12 @@ _MAX_START_ATTEMPTS = 3
 
 
 class LocalRay:
-    """`async with LocalRay(events_url=…) as ray: await ray.ready()`.
+    """A local Ray: `async with LocalRay(events_url=…) as ray: await ray.ready()`.
 
-    `temp_dir` is set at once, `dashboard_url` after `start`, `session_name` and `session_dir` after `ready`.
-    `ready` may restart Ray with another `dashboard_url`, if another program took one of its ports.
-    Leaving the block stops Ray and removes its files; call `stop` before that to read them after Ray's end.
+    `temp_dir` is set at once, `dashboard_url` after `start`, and `session_name` and `session_dir` after `ready`. If
+    another program took one of Ray's ports, `ready` restarts Ray with another `dashboard_url`.
+
+    Leaving the context stops Ray and removes its files. To read them after Ray's end, call `stop` before.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class LocalRay:
             await self.start()
 
     async def stop(self) -> None:
-        """Stop Ray and every process that it or its jobs started. Its files stay."""
+        """Stop Ray and every process that it or its jobs started. Files stay."""
         if self._jobs is not None:
             await self._jobs.close()
             self._jobs = None
@@ -148,7 +150,7 @@ class LocalRay:
         env_vars: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
-        """Submit a command as a Ray job, in our working directory, and return its submission id."""
+        """Submit a command as a Ray job in the current working directory. Return its submission id."""
         return await self.jobs.submit(argv, submission_id, env_vars, metadata)
 
     def follow_output(self, submission_id: str) -> AsyncIterator[str]:
@@ -178,7 +180,7 @@ class LocalRay:
 
 
 async def _session_name(head: RayHead) -> str | None:
-    """Return the session name when dashboard and agent respond; None if the process exits before that."""
+    """Return the session name once dashboard and agent respond; None if the process exits before."""
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         version = await _wait_for(http, head, f"{head.dashboard_url}/api/version")
         agent = await _wait_for(http, head, f"{head.agent_url}/api/local_raylet_healthz")

@@ -1,8 +1,7 @@
 """Free ports for a child process that cannot choose its own.
 
-Seconds pass between finding a free port and the child listening on it, in which another program may find the same port.
-So the port stays bound without listening: other programs do not get it, but the child does, because servers set
-SO_REUSEADDR.
+Between finding a free port and the child listening on it, another program could take the port. So the port stays bound
+without listening. Other programs do not get it, but the child does, because servers set SO_REUSEADDR.
 """
 
 import random

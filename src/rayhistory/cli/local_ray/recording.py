@@ -1,4 +1,4 @@
-"""Recording of a job on a local Ray with a collector, and an orderly shutdown of both."""
+"""Record a job on a local Ray with a collector, and shut down both in order."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ _MIN_SETTLE_S, _MAX_SETTLE_S = 2.5, 15.0
 _LAST_RESPONSES_TIMEOUT_S = 6.0
 _COLLECTOR_EXIT_TIMEOUT_S, _MARGIN_S = 60, 5
 _METRICS_INTERVAL = "2s"
-"""Recorded jobs are often short."""
+"""Short, because recorded jobs are often short."""
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def start_recording(options: RecordingOptions) -> AsyncIterator[Recording]:
-    """Run a local Ray and a collector. Leaving the block stops both, in the order in which nothing is lost."""
+    """Run a local Ray and a collector. Leaving the context stops both, without losing data."""
     open_store(options.settings, writable=True)
     print_status("starting Ray")
     reserved = ReservedPorts(["events"])
@@ -94,7 +94,7 @@ async def start_recording(options: RecordingOptions) -> AsyncIterator[Recording]
 
 
 async def record(options: RecordingOptions) -> RecordedSession:
-    """Run the command as a submitted job: Ray stores the output and the failure of submitted jobs only."""
+    """Run the command as a submitted job, because Ray stores output and failure only for submitted jobs."""
     with StopSignals() as signals:
         async with start_recording(options) as session:
             print_status(f"Ray {session.ray.version} started, running: {_one_line(options.argv)}")
@@ -150,7 +150,10 @@ async def _collector(options: RecordingOptions, ray: LocalRay, port: int) -> Asy
 
 
 class _Collector:
-    """The collector below a subreaper, which stops it when standard input ends, also if our process is killed."""
+    """The collector below a subreaper.
+
+    The subreaper stops it when standard input ends, even if our process is killed.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -174,7 +177,7 @@ class _Collector:
 
 
 async def _run_job(ray: LocalRay, argv: list[str], signals: StopSignals) -> int:
-    """Run the job and return its exit code. A signal stops the job; its session is recorded nevertheless."""
+    """Run the job and return its exit code. A signal stops the job, and its session is still recorded."""
     job = await ray.submit(argv)
     stop = signals.defer()
     output = asyncio.create_task(_print_output(ray, job))
@@ -205,7 +208,7 @@ def _exit_code(details: dict[str, Any]) -> int:
 
 
 async def _settle(port: int) -> None:
-    """Wait until no events have arrived for a while: Ray sends them in batches, every second or two."""
+    """Wait until no events have arrived for a while, because Ray sends them in batches every second or two."""
     started = last_change = time.monotonic()
     previous = -1.0
     while (now := time.monotonic()) - started < _MAX_SETTLE_S:
@@ -218,7 +221,7 @@ async def _settle(port: int) -> None:
 
 
 async def _wait_for_last_responses(port: int) -> None:
-    """Wait until the collector has polled the dashboard for the last time, so that Ray may exit."""
+    """Wait for the collector's last poll of the dashboard, after which Ray may exit."""
     deadline = time.monotonic() + _LAST_RESPONSES_TIMEOUT_S
     while await _metric(port, "rayhistory_collector_last_dashboard_responses_stored") < 1:
         if time.monotonic() > deadline:

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def explain(recorded: RecordedSession, settings: Settings) -> None:
-    """Print why the job failed. That is a service: a problem with it must not hide the job's own exit code."""
+    """Print why the job failed. An error here must not hide the job's exit code."""
     from rayhistory.cli.inspect.diagnose import read_diagnosis, verdict_paragraph  # noqa: PLC0415 - slow to import
 
     try:
@@ -57,7 +57,7 @@ def explain(recorded: RecordedSession, settings: Settings) -> None:
 
 
 def name_of_command(argv: list[str]) -> str:
-    """Return a cluster name after the script or module that a command runs, else after its program."""
+    """Return a cluster name from the script or module that a command runs, else from its program."""
     for word, following in pairwise([*argv, ""]):
         if word.endswith(_SCRIPT_SUFFIXES):
             return cluster_name_from(PurePath(word).stem)
@@ -69,7 +69,7 @@ def name_of_command(argv: list[str]) -> str:
 
 
 async def where_to_look(ref: SessionRef, arguments: argparse.Namespace, settings: Settings) -> str:
-    """Return the URL of the session on a server that has it, else the command that opens it."""
+    """Return the URL of the session on a server that has it, else a command that opens it."""
     for server in filter(None, (os.environ.get(SERVER_VARIABLE, "").rstrip("/"), f"http://127.0.0.1:{arguments.port}")):
         if await responds(server, settings, ref.url):
             return f"Session recorded: {server}{ref.url}\n"

@@ -1,8 +1,8 @@
-"""A small training pipeline with something to see on every page of the dashboard.
+"""A small training pipeline with data for every page of the dashboard.
 
-It needs only `ray`, takes about 15 seconds on two cores and always does the same: tasks, nested tasks, a retry, a task
-that fails, an actor that crashes and is restarted, a detached actor, a placement group, output on both streams.
-`--fail` makes the job itself fail, with exit code 3.
+It needs only `ray`, takes about 15 seconds on two cores and is deterministic. It has tasks, nested tasks, a retry, a
+failing task, an actor that crashes and restarts, a detached actor, a placement group, and output on both streams.
+`--fail` makes the job fail with exit code 3.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class PipelineError(Exception):
 
 @ray.remote(num_cpus=0)
 class ExperimentTracker:
-    """A detached actor: it outlives the job, as a tracking service would."""
+    """A detached actor, which outlives the job like a tracking service."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -71,7 +71,7 @@ def preprocess_shard(index: int, shard: Shard) -> Shard:
 
 @ray.remote(num_cpus=0.5, max_retries=3, retry_exceptions=True)
 def download_vocabulary(tracker: Tracker, run: str) -> int:
-    """Fail on the first attempt and succeed on the second."""
+    """Fail in the first attempt and succeed in the second."""
     attempt: int = ray.get(tracker.count.remote(f"{run}: download"))
     time.sleep(0.5)
     if attempt == 1:
@@ -123,7 +123,7 @@ def prepare(shard_count: int) -> Shards:
 
 
 def validate(shards: Shards) -> Shards:
-    """Return the valid shards; one is corrupt and skipped."""
+    """Return the valid shards. One is corrupt and is skipped."""
     checks = [validate_shard.remote(index, shard) for index, shard in enumerate(shards)]
     good = []
     for index, check in enumerate(checks):

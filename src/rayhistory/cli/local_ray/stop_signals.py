@@ -1,6 +1,6 @@
-"""Signals that end a recording: Ctrl-C, SIGTERM and the end of the terminal.
+"""Signals that end a recording: Ctrl-C, SIGTERM and SIGHUP.
 
-Without handlers, SIGTERM would end our process at once and leave the rest of the session unrecorded.
+Without handlers, SIGTERM would end our process at once, and the rest of the session would not be recorded.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Cancel the current task at a signal; after `defer`, set an event at the first signal instead.
+    """Cancels the current task at a signal. After `defer`, the first signal sets an event instead.
 
-    A task that a signal cancelled ends with SystemExit and the signal's exit code.
+    A cancelled task ends with SystemExit and the signal's exit code.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StopSignals:
             raise SystemExit(self.exit_code) from None
 
     def defer(self) -> asyncio.Event:
-        """Return an event that the first signal sets from now on. Another signal cancels the task."""
+        """Return an event that the first signal sets from now on. A second signal cancels the task."""
         self._deferred = asyncio.Event()
         return self._deferred
 

@@ -1,14 +1,14 @@
-"""A process that runs one command, and on request stops it with all its descendants.
+"""Run one command, and stop it with all its descendants on request.
 
-Ray's processes do not stay in one process group: each job's entrypoint and its supervisor have their own sessions,
-workers overwrite their command lines and environment, and orphans move to init. So Ray is started below this small
-process, which the kernel makes the parent of such orphans (PR_SET_CHILD_SUBREAPER): everything that Ray starts stays in
-one tree. It is a separate process, because the attribute applies to a whole process, and ours has other children.
+Ray's processes do not stay in one process group: each job's entrypoint and supervisor have their own sessions, workers
+overwrite their command lines and environment, and orphans move to init. So Ray is started below this small process. As
+a subreaper (PR_SET_CHILD_SUBREAPER), it becomes the parent of orphans, and all of Ray's processes stay in one tree. It
+is a separate process, because the attribute applies to a whole process, and ours has other children.
 
-It stops the command at the end of standard input. That also happens when our own process is killed, so no Ray and no
-collector is ever left behind. SIGQUIT kills the command at once.
+It stops the command at the end of standard input. This also happens when our process is killed, so Ray and the
+collector are always stopped. SIGQUIT kills the command at once.
 
-It runs as a file in a bare interpreter (`python -I -S subreaper.py GRACE COMMAND…`): standard library only.
+It runs as a file in a bare interpreter (`python -I -S subreaper.py GRACE COMMAND…`) and uses only the standard library.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 
 KILLED = 128 + signal.SIGKILL
-"""Exit code if the command did not end within its grace period."""
+"""Exit code if the command did not exit within its grace period."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -54,7 +54,7 @@ def _wait_for_stop(child: subprocess.Popen[bytes], kill_now: list[int]) -> None:
 
 
 def _terminate(child: subprocess.Popen[bytes], grace: float, kill_now: list[int]) -> None:
-    """Send SIGTERM to the command only: `ray start` stops its processes in the right order."""
+    """Send SIGTERM only to the command, because `ray start` stops its processes in the right order."""
     deadline = time.monotonic() + grace
     child.terminate()
     while child.poll() is None and time.monotonic() < deadline and not kill_now:
@@ -76,7 +76,7 @@ def _kill_tree(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
-    """Collect the exit status of orphans, so that none stays a zombie. Popen collects that of the command."""
+    """Collect the exit status of orphans, so that they do not become zombies. Popen does this for the command."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == child.pid:

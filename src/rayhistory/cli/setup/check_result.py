@@ -8,4 +8,4 @@ class CheckResult(msgspec.Struct):
     text: str
     hint: str = ""
     required: bool = True
-    """A failure makes the command fail; otherwise it is a note."""
+    """If true, a failure makes the command fail. Otherwise it is only a note."""

@@ -100,7 +100,7 @@ def _add_source(source: str, version: str, directory: Path) -> None:
 
 
 def _find_build(directory: Path) -> Path:
-    """Return the frontend: the directory itself, or its subdirectory in Ray's package or in site-packages."""
+    """Return the frontend's directory: the given one, or its place in Ray's package or in site-packages."""
     for below in (".", _BUILD_DIR, f"ray/{_BUILD_DIR}"):
         if is_frontend(directory / below):
             return (directory / below).resolve()
@@ -164,7 +164,7 @@ def _unpack(package: zipfile.ZipFile, target: Path) -> None:
 
 
 def _install(source: Path, directory: Path, version: str) -> None:
-    """Replace the frontend of this version atomically: a server sees all of it or nothing."""
+    """Replace the frontend of this version atomically, so that a server never sees an incomplete one."""
     if not is_version(version):
         raise UsageError(f"{version!r} is not a Ray version: use one such as 2.60.0")
     _check_file_names(source, directory, version)
@@ -178,7 +178,9 @@ def _install(source: Path, directory: Path, version: str) -> None:
 
 
 def _check_file_names(source: Path, directory: Path, version: str) -> None:
-    """Refuse a file that differs from one of the same name in another frontend: pages find files by name alone."""
+    """Refuse a file that differs from a file of the same name in another frontend, because files are found by name
+    only.
+    """
     for other in Frontends(str(directory)).installed():
         for path in (source / "static").rglob("*") if other.version != version else ():
             name = path.relative_to(source)
@@ -190,7 +192,7 @@ def _check_file_names(source: Path, directory: Path, version: str) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Rename the directory before deleting it, so that a server never sees a part of it."""
+    """Rename the directory before deleting it, so that a server never sees an incomplete one."""
     renamed = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     path.rename(renamed)
     shutil.rmtree(renamed)

@@ -54,7 +54,7 @@ async def run_checks(settings: Settings) -> list[CheckResult]:
 
 
 async def check_identity(settings: Settings, identity: Identity, namespace: str) -> list[CheckResult]:
-    """Check the credentials of one program; a collector's for one namespace."""
+    """Check the credentials of one program. For a collector, check one namespace."""
     try:
         store = open_store(settings)
     except RayHistoryError as error:

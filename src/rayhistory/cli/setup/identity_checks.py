@@ -1,4 +1,4 @@
-"""Checks of `rayhistory doctor --as ROLE`: the store's credentials have exactly the permissions of that role.
+"""Checks of `rayhistory doctor --as ROLE`: the credentials must have exactly the permissions of that role.
 
 - A collector creates objects of its own namespace, and deletes nothing.
 - The server reads all objects, and writes only indexes, products and notifications.
@@ -31,7 +31,7 @@ class Identity(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The operations that an identity may do below a prefix."""
+    """The operations that a role may do below a prefix."""
 
     prefix: str
     read: bool = True
@@ -40,7 +40,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]:
-    """Return prefixes that stand for every rule of the identity's policy, with the operations that it grants."""
+    """Return one prefix for every rule of the role's policy, with the granted operations."""
     own, other = (SessionRef(name, _PROBE, _PROBE) for name in (namespace, _OTHER_NAMESPACE))
     if identity is Identity.COLLECTOR:
         return _collector_grants(layout, own, other)
@@ -61,7 +61,7 @@ def grants_of(identity: Identity, layout: Layout, namespace: str) -> list[Grant]
 
 
 def _collector_grants(layout: Layout, own: SessionRef, other: SessionRef) -> list[Grant]:
-    """Return the permissions of a collector, and prefixes of others that only a too wide policy includes."""
+    """Return the permissions of a collector, and prefixes of other namespaces that only a too wide policy includes."""
     owners = [SessionRef(*own.identity, kind, _PROBE) for kind in _OWNER_KINDS]
     written = [
         *(prefix for ref in (own, *owners) for prefix in (layout.history_prefix(ref), layout.metadata_key(ref))),
@@ -86,7 +86,8 @@ def _own_trees(layout: Layout, ref: SessionRef) -> list[str]:
 
 
 async def identity_checks(store: Store, grants: list[Grant], permissions: Permissions) -> AsyncIterator[CheckResult]:
-    """Try each operation below each prefix, and compare with what is granted. Test objects have fixed names.
+    """Try each operation below each prefix, and compare the result with the granted operations. Test objects have fixed
+    names.
 
     One object is large enough to be uploaded in parts, which some stores grant separately. The next one replaces it.
     """

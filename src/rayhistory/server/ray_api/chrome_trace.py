@@ -1,4 +1,4 @@
-"""Ray's task timeline in the Chrome trace format, which Perfetto reads too."""
+"""Ray's task timeline in the Chrome trace format, which Perfetto also reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ async def timeline(request: Request, view: SessionView) -> Response:
 
 
 async def _chunks(view: SessionView, query: Query) -> AsyncIterator[bytes]:
-    """Yield the trace batch by batch, so that memory does not grow with the session."""
+    """Yield the trace in batches, so that memory does not grow with the session."""
     writer = _TraceWriter(view)
     async for tasks in view.index.batches(query):
         async for chunk in writer.chunks(tasks):
@@ -140,7 +140,7 @@ def _event(task: Row, span: Row, trace_ids: _TraceIds) -> Row:
 
 
 def _span_order(span: Row) -> tuple[str, int, int, int]:
-    """Order spans across rows: a task that reported several times has several."""
+    """Return the sort order of spans. A task that reported several times has several rows of spans."""
     return span["task_id"], span["attempt"], span["end_ns"], span["start_ns"]
 
 
@@ -152,5 +152,5 @@ ROUTES: list[BaseRoute] = [view_route("/api/v0/tasks/timeline", timeline, cache=
 
 
 def _microseconds(ns: int) -> float:
-    """Convert as Ray does, by milliseconds, so that both round to the same quarter of a microsecond."""
+    """Convert a time as Ray does, via milliseconds, so that both round in the same way."""
     return ns / 1e6 * 1e3

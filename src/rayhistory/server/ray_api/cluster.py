@@ -1,4 +1,7 @@
-"""Endpoints about the whole cluster. What only a running cluster has gets a response that the pages can show."""
+"""Endpoints about the whole cluster.
+
+If only a running cluster has the data, the response is one that the pages can show.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -104,7 +107,7 @@ def _json_number(text: str) -> int | str:
 
 
 async def platform_events(request: Request, view: SessionView) -> Response:
-    """Return platform events, newest first. The frontend sends HEAD and hides its page if the status is 404."""
+    """Return platform events, newest first. The frontend sends HEAD, and hides its page if the status is 404."""
     newest = NewestRows(view, Query("platform_events", sort=("-ns",)), _platform_event)
     max_rows = await newest.max_rows()
     if not max_rows:
@@ -139,13 +142,13 @@ async def train_runs(request: Request, view: SessionView) -> Response:
 
 
 async def _stored_response(request: Request, stored: Any) -> Response:
-    """Return a response of the live dashboard as it was stored; browsers get it masked."""
+    """Return a stored response of the live dashboard. For browsers it is masked."""
     mask = is_browser(request)
     return await asyncio.to_thread(lambda: json_response(mask_env_vars(stored) if mask else stored))
 
 
 async def component_activities(request: Request, view: SessionView) -> Response:
-    """Return the activity of drivers at the end of the data, for autoscalers."""
+    """Return the activity of drivers at the session's last data, for autoscalers."""
     drivers = Filter("job_id", "!=", None)
     active = await view.index.count(Query("jobs", filters=(drivers, Filter("status", "in", ("RUNNING",)))))
     last = await view.rows("jobs", drivers, Filter("end_time", "!=", None), sort=("-end_time",), limit=1)

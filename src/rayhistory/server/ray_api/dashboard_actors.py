@@ -26,9 +26,9 @@ _DEATH_MESSAGE_FIELDS = {
 async def dashboard_actors(
     request: Request, view: SessionView, *filters: Filter, camel_case: bool = False
 ) -> AsyncIterator[bytes]:
-    """Yield actors by id, as members of a JSON object. Values that events do not carry come from the dashboard.
+    """Yield actors by id, as members of a JSON object. Values that events lack come from dashboard responses.
 
-    `camel_case` converts all keys, as Ray does where it shows details.
+    `camel_case` converts all keys, as Ray does in its actor details.
     """
     measured = await view.dashboard_items("/logical/actors", "data", "actors")
 
@@ -91,7 +91,7 @@ def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured_port(row: dict[str, Any], measured: dict[str, Any]) -> int:
-    """Return the port from the last dashboard response about the same worker; Ray before 2.54 exports none."""
+    """Return the port from the last dashboard response about the same worker, because Ray before 2.54 exports none."""
     address = nested_dict(measured, "address")
     port = address.get("port")
     return port if isinstance(port, int) and row["worker_id"] and address.get("workerId") == row["worker_id"] else 0
@@ -106,7 +106,7 @@ def exit_detail(row: dict[str, Any]) -> str:
 
 
 def plain_resources(resources: dict[str, float]) -> dict[str, float]:
-    """Map the resource names that Ray makes for bundles of a placement group back to the requested names."""
+    """Replace resource names of placement group bundles by the requested names."""
     plain: dict[str, float] = {}
     for name, amount in resources.items():
         base, _, suffix = name.partition("_group_")

@@ -1,4 +1,4 @@
-"""Grafana as Ray's frontend expects it: our own charts of stored metrics, or a configured Grafana (`--grafana-url`)."""
+"""Grafana for Ray's frontend: our own charts of stored metrics, or a configured Grafana (`--grafana-url`)."""
 
 import re
 from html import escape
@@ -39,7 +39,7 @@ _DEFAULTS = {
 
 
 async def grafana_health(request: Request) -> Response:
-    """Return the settings of the session's charts: of the configured Grafana, else of our own pages."""
+    """Return the settings of the session's charts: for the configured Grafana, else for our own pages."""
     try:
         if request.app.state.grafana_url:
             view = await view_of(request)
@@ -56,12 +56,12 @@ async def grafana_health(request: Request) -> Response:
 
 
 async def prometheus_health(request: Request) -> Response:
-    """Report that queries work: those of the configured Grafana, or those over stored samples."""
+    """Report that queries work."""
     return rest_response("prometheus running", {})
 
 
 async def dashboard_page(request: Request) -> Response:
-    """Serve a page of Grafana: from the configured one, else our own."""
+    """Serve a page of Grafana: of the configured Grafana, else our own."""
     page = request.path_params["page"].rstrip("/")
     found = _GRAFANA_PAGE.fullmatch(page)
     if found is None:
@@ -88,7 +88,7 @@ async def dashboard_page(request: Request) -> Response:
 def to_grafana(request: Request, page: str, view: SessionView) -> Response:
     """Redirect to the same page of Grafana with the time range of the session.
 
-    Frontends request the last minutes before now.
+    Frontends ask for the last minutes before now.
     """
     params = dict(request.query_params)
     first, last = view.index.manifest.first_ns, selection_of(request).as_of_ms or view.last_ms
@@ -107,7 +107,7 @@ def to_grafana(request: Request, page: str, view: SessionView) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """Serve a static file of our pages below the session too: Ray's proxy knows no other path of this server."""
+    """Serve a static file of our pages below the session, too, because Ray's proxy forwards no other path."""
     try:
         return await _STATIC_FILES.get_response(request.path_params["name"], request.scope)
     except HTTPException:

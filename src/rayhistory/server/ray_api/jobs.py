@@ -1,6 +1,6 @@
 """Ray's job API, read-only: the jobs of a session, by job id or submission id, and their output.
 
-Texts of errors are copied from Ray, because its clients show or compare them.
+Error texts are copied from Ray, because its clients show or compare them.
 """
 
 import asyncio
@@ -100,7 +100,10 @@ async def _job_with_output(connection: HTTPConnection, view: SessionView) -> dic
 
 
 async def _output(view: SessionView, job: dict[str, Any], has_ended: HasEnded | None = None) -> AsyncIterator[bytes]:
-    """Return the output of a submitted job's entrypoint, followed until `has_ended`; empty if it was not stored."""
+    """Return the output of a submitted job's entrypoint, followed until `has_ended`.
+
+    It is empty if it was not stored.
+    """
     try:
         log_range = await find_log(view, LogQuery(submission_id=job["submission_id"]))
     except LogNotFound:
@@ -111,7 +114,8 @@ async def _output(view: SessionView, job: dict[str, Any], has_ended: HasEnded | 
 async def tail(socket: WebSocket) -> None:
     """Send the output of a job until the job or its session ends.
 
-    If the store fails midway, the connection is dropped: a regular close would mean that the output is complete.
+    If the store fails midway, the connection is dropped, because a regular close would mean that the output is
+    complete.
     """
     try:
         view = await view_of(socket)
@@ -183,9 +187,10 @@ async def version(request: Request, view: SessionView) -> Response:
 
 
 def version_without_session() -> Response:
-    """Respond to the version check of a client that has the server's address only.
+    """Respond to the version check of a client that was given only the server's address.
 
-    Of a failed check, Ray's clients print the status alone. After this one, they print the error of their next request.
+    If this check fails, Ray's clients print only the status. If it succeeds, they print the error of their next
+    request.
     """
     versions = {"version": _API_VERSION, "ray_version": _FALLBACK_RAY_VERSION}
     return json_response({**versions, "ray_commit": "", "session_name": ""})

@@ -95,8 +95,8 @@ async def get_log(request: Request, view: SessionView) -> Response:
 async def _file_response(request: Request, logs: LogSource, log_range: LogRange, headers: dict[str, str]) -> Response:
     """Return the bytes of a file unchanged, or the requested byte range.
 
-    The whole file is sent without Content-Length: Ray's client decodes chunk by chunk, and only a response without a
-    length reaches it in the chunks sent here, which never split a character.
+    The whole file is sent without Content-Length. Ray's client decodes each chunk separately, and only without a length
+    does it receive the chunks as they are sent here: they never split a character.
     """
     size, headers = log_range.end - log_range.start, {**headers, "Accept-Ranges": "bytes"}
     try:

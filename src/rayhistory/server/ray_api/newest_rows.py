@@ -1,4 +1,4 @@
-"""The newest rows of a table, for lists that Ray bounds too: event logs and platform events."""
+"""The newest rows of a table, for lists that Ray also limits: event logs and platform events."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from rayhistory.server.view import SessionView
 K = TypeVar("K")
 
 MAX_ROWS = 10_000
-"""Ray's dashboard keeps as many events of each job."""
+"""Ray's dashboard keeps the same number of events per job."""
 _MAX_BYTES = 16 << 20
 
 
 class NewestRows(Generic[K]):
     """Rows of a query that sorts by time, newest first.
 
-    `shape` returns the value that is listed for a row, and a short key to group or sort it by.
+    `shape` returns the listed value of a row, and a short key to group or sort by.
     """
 
     def __init__(self, view: SessionView, query: Query, shape: Callable[[Row], tuple[K, Any]]) -> None:
@@ -28,7 +28,7 @@ class NewestRows(Generic[K]):
         self._query = msgspec.structs.replace(query, limit=MAX_ROWS)
         self._shape = shape
         self.notes = b""
-        """After reading: members of a JSON object that tell how many rows are not listed, if any."""
+        """After reading: members of a JSON object with the number of rows that are not listed, if any."""
 
     async def max_rows(self) -> int:
         return await self._view.index.max_rows(self._query, LARGE_RESPONSE_ROWS - 1)

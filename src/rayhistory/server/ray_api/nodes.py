@@ -1,4 +1,4 @@
-"""Nodes in the shape that the dashboard's pages read: from events, with statistics of the last dashboard response."""
+"""Nodes in the shape of the dashboard's pages: from events, with statistics of the last dashboard response."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,10 @@ _DEFAULT_STATS: dict[str, Any] = {
 
 
 def displayed_state(row: dict[str, Any]) -> str:
-    """Return the state for the pages. A node that was alive at session end is ALIVE, or the Logs page would hide it."""
+    """Return the state for the pages.
+
+    A node that was alive at session end is ALIVE, because the Logs page hides dead nodes.
+    """
     return "ALIVE" if row["closed_by_history"] else str(row["state"])
 
 
@@ -79,7 +82,7 @@ def _raylet(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logical_resources(row: dict[str, Any]) -> str:
-    """Return the total resources of a node, with unknown usage shown as zero."""
+    """Return the total resources of a node. Unknown usage is shown as zero."""
     lines = []
     for name, amount in sorted(decode_json(row["resources"], {}).items()):
         if name.startswith(("node:", "accelerator_type:")) or not _is_amount(amount):

@@ -60,7 +60,7 @@ def _encode_and_release(rows: list[Row], shape: Callable[[], list[Row]]) -> byte
 
 
 def _encode_details(rows: list[Row], profile_rows: list[Row], mask: bool) -> bytes:
-    """Encode tasks with details in batches, so that few of the large rows are in memory at once; free the rows."""
+    """Encode tasks with details in batches, so that few large rows are in memory at once. Free the rows."""
     encoded = []
     profiles = state_rows.by_attempt(profile_rows)
     profile_rows.clear()
@@ -151,7 +151,7 @@ async def _jobs_list(request: Request, view: SessionView) -> Response:
 
 
 async def _jobs_by_id(view: SessionView) -> AsyncIterator[list[Row]]:
-    """Yield jobs in Ray's order, which has those without a job id first."""
+    """Yield jobs in Ray's order: jobs without a job id first."""
     for operator, sort in (("=", JOBS_ORDER), ("!=", ("job_id", *JOBS_ORDER))):
         async for rows in view.batches("jobs", Filter("job_id", operator, None), sort=sort):
             yield rows
@@ -185,7 +185,7 @@ def _newest_first(row: Row) -> float:
 
 
 async def _objects_list(request: Request, view: SessionView) -> Response:
-    """Return nothing: Ray exports no events about objects."""
+    """Return an empty list, because Ray exports no events about objects."""
     parse_list_options(request.query_params, state_schema.OBJECTS)
     return state_response([], 0, 0, [state_schema.NO_OBJECTS])
 

@@ -1,6 +1,6 @@
-"""Query parameters of Ray's State API, parsed as Ray parses them, and its filters as filters of the index.
+"""Query parameters of Ray's State API, parsed as Ray does, and its filters as filters of the index.
 
-Texts of errors are copied from Ray, because its clients show or compare them.
+Error texts are copied from Ray, because its clients show or compare them.
 """
 
 import binascii
@@ -20,14 +20,14 @@ _TRUE, _FALSE = ("True", "true", "1"), ("False", "false", "0")
 
 
 class StateFilter(msgspec.Struct, frozen=True):
-    """One filter. The value has the type of the column, or is text where Ray does not convert it."""
+    """One filter. The value has the type of the column, or is text if Ray does not convert it."""
 
     column: StateColumn
     equal: bool
     value: str | int | bool
 
     def matches(self, row: dict[str, Any]) -> bool:
-        """Return True if a row that does not come from the index passes."""
+        """Return True if a row passes. For rows that do not come from the index."""
         value = row.get(self.column.name)
         if isinstance(value, str) and isinstance(self.value, str):
             return (value.lower() == self.value.lower()) == self.equal

@@ -39,7 +39,7 @@ PROFILE_COLUMNS = ("task_id", "attempt", "component_type", "component_id", "node
 
 
 def known_value(value: str | None, values: tuple[str, ...]) -> str:
-    """Replace a value that Ray's clients do not know: a single one makes them reject the whole list."""
+    """Replace a value that Ray's clients do not know, because they would reject the whole list."""
     return value if value in values else values[0]
 
 
@@ -75,7 +75,7 @@ def task_detail(row: Row, profile: list[Row]) -> Row:
 
 @lru_cache(maxsize=1024)
 def _object(text: str | None) -> dict[str, Any]:
-    """Decode JSON that thousands of tasks share. Callers must not modify the result."""
+    """Decode JSON, with a cache because thousands of tasks share it. Callers must not modify the result."""
     decoded: dict[str, Any] = decode_json(text, {})
     return decoded
 

@@ -20,14 +20,14 @@ WORKER_TYPES = ("WORKER", "DRIVER", "SPILL_WORKER", "RESTORE_WORKER")
 EXIT_TYPES = ("SYSTEM_ERROR", "INTENDED_SYSTEM_EXIT", "USER_ERROR", "INTENDED_USER_EXIT", "NODE_OUT_OF_MEMORY")
 PLACEMENT_GROUP_STATES = ("PENDING", "PREPARED", "CREATED", "REMOVED", "RESCHEDULING")
 JOB_STATUSES = ("RUNNING", "PENDING", "STOPPED", "SUCCEEDED", "FAILED")
-"""The values that Ray's clients accept, from 2.52 to 2.60. The first is sent instead of any other value."""
+"""The values that Ray's clients accept, from 2.52 to 2.60. Other values are replaced by the first one."""
 
 TASK_SOURCE_FILTERS = frozenset(("task_id", "job_id", "actor_id", "name", "state"))
 """Columns that Ray filters in the GCS, before it counts the total."""
 
 
 class FilterType(Enum):
-    """The types of filter values in Ray. `MAYBE_` values are not converted for `!=`, which then matches every row."""
+    """The types of filter values in Ray. For `!=`, `MAYBE_` values are not converted and match every row."""
 
     TEXT = "text"
     ID = "id, lower case in the index"
@@ -40,12 +40,12 @@ class FilterType(Enum):
 class StateColumn(msgspec.Struct, frozen=True):
     name: str
     index_column: str
-    """Empty if the value is derived from several columns or not recorded: then no filter matches."""
+    """Empty if the value is derived from several columns or not recorded. Then no filter matches."""
     filter_type: FilterType = FilterType.TEXT
     filterable: bool = False
     detail: bool = False
     default: str | int | None = None
-    """Ray's value where the index has none."""
+    """Ray's value if the index has none."""
     optional: bool = False
     """Ray omits the field if it has no value, and then no filter matches."""
 

@@ -25,7 +25,7 @@ from rayhistory.server.view import SessionView
 _MAX_NAMES = 10_000
 """Ray summarizes at most 10,000 tasks, so it never has more names."""
 _MAX_GROUPS = 10_000
-"""Groups of name, type and state. If there are more, the most frequent names are selected first."""
+"""Maximum number of groups of name, type and state. If there are more, the most frequent names are selected first."""
 _NAMES_TRUNCATED = f"Only the {_MAX_NAMES:,} most frequent names are listed. The totals count all tasks."
 _CLASSES_TRUNCATED = (
     f"Only the {_MAX_GROUPS:,} most frequent classes and states are listed. The totals count all actors."
@@ -74,7 +74,7 @@ async def _by_name(view: SessionView, state_filters: tuple[StateFilter, ...], fi
 
 
 def _grouped_by_function(ray_version: str | None) -> bool:
-    """Return True for Ray up to 2.56, which grouped tasks by function and not by name."""
+    """Return True for Ray up to 2.56, which groups tasks by function instead of name."""
     version = known_version(ray_version)
     return version is not None and version < (2, 57)
 

@@ -1,4 +1,4 @@
-"""Queries on tasks that several parts of Ray's API share."""
+"""Queries on tasks for several endpoints of Ray's API."""
 
 from collections.abc import AsyncIterator
 
@@ -11,7 +11,7 @@ from rayhistory.server.view import SessionView
 NO_DRIVERS = Filter("type", "!=", "DRIVER_TASK")
 """Ray does not list drivers among the tasks."""
 _MAX_PROFILES_PER_TASK = 4
-"""Up to this many profiles per task in a range of ids, the whole range is read; above, only the tasks' own rows."""
+"""Up to this many profiles per task in a range of ids, the whole range is read. Above, rows are selected by task id."""
 _MAX_PROFILE_BYTES = 16 << 20
 
 
@@ -23,16 +23,16 @@ async def count_tasks(
 
 
 def counted_query(state_filters: tuple[StateFilter, ...], base_filters: tuple[Filter, ...]) -> Query:
-    """Return the query for Ray's total. Ray applies filters on some columns before it counts."""
+    """Return the query for Ray's total. Ray applies some filters before it counts."""
     early = tuple(each for each in state_filters if each.column.name in TASK_SOURCE_FILTERS)
     return Query("tasks", filters=base_filters + index_filters(TASKS, early))
 
 
 async def with_profiles(view: SessionView, tasks: list[Row]) -> AsyncIterator[tuple[list[Row], list[Row]]]:
-    """Yield tasks, which are sorted by id, with the rows of their profiles, in groups of bounded size.
+    """Yield tasks, sorted by id, with the rows of their profiles, in groups of bounded size.
 
-    A job decides how much its tasks report, so a group is halved until its profiles fit. Of one task, Ray itself keeps
-    a thousand spans; here the first megabytes are read.
+    Tasks may report any amount, so a group is halved until its profiles fit. For one task, Ray keeps a thousand spans;
+    here the first megabytes are read.
     """
     groups = [tasks]
     while groups:
@@ -49,7 +49,7 @@ async def with_profiles(view: SessionView, tasks: list[Row]) -> AsyncIterator[tu
 async def _profile_filters(view: SessionView, tasks: list[Row]) -> tuple[Filter, ...]:
     """Return filters that select the profiles of tasks, which are sorted by id.
 
-    A range of ids is the cheapest filter. If it has many profiles of other tasks, the ids are listed as well.
+    A range of ids is the cheapest filter. If the range has many profiles of other tasks, the ids are listed, too.
     """
     if not tasks:
         return (Filter("task_id", "=", None),)

@@ -1,1 +1,1 @@
-"""Routing of requests: sign-in, the session that a request names, live clusters, and health."""
+"""Routing of requests: sign-in, the session of a request, live clusters, and health."""

@@ -33,7 +33,7 @@ _LIVE_SESSION = "/live/"
 class AuthMiddleware:
     """Identify the visitor of every request that is not public, and serve sign-in and sign-out.
 
-    Ray's dialog and our own login page both sign in here.
+    Both Ray's dialog and our login page sign in here.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -67,7 +67,10 @@ class AuthMiddleware:
 
 
 def access_error_response(connection: HTTPConnection, error: AccessError) -> Response:
-    """Report an access error in the shape that the client expects; send browsers without a token to the login page."""
+    """Report an access error in the shape that the client expects.
+
+    Browsers without a token are sent to the login page.
+    """
     scope, path = connection.scope, connection.scope["path"]
     if is_frontend_file(path):
         return text_error_response(NotFound("404: Not Found"))  # a Ray dashboard in front of us has it itself
@@ -82,7 +85,10 @@ def access_error_response(connection: HTTPConnection, error: AccessError) -> Res
 
 
 async def _visitor_for_head(admission: Admission, connection: HTTPConnection) -> Visitor | None:
-    """Identify a visitor who signs in at a live cluster: the token in the request is meant for its head, not for us."""
+    """Identify a visitor who signs in at a live cluster.
+
+    The token in the request is for the cluster's head, not for this server.
+    """
     path = connection.scope["path"]
     for_head = _LIVE_SESSION in path and path.endswith((AUTHENTICATION_MODE, AUTHENTICATE))
     if not for_head or connection.app.state.live.proxy is None:
@@ -131,7 +137,7 @@ async def _authenticate(admission: Admission, request: Request) -> Response:
 
 
 def _with_token(request: Request, token: str) -> HTTPConnection:
-    """Return the same request with this token and no other."""
+    """Return a copy of the request that has only this token."""
     header = [(b"authorization", f"Bearer {token}".encode())] if token else []
     return _replace_headers(request, (*TOKEN_HEADERS, b"cookie"), *header)
 

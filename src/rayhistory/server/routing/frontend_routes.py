@@ -15,12 +15,12 @@ from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.web.format import format_iso
 
 _MAX_BEFORE_START_MS = 24 * 3600 * 1000
-"""The start may come from a name in an unknown time zone."""
+"""Tolerance, because the start may come from a name in an unknown time zone."""
 
 
 def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
     async def document(request: Request) -> Response:
-        """Serve the page of a session once it is indexed: the bar for people, Ray's frontend inside of its frame."""
+        """Serve the page of a session once it is indexed: our page with the bar, and Ray's frontend in its frame."""
         try:
             entry = await resolver_of(request).entry(selection_of(request))
             requested = request.query_params.get(frontend.VERSION_PARAM)
@@ -61,7 +61,7 @@ def frontend_routes(frontends: frontend.Frontends) -> list[Route]:
 async def _start_after(request: Request, entry: CatalogEntry, as_of_ms: int | None) -> int | None:
     """Return the start of the session if the requested time is before it.
 
-    Clocks differ, so a time shortly before the start is not refused.
+    Clocks differ, so a time shortly before the start is accepted.
     """
     start = await resolver_of(request).catalog.start(entry) if as_of_ms is not None else None
     started_ms = start.started_ms if start else entry.started_ms

@@ -21,7 +21,10 @@ async def livez(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Return 200 if the store can be listed. The reason of a failure is logged: it names buckets, hosts and keys."""
+    """Return 200 if the store can be listed.
+
+    The reason of a failure is only logged, because it names buckets, hosts and keys.
+    """
     try:
         await resolver_of(request).catalog.entries()
     except RayHistoryError as error:

@@ -23,14 +23,14 @@ from rayhistory.server.routing.auth_middleware import TOKENS_DISABLED
 _RAY_PREFIXES = ("/api/", "/nodes", "/logical/", "/events", "/timezone", "/usage_stats_enabled")
 _HEALTH = ("/api/grafana_health", "/api/prometheus_health")
 _SERVED_HERE = (HISTORY_API, *_HEALTH, "/api/profiling_enabled")
-"""Not sent to a head. Profiling is among them because it interrupts a worker, which is more than reading.
+"""Paths that are not sent to a head. Profiling is one of them, because it interrupts a worker.
 
-On KubeRay's cookie routes the health paths are, as with KubeRay.
+On KubeRay's cookie routes, health paths are sent to the head, as in KubeRay.
 """
 
 
 class LiveRouter:
-    """Serve Ray's API from the head while the cluster is live, and everything else from the session's routes."""
+    """Serve Ray's API from the head while the cluster is live. Serve all other paths from the store."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], frontends: Frontends) -> None:
         self.app = app
@@ -69,7 +69,9 @@ class LiveRouter:
             await live.proxy.http(head.address, path, head.token, scope=scope, receive=receive, send=send)
 
     def _is_ray_route(self, scope: Scope) -> bool:
-        """Match Ray's routes, without dot segments that a head could resolve to another path."""
+        """Return whether a path is one of Ray's routes and has no dot segments, which a head could resolve to another
+        path.
+        """
         has_dot_segments = bool({".", ".."} & {*scope["path"].split("/")})
         if scope["type"] == "http" and scope["path"] in _HEALTH and scope["rayhistory.selection"].from_cookies:
             return True
@@ -83,7 +85,7 @@ class LiveRouter:
         return index_page(chosen, {}) if chosen else text_error_response(NotFound(NOT_INSTALLED))
 
     async def _sign_in(self, head: Head | None, live: LiveSessions, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve Ray's sign-in for a cluster with its own tokens; the cookie is limited to this session's path."""
+        """Serve Ray's sign-in for a cluster with its own tokens. The cookie is limited to this session's path."""
         response: Response
         connection, path = HTTPConnection(scope), scope["path"]
         if path == AUTHENTICATION_MODE:
@@ -104,7 +106,7 @@ class LiveRouter:
 
 
 def _invalid_log_request(connection: HTTPConnection) -> UsageError | None:
-    """Return the error of a request for a log file that KubeRay refuses instead of sending it to the head."""
+    """Return the error of a log request that KubeRay refuses without sending it to the head."""
     if connection.scope["path"] == LOG_FILE and is_kuberay_request(connection):
         try:
             check_log_parameters(connection.query_params)

@@ -1,4 +1,4 @@
-"""End a response that lasts, such as a stream of logs or a WebSocket, when its visitor loses access meanwhile."""
+"""End a long response, such as a log stream or a WebSocket, when its visitor loses access."""
 
 import asyncio
 
@@ -14,9 +14,9 @@ _POLICY_VIOLATION = 1008
 
 
 async def serve_while_admitted(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Check the visitor's token and rights again every few seconds, whether or not anything is sent meanwhile.
+    """Check the visitor's token and permissions every few seconds.
 
-    After a revocation the connection is dropped without a regular end, which would look like the end of the data.
+    After a revocation the connection is dropped, because a regular end would look like the end of the data.
     """
     started = False
 

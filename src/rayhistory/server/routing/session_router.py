@@ -1,4 +1,4 @@
-"""Find the session that a request means, by its path or by KubeRay's cookies, and admit the visitor to it."""
+"""Find the session of a request, by its path or by KubeRay's cookies, and admit the visitor to it."""
 
 import re
 from urllib.parse import quote, urlencode
@@ -31,7 +31,7 @@ from rayhistory.web import STATIC_DIR
 
 _RAY_API, _STATE_API = "/api/", "/api/v0/"
 _CLUSTER_PATH = re.compile(r"/s/(?P<namespace>[a-z0-9.-]+)/(?P<cluster>[a-z0-9.-]+)/?")
-"""A cluster without a session: the list of its sessions."""
+"""A cluster without a session shows the list of its sessions."""
 _MAX_LISTED_SESSIONS = 5
 _MAX_SHOWN_PATH = 200
 
@@ -68,7 +68,7 @@ class SessionPathRouter:
 
 
 class SessionCookieRouter:
-    """Serve all other paths for the session that KubeRay's cookies name."""
+    """Serve all other paths for the session in KubeRay's cookies."""
 
     def __init__(self, routes: ASGIApp) -> None:
         self._routes = routes
@@ -111,7 +111,7 @@ def query_suffix(scope: Scope) -> str:
 
 
 async def _no_session_response(scope: Scope) -> Response:
-    """Respond to a path that needs a session, but names none."""
+    """Respond to a path that needs a session but has none."""
     path, is_http = scope["path"], scope["type"] == "http"
     if path == "/" and is_http:
         return await home_page(Request(scope))
@@ -138,7 +138,7 @@ def _cookie_error(error: NoSessionSelected) -> Response:
 
 
 async def _ray_api_error(request: Request) -> Response:
-    """Tell the user of `ray list` or `ray job` with the server's address which addresses there are, in Ray's shape."""
+    """Tell the user of `ray list` or `ray job` which addresses exist, in Ray's shape."""
     try:
         error = NoSessionSelected(await _addresses_of_sessions(request))
     except RayHistoryError as failure:
@@ -171,7 +171,7 @@ def _session_scope(scope: Scope, selection: Selection, full_path: str, rest: str
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Respond to a path that no route has."""
+    """Respond to a path without a route."""
     path = scope["path"]
     if is_history_api(path):
         response = api_error_response(NotFound(f"no such path: {path}"))

@@ -1,1 +1,1 @@
-"""The history API of runs: jobs across sessions, comparisons, and figures of the fleet."""
+"""The history API of runs: jobs across sessions, comparisons, and the fleet."""

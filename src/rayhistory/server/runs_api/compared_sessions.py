@@ -1,4 +1,4 @@
-"""The sessions of a comparison: admitted one by one, then read from the run table, or summarized now."""
+"""The sessions of a comparison. Each is admitted, then read from the run table or summarized."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def session_names(request: Request) -> list[str]:
 
 
 async def compare_requested(request: Request) -> SessionComparison:
-    """Compare the sessions of a request; raise AccessDenied before anything is looked up."""
+    """Compare the sessions of a request. Raise AccessDenied before anything is looked up."""
     names = session_names(request)
     if not 2 <= len(names) <= MAX_SESSIONS:
         raise UsageError(f"compare 2 to {MAX_SESSIONS} sessions: session=namespace/cluster/session, twice or more")
@@ -45,7 +45,7 @@ def _selection(name: str) -> Selection:
 
 
 async def _stored(request: Request, selection: Selection) -> StoredSummary:
-    """Return the summary of a session: from the run table, or from its product, which is built if it is missing."""
+    """Return the summary of a session: from the run table, or from its product, which is built if missing."""
     table = run_listing_of(request).table
     entry = await resolver_of(request).entry(selection)
     summary = (await table.load()).summaries.get(entry.ref.identity)

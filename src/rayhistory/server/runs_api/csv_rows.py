@@ -1,4 +1,4 @@
-"""Rows as CSV. Names come from clusters, and a spreadsheet must not take them for formulas."""
+"""Rows as CSV. Names come from clusters, so spreadsheets must not read them as formulas."""
 
 import csv
 import io

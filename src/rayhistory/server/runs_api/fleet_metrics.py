@@ -1,6 +1,6 @@
 """Figures of the fleet as Prometheus metrics of the server.
 
-The metrics endpoint has no sign-in, so that namespaces are labels only where everybody may see everything.
+The metrics endpoint has no sign-in. So namespaces are labels only if everybody may see everything.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def _add_runs(registry: CollectorRegistry, groups: list[FleetFigures], labels: l
 
 
 def _add_failures(registry: CollectorRegistry, failures: list[FleetFailure], *, with_fingerprints: bool) -> None:
-    """Add the most frequent failures. Their headlines have text of clusters, and are not for everybody."""
+    """Add the most frequent failures. Their headlines contain text of clusters, so not everybody may see them."""
     text = "failed runs by cause, likewise: the most frequent ones"
     labels = ["code", "fingerprint"] if with_fingerprints else ["code"]
     gauge = Gauge("rayhistory_fleet_failures", text, labels, registry=registry)

@@ -1,4 +1,4 @@
-"""Runs as visitors see them: of their namespaces only, grouped once and then served from memory."""
+"""The runs that a visitor may see. They are grouped once and then served from memory."""
 
 import asyncio
 import logging
@@ -50,9 +50,9 @@ class VisibleRuns(NamedTuple):
 
 class GroupPage(NamedTuple):
     groups: list[RunGroup]
-    """Of this page."""
+    """The groups of this page."""
     all_groups: list[RunGroup]
-    """Of all pages."""
+    """The groups of all pages."""
     filters: RunFilters
     visible: VisibleRuns
 
@@ -72,13 +72,13 @@ class GroupPage(NamedTuple):
 
 class _Groups(NamedTuple):
     grouped: dict[str, GroupedRuns]
-    """By key."""
+    """The groups by key."""
     summaries: list[RunGroup]
 
 
 class RunListing:
     def __init__(self, store: Store, layout: Layout, settings: Settings) -> None:
-        """`store` is the one for indexes."""
+        """`store` is the store for indexes."""
         self.table = RunTable(store, layout, Path(settings.cache_dir))
         self.prices = prices_of(settings.price)
         self._run_key = settings.run_key
@@ -89,8 +89,8 @@ class RunListing:
     async def visible(self, request: Request) -> VisibleRuns:
         """Return the summaries of the visitor's namespaces, without those of removed sessions.
 
-        A new server lists the sessions of a large store for seconds. It does not wait for that: rows of removed
-        sessions are dropped from the table soon after their removal anyway.
+        A new server needs seconds to list a large store. It does not wait for that, because rows of removed sessions
+        disappear from the table soon after their removal.
         """
         catalog = resolver_of(request).catalog
         rows, entries = await asyncio.gather(self.table.load(), catalog.entries_within(_FIRST_LISTING_S))
@@ -119,7 +119,7 @@ class RunListing:
         return GroupPage(matching[first : first + PAGE_SIZE], matching, filters, visible)
 
     async def details(self, request: Request, key: str, since_ms: int | None = None) -> RunGroupDetails:
-        """Return one group; raise NotFound if the visitor has none with this key."""
+        """Return one group. Raise NotFound if the visitor may see none with this key."""
         groups = await self._groups(await self.visible(request), since_ms)
         if key not in groups.grouped:
             raise NotFound("no runs have this key: select one from the list of runs")
@@ -128,7 +128,7 @@ class RunListing:
         return group_details(group, details, self.prices)
 
     async def earlier_runs(self, request: Request, identity: Identity) -> EarlierRuns | None:
-        """Return the runs before a session that the visitor may see; None if the list of runs cannot be read."""
+        """Return the earlier runs that the visitor may see; None if the run table cannot be read."""
         try:
             groups = await self.groups(await self.visible(request))
         except RayHistoryError as error:
@@ -142,7 +142,7 @@ class RunListing:
         return (await self._groups(visible, None)).grouped
 
     async def _groups(self, visible: VisibleRuns, since_ms: int | None) -> _Groups:
-        """Group runs, once for all visitors who see the same."""
+        """Group runs, once for all visitors who may see the same namespaces."""
         start = 0
         if since_ms is not None:
             start = (int(time.time() * 1000) - since_ms) // _SINCE_STEP_MS * _SINCE_STEP_MS

@@ -1,4 +1,4 @@
-"""The parameters of lists of runs, as in their URLs."""
+"""The parameters of lists of runs, parsed from a URL."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -71,11 +71,11 @@ class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, page=page)
 
     def toggled(self, flag: str) -> "RunFilters":
-        """Return the filters behind the buttons "failed" and "regressed"."""
+        """Return the filters after a click on the button "failed" or "regressed"."""
         return msgspec.structs.replace(self, **{flag: not getattr(self, flag)}, page=1)
 
     def sorted_by(self, column: str) -> "RunFilters":
-        """Return the filters behind a click on a column header: descending, then ascending, then the default order."""
+        """Return the filters after a click on a column header: descending, then ascending, then the default order."""
         following = {f"-{column}": column, column: None}
         return msgspec.structs.replace(self, sort=following.get(self.sort or "", f"-{column}"), page=1)
 

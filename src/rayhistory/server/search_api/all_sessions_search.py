@@ -1,4 +1,4 @@
-"""Search in the log files of all sessions that the visitor may see, the newest first."""
+"""Search in the log files of all sessions that the visitor may see, newest sessions first."""
 
 from starlette.requests import Request
 from starlette.responses import Response

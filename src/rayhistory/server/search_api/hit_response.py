@@ -1,4 +1,4 @@
-"""Responses with hits of a search: one page as JSON, or hits as they are found, as NDJSON."""
+"""Responses of a search: one page of hits as JSON, or a stream of hits as NDJSON."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -17,14 +17,14 @@ from rayhistory.server.http.view_routes import while_connected
 
 NDJSON = "application/x-ndjson"
 TIME_BUDGET_S = 20.0
-"""After this, a page ends with what it has, and a cursor. A stream goes on while somebody reads it."""
+"""After this time, a page ends with the hits found so far, and a cursor. A stream continues while the client reads."""
 
 
 class HitSource(Protocol):
     """A search that runs while its hits are read."""
 
     def hits(self) -> AsyncIterator[list[LogHit]]:
-        """Yield hits in their order. An empty list reports progress."""
+        """Yield hits in order. An empty list reports progress."""
 
     def progress(self) -> SearchProgress: ...
 
@@ -36,7 +36,7 @@ def wants_stream(request: Request) -> bool:
 
 
 class MaskedHits:
-    """A search whose hits have no values of environment variables: what browsers get."""
+    """A search whose hits have no values of environment variables, for browsers."""
 
     def __init__(self, source: HitSource) -> None:
         self._source = source
@@ -70,7 +70,7 @@ async def hit_page(source: HitSource) -> LogHits:
 
 
 async def _stream(source: HitSource) -> AsyncIterator[bytes]:
-    """Yield one JSON object per line: hits, progress, and at the end a summary or the error that ended the search."""
+    """Yield one JSON object per line: hits, progress, and finally a summary or the error that ended the search."""
     try:
         async for hits in source.hits():
             lines = [*map(msgspec.json.encode, hits), msgspec.json.encode({"progress": source.progress()})]

@@ -1,4 +1,4 @@
-"""A search in the logs of many sessions, one after the other: bounded, and resumable at any of them."""
+"""Search in the logs of many sessions, one after another, with limits. It can continue at any session."""
 
 import base64
 import binascii
@@ -20,14 +20,14 @@ from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.sessions.selection import Selection
 
 _OPEN_TIMEOUT_S = 3.0
-"""How long hits wait for the tables of their session. Without them, task and actor are unknown."""
+"""How long hits wait for the tables of their session. Without tables, task and actor are unknown."""
 
 StartScan = Callable[[SessionRef, SearchQuery, float | None], Awaitable[Scan]]
 IsVisible = Callable[[SessionRef], Awaitable[bool]]
 
 
 class MultiSessionCursor(msgspec.Struct, frozen=True, array_like=True):
-    """The session at which a search continues, and where in it."""
+    """The session at which a search continues, and the position in it."""
 
     namespace: str
     cluster: str
@@ -36,7 +36,7 @@ class MultiSessionCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MultiSessionSearch:
-    """Searches sessions in the given order, until there are enough hits or the time is over."""
+    """Searches sessions in the given order, until there are enough hits or the time limit is reached."""
 
     def __init__(
         self,

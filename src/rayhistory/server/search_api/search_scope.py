@@ -1,4 +1,4 @@
-"""The files, and the ranges in them, that belong to a job, a task or an actor."""
+"""The files, and ranges of files, that belong to a job, a task or an actor."""
 
 import re
 
@@ -22,7 +22,7 @@ _Files = dict[tuple[str, str], tuple[tuple[int, int], ...]]
 
 
 async def find_scope(view: SessionView, query: SearchQuery) -> Scope | None:
-    """Return the files and ranges that all filters of a search allow; None if it has no such filter."""
+    """Return the files and ranges that match all filters of a search; None if it has no such filter."""
     scopes: list[_Files] = []
     if query.job:
         scopes.append(await _job_files(view, query.job))
@@ -49,7 +49,7 @@ async def _task_ranges(view: SessionView, task_id: str) -> _Files:
 
 
 async def _own_ranges(view: SessionView, task_id: str, attempt: int) -> _Files:
-    """Return the output of one attempt, as far as Ray recorded its place."""
+    """Return the output of one attempt, if Ray recorded its location."""
     found: _Files = {}
     for suffix in (OUT, ERR):
         try:
@@ -62,7 +62,7 @@ async def _own_ranges(view: SessionView, task_id: str, attempt: int) -> _Files:
 
 
 async def _actor_ranges(view: SessionView, task: Row) -> _Files:
-    """Return what the actor's worker wrote in the time of its task: Ray records no ranges for tasks of actors."""
+    """Return the lines that the actor's worker wrote during the task, because Ray records no ranges for actor tasks."""
     node, worker, start = task["node_id"], task["worker_id"], task["start_time_ms"]
     if not (task["actor_id"] and node and worker and start):
         return {}
@@ -76,7 +76,7 @@ async def _actor_ranges(view: SessionView, task: Row) -> _Files:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Join ranges that overlap, so that no line is found twice."""
+    """Join overlapping ranges, so that no line is found twice."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if joined and start <= joined[-1][1]:

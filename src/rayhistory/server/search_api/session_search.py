@@ -1,4 +1,4 @@
-"""A search in the logs of one session: what it finds, with task, actor and address of each line."""
+"""Search in the logs of one session, and add task, actor and URL to each hit."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -74,7 +74,7 @@ def log_hit(session_url: str, line: FoundLine, owner: LineOwner) -> LogHit:
 
 
 def _line_url(session_url: str, line: FoundLine) -> str:
-    """Return the address of a line in the log viewer. The offset spares the viewer from counting lines."""
+    """Return the URL of a line in the log viewer. With the offset, the viewer need not count lines."""
     path = f"{session_url}logs/{quote(line.node, safe='')}/{quote(line.path)}"
     if line.line is None:
         return f"{path}?offset={line.offset}#B{line.offset}"

@@ -1,4 +1,4 @@
-"""Start the search that a request asks for, in one session or in all that its visitor may see."""
+"""Start the search of a request, in one session or in all sessions that its visitor may see."""
 
 import functools
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _ONE_SESSION = ("job", "task", "actor", "counts")
 
 
 def as_of_selection(request: Request, query: SearchQuery) -> SearchQuery:
-    """Limit a search as of a point in time to the lines that were written until then."""
+    """Limit a search as of a point in time to lines that were written before it."""
     as_of = selection_of(request).as_of_ms
     return query if as_of is None else msgspec.structs.replace(query, to_ms=min(as_of + 1, query.to_ms or as_of + 1))
 
@@ -51,7 +51,7 @@ async def start_session_search(
 async def search_file(
     request: Request, view: SessionView, place: tuple[str, str], search: FileSearch, time_budget_s: float
 ) -> FileSearchResult:
-    """Find a line in one file, which is given by node and path."""
+    """Find a line in one file, given by node and path."""
     node, path = place
     scanner: Scanner = request.app.state.scanner
     logs = resolver_of(request).search_logs(view.ref)
