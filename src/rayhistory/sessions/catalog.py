@@ -59,10 +59,7 @@ class CatalogEntry(msgspec.Struct):
     started_ms: int | None = None
     """The time in the session's name. The start record is more exact."""
     stored: float | None = None
-    """The earliest modification time of the keys that make the session visible.
-
-    In a copy, this is the time of the copy.
-    """
+    """The earliest modification time of the keys that make the session visible. A copy has the time of the copy."""
     end_stored: float | None = None
     """The modification time of the end record."""
     heartbeat: float | None = None
@@ -77,8 +74,7 @@ class CatalogEntry(msgspec.Struct):
     def appeared(self) -> float:
         """Return when the store first had the session, according to the listing. The start record is more exact.
 
-        The time in the name depends on the head's clock and time zone. It is used only for copies, whose modification
-        times are much later.
+        The time in the name has an unknown time zone. It is used only for copies, which are stored much later.
         """
         named = (self.started_ms or 0) / 1000
         return named if self.stored is None or 0 < named < self.stored - _MAX_NAME_ERROR_S else self.stored
@@ -231,10 +227,7 @@ class SessionCatalog:
         return all(other.appeared <= entry.appeared for other in others)
 
     async def find(self, namespace: str, cluster: str, session: str) -> CatalogEntry:
-        """Return the session of this name.
-
-        For `latest` and `live`, return the newest running session, else the newest one.
-        """
+        """Return the session of this name; for `latest` and `live`, the newest running one, else the newest."""
         await self.entries()
         return await self._select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
@@ -367,8 +360,7 @@ class SessionCatalog:
 
 
 def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
-    """Return whether a session continued after its end record, because a head resumed it in a new pod. By the store's
-    clock.
+    """Return whether a head resumed the session in a new pod after its end record, by the store's clock.
 
     A collector writes a heartbeat beside the end record of another collector only if Ray runs (`SessionRecord`).
     """

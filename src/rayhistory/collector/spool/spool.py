@@ -69,10 +69,7 @@ class Spool:
         self.directory = directory
         self.closed: list[Segment] = []
         self.to_seal: dict[str, str | None] = {}
-        """Sessions that must be sealed, with their node if known.
-
-        An earlier collector process left events of them, or events were stored after their seal.
-        """
+        """Sessions to seal, with their node if known: an earlier process left their events, or events were late."""
         self.bytes = 0
         self.writable = False
         self.upload_space = UploadSpace(budget // _UPLOAD_SPACE_DIVISOR)

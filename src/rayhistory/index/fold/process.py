@@ -174,10 +174,7 @@ class _Fold:
         return await previous.damaged_parts() or None
 
     async def _fold(self, lost: set[str] | None) -> Manifest:
-        """Fold the sources that the previous generation lacks, and those of lost parts.
-
-        If `lost` is None, fold everything.
-        """
+        """Fold the sources that the previous generation lacks, and those of lost parts. None folds everything."""
         generation = await next_generation(self._indexes, self._layout, self._job.ref)
         scratch = self._scratch()
         previous, listed = None, list[CoveredSource]()
@@ -212,10 +209,7 @@ class _Fold:
         return await publication.publish(await self._manifest(publication, built, previous, total))
 
     async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
-        """Fetch the files of the latest generation that each extension reads.
-
-        If a small table is damaged, ignore the generation.
-        """
+        """Fetch the files that each extension reads. A generation with a damaged small table is ignored."""
         manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
         if manifest is None or manifest.key_hash != await asyncio.to_thread(_key_hash):
             return None, []
@@ -244,9 +238,7 @@ class _Fold:
         return await decode_all(work, unread, self._pool, progress), partitions
 
     async def _size_bytes(self) -> int:
-        """Return the size of an ended session, or of a running session's events, because its logs and metrics still
-        grow.
-        """
+        """Return the size of an ended session, or that of the events of a running one."""
         if not self._job.closing:
             return sum(source.size for source in self._sources)
         return await stored_bytes(self._store, self._layout, self._job.ref)
