@@ -80,9 +80,16 @@ async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Own
     await for_each(prefixes.metadata, store.delete)
     for _ in range(_MAX_DELETE_ROUNDS):
         await delete_many(store, _keys(store, prefixes.records))
-        if not await delete_many(store, _keys(store, [*prefixes.data, *layout.run_inbox_prefixes(ref)])):
+        data = await delete_many(store, _keys(store, prefixes.data))
+        if not data + await delete_many(store, _run_summaries(store, layout, ref)):
             return
     raise StoreUnavailable(f"objects are still being written to {ref.path}: the next retention run removes the rest")
+
+
+async def _run_summaries(store: Store, layout: Layout, ref: SessionRef) -> AsyncIterator[str]:
+    async for key in _keys(store, layout.run_inbox_prefixes(ref)):
+        if layout.is_run_summary(ref, key):
+            yield key
 
 
 async def _keys(store: Store, prefixes: Iterable[str]) -> AsyncIterator[str]:

@@ -36,7 +36,7 @@ class Inbox(msgspec.Struct, frozen=True):
 async def list_inbox(store: Store, layout: Layout) -> Inbox:
     newest: dict[Identity, InboxEntry] = {}
     replaced = []
-    async for info in store.list_all(f"{layout.runs_prefix()}/inbox"):
+    async for info in store.list_all(layout.run_inbox_prefix()):
         entry = _entry(layout, info)
         if entry is None:
             continue

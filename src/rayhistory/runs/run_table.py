@@ -13,7 +13,7 @@ import msgspec
 from rayhistory.errors import IndexDamaged, ObjectNotFound
 from rayhistory.lru import LruCache
 from rayhistory.runs.run_inbox import Inbox, InboxEntry, list_inbox, read_entries
-from rayhistory.runs.run_manifest import RunManifest, RunPart, read_run_manifest
+from rayhistory.runs.run_manifest import RunManifest, RunPart, list_generations, read_run_manifest
 from rayhistory.runs.run_parts import MAX_PART_BYTES, FullRow, Identity, RunRow, read_rows, read_summaries
 from rayhistory.runs.session_summary import SessionDetails, SessionSummary
 from rayhistory.sessions import Layout
@@ -111,15 +111,16 @@ class RunTable:
             return []
 
     async def _refresh(self) -> None:
-        manifest, inbox = await asyncio.gather(
-            read_run_manifest(self.store, self.layout), list_inbox(self.store, self.layout)
-        )
-        new = [part for part in manifest.parts if part.name not in self._parts and part.name not in self._damaged]
-        slots = asyncio.Semaphore(_CONCURRENT_FETCHES)
-        await asyncio.gather(*(self._load_part(part, slots) for part in new), self._read_entries(inbox.newest.values()))
+        """Read what is new. The inbox is read beside the parts.
+
+        An entry leaves the inbox once a manifest has its row: a manifest older than the list of the inbox may lack it.
+        """
+        manifest, (inbox, generation) = await asyncio.gather(self._load_parts(), self._load_inbox())
+        if generation > manifest.generation:
+            manifest = await self._load_parts()
         names = {part.name for part in manifest.parts}
         self._damaged &= names
-        changed = (manifest, inbox.newest) != (self._manifest, self._inbox.newest) or bool(new)
+        changed = (manifest, inbox.newest) != (self._manifest, self._inbox.newest)
         for name in self._parts.keys() - names:
             del self._parts[name]
             for copy in (name, f"{name}.lists"):
@@ -127,6 +128,22 @@ class RunTable:
         self._manifest, self._inbox = manifest, inbox
         if changed:
             self._rows = await self._merged()
+
+    async def _load_parts(self) -> RunManifest:
+        """Read the manifest, and those of its parts that are not in memory."""
+        manifest = await read_run_manifest(self.store, self.layout)
+        new = [part for part in manifest.parts if part.name not in self._parts and part.name not in self._damaged]
+        slots = asyncio.Semaphore(_CONCURRENT_FETCHES)
+        await asyncio.gather(*(self._load_part(part, slots) for part in new))
+        return manifest
+
+    async def _load_inbox(self) -> tuple[Inbox, int]:
+        """Read the inbox; return it, and the newest generation in the store when it had been listed."""
+        inbox = await list_inbox(self.store, self.layout)
+        generations, _ = await asyncio.gather(
+            list_generations(self.store, self.layout), self._read_entries(inbox.newest.values())
+        )
+        return inbox, max(generations, default=0)
 
     async def _merged(self) -> RunRows:
         entries = [row for row in (await self._read_entries(self._inbox.newest.values())).values() if row]

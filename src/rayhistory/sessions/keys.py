@@ -16,7 +16,8 @@ KubeRay's keys are in `kuberay_keys`. Everything that KubeRay does not have is i
     index/<session>/products/<product>/                 the same for each product
     runs/                                               manifest-<generation>.json of the run table, its lease
     runs/parts/<name>.parquet                           summaries of many sessions
-    runs/inbox/<session>/<generation>-<token>.json      a summary that is in no part yet
+    runs/inbox/<namespace>/<cluster>_<session name>_<generation>-<token>.json
+                                                        a summary that is in no part yet
     runs/quarantine/…                                   damaged summaries
     notifications/…                                     notifications to send, and marks of sent ones
     pins/<session>                                      empty: excluded from retention
@@ -37,6 +38,7 @@ MANIFEST_GLOB = "manifest-*"
 _METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
 _INBOX_FILE = re.compile(r"([0-9]{1,9})-[0-9a-f]{1,16}\.json\Z")
+_MAX_FILE_NAME = 255
 _PRODUCT_MANIFEST_FILE = re.compile(r"manifest-([0-9]{1,9})\.product\.json\Z")
 """It differs from the name of a table manifest, because releases without products would delete it as an old generation.
 """
@@ -247,22 +249,38 @@ class Layout(KubeRayLayout):
         name = key.removeprefix(prefix).removesuffix(".parquet")
         return name if key == self.run_part_key(name) and is_safe_component(name) else None
 
-    def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
-        """Return the key of a session's summary for this generation of its tables. The token makes it unique."""
-        return f"{self.run_inbox_prefix(ref)}/{generation}-{token}.json"
+    def run_inbox_prefix(self) -> str:
+        return f"{self.runs_prefix()}/inbox"
 
-    def run_inbox_prefix(self, ref: SessionRef) -> str:
-        return f"{self.runs_prefix()}/inbox/{ref.path}"
+    def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
+        """Return the key of a session's summary for this generation of its tables. The token makes it unique.
+
+        No session has a folder of its own: directories and some S3 servers keep empty folders, and list them for ever.
+        Only if the name would be too long for a file it has one, as all sessions had before.
+        """
+        name, folder = f"{generation}-{token}.json", f"{self.run_inbox_prefix()}/{ref.namespace}"
+        flat = f"{ref.cluster}_{ref.session}_{name}"
+        return f"{folder}/{flat if len(flat) <= _MAX_FILE_NAME else f'{ref.cluster}/{ref.session}/{name}'}"
 
     def run_inbox_prefixes(self, ref: SessionRef) -> list[str]:
-        """Return the prefixes of a session's summaries outside of its index: new ones and damaged ones."""
-        prefix = self.run_inbox_prefix(ref)
+        """Return the prefixes of summaries outside of indexes in a session's namespace: announced and damaged ones."""
+        prefix = f"{self.run_inbox_prefix()}/{ref.namespace}"
         return [prefix, self.run_quarantine_key(prefix)]
+
+    def is_run_summary(self, ref: SessionRef, key: str) -> bool:
+        """Return whether a key below one of these prefixes is that of a summary of the session."""
+        announced = key.replace(self.run_quarantine_key(""), f"{self.runs_prefix()}/", 1)
+        parsed = self.parse_run_inbox_key(announced)
+        return parsed is not None and parsed[0].identity == ref.identity
 
     def parse_run_inbox_key(self, key: str) -> tuple[SessionRef, int] | None:
         """Return the session of a summary and the generation of its tables."""
-        prefix = f"{self.runs_prefix()}/inbox/"
+        prefix = f"{self.run_inbox_prefix()}/"
         parts = key.removeprefix(prefix).split("/") if key.startswith(prefix) else []
+        if len(parts) == 2:
+            cluster, _, rest = parts.pop().partition("_")
+            session, _, name = rest.rpartition("_")
+            parts += [cluster, session, name]
         match = _INBOX_FILE.match(parts[-1]) if len(parts) == 4 else None
         if not match or not (is_dns_name(parts[0]) and is_dns_name(parts[1]) and is_session_name(parts[2])):
             return None

@@ -22,7 +22,7 @@ def summarized(directory: Path) -> tuple[SessionRef, StoredSummary]:
     name = f"{ref.namespace}/{ref.cluster}/{ref.session}"
     response = get(directory, f"/api/history/compare?session={name}&session={name}")[0]
     assert response.status_code == 200, response.text
-    (announced,) = (directory / "store" / LAYOUT.run_inbox_prefix(ref)).glob("*.json")
+    (announced,) = (directory / "store" / LAYOUT.run_inbox_prefix()).rglob(f"{ref.cluster}*.json")
     return ref, msgspec.json.decode(announced.read_bytes(), type=StoredSummary)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from rayhistory.runs.run_manifest import RunManifest, list_generations, publish_
 from rayhistory.runs.run_table import RunTable
 from rayhistory.runs.session_summary import StoredSummary
 from rayhistory.sessions import SessionRef
+from rayhistory.storage import ObjectInfo
 from rayhistory.storage.local import LocalStore
+from rayhistory.storage.store import Listing
 from support.generated_runs import DAY_MS, FIRST_MS, LAYOUT, announce, fleet, generated, identities, ref_of
 from support.request_rounds import RoundsStore
 
@@ -304,6 +306,66 @@ def test_manifest_with_wrong_ranges_makes_a_part_damaged_or_readable(tmp_path: P
         assert set(rows.summaries) == expected(generated()) or rows.damaged
 
     asyncio.run(work())
+
+
+class CompactedMeanwhile(LocalStore):
+    """A store in which another server compacts after a reader has read the manifest and before it lists the inbox."""
+
+    async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        if prefix == LAYOUT.run_inbox_prefix():
+            await self.manifest_read.wait()
+            _, _, other = compactor(self.directory.parent / "other", LocalStore(self.directory))
+            assert (await other.compact(force=True)).folded == 1
+        async for info in super().list_all(prefix, start_after):
+            yield info
+
+    async def list_folder(self, prefix: str) -> Listing:
+        listing = await super().list_folder(prefix)
+        self.manifest_read.set()
+        return listing
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.directory = directory
+        self.manifest_read = asyncio.Event()
+
+
+def test_summary_that_is_compacted_while_the_table_is_read_is_listed(tmp_path: Path) -> None:
+    store = CompactedMeanwhile(tmp_path / "store")
+
+    async def work() -> None:
+        await announce(store, [generated()])
+        _, reader, _ = compactor(tmp_path / "reader", store)
+        assert await identities(reader) == expected(generated())
+
+    asyncio.run(work())
+
+
+def test_summaries_under_keys_of_earlier_versions_are_read_and_compacted(tmp_path: Path) -> None:
+    store, table, runs = compactor(tmp_path)
+    one = generated()
+
+    async def work() -> None:
+        await store.put(f"{LAYOUT.run_inbox_prefix()}/{ref_of(one).path}/1-ab.json", msgspec.json.encode(one))
+        assert await identities(table) == expected(one)
+        assert (await runs.compact(force=True)).folded == 1
+        assert (await table.load(max_age_s=0)).summaries == {one.summary.identity: one.summary}
+
+    asyncio.run(work())
+    assert keys(tmp_path, "inbox") == []
+
+
+def test_compacted_sessions_leave_no_folders_that_would_be_listed_for_ever(tmp_path: Path) -> None:
+    store, _, runs = compactor(tmp_path)
+
+    async def work() -> None:
+        await announce(store, fleet(BATCH, days=1))
+        await runs.compact()
+
+    asyncio.run(work())
+    namespaces = {each.summary.namespace for each in fleet(BATCH, days=1)}
+    left = (tmp_path / "store" / LAYOUT.run_inbox_prefix()).rglob("*")
+    assert {path.name for path in left} == namespaces
 
 
 def test_cold_list_takes_three_rounds_of_requests(tmp_path: Path) -> None:

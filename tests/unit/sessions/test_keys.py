@@ -93,6 +93,30 @@ def test_products_are_no_generations_of_the_tables() -> None:
         assert layout.generation_of(PLAIN, key) is None
 
 
+LONG = SessionRef("a" * 253, "b" * 253, PLAIN.session)
+
+
+@pytest.mark.parametrize("ref", [PLAIN, SessionRef("team-a", "c.d", PLAIN.session), LONG])
+def test_session_of_an_announced_summary_is_parsed_from_its_key(ref: SessionRef) -> None:
+    layout = Layout("root")
+    key = layout.run_inbox_key(ref, 42, "0a")
+    earlier = f"{layout.run_inbox_prefix()}/{ref.path}/42-0a.json"
+    assert len(key.rpartition("/")[2]) <= 255
+    for each in (key, earlier):
+        assert layout.parse_run_inbox_key(each) == (SessionRef(*ref.identity), 42)
+        for stored in (each, layout.run_quarantine_key(each)):
+            assert layout.is_run_summary(ref, stored)
+            assert any(stored.startswith(f"{prefix}/") for prefix in layout.run_inbox_prefixes(ref))
+            assert not layout.is_run_summary(SessionRef(ref.namespace, "other", ref.session), stored)
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b_1-0a.json", "a/b_session_1-0a.json", f"a/_{PLAIN.session}_1-0a.json", "a", "", "a/b/c/d/1-0a.json"]
+)
+def test_other_keys_in_the_inbox_are_no_summaries(name: str) -> None:
+    assert Layout().parse_run_inbox_key(f"{Layout().run_inbox_prefix()}/{name}") is None
+
+
 def test_leases_of_tables_and_products_are_recognized() -> None:
     layout = Layout()
     assert layout.is_index_lease(PLAIN, layout.lease_key(PLAIN))
