@@ -34,10 +34,13 @@ RayHistoryError
 ├── ProductFailed           building it failed
 ├── ResponseTooLarge        a stored dashboard response that is too large to be decoded
 ├── QueryFailed             a query that the index cannot evaluate, though it is not damaged
+├── DiskFull                no space left for caches and temporary files
 ├── IndexFailed             building the index failed
 └── IndexDamaged            an index that cannot be trusted: rebuild it
 """
 
+import errno
+import os
 from typing import ClassVar
 
 ERROR_HEADER = "X-RayHistory-Error"
@@ -285,6 +288,29 @@ class QueryFailed(RayHistoryError):
     """The database cannot evaluate a query, for a reason that rebuilding the index would not remove."""
 
     code = "query_failed"
+
+
+class DiskFull(RayHistoryError):
+    """The disk with caches and temporary files is full, or a quota is used up."""
+
+    code = "disk_full"
+    http_status = 507
+
+    def __init__(self, message: str = "no space left for the cache or temporary files: free some, then try again"):
+        super().__init__(message)
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_full_error(error: Exception) -> DiskFull | None:
+    """Return the error to report if another one says that a disk is full; None if it says something else.
+
+    DuckDB has no numbers of errors, but the system's texts.
+    """
+    text = str(error)
+    is_full = getattr(error, "errno", None) in _DISK_FULL or any(os.strerror(number) in text for number in _DISK_FULL)
+    return DiskFull() if is_full else None
 
 
 class IndexFailed(RayHistoryError):

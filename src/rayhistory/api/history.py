@@ -13,7 +13,7 @@ from rayhistory.api.arrow_files import read_archive, read_parquet
 from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
 from rayhistory.api.background_loop import BackgroundLoop
 from rayhistory.api.rows import Row, RowList, Rows, rows_html
-from rayhistory.errors import UsageError
+from rayhistory.errors import UsageError, disk_full_error
 
 OpenHttp = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
@@ -198,6 +198,12 @@ class TableQuery(Rows):
         return self._loop.run(self._session.count(self._selection))
 
     def _table(self) -> Table:
+        try:
+            return self._downloaded_table()
+        except OSError as error:
+            raise disk_full_error(error) or error from None
+
+    def _downloaded_table(self) -> Table:
         if self._selection.is_whole_table and (stored := self._stored_table()) is not None:
             return stored
         with tempfile.NamedTemporaryFile(prefix="rayhistory-", suffix=".parquet") as file:

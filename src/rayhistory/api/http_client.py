@@ -11,6 +11,7 @@ import msgspec
 
 from rayhistory.errors import (
     ERROR_HEADER,
+    DiskFull,
     LogNotFound,
     MethodNotAllowed,
     NoSessionSelected,
@@ -118,9 +119,12 @@ def _no_response(http: httpx.AsyncClient, error: httpx.HTTPError) -> RayHistoryE
 
 def error_from(response: httpx.Response) -> RayHistoryError:
     message = _error_message(response)
-    if response.headers.get(ERROR_HEADER) == LogNotFound.code:  # with status 500, as from Ray
+    code = response.headers.get(ERROR_HEADER)
+    if code == LogNotFound.code:  # with status 500, as from Ray
         return LogNotFound(message)
-    if response.headers.get(ERROR_HEADER) in _UNKNOWN_ROUTE:
+    if code == DiskFull.code:
+        return DiskFull(message)
+    if code in _UNKNOWN_ROUTE:
         path = response.request.url.path
         return ServerOutdated(f"the server has no {path}: it is older than this client ({message})")
     return UsageError(message) if response.status_code in (400, 404, 422) else RayHistoryError(message)

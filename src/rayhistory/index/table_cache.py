@@ -105,8 +105,11 @@ class TableCache:
     def _write_chunk(self, partial: Path, start: int, data: bytes) -> None:
         self.make_room(len(data))
         file = _open_to_write(partial)
+        rest = memoryview(data)
         try:
-            os.pwrite(file, data, start)
+            while rest:  # the last write before a disk is full takes a part of the bytes, without an error
+                written = os.pwrite(file, rest, start)
+                rest, start = rest[written:], start + written
         finally:
             os.close(file)
 

@@ -229,8 +229,11 @@ def _write(path: Path, pieces: list[tuple[int, bytes]]) -> None:
     """Write pieces of a file at their offsets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{time.monotonic_ns()}")
-    with temporary.open("wb") as file:
-        for offset, data in pieces:
-            file.seek(offset)
-            file.write(data)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            for offset, data in pieces:
+                file.seek(offset)
+                file.write(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import duckdb
 import msgspec
 
-from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError
+from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError, disk_full_error
 from rayhistory.events.merged_tables import Type
 from rayhistory.index.fold.part_tables import SUPERSEDED
 from rayhistory.index.fold.partitions import Partitions
@@ -249,6 +249,8 @@ class OpenIndex:
             except _NO_DAMAGE as error:
                 raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
+                if full := disk_full_error(error):
+                    raise full from error
                 evicted = not all(path.exists() for paths in (*tables, *others.values()) for path in paths)
                 is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
                 if not evicted and (refetch or not is_unreadable):
@@ -355,7 +357,7 @@ def _copy(sql: str, values: list[Any], file: Path) -> None:
     try:
         execute(f"COPY ({sql}) TO '{file}' ({_PARQUET_OPTIONS})", values)
     except duckdb.IOException as error:
-        if str(file) in str(error):  # the index is not damaged: the disk is full
+        if str(file) in str(error) and not disk_full_error(error):  # the index is not damaged
             raise StoreUnavailable(f"cannot write the rows to a temporary file: {error}") from error
         raise
 

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from rayhistory.errors import UsageError
+from rayhistory.errors import UsageError, disk_full_error
 from rayhistory.index.child_process import start_work
 from rayhistory.index.query.sql_sandbox import SqlLimits, TableSources, check_query, execute, one_line, open_sandbox
 
@@ -43,6 +43,7 @@ class SqlResult(msgspec.Struct):
     problem: str = ""
     unreadable: bool = False
     """A table's file could not be read. The caller should try again."""
+    disk_full: bool = False
 
 
 def run_query(job: SqlJob) -> SqlResult:
@@ -56,7 +57,8 @@ def run_query(job: SqlJob) -> SqlResult:
     except (duckdb.OutOfMemoryException, MemoryError):
         return SqlResult(problem=f"query needs more than {job.limits.memory >> 20} MiB: use a smaller query")
     except duckdb.IOException as error:
-        return SqlResult(problem=one_line(error), unreadable=True)
+        full = disk_full_error(error) is not None
+        return SqlResult(problem=one_line(error), unreadable=not full, disk_full=full)
     except duckdb.Error as error:
         return SqlResult(problem=one_line(error))
     except UsageError as error:

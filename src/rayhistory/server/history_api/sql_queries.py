@@ -8,7 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rayhistory.errors import AccessDenied, MethodNotAllowed, RayHistoryError, SqlDisabled, StoreUnavailable, UsageError
+from rayhistory.errors import (
+    AccessDenied,
+    DiskFull,
+    MethodNotAllowed,
+    RayHistoryError,
+    SqlDisabled,
+    StoreUnavailable,
+    UsageError,
+)
 from rayhistory.index.child_process import child_process
 from rayhistory.index.query.sql_process import SqlJob, SqlResult
 from rayhistory.index.query.sql_sandbox import SqlLimits, TableSources, check_query, mentioned_tables
@@ -90,6 +98,8 @@ async def _respond(request: Request) -> Response:
         return api_error_response(
             StoreUnavailable(f"a table was evicted while it was read, try again: {result.problem}")
         )
+    if result.disk_full:
+        return api_error_response(DiskFull())
     if result.problem:
         return api_error_response(UsageError(result.problem))
     return json_response(SqlRows(result.columns, result.rows, result.complete))

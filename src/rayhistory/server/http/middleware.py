@@ -1,14 +1,17 @@
 """Middleware for every request: metrics, errors, and the read-only rule. Authentication has its own module."""
 
+import logging
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError
+from rayhistory.errors import ERROR_HEADER, MethodNotAllowed, RayHistoryError, disk_full_error
 from rayhistory.server.http.error_responses import code_of_status, plain_error_response
 from rayhistory.server.http.paths import AUTHENTICATE, LOGOUT, MCP, SQL_API, is_prometheus_form
+
+log = logging.getLogger(__name__)
 
 
 class ReadOnlyMiddleware:
@@ -46,6 +49,8 @@ def _content_type(scope: Scope) -> str:
 class ErrorMiddleware:
     """Turn unhandled exceptions into 500, then re-raise so that uvicorn logs them; give every error response a code.
 
+    A full disk is reported as such: any request may need a file.
+
     It runs inside of MetricsMiddleware and SecurityHeadersMiddleware, so that both see these responses.
     """
 
@@ -66,10 +71,14 @@ class ErrorMiddleware:
 
         try:
             await self._app(scope, receive, send_with_code)
-        except Exception:
+        except Exception as error:
+            full = disk_full_error(error) if isinstance(error, OSError) else None
             if scope["type"] == "http" and not started:
-                response = plain_error_response(scope["path"], RayHistoryError("Internal Server Error"))
-                await response(scope, receive, send)
+                shown = full or RayHistoryError("Internal Server Error")
+                await plain_error_response(scope["path"], shown)(scope, receive, send_with_code)
+                if full:
+                    log.warning("disk is full, requests that need a file fail", extra={"reason": str(error)})
+                    return
             raise
 
 
