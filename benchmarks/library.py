@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 from mcp import Client
 from query import Server, prepared
 
@@ -41,6 +43,7 @@ def main() -> None:
             server.wait_until_indexed(ref)
             with rayhistory.connect(server.address) as history:
                 report("the same from a server", arguments.rounds, history.session(ref.path).tasks().to_arrow)
+            report_visitors(server, ref)
             asyncio.run(time_agent(server.address, ref, arguments.rounds))
 
 
@@ -66,6 +69,23 @@ def report_bundle(ref: SessionRef, environment: dict[str, str]) -> None:
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start_time
         print(f"{'bundle':<28} {file.stat().st_size / 1e6:.2f} MB in {seconds:.1f} s", flush=True)
+
+
+def report_visitors(server: Server, ref: SessionRef, visitors: int = 20) -> None:
+    """Download all tasks for many visitors at once. The server sends few files at once, and asks others to wait."""
+
+    def download(_: int) -> int:
+        with httpx.Client(base_url=server.address + ref.url, timeout=300, trust_env=False) as client:
+            url = "api/history/rows/tasks.zip?superseded=1"
+            while (response := client.get(url)).status_code == 429:
+                time.sleep(0.05)
+            return len(response.raise_for_status().content)
+
+    before, start_time = server.peak_mb(), time.perf_counter()
+    with ThreadPoolExecutor(visitors) as pool:
+        megabytes = sum(pool.map(download, range(visitors))) / 1e6
+    seconds, grown = time.perf_counter() - start_time, server.peak_mb() - before
+    print(f"{f'{visitors} visitors at once':<28} {megabytes:.0f} MB in {seconds:.1f} s, {grown:.0f} MB more memory")
 
 
 def first_rows(store: str, ref: SessionRef) -> None:

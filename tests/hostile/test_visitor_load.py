@@ -1,7 +1,12 @@
 """A visitor with rights to one namespace, whose sessions and requests must not stop the server for the others."""
 
+import io
 import re
+import time
+import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -15,11 +20,12 @@ from rayhistory.server.api_routes import SESSION_ROUTES
 from support.large_tables import store_large_tables
 from support.recorded_sample import REF, serving, settings_for, store_indexed_sample
 from support.server_process import running_server
-from support.two_namespaces import run_historyserver
+from support.two_namespaces import bearer, run_historyserver, write_access_file
 
 EVENTS = 200_000
 ROWS = 25_000
 MAX_GROWTH_BYTES = 150 << 20
+VISITORS = 20
 _PARAMETERS = {
     "node": ["0" * 56],
     "actor": ["0" * 32],
@@ -54,23 +60,63 @@ def peak_memory(directory: Path) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
+@pytest.fixture(scope="module")
+def long_lists(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The directory and the address of a server for a session whose lists are all long."""
+    directory = tmp_path_factory.mktemp("long-lists")
+    store_large_tables(directory, ROWS, EVENTS)
+    tokens = "".join(f"token visitor-{number} {token_of(number)} default\n" for number in range(VISITORS))
+    flags = ("--auth=token", f"--access-file={write_access_file(directory, tokens)}", "--rate-limit=0")
+    with run_historyserver(directory, *flags) as address:
+        yield directory, address
+
+
+def token_of(number: int) -> str:
+    return f"token-of-visitor-number-{number:04d}"
+
+
+def visitor(address: str, number: int = 0) -> httpx.Client:
+    headers = bearer(token_of(number))
+    return httpx.Client(base_url=address + REF.url, timeout=300, trust_env=False, headers=headers)
+
+
 @pytest.mark.slow
-def test_no_route_needs_memory_for_all_rows_of_a_long_list(tmp_path: Path) -> None:
+def test_no_route_needs_memory_for_all_rows_of_a_long_list(long_lists: tuple[Path, str]) -> None:
     """200,000 event lines took 820 MiB; other lists, of nodes, jobs or actors, grew as well."""
-    store_large_tables(tmp_path, ROWS, EVENTS)
-    with (
-        run_historyserver(tmp_path) as address,
-        httpx.Client(base_url=address + REF.url, timeout=300, trust_env=False) as client,
-    ):
+    directory, address = long_lists
+    with visitor(address) as client:
         client.get("api/v0/tasks?limit=10").raise_for_status()
-        before, grown = peak_memory(tmp_path), {}
+        before, grown = peak_memory(directory), {}
         for path in request_paths():
             with client.stream("GET", path) as response:
                 for _ in response.iter_raw():
                     pass
             assert response.status_code < 500 or path.startswith("api/v0/logs"), (path, response.status_code)
-            grown[path] = (peak_memory(tmp_path) - before) >> 20
+            grown[path] = (peak_memory(directory) - before) >> 20
     assert max(grown.values()) < MAX_GROWTH_BYTES >> 20, f"MiB more after each request: {grown}"
+
+
+@pytest.mark.slow
+def test_twenty_visitors_download_whole_tables_at_once_in_bounded_memory(long_lists: tuple[Path, str]) -> None:
+    directory, address = long_lists
+    with visitor(address) as client:
+        client.get("api/history/rows/cluster_events.zip").raise_for_status()
+    before = peak_memory(directory)
+    with ThreadPoolExecutor(VISITORS) as pool:
+        downloads = set(pool.map(partial(download, address), range(VISITORS)))
+    assert len(downloads) == 1
+    assert (peak_memory(directory) - before) >> 20 < MAX_GROWTH_BYTES >> 20
+
+
+def download(address: str, number: int) -> str:
+    """Return a digest of the rows. A server that sends too many files at once asks to wait."""
+    with visitor(address, number) as client:
+        while (response := client.get("api/history/rows/cluster_events.zip")).status_code == 429:
+            assert response.headers["X-RayHistory-Error"] == "rate_limited"
+            assert int(response.headers["Retry-After"]) > 0
+            time.sleep(0.1)
+        with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+            return ",".join(f"{info.filename}:{info.CRC}" for info in archive.infolist())
 
 
 _FILTER = "&filter_keys=name&filter_predicates=!%3D&filter_values=x"

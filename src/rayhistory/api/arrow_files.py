@@ -7,7 +7,7 @@ from typing import IO
 
 import arro3.io
 import numpy as np
-from arro3.core import Array, RecordBatch, Table
+from arro3.core import Array, RecordBatch, Schema, Table
 from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 16
@@ -28,13 +28,13 @@ def read_archive(file: IO[bytes]) -> Table | None:
     try:
         with zipfile.ZipFile(file) as archive:
             hidden, superseded = archive.comment.decode().split(), _superseded_rows(archive)
-            names = [name for name in archive.namelist() if name != _SUPERSEDED]
-            tables = [_read_member(archive, name).drop_columns(hidden) for name in names]
-        batches = [
-            batch for name, table in zip(names, tables, strict=True)
-            for batch in _valid_batches(table, superseded.get(name, _NO_ROWS))
-        ]  # fmt: skip
-        return Table.from_batches(batches, schema=tables[0].schema)
+            schemas, batches = list[Schema](), list[RecordBatch]()
+            for name in archive.namelist():
+                if name != _SUPERSEDED:  # one file after the other: what is dropped is freed before the next is read
+                    table = _read_member(archive, name).drop_columns(hidden)
+                    schemas.append(table.schema)
+                    batches += _valid_batches(table, superseded.get(name, _NO_ROWS))
+        return Table.from_batches(batches, schema=schemas[0])
     except Exception:  # noqa: BLE001 -- arro3 raises nothing more specific
         return None
 
