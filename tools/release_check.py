@@ -26,7 +26,7 @@ def version_problems(root: Path) -> list[str]:
     version = version_of(root)
     expected = {
         "deploy/helm/ray-history-server/Chart.yaml": f'appVersion: "?v{version}"?$',
-        "Makefile": f":v{version} ",
+        "Makefile": rf"^TAG \?= v{version}$",
         "CHANGELOG.md": rf"^## {version}\b",
     }
     return [
