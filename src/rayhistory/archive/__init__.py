@@ -1,1 +1,1 @@
-"""Work on whole sessions: copy, import, snapshot, retention and removal."""
+"""Operations on whole sessions: copy, import, snapshot, retention and removal."""

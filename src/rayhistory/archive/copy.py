@@ -1,6 +1,6 @@
-"""Copy of a session to another store.
+"""Copy a session to another store.
 
-Data is copied first; the records and KubeRay's metadata keys, which make a session visible, are copied last. Objects
+Data is copied first. The records and KubeRay's metadata keys, which make a session visible, are copied last. Objects
 that the target already has are skipped, so an interrupted copy resumes when it is repeated.
 """
 
@@ -38,7 +38,7 @@ from rayhistory.storage import ObjectInfo, Store
 
 _CONCURRENT_OBJECTS = 8
 _MAX_MISSING_BYTES = 256 << 20
-"""A file with more missing than stored bytes is unpacked only if fewer bytes than this are missing."""
+"""If more bytes of a file are missing than stored, it is unpacked only if fewer bytes than this are missing."""
 _RECORDS = (END_RECORD, VANISHED_RECORD, ALIVE_RECORD, START_RECORD)
 """Records that are copied last, in this order."""
 _TIMED_RECORDS: dict[str, type[StartRecord] | type[EndRecord]] = {START_RECORD: StartRecord, END_RECORD: EndRecord}
@@ -52,9 +52,9 @@ class CopyResult(msgspec.Struct):
     skipped: int = 0
     """Objects that the target already had."""
     damaged: int = 0
-    """Unreadable ranges in packs, filled in the plain files."""
+    """Unreadable ranges in packs, which are replaced by a filler in plain files."""
     left_out: int = 0
-    """Files of which the packs have only a small share."""
+    """Files of which the packs have only a small share of the bytes."""
 
 
 class SessionCopy:
@@ -142,7 +142,7 @@ class SessionCopy:
         self._count(info.size, is_new=is_new)
 
     async def _copy_record(self, info: ObjectInfo) -> None:
-        """Copy a record; in start and end records, note when the source had them, because the copy has a new time."""
+        """Copy a record. Start and end records get the source's modification time, because the copy has a new one."""
         kind = _TIMED_RECORDS.get(info.key.rpartition("/")[2])
         data = await self._source.get_range(info.key, 0, MAX_RECORD_BYTES) if kind else b""
         record = read_record(data, kind) if kind else None
@@ -192,7 +192,7 @@ class SessionCopy:
             self._result.damaged += reader.damaged
 
     async def _is_mostly_stored(self, reader: PackReader, stream: Stream) -> bool:
-        """Check that packs hold enough of a stream: a pack may claim any size, and missing bytes are filled."""
+        """Return whether packs have enough of a stream. A pack may claim any size, and missing bytes are filled."""
         missing = await reader.missing_bytes(stream)
         mostly_stored = missing <= max(_MAX_MISSING_BYTES, stream.size - missing)
         self._result.left_out += not mostly_stored
@@ -209,9 +209,9 @@ class SessionCopy:
         self._count(stream.size, is_new=is_new)
 
     async def _unpack_events(self, reader: PackReader, node: str, stream: Stream, object_sizes: dict[str, int]) -> None:
-        """Write the packed events of a node that vanished as the objects that its collector would have written.
+        """Write the packed events of a vanished node as the objects that its collector would have written.
 
-        Existing objects are complete, while packs may only have their beginning: they are not overwritten.
+        Existing objects are not overwritten, because they are complete, and packs may have only their beginning.
         """
         created_ns = stream.name.partition(".")[0]
         if not (created_ns.isdecimal() and len(created_ns) <= 20):
@@ -235,7 +235,7 @@ class SessionCopy:
 
 
 def _without_void_end(records: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Drop the end record of a session that was resumed: in the copy, its time does not tell that it is void."""
+    """Drop the end record of a resumed session. In the copy, its time would not show that it is void."""
     modified = {info.key.rpartition("/")[2]: info.modified for info in records}
     if not is_resumed(modified.get(ALIVE_RECORD), modified.get(END_RECORD)):
         return records
@@ -250,7 +250,7 @@ def _record_order(info: ObjectInfo) -> int:
 async def is_same_store(source: tuple[Store, Layout], target: tuple[Store, Layout]) -> bool:
     """Write a probe object to the target and look for it in the source.
 
-    This also fails early if the target cannot be written to, and creates a missing bucket.
+    This also fails early if the target is not writable, and creates a missing bucket.
     """
     key = f"{target[1].scratch_prefix()}/{secrets.token_hex(8)}"
     await target[0].put(key, b"")

@@ -1,6 +1,6 @@
-"""Import of one of Ray's session directories into the store.
+"""Import one of Ray's session directories into the store.
 
-Logs, Ray's event logs among them, are stored as whole files, as in KubeRay. Export files, which describe tasks, actors,
+Logs, including Ray's event logs, are stored as whole files, as in KubeRay. Export files, which describe tasks, actors,
 nodes and jobs, are stored as a collector stores them.
 """
 
@@ -43,7 +43,7 @@ class ImportResult(msgspec.Struct):
 
 
 def check_directory(text: str) -> Path:
-    """Return the directory; raise UsageError unless it is a session directory whose Ray has ended."""
+    """Return the directory. Raise UsageError unless it is a session directory and its Ray has stopped."""
     directory = Path(text).expanduser().resolve()
     if not directory.is_dir():
         raise UsageError(f"no such directory: {text}")
@@ -130,9 +130,9 @@ def _write_records(logs: Path, path: Path, session: str, node: str) -> tuple[int
 
 
 def _lines(file: Path) -> Iterator[tuple[bytes, str | None]]:
-    """Yield each line with a unique, ordered timestamp, or with None if it is not an export record.
+    """Yield each line with a unique, ascending timestamp, or with None if it is not an export record.
 
-    Export records have whole seconds: the microseconds number the lines within a second.
+    Export records have whole seconds. Microseconds number the lines within a second.
     """
     last, number = None, 0
     with file.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Registration of sessions that no collector recorded: writing the records that make them visible."""
+"""Register sessions that no collector recorded, by writing the records that make them visible."""
 
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from rayhistory.storage import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 IMPORTED, SNAPSHOT = "imported", "snapshot"
-"""End reasons that only registration writes. Any other reason is a collector's, and its records stay unchanged."""
+"""End reasons that only registration writes. Records with another reason are a collector's, and are not changed."""
 
 
 async def require_writable(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> None:
@@ -51,7 +51,7 @@ async def register_session(
 ) -> None:
     """Write the records of a session, after its data.
 
-    Several nodes may import parts of one session: the first start record and the latest end stay.
+    Several nodes may import data of one session. The first start record and the latest end record are kept.
     """
     for seal in seals:
         await store.put(layout.node_seal_key(ref, seal.node_id), msgspec.json.encode(seal))

@@ -1,8 +1,8 @@
-"""Removal of a session, without ever showing a part of it.
+"""Remove a session so that it is never visible incompletely.
 
-A tombstone is written first and hides the session. Then the keys that make the session visible are deleted, then its
-data, and the tombstone last. Every step is idempotent: any process that finds a tombstone can finish the removal, and
-several may do so at once. Only the process that wrote a tombstone may withdraw it, and only before the first deletion.
+First a tombstone is written, which hides the session. Then the keys that make the session visible are deleted, then its
+data, and finally the tombstone. Every step is idempotent: any process that finds a tombstone can finish the removal,
+and several may do so at once. Only the process that wrote a tombstone may withdraw it, before the first deletion.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -24,7 +24,7 @@ async def remove_session(
 ) -> str | None:
     """Remove a session, or return why it must not be removed. `tombstone` is written unless there is one already.
 
-    `now` is the store's time, by which the heartbeat is judged.
+    `now` is the store's time, to check the heartbeat.
     """
     key = layout.tombstone_key(ref)
     try:
@@ -75,7 +75,7 @@ async def _modified(store: Store, key: str) -> float | None:
 
 
 async def _delete(store: Store, layout: Layout, ref: SessionRef, owners: set[Owner]) -> None:
-    """Delete all objects of a session, in batches while listing: a session may have a million objects."""
+    """Delete all objects of a session, in batches while listing, because a session may have a million objects."""
     prefixes = await session_prefixes(store, layout, ref, sorted(owners))
     await for_each(prefixes.metadata, store.delete)
     for _ in range(_MAX_DELETE_ROUNDS):

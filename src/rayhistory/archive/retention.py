@@ -1,6 +1,6 @@
-"""Retention decisions: a pure function of a policy and a few facts about each session.
+"""Retention decisions: a pure function of a policy and a few values of each session.
 
-Failed sessions are useful for longer and have their own maximum age. A session without an index counts as failed,
+Failed sessions are useful for longer and have a separate maximum age. A session without an index counts as failed,
 because it may have failed.
 """
 
@@ -26,7 +26,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionCandidate(msgspec.Struct, frozen=True):
-    """A session that a policy may concern. Times are seconds since the epoch."""
+    """A session that a policy may apply to. Times are seconds since 1970."""
 
     ref: SessionRef
     state: str
@@ -34,15 +34,15 @@ class RetentionCandidate(msgspec.Struct, frozen=True):
     ended: float
     """The end, or the last heartbeat of a vanished session."""
     size: int
-    """All its objects."""
+    """Size of all its objects."""
     last_write: float
     failed: bool | None
     """None if the session is not indexed."""
     pinned: bool = False
     idle_after: float = 0.0
-    """The session may be running until it has not been written to for this long."""
+    """A session may still be running until it has not been written to for this long."""
     index_size: int = 0
-    """The part of `size` that can be rebuilt."""
+    """The bytes of `size` that can be rebuilt."""
 
 
 class RetentionDecision(msgspec.Struct, frozen=True):

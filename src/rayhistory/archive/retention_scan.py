@@ -1,4 +1,4 @@
-"""The scan for sessions that a retention policy may concern. Each costs a listing of all its objects."""
+"""Find sessions that a retention policy may apply to. Each costs a listing of all its objects."""
 
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
@@ -12,7 +12,7 @@ _CONCURRENT_SESSIONS = 8
 
 
 class RetentionScan:
-    """`now` is the store's time, like all times that sessions are judged by: a node's clock may be wrong, and ours."""
+    """`now` is the store's time. Sessions are judged by the store's clock only, because other clocks may be wrong."""
 
     def __init__(
         self, store: Store, layout: Layout, catalog: SessionCatalog, vanished_after: float, now: float
@@ -65,7 +65,7 @@ class RetentionScan:
         )
 
     async def _ended(self, entry: CatalogEntry, state: str, last_write: float) -> float:
-        """Return when the store had the end record, or the last write of a session without our records."""
+        """Return when the end record was stored. Without our records, return the last write."""
         if state == RUNNING:
             return self._now
         return await self._catalog.ended_at(entry) or last_write

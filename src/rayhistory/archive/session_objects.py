@@ -22,11 +22,11 @@ class SessionPrefixes(msgspec.Struct, frozen=True):
     records: list[str]
     """Prefixes of records."""
     data: list[str]
-    """Prefixes of everything else."""
+    """Prefixes of all other objects."""
 
 
 async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, list[Owner]]:
-    """Return the owners of every session that KubeRay's metadata keys name."""
+    """Return the owners of all sessions in KubeRay's metadata keys."""
     owners: dict[SessionIdentity, list[Owner]] = {}
     async for info in store.list_all(layout.metadata_prefix()):
         ref = layout.parse_metadata_key(info.key)
@@ -36,7 +36,7 @@ async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, lis
 
 
 async def session_prefixes(store: Store, layout: Layout, ref: SessionRef, owners: Iterable[Owner]) -> SessionPrefixes:
-    """Return the prefixes with and without owners, of KubeRay v1.6 and v1.7, and of our own trees."""
+    """Return the prefixes with and without owners, of KubeRay v1.6 and v1.7, and of our trees."""
     refs = [SessionRef(*ref.identity), *(SessionRef(*ref.identity, owner.kind, owner.name) for owner in owners)]
     folders = (await store.list_folder(layout.own_prefix())).folders
     own_trees = [tree for tree in folders if layout.is_tree_of_sessions(tree)]

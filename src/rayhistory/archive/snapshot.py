@@ -1,4 +1,4 @@
-"""Snapshot of a running cluster without a collector: capture its dashboard responses and logs as a session."""
+"""Snapshot of a running cluster without a collector: store its dashboard responses and logs as a session."""
 
 import asyncio
 import gzip
@@ -140,7 +140,7 @@ class DashboardCapture:
         return nodes
 
     async def _capture_tasks(self, jobs: list[str]) -> None:
-        """Capture the tasks of all jobs; if that list is truncated, capture one list per job."""
+        """Capture the tasks of all jobs. If that list is truncated, capture one list per job."""
         body = await self._get(_TASKS)
         if body is None:
             return
@@ -201,9 +201,9 @@ class DashboardCapture:
         return sorted(name for name in names if not name.endswith("/"))
 
     async def _store_log(self, transfer: Transfer, node: str, name: str) -> bool:
-        """Store a log file and return whether it is complete.
+        """Store a log file. Return whether it is complete.
 
-        The beginning of a large file is stored, so that the offsets that tasks have in it stay valid.
+        The start of a large file is stored, so that offsets of tasks stay valid.
         """
         uri = f"/api/v0/logs/file?node_id={node}&filename={quote(name)}&lines=-1"
         key = self._layout.log_key(self._ref, node, name)
@@ -215,7 +215,7 @@ class DashboardCapture:
 
 
 def _decode(body: bytes) -> Any:
-    """Return None unless the body is JSON."""
+    """Decode a body; None if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

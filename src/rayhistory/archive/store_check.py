@@ -1,6 +1,6 @@
-"""Check the indexes of a store: damage, objects that nobody reads, and removals that were not finished.
+"""Check the indexes of a store: damage, unused objects, and unfinished removals.
 
-Only what can be built again is ever deleted or rebuilt. Events, logs and records of sessions are never touched.
+Only indexes, which can be rebuilt, are deleted or rebuilt. Events, logs and records of sessions are never touched.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from rayhistory.storage import ObjectInfo, Store
 
 TABLES = "tables"
 _MIN_AGE_S = 3600.0
-"""Younger objects may belong to a build that is under way."""
+"""Younger objects may belong to a running build."""
 _BLOCK_BYTES = 8 << 20
 
 
@@ -35,7 +35,7 @@ class StoreFinding(msgspec.Struct, frozen=True):
     """`tables` or the name of a product."""
     detail: str
     size: int = 0
-    """Bytes that a repair frees."""
+    """Number of bytes that a repair frees."""
     keys: tuple[str, ...] = ()
     """Objects that a repair deletes."""
 
@@ -45,7 +45,7 @@ class StoreFinding(msgspec.Struct, frozen=True):
 
 
 class StoreCheck:
-    """`now` is the store's time; with `checksums`, all bytes that have one are read."""
+    """Checks a store. `now` is the store's time. With `checksums`, all bytes that have a checksum are read."""
 
     def __init__(self, store: Store, layout: Layout, now: float, *, checksums: bool = False) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class StoreCheck:
         return findings
 
     async def orphans(self, known: Iterable[SessionRef]) -> AsyncIterator[StoreFinding]:
-        """Find indexes of sessions that do not exist, and removals that were not finished."""
+        """Find indexes of sessions that do not exist, and unfinished removals."""
         removed = await list_tombstones(self._store, self._layout)
         for ref in removed:
             yield StoreFinding("unfinished_removal", ref, TABLES, "run `rayhistory retention` to finish its removal")
@@ -75,7 +75,7 @@ class StoreCheck:
                     yield _unused("no_session", ref, TABLES, "the index of a session that does not exist", infos)
 
     async def _indexed(self) -> AsyncIterator[SessionRef]:
-        """Yield all sessions that have an index, by listing folders."""
+        """Yield all sessions that have an index."""
         prefix = self._layout.own_prefix() + "/index"
         for namespace in (await self._store.list_folder(prefix)).folders:
             for cluster in (await self._store.list_folder(f"{prefix}/{namespace}")).folders:
@@ -121,7 +121,7 @@ class StoreCheck:
     async def _damage(
         self, ref: SessionRef, what: str, promised: dict[str, PromisedObject], objects: dict[str, ObjectInfo]
     ) -> list[StoreFinding]:
-        """Compare the promised objects with the listed ones."""
+        """Compare the objects in a manifest with the listed ones."""
         findings = []
         for key, expected in promised.items():
             info = objects.get(key)

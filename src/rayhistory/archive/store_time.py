@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_store_time(store: Store, layout: Layout) -> float:
-    """Write a test object and return its modification time; without permission to write, the time of this machine."""
+    """Write a test object and return its modification time. Without write permission, return the local time."""
     key = f"{layout.scratch_prefix()}/{secrets.token_hex(8)}"
     try:
         await store.put(key, b"")

@@ -1,4 +1,4 @@
-"""Verified transfer of one object between stores, in bounded memory."""
+"""Verified copy of one object between stores, in bounded memory."""
 
 import asyncio
 import hashlib
@@ -59,7 +59,7 @@ class Transfer:
         return True
 
     async def put_chunks(self, key: str, chunks: AsyncIterator[bytes], limit: int) -> tuple[int, bool]:
-        """Write chunks up to `limit` bytes. Return the size, and whether everything was written."""
+        """Write chunks up to `limit` bytes. Return the size, and whether all chunks were written."""
         size, digest, complete = 0, _md5(), True
         with tempfile.NamedTemporaryFile(dir=self._scratch) as file:
             async for chunk in chunks:
@@ -101,7 +101,7 @@ class Transfer:
         return digest == existing.tag or digest == await _digest(self._target, existing.key, existing.size)
 
     async def _verify(self, key: str, size: int, digest: str) -> None:
-        """Check the written object by its tag, which is the MD5 in most stores, else by reading it back."""
+        """Verify the written object by its tag, which is the MD5 in most stores, else by reading it back."""
         written = await self._target.head(key)
         if written.size != size or (written.tag != digest and await _digest(self._target, key, size) != digest):
             raise StoreError(

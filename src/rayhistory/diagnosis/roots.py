@@ -1,4 +1,4 @@
-"""Root causes and consequences: every failure follows from at most one other, so each has exactly one root."""
+"""Root causes and consequences. Every failure has at most one cause among the others, and so exactly one root."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ _RAISED_FOR = {
     "ActorUnschedulableError": ("ACTOR_UNSCHEDULABLE_ERROR",),
     "OwnerDiedError": ("OWNER_DIED",),
 }
-"""The error types of tasks for which a driver gets each exception."""
+"""For each exception that a driver gets: the error types of tasks that cause it."""
 _ACTOR_EXCEPTIONS = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "ActorUnschedulableError")
 _OBJECT_EXCEPTIONS = (
     "ObjectLostError", "OwnerDiedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
@@ -44,7 +44,7 @@ _CLEAN_UP_TEXT = "its job has finished"
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """A root cause and everything that followed from it."""
+    """A root cause and all its consequences."""
 
     root: Failure
     consequences: list[Failure]
@@ -67,7 +67,7 @@ def find_chains(facts: SessionFacts) -> list[Chain]:
 
 
 class _Links:
-    """The failure that each failure follows from."""
+    """Links each failure to the failure that caused it."""
 
     def __init__(self, facts: SessionFacts, failures: list[Failure]) -> None:
         self._facts = facts
@@ -99,7 +99,7 @@ class _Links:
         return (failure for failure in self._failures if failure.kind == kind)
 
     def _find_origins(self) -> dict[tuple[str, str], Failure]:
-        """Return the groups in which an exception was raised, as against groups that passed it on."""
+        """Return the groups in which an exception was raised first, not those that passed it on."""
         origins: dict[tuple[str, str], Failure] = {}
         for failure in sorted(self._of_kind("tasks"), key=lambda each: (_passed_on(each), each.at_ms or 0)):
             if failure.exception is not None:
@@ -107,7 +107,7 @@ class _Links:
         return origins
 
     def _workers_of_loops(self) -> dict[str, Failure]:
-        """Return the workers of all lives of an actor that died in the end, so that its deaths are one cause."""
+        """Return the workers of all restarts of an actor that finally died, so that its deaths are one cause."""
         return {
             worker: failure
             for failure in self._of_kind("actor")
@@ -127,7 +127,7 @@ class _Links:
         return False
 
     def _ended_in_order(self, worker_id: str) -> bool:
-        """Return True for a worker that exited on request or with its job: its death is no failure."""
+        """Return True for a worker that exited on request or with its job. This is not a failure."""
         return self._facts.worker(worker_id) is not None and ("worker", worker_id) not in self._by_key
 
     def _parent(self, failure: Failure) -> Failure | None:
@@ -152,7 +152,7 @@ class _Links:
         return None
 
     def _largest_killed(self, failure: Failure) -> Failure | None:
-        """Return the largest of the workers that Ray's memory monitor killed on a node at one time."""
+        """Return the largest worker among those that Ray's memory monitor killed on a node at the same time."""
         node = failure.worker.node_id if failure.worker else None
         killed = [each for each in self._of_kind("worker") if each.worker and each.worker.node_id == node
                   and each.worker.exit_type == "NODE_OUT_OF_MEMORY"
@@ -193,7 +193,7 @@ class _Links:
         return None
 
     def _passed_on_from(self, failure: Failure) -> Failure | None:
-        """Return the cause of a task that failed with the exception of another task."""
+        """Return the cause of a task that failed because it got another task's exception."""
         origin = self._origins.get((failure.job_id, failure.fingerprint))
         if origin and origin.key != failure.key:
             return origin
@@ -211,7 +211,7 @@ class _Links:
         )
 
     def _failed_last(self, failure: Failure) -> Failure | None:
-        """Return the failure just before a driver whose stored output does not show its exception."""
+        """Return the failure just before a driver failed, if the driver's stored output does not show an exception."""
         if failure.job is None or failure.job.output or failure.job.exit_code in (None, 0):
             return None
         tasks = [
@@ -309,12 +309,12 @@ def _is_near(one: int | None, other: int | None, window_ms: int) -> bool:
 
 
 def _explains_itself(text: str) -> bool:
-    """Return True if an output ends with an exception of its own."""
+    """Return True if an output ends with its own exception."""
     return parse_exception(last_traceback(text)) is not None
 
 
 def _is_before(cause: int | None, effect: int | None, window_ms: int = _CONSEQUENCE_WINDOW_MS) -> bool:
-    """Return True if one thing happened at most a minute before another, or a little after by another clock."""
+    """Return True if one event happened at most a minute before another. Clocks may differ a little."""
     if cause is None or effect is None:
         return False
     return -CLOCK_TOLERANCE_MS - 3_000 <= effect - cause <= window_ms

@@ -1,4 +1,4 @@
-"""The facts of a session that rules see: values only, each bounded. `gather.py` fills them."""
+"""The input of rules: plain values of bounded size. `gather.py` reads them."""
 
 from collections import defaultdict
 from functools import cached_property
@@ -29,7 +29,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     """The end of the driver's output, from its log file."""
     driver_end_ms: int | None = None
-    """The end of the driver's process, some time before the end of a submitted job."""
+    """The end of the driver's process, which is before the end of a submitted job."""
     driver_exit: str = ""
     """The exit detail of the driver's process."""
     node_id: str | None = None
@@ -58,7 +58,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process that died, or exited in another way than by request."""
+    """A worker process that died or exited, other than on request."""
 
     worker_id: str
     type: str = "WORKER"
@@ -74,7 +74,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The last 64 KiB; None if it was not read."""
     exit_status: int | None = None
     exit_signal: int | None = None
-    """How the process ended, where its raylet wrote that into its log."""
+    """The signal or exit status, if its raylet logged it."""
 
 
 class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None = None
     worker_id: str | None = None
     workers: tuple[str, ...] = ()
-    """The workers of all its lives."""
+    """The workers of all its restarts."""
     pid: int | None = None
     end_ms: int | None = None
     inferred: bool = False
@@ -112,20 +112,20 @@ class MemorySample(msgspec.Struct, frozen=True):
 
 
 class NodeSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of one node, in order of time."""
+    """Samples of one node, ordered by time."""
 
     memory: list[MemorySample] = []
     cgroup_memory: list[MemorySample] = []
     object_store: list[MemorySample] = []
     spilled_bytes: float = 0.0
-    """Written to disk by the object store, in all."""
+    """Total number of bytes that the object store wrote to disk."""
     cpu: list[tuple[int, float]] = []
     gpu: list[tuple[int, float]] = []
-    """Utilization in percent."""
+    """GPU utilization in percent."""
     oom_kills: float = 0.0
     data_blocked_s: float = 0.0
     data_total_s: float = 0.0
-    """Of loops over Ray Data: waiting for the next batch, and in all."""
+    """Loops over Ray Data: total seconds, and seconds spent waiting for the next batch."""
     train_ranks: dict[str, float] = {}
     """Seconds that each rank of Ray Train spent on reports and checkpoints."""
     train_span_ms: int = 0
@@ -140,7 +140,7 @@ class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a diagnosis looks at."""
+    """All input of a diagnosis."""
 
     state: str = ENDED
     started_ms: int | None = None
@@ -164,9 +164,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     has_logs: bool = True
     has_metrics: bool = True
     env_values: list[str] = []
-    """Values of environment variables, which no text may show."""
+    """Values of environment variables, which must not appear in any text."""
     unlisted_workers: int = 0
-    """Dead workers beyond the limit."""
+    """Number of dead workers above the limit."""
 
     @property
     def head(self) -> NodeFacts | None:
@@ -185,11 +185,11 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._actors_by_id.get(actor_id)
 
     def actor_in(self, worker_id: str) -> ActorFacts | None:
-        """Return the actor that lived in a worker."""
+        """Return the actor that ran in a worker."""
         return self._actors_by_worker.get(worker_id)
 
     def failed_in(self, worker_id: str) -> list[FailureGroup]:
-        """Return the groups of tasks that failed in a worker, and calls of the actor that lived in it."""
+        """Return the groups of tasks that failed in a worker, including calls of its actor."""
         actor = self.actor_in(worker_id)
         return self._groups_by_worker[worker_id] + (self._groups_by_actor[actor.actor_id] if actor else [])
 

@@ -1,4 +1,4 @@
-"""Read Python tracebacks as Ray stores them: the exception, its message, and the last frame outside of libraries."""
+"""Parse Python tracebacks as Ray stores them: the exception, its message, and the last frame outside of libraries."""
 
 import re
 from functools import lru_cache
@@ -13,7 +13,7 @@ _FORWARDED = re.compile(r"^\((?:raylet|autoscaler|[^()\n]{0,200}?pid=\d+)[^()\n]
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "python/ray/", "<frozen ")
 _NOT_EXCEPTIONS = {"During", "The", "Traceback", "Job", "Running", "System", "User", "CreationTaskError"}
 _REMOTE = "ray::"
-"""Text that Ray writes before the frames of a task in the error of its caller."""
+"""Text that Ray writes before a task's frames in the error of its caller."""
 _MAX_CHARS = 64_000
 _MAX_MESSAGE = 300
 
@@ -28,13 +28,13 @@ class StackFrame(msgspec.Struct, frozen=True):
 
 
 class RaisedException(msgspec.Struct, frozen=True):
-    """The innermost exception of a text: the one that was raised first."""
+    """The innermost exception of a text, which was raised first."""
 
     type: str
     message: str
     frame: StackFrame | None
     outer: tuple[str, ...]
-    """Types of the exceptions around it, as `ray.exceptions.RayTaskError(ValueError)`."""
+    """Types of the exceptions around it, such as `ray.exceptions.RayTaskError(ValueError)`."""
 
     @property
     def short_type(self) -> str:
@@ -45,7 +45,7 @@ class RaisedException(msgspec.Struct, frozen=True):
 
 
 def plain_text(text: str) -> str:
-    """Remove terminal colours, and bound the length: the end of a text has its cause."""
+    """Remove terminal colours and limit the length. The end of the text is kept, because it has the cause."""
     return _ANSI.sub("", text[-_MAX_CHARS:])
 
 

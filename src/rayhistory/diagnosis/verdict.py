@@ -1,15 +1,16 @@
-"""The verdict: which finding explains that a job failed or was stopped, or that the session was lost."""
+"""The verdict: the finding that explains why a job failed or was stopped, or why the session was lost."""
 
 from rayhistory.diagnosis.explain import Explained
 from rayhistory.diagnosis.findings import Verdict
 from rayhistory.diagnosis.session_facts import RUNNING, SessionFacts
 
 _EXPLAINS_OPEN_JOBS = ("infeasible_request", "pending_for_capacity")
-"""A job that was running at the end of its session has no failure of its own, but it may have waited in vain."""
+"""Findings that can explain a job that was still running at the end of its session, because it may have waited forever.
+"""
 
 
 def rank(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
-    """Sort findings: the cause of the verdict first, then by how much they explain."""
+    """Sort findings: the cause of the verdict first, then by the number of failures they explain."""
     return sorted(explained, key=lambda each: _key(each, facts), reverse=True)
 
 
@@ -25,7 +26,7 @@ def _key(each: Explained, facts: SessionFacts) -> tuple[bool, bool, bool, int, i
 
 
 def explains_verdict(each: Explained, facts: SessionFacts) -> bool:
-    """Return True for the cause of a failed or stopped job, or of a loss that interrupted something."""
+    """Return True for the cause of a failed or stopped job, or of a loss that interrupted a job."""
     if any(failure.kind == "job" for failure in each.members):
         return True
     if any(failure.kind == "session" for failure in each.members):
@@ -41,7 +42,7 @@ def _is_open(status: str, *, inferred: bool) -> bool:
 
 
 def find_verdict(ranked: list[Explained], facts: SessionFacts) -> Verdict | None:
-    """Return the verdict; None if every job succeeded, or runs on."""
+    """Return the verdict; None if every job succeeded or still runs."""
     if not ranked or not explains_verdict(ranked[0], facts):
         return None
     if facts.state == RUNNING and not any(job.status in ("FAILED", "STOPPED") for job in facts.jobs):

@@ -1,1 +1,1 @@
-"""Events to rows, in pure Python: no files, no network, no clock."""
+"""Convert events to rows, in pure Python: no files, no network, no clock."""

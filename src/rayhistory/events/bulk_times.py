@@ -1,4 +1,4 @@
-"""Many of Ray's times at once. Apart from `times`, because collectors have no Arrow."""
+"""Parse many of Ray's times at once. Separate from `times`, because collectors do not load Arrow."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,12 +11,12 @@ _FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
 _DIGITS = b"0123456789"
 _SEPARATORS = b"--T::.Z"
 _LEAP_SECOND = ":60."
-"""Arrow accepts leap seconds, Python does not: times that contain one are parsed by Python, and rejected."""
+"""Arrow accepts leap seconds, but Python does not. Times with a leap second are parsed by Python, and rejected."""
 _UTF8, _TIMESTAMP, _INT64 = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
 
 
 def parse_all(texts: Sequence[str]) -> Sequence[int | None]:
-    """Return `parse_ns` of each, much faster if all are in UTC: then Arrow parses them at once."""
+    """Return `parse_ns` of each time. If all are in UTC, Arrow parses them at once, which is much faster."""
     try:
         joined = "".join(texts)
         if len(joined) != _FULL_LENGTH * len(texts):

@@ -12,13 +12,13 @@ from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
 
 FAILED_TASKS_URI = "/api/v0/tasks?detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=FAILED"
-"""Polled while a driver does not export events. The only list of tasks that is read beside events."""
+"""Polled while a driver does not export events. The only list of tasks that is read in addition to events."""
 _DRIVER_SUFFIX = "f" * 24
-"""The id of a driver's worker: the job's id, then this."""
+"""Suffix of the id of a driver's worker. The job id comes before it."""
 
 
 def add_dashboard_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anomaly | None:
-    """Add jobs, placement groups, workers and nodes that a response lists; other responses have no rows."""
+    """Add jobs, placement groups, workers and nodes of a response. Other responses have no rows."""
     path = uri.partition("?")[0].rstrip("/")
     reader = _READERS.get(path)
     if reader is None:
@@ -31,7 +31,7 @@ def add_dashboard_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anom
 
 
 def as_int(value: object) -> int | None:
-    """Return an integer that may be written as text; None for 0 and anything else."""
+    """Return an integer, also from text; None for 0 and anything else."""
     return int(value) or None if isinstance(value, int | str) and value else None
 
 

@@ -1,7 +1,7 @@
 """Rows of events about actors, jobs, nodes, workers and placement groups.
 
-An event without a valid id is skipped, a state transition without a valid time or state is ignored. Both are returned
-as anomalies. Times are nanoseconds since the epoch; `ns` is the time of the event itself.
+An event without a valid id is skipped. A state transition without a valid time or state is ignored. Both are returned
+as anomalies. Times are nanoseconds since 1970; `ns` is the time of the event.
 """
 
 import msgspec
@@ -69,7 +69,7 @@ def add_actor_lifecycle(rows: RowBuffer, event: event_types.ActorLifecycle, ns: 
 
 
 def _death_cause(raw: Raw) -> str | None:
-    """Return the cause as Ray's API shows it: snake_case, and ids in hex."""
+    """Return the cause in the form of Ray's API: snake_case, and ids in hex."""
     if to_json_text(raw) is None:
         return None
     return msgspec.json.encode(_snake_case(msgspec.json.decode(raw))).decode()

@@ -1,7 +1,7 @@
-"""Bytes of an event object to rows.
+"""Decode the bytes of an event object into rows.
 
-A chunk of lines is decoded at once on the fast path. If anything in it does not fit, its lines are decoded one by one,
-each is repaired if possible, and what cannot be read at all is counted. Nothing here raises on malformed input.
+A chunk of lines is decoded at once on the fast path. If something in it does not fit, its lines are decoded one by one
+and repaired if possible. Unreadable lines are counted. Malformed input never raises an error.
 """
 
 from collections import Counter, defaultdict
@@ -18,16 +18,16 @@ from rayhistory.utc import MAX_CLOCK_SKEW_S
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _MAX_EVENT_IDS = 200_000
 _MAX_DETAILS = 200
-"""Details per object and kind of gap; further occurrences are counted without their detail."""
+"""Maximum number of details per object and kind of gap. Further occurrences are only counted."""
 _MAX_DETAIL_LENGTH = 200
 _MAX_CLOCK_SKEW_NS = int(MAX_CLOCK_SKEW_S * 1e9)
 
 
 class EventDecoder:
-    """Turns the contents of one object (`source`) into rows and counts its gaps.
+    """Decodes the contents of one object (`source`) into rows, and counts its gaps.
 
-    `stored_ns` is the store's time at which the object was last written, if that is known. No event in it can be later:
-    one that is has a wrong clock, and says nothing about when the session lived.
+    `stored_ns` is the time when the object was last written, if known. An event that is later has a wrong clock, and is
+    ignored for the time range of the session.
     """
 
     def __init__(self, source: str, rows: RowBuffer, stored_ns: int | None = None) -> None:
@@ -62,7 +62,7 @@ class EventDecoder:
         details[detail if detail in details or len(details) < _MAX_DETAILS else ""] += count
 
     def finish(self) -> None:
-        """Add one row per gap, and the times of the first and the last event."""
+        """Add one row per gap, and the times of the first and last event."""
         self._count_anomalies(self.rows.take_anomalies())
         for code, details in self._gaps.items():
             for detail, count in details.items():
@@ -129,7 +129,10 @@ class EventDecoder:
             self.count_gap(code, detail, count)
 
     def _count_repeated(self, events: list[event_types.Event]) -> None:
-        """Count events of batches that Ray sent again. They follow soon after the first, so that few ids suffice."""
+        """Count events of batches that Ray sent again.
+
+        They follow soon after the first, so only recent ids are remembered.
+        """
         event_ids = [event.event_id for event in events if event.event_id]
         before = len(self._event_ids)
         self._event_ids.update(event_ids)

@@ -1,4 +1,4 @@
-"""Rows of Ray's event log files (`logs/events/event_*.log`), as its Python and its C++ parts write them."""
+"""Rows of Ray's event log files (`logs/events/event_*.log`), which Ray's Python and C++ code write."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rayhistory.events.times import valid_seconds
 
 
 def add_log_lines(rows: RowBuffer, data: bytes) -> int:
-    """Add each line that is an event; return the number of lines that are not."""
+    """Add each line that is an event. Return the number of other lines."""
     unreadable = 0
     for line in data.split(b"\n"):
         if not line.strip():

@@ -1,6 +1,6 @@
-"""Routing of events to the functions that turn them into rows.
+"""Dispatch events to the functions that turn them into rows.
 
-Nearly all events are about tasks; those are converted many at a time (`task_rows`).
+Nearly all events are about tasks. They are converted many at a time (`task_rows`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from rayhistory.gaps import GapCode
 
 
 def add_events(rows: RowBuffer, events: Sequence[event_types.Event], times: Sequence[int | None]) -> list[Anomaly]:
-    """Add the rows of events, each with its time in nanoseconds; return their anomalies."""
+    """Add the rows of events, each with its time in nanoseconds. Return their anomalies."""
     lifecycles: list[event_types.TaskLifecycle] = []
     lifecycle_times: list[int] = []
     definitions: list[event_types.TaskDefinition] = []

@@ -1,6 +1,6 @@
-"""The events that Ray posts, as types, for every version from 2.49 on.
+"""The types of the events that Ray sends, for every version from 2.49 on.
 
-Decoding to these types is the fast path. `lenient` converts an event that does not fit them.
+Decoding to these types is the fast path. `lenient` converts events that do not fit them.
 """
 
 import msgspec
@@ -294,7 +294,7 @@ class DashboardResponse(Wire):
     uri: str = ""
     body: Raw = NOTHING
     only: bool = False
-    """The session has no events, so that the dashboard's lists are all that is known of it."""
+    """The session has no events, so the dashboard's lists are the only data about it."""
 
 
 class ExportRecord(Wire):

@@ -1,4 +1,4 @@
-"""When packs were stored, by the store's clock: listed if they are few, else sampled and interpolated."""
+"""When packs were stored, by the store's clock. Few packs are listed; many are sampled and interpolated."""
 
 import asyncio
 from bisect import bisect_left
@@ -20,12 +20,12 @@ class PackTimes:
         self._store = store
         self._prefix = prefix
         self._known: dict[int, int] = {}
-        """By the packs' numbers."""
+        """Times by pack number."""
         self._has_moved = False
-        """Some packs have no object of their own any more."""
+        """True if some packs are compacted."""
 
     async def of(self, packs: Iterable[str]) -> dict[str, int]:
-        """Return the times of these packs. Among thousands, times between samples are interpolated."""
+        """Return the times of these packs. If there are thousands, some times are interpolated."""
         numbers = {name: pack.number for name in packs if (pack := parse_pack_name(name))}
         missing = {number: name for name, number in numbers.items() if number not in self._known}
         if missing and max(numbers.values()) < _MAX_LISTED:

@@ -1,4 +1,4 @@
-"""Globs for the paths of log files, with bounded work for any glob."""
+"""Globs for log file paths. The work is limited for any glob."""
 
 import fnmatch
 import re
@@ -29,7 +29,7 @@ class PathGlob:
         return len(self._parts) in states
 
     def _skip(self, states: set[int]) -> set[int]:
-        """Add the states behind each `**`, which also matches no folder at all."""
+        """Add the states after each `**`, which may match no folder at all."""
         reached = set(states)
         for state in range(len(self._parts)):
             if state in reached and self._parts[state] is None:

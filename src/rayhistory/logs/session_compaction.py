@@ -12,7 +12,7 @@ from rayhistory.storage.bulk_delete import delete_keys
 async def compact_session(
     store: Store, layout: Layout, ref: SessionRef, *, min_packs: int, scratch: Path | None = None
 ) -> CompactionResult:
-    """Compact one node after the other; nodes with fewer than `min_packs` packs that may be moved are left alone."""
+    """Compact the nodes one after another. Nodes with fewer than `min_packs` packs to compact are skipped."""
 
     async def delete(keys: list[str]) -> None:
         await delete_keys(store, keys)

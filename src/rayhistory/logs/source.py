@@ -33,20 +33,20 @@ class StoredLogFile(msgspec.Struct, frozen=True):
 
 
 class FlushPoint(msgspec.Struct, frozen=True):
-    """A time at which the file had at least `end` bytes in the store."""
+    """A point in time at which the store had at least `end` bytes of the file."""
 
     end: int
     ms: int
-    """By the store's clock."""
+    """The time, by the store's clock."""
 
 
 class FileHistory(msgspec.Struct, frozen=True):
-    """How a file came to be stored."""
+    """When the bytes of a file were stored."""
 
     points: list[FlushPoint]
-    """When its parts were stored, by ascending ends; the last end is its size."""
+    """Flush points in ascending order. The last end is the file's size."""
     identity: str
-    """Files of the same identity differ only in length, also when a rotation renames them."""
+    """Files with the same identity differ only in length, even if a rotation renames them."""
 
 
 Content = bytes | bytearray
@@ -62,13 +62,13 @@ class LogSource(Protocol):
         """Return bytes [start, end) of a file that `files` lists."""
 
     async def read_large(self, node: str, path: str, start: int, end: int, buffer: bytearray) -> Content:
-        """Read as `read` does; the result may be `buffer`, which saves memory from being allocated.
+        """Read like `read`. The result may be `buffer`, which saves an allocation.
 
-        If this is cancelled, the buffer may still be written to, and must not be used again.
+        After a cancellation the buffer may still be written to, and must not be reused.
         """
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
-        """Return the history of each file."""
+        """Return for each file when its bytes were stored."""
 
 
 class ObjectLogs:
@@ -123,7 +123,7 @@ def object_logs(store: Store, layout: Layout, ref: SessionRef) -> list[ObjectLog
 
 
 class PackLogs:
-    """Logs stored as packs: one object per flush and node, with what was appended to all files."""
+    """Logs stored as packs: one object per upload and node, with the new bytes of all files."""
 
     def __init__(self, store: Store, layout: Layout, ref: SessionRef, memory: PackCache | None = None) -> None:
         self._store = store
@@ -148,7 +148,10 @@ class PackLogs:
         return buffer
 
     async def histories(self, node: str) -> dict[str, FileHistory]:
-        """Return the times of the packs that hold the files. Small parts are packed again, so they may look newer."""
+        """Return the times of the packs that have the files' bytes.
+
+        Small chunks are packed again, so they may look newer.
+        """
         reader = await self._reader(node)
         parts = await reader.packs_of_files()
         times = await self._times(node).of({pack for packs in parts.values() for _, pack in packs})
@@ -182,7 +185,7 @@ def _flush_points(parts: list[tuple[int, str]], times: Mapping[str, int], size: 
 
 
 class CombinedLogs:
-    """The files of several sources. If a file is in more than one, the longest wins, then the first source."""
+    """The files of several sources. If several sources have a file, the longest is used, then the first."""
 
     def __init__(self, *ways: LogSource) -> None:
         self._ways = ways
@@ -218,7 +221,7 @@ class CombinedLogs:
 
 
 def find_by_path(files: Mapping[str, T], path: str) -> T:
-    """Return the file with this path, or the one that Ray moved to its directory of old logs."""
+    """Return the file with this path, or the file that Ray moved from there to its directory of old logs."""
     for name in (path, OLD_LOGS_DIR + path):
         if name in files:
             return files[name]
@@ -226,12 +229,12 @@ def find_by_path(files: Mapping[str, T], path: str) -> T:
 
 
 async def find_file(logs: LogSource, node: str, path: str) -> StoredLogFile:
-    """Return a listed file. Only listed files can be read, so no path leads outside of the log directory."""
+    """Return a listed file. Only listed files can be read, so no path outside of the log directory is possible."""
     return find_by_path({file.path: file for file in await logs.files(node)}, path)
 
 
 async def start_of_last_lines(logs: LogSource, node: str, path: str, end: int, lines: int, *, start: int = 0) -> int:
-    """Return the position where the last `lines` lines of [start, end) begin, reading backwards in chunks."""
+    """Return the position where the last `lines` lines of [start, end) start. Chunks are read backwards."""
     if lines <= 0:
         return end
     position, found = end, 0

@@ -1,7 +1,7 @@
-"""The marker lines that Ray's workers write into their output, and the ranges of tasks that follow from them.
+"""The marker lines that Ray's workers write into their output, and the ranges of tasks inferred from them.
 
 Before each task a worker writes `:task_name:<name>` into both of its files, and `:actor_name:<class>` when it becomes
-an actor. The output of a task begins behind its marker and ends before the next one. Pure functions, without files.
+an actor. The output of a task starts after its marker and ends before the next one. Pure functions, without files.
 """
 
 import re
@@ -32,16 +32,16 @@ class TaskOutput(msgspec.Struct, frozen=True):
     has_ended: bool = True
     """The task has ended."""
     ended_by_worker: bool = True
-    """The worker survived the task, so that it has recorded an end."""
+    """The worker survived the task, and so has recorded the end."""
 
     @staticmethod
     def marker(task_name: str) -> str:
-        """Return the name that the task's marker has."""
+        """Return the name in the task's marker line."""
         return task_name.replace("()", "")
 
 
 Range = tuple[int, int | None]
-"""Start and end; without an end, the output goes on to the end of the file."""
+"""Start and end. Without an end, the output continues to the end of the file."""
 
 
 def find_markers(chunk: bytes, offset: int) -> list[Marker]:
@@ -58,11 +58,11 @@ def find_markers(chunk: bytes, offset: int) -> list[Marker]:
 
 
 def infer_ranges(outputs: Sequence[TaskOutput], markers: Sequence[Marker], size: int) -> list[Range | None]:
-    """Return the range of each task; None if it does not follow from the markers with certainty.
+    """Return the range of each task; None if the markers do not determine it.
 
-    `outputs` are all known tasks of one worker, in the order in which they ran. Tasks have their markers in the same
-    order, but some tasks may be unknown. So each task gets the first possible marker and the last possible one; if
-    these are the same, there is no other.
+    `outputs` are all known tasks of one worker, in the order in which they ran. Markers are in the same order, but some
+    tasks may be unknown. So the first and the last possible marker of each task are computed. If both are the same, it
+    is the task's marker.
     """
     names = {output.marker_name for output in outputs}
     # Output without a newline at its end precedes a marker on its line; other text that looks like one is output.
@@ -90,7 +90,7 @@ class _Matcher:
             self._by_name.setdefault(marker.task_name, []).append(number)
 
     def first(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
-        """Return the first marker that each task can have, after those of the tasks before it."""
+        """Return the first possible marker of each task, after those of earlier tasks."""
         chosen: list[int | None] = []
         low = 0
         for output in outputs:
@@ -101,7 +101,7 @@ class _Matcher:
         return chosen
 
     def last(self, outputs: Sequence[TaskOutput]) -> list[int | None]:
-        """Return the last marker that each task can have, before those of the tasks after it."""
+        """Return the last possible marker of each task, before those of later tasks."""
         chosen: list[int | None] = []
         high = len(self._markers)
         for output in reversed(outputs):
@@ -112,7 +112,7 @@ class _Matcher:
         return chosen[::-1]
 
     def _candidates(self, output: TaskOutput) -> Sequence[int]:
-        """Return the numbers of the markers that the task can have. A known start or end leaves at most one."""
+        """Return the numbers of the task's possible markers. A known start or end leaves at most one."""
         if output.marker_name is None:
             return ()
         known = output.start if output.start is not None else output.end
@@ -123,7 +123,7 @@ class _Matcher:
         return (number,) if is_its_own and output.start in (None, self._ends[number]) else ()
 
     def actor_task_range(self, output: TaskOutput, last_end: int) -> Range | None:
-        """Return the range of an actor's task with a known end: it starts where the task before it ended."""
+        """Return the range of an actor's task with a known end. It starts where the previous task ended."""
         if output.end is None or last_end > output.end:
             return None
         number = bisect_right(self._ends, output.end) - 1

@@ -1,17 +1,17 @@
-"""The part of a log file that was written in a span of time, by the times at which its parts were stored."""
+"""The bytes of a log file that were written in a time range, by the times at which they were stored."""
 
 from collections.abc import Sequence
 
 from rayhistory.logs.source import FlushPoint
 
 SLACK_MS = 60_000
-"""Clocks of node and store may differ by this, and a flush may be as late."""
+"""Tolerance for clock differences between node and store, and for late uploads."""
 
 
 def range_written_between(points: Sequence[FlushPoint], start_ms: int, end_ms: int | None) -> tuple[int, int]:
-    """Return the smallest range [start, end) of whole flushes that holds what was written between two times.
+    """Return the smallest range [start, end) of whole flushes that contains all bytes written between two times.
 
-    A file that was first stored later, such as that of a copied session, says nothing about time. It is returned whole.
+    A file that was first stored later, such as that of a copied session, has no useful times. It is returned whole.
     """
     size = points[-1].end if points else 0
     first_ms, last_ms = start_ms - SLACK_MS, None if end_ms is None else end_ms + SLACK_MS

@@ -1,1 +1,1 @@
-"""Packs: one object per flush with the appended bytes of any number of log files."""
+"""Packs: one object per upload, with the new bytes of many log files."""

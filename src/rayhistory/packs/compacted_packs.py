@@ -62,7 +62,7 @@ def parse_compacted_name(key: str, suffix: str) -> CompactedName | None:
 
 
 def parse_compaction_record(data: bytes, name: CompactedName) -> list[MovedPack]:
-    """Return the packs that lie inside the object. Records are untrusted: others are ignored."""
+    """Return the packs that are inside the object. Records are untrusted, so entries outside of it are ignored."""
     try:
         record = msgspec.json.decode(data, type=CompactionRecord) if len(data) <= _MAX_RECORD_BYTES else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -89,7 +89,7 @@ class _Listed(Protocol):
 
 
 class ObjectReads(Protocol):
-    """What reading moved packs needs of a store."""
+    """The store operations that are needed to read compacted packs."""
 
     async def get_range(self, key: str, start: int, end: int) -> bytes: ...
 
@@ -97,13 +97,13 @@ class ObjectReads(Protocol):
 
 
 class PackObjects:
-    """The bytes of one node's packs, wherever they are."""
+    """The bytes of one node's packs, compacted or not."""
 
     def __init__(self, store: ObjectReads, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
         self._records: dict[CompactedName, dict[str, MovedPack]] = {}
-        """The packs of each record, empty until it is read."""
+        """The packs of each record. Empty until the record is read."""
         self._lost: set[CompactedName] = set()
         """Records whose object was not found."""
         self._listed_at = float("-inf")
@@ -111,11 +111,11 @@ class PackObjects:
 
     @property
     def moved_packs(self) -> int:
-        """The number of known places, which are in memory."""
+        """The number of known packs, which are in memory."""
         return sum(map(len, self._records.values()))
 
     async def get_range(self, pack: str, start: int, end: int) -> bytes:
-        """Return bytes of a pack; raise ObjectNotFound if it is nowhere."""
+        """Return bytes of a pack. Raise ObjectNotFound if it exists nowhere."""
         if not self._known(pack):
             began = time.monotonic()
             try:
@@ -134,7 +134,7 @@ class PackObjects:
         raise ObjectNotFound(f"object {self._prefix}/{pack} not found")
 
     async def times(self) -> dict[int, int]:
-        """Return when each moved pack was stored, in ms, by its number."""
+        """Return when each compacted pack was stored, in ms, by its number."""
         async with self._lock:
             await self._list()
         for name in list(self._records):
@@ -146,7 +146,10 @@ class PackObjects:
         return [(name, packs[pack]) for name, packs in self._records.items() if pack in packs]
 
     async def _find(self, pack: str, since: float) -> None:
-        """Read the records that may have the pack. Their listing must be newer than the read that did not find it."""
+        """Read the records that may have the pack.
+
+        Their listing must be newer than the read that did not find the pack.
+        """
         parsed = parse_pack_name(pack)
         if parsed is None:
             return

@@ -34,7 +34,7 @@ _MAX_DAMAGE_RECORDS = 10_000
 _MAX_ROOTS_BACK = 50
 _MAX_CONCURRENT_LEAVES = 16
 _READ_BEFORE_ROOT = 64 << 10
-"""A checkpoint writes its leaf before its root. Reading both at once saves a request for most logs."""
+"""A checkpoint writes its leaf before its root, so reading both in one request usually saves a request."""
 _FIRST_FOLDER = pack_name(0, 0, 0).partition("/")[0]
 T = TypeVar("T")
 
@@ -102,9 +102,9 @@ class DirectoryReader:
             self._damage.add(part)
 
     async def refresh(self, newest: str = "") -> bool:
-        """Read the directory of packs newer than the current one; return True if there are any.
+        """Read the directory of packs newer than the current one. Return True if there are any.
 
-        Packs are listed only if the newest is not given, or cannot be read.
+        Packs are listed only if the newest is not given or cannot be read.
         """
         directory = await self._read_directory(newest) if newest else None
         directory = directory or await self._open(None)
@@ -114,7 +114,7 @@ class DirectoryReader:
         return True
 
     async def locate(self, stream: int, start: int, end: int) -> tuple[list[RangeSlice], list[tuple[int, int]]]:
-        """Find bytes [start, end) of a stream; return the slices that hold them, and the parts found nowhere."""
+        """Find bytes [start, end) of a stream. Return the slices that have them, and the ranges that were not found."""
         directory = self.current
         recent = [each for each in reversed(directory.ranges) if each.stream == stream]
         slices, missing = cover([(start, end)], recent)
@@ -132,14 +132,14 @@ class DirectoryReader:
         return slices, missing
 
     async def all_leaves(self) -> list[DirectoryCoverage]:
-        """Return what each leaf covers, oldest first."""
+        """Return the coverage of each leaf, oldest first."""
         grouped = [leaf for group in self.current.groups for leaf in await self._read_group(group)]
         return [*grouped, *self.current.leaves]
 
     async def _open(self, before: str | None, roots_back: int = 0) -> PackDirectory | None:
         """Read the directory of the newest readable pack (older than `before`, if given); None without packs.
 
-        If its root is damaged, use the directory of the packs before that root. Each step goes further back.
+        If its root is damaged, use the directory of the packs before that root, and so on.
         """
         if roots_back > _MAX_ROOTS_BACK:
             return None
@@ -168,7 +168,10 @@ class DirectoryReader:
             return None
 
     async def _newest_first(self, before: str | None) -> AsyncIterator[str]:
-        """Yield names of packs. Most nodes have one folder, which is listed before it is known that it exists."""
+        """Yield names of packs, newest first.
+
+        Most nodes have one folder, so it is listed without checking that it exists.
+        """
         last = self.current.last
         ahead: list[ListedObject] | None = None
         if last or before is not None:
@@ -228,14 +231,14 @@ class DirectoryReader:
         return directory
 
     def _keep_leaf(self, leaf: DirectoryCoverage, data: bytes) -> None:
-        """Cache the leaf that was fetched with its root. If it is damaged, it is read again when it is needed."""
+        """Cache the leaf that was fetched with its root. If it is damaged, it is read again when needed."""
         with suppress(PackDamaged):
             check_bounds(leaf.location, MAX_DIRECTORY_BYTES)
             ranges = from_columns(unpack_directory(data, RangeColumns), leaf.location.pack)
             self._leaves.put((self._prefix, leaf.location), _by_stream(ranges))
 
     async def _read_leaf(self, leaf: DirectoryCoverage) -> RangesByStream:
-        """Read a leaf's ranges by stream, oldest first; a damaged one from the tail of the pack before it."""
+        """Read a leaf's ranges by stream, oldest first. If it is damaged, use the tail of the pack before it."""
         key = (self._prefix, leaf.location)
         if (cached := self._leaves.get(key)) is not None:
             return cached
@@ -254,7 +257,7 @@ class DirectoryReader:
         return by_stream
 
     async def _read_group(self, group: DirectoryCoverage) -> list[DirectoryCoverage]:
-        """Read a group's leaves; those of a damaged one from the root before it."""
+        """Read a group's leaves. If it is damaged, use the root before it."""
         key = (self._prefix, group.location)
         if (cached := self._groups.get(key)) is not None:
             return cached
@@ -276,7 +279,7 @@ class DirectoryReader:
             return None
 
     async def _fetch(self, location: DirectoryLocation, bytes_before: int = 0) -> tuple[int, bytes]:
-        """Return the bytes of a part, and of what is before it, and the offset at which they begin."""
+        """Return the bytes of a location and some bytes before it, and the offset at which they start."""
         check_bounds(location, MAX_DIRECTORY_BYTES)
         begin = max(0, location.offset - bytes_before)
         return begin, await self._objects.get_range(location.pack, begin, location.offset + location.size)
@@ -297,7 +300,7 @@ def checked_pack_name(name: str) -> PackName:
 
 
 def check_bounds(part: DirectoryLocation | Frame, max_bytes: int) -> None:
-    """Raise PackDamaged unless a part lies inside its pack: only such parts are requested from the store."""
+    """Raise PackDamaged unless a location is inside its pack. Only such locations are requested from the store."""
     end = part.offset + part.size
     if not (part.offset >= 0 and 0 <= part.size <= max_bytes and end <= checked_pack_name(part.pack).size):
         raise PackDamaged(f"range {part.offset} to {end} is outside of the pack {part.pack[:200]!r}")

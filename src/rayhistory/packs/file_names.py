@@ -1,8 +1,8 @@
 """File names under which users see the streams of a node.
 
-A stream whose file is present has that file's name. A stream whose file is gone keeps its last name unless another
-stream has it; then its number is raised, as further rotation would have done: `raylet.5.out` becomes `raylet.6.out`
-when the next rotation removes it. So every name that Ray could have given leads to the content it would have had.
+A stream whose file exists has that file's name. A stream whose file is gone keeps its last name, unless another stream
+has it. Then its rotation number is incremented, as another rotation would have done: `raylet.5.out` becomes
+`raylet.6.out`. So every name that Ray could have used has the expected content.
 """
 
 import re
@@ -33,7 +33,7 @@ def files_by_name(directory: PackDirectory) -> dict[str, Stream]:
 
 
 def _rotated_names(name: str) -> Iterator[str]:
-    """Yield the name, then the names that rotation would give it."""
+    """Yield the name, then the names that further rotations would give it."""
     yield name
     before, number, after = _split_number(name)
     while True:

@@ -1,11 +1,11 @@
-"""Move old packs of a node into larger objects, without disturbing its collector or its readers.
+"""Combine old packs of a node into larger objects, while its collector and readers keep working.
 
-A busy node writes up to 17,000 packs a day. The newest packs stay: those that a collector or a reader finds by listing,
-from well before the newest checkpoint on. Older ones are only ever found by their names, and those stay valid (see
-`compacted_packs`). Bytes are copied as they are, so that nothing is decoded, and a damaged pack is no worse afterwards.
+A busy node writes up to 17,000 packs a day. The newest packs stay, because collectors and readers find them by listing.
+Older packs are found only by name, and names stay valid (see `compacted_packs`). Bytes are copied unchanged and not
+decoded.
 
-Objects grow in levels: a new object takes in older ones that are no larger than itself, up to 64 MiB. So their number
-follows the bytes of the logs and not the number of flushes, and a byte is copied a few times.
+A new object also takes in older objects that are not larger than itself, up to 64 MiB. So the number of objects depends
+on the size of the logs, and a byte is copied only a few times.
 """
 
 import secrets
@@ -33,7 +33,7 @@ from rayhistory.packs.pack_format import is_pack, parse_pack_name
 from rayhistory.packs.pack_reader import PackReader
 
 KEPT_PACKS = 128
-"""Packs before the newest checkpoint that stay: a reader goes back to them if that checkpoint is damaged."""
+"""Number of packs before the newest checkpoint that stay. Readers use them if that checkpoint is damaged."""
 _MIN_ORPHAN_AGE_S = 3600.0
 _CHUNK_BYTES = 4 << 20
 _MAX_RECORD_BYTES = 4 << 20
@@ -47,7 +47,7 @@ class _Sized(ListedObject, Protocol):
 
 
 class CompactionStore(PackStore, Protocol):
-    """What compaction needs of a store."""
+    """The store operations that compaction needs."""
 
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[_Sized]: ...
 
@@ -61,7 +61,7 @@ class CompactionStore(PackStore, Protocol):
 
 
 class StoredPack(NamedTuple):
-    """A pack that has an object of its own."""
+    """A pack that is not compacted yet and so is one object."""
 
     name: str
     number: int
@@ -78,19 +78,19 @@ class CompactedObject(NamedTuple):
 
 class CompactionPlan(NamedTuple):
     objects: list[CompactedObject]
-    """Smaller objects that become part of the new one, oldest first."""
+    """Smaller objects that are copied into the new one, oldest first."""
     packs: list[StoredPack]
 
 
 class CompactionResult(msgspec.Struct):
     packs: int = 0
     objects: int = 0
-    """New objects."""
+    """Number of new objects."""
     copied_bytes: int = 0
 
 
 def plan_compaction(packs: list[StoredPack], objects: list[CompactedObject], min_packs: int) -> CompactionPlan | None:
-    """Choose the oldest packs, and the objects before them that are small enough; None if there are too few packs."""
+    """Choose the oldest packs, and small objects before them. Return None if there are too few packs."""
     if len(packs) < max(1, min_packs):
         return None
     chosen: list[StoredPack] = []
@@ -116,7 +116,7 @@ def plan_compaction(packs: list[StoredPack], objects: list[CompactedObject], min
 async def compact_node(
     store: CompactionStore, prefix: str, delete_many: DeleteMany, *, min_packs: int, scratch: Path | None = None
 ) -> CompactionResult:
-    """Compact the packs below a node's prefix until fewer than `min_packs` are left that may be moved."""
+    """Compact the packs below a node's prefix until fewer than `min_packs` remain."""
     return await _NodeCompaction(store, prefix, delete_many, scratch).run(min_packs)
 
 
@@ -150,7 +150,7 @@ class _NodeCompaction:
         return result
 
     async def _load(self, before: int) -> None:
-        """List the packs that may be moved and the compacted objects, and finish what was interrupted."""
+        """List the packs and compacted objects, and finish an interrupted compaction."""
         stored: dict[str, StoredPack] = {}
         sizes: dict[CompactedName, _Sized] = {}
         records: list[CompactedName] = []
@@ -184,7 +184,7 @@ class _NodeCompaction:
         records: set[CompactedName],
         newest: float,
     ) -> None:
-        """Delete packs that are in an object already, and objects whose record was never written."""
+        """Delete packs that are already in an object, and objects whose record was never written."""
         moved = {pack.name for each in self._objects for pack in each.packs} & set(stored)
         orphans = [
             info.key
@@ -198,7 +198,7 @@ class _NodeCompaction:
             await self._delete_many(keys)
 
     async def _write(self, plan: CompactionPlan) -> CompactedObject | None:
-        """Write the object, then its record, then delete what they replace. None if a source has disappeared."""
+        """Write the object, then its record, then delete what they replace. Return None if a source has disappeared."""
         with tempfile.NamedTemporaryFile(dir=self._scratch) as file:
             moved = await self._concatenate(plan, file)
             if moved is None:

@@ -75,7 +75,7 @@ def _with_pack(coverage: DirectoryCoverage, own_pack: str) -> DirectoryCoverage:
 
 
 class RangeSlice(NamedTuple):
-    """The requested part of a range: bytes [start, end) of the stream."""
+    """The requested bytes [start, end) of a stream that one range has."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class RangeSlice(NamedTuple):
 def cover(
     missing: list[tuple[int, int]], newest_first: Iterable[Range]
 ) -> tuple[list[RangeSlice], list[tuple[int, int]]]:
-    """Cover the missing parts of a stream with its ranges; return the slices, and the parts still missing."""
+    """Cover missing bytes of a stream with its ranges. Return the slices, and the ranges still missing."""
     slices: list[RangeSlice] = []
     for each in newest_first:
         if not missing:
@@ -105,7 +105,7 @@ def cover(
 
 
 def coverage_of(location: DirectoryLocation, previous: str, parts: Iterable[tuple[int, int, int]]) -> DirectoryCoverage:
-    """Summarize the parts (stream, start, end) of a leaf or group: per stream, the first start and the last end."""
+    """Summarize the ranges (stream, start, end) of a leaf or group: the first start and the last end per stream."""
     bounds: dict[int, tuple[int, int]] = {}
     for stream, start, end in parts:
         first, last = bounds.get(stream, (start, end))

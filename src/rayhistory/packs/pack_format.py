@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class PackDamaged(RayHistoryError):
-    """A part of a pack is unreadable or inconsistent."""
+    """Some bytes of a pack are unreadable or inconsistent."""
 
 
 # Records. All are encoded as arrays: the order of the fields is the format, their names are not.
@@ -174,12 +174,12 @@ class DirectoryTail(msgspec.Struct, array_like=True):
     number: int
     next_stream: int
     previous: str
-    """Name of the pack before."""
+    """Name of the previous pack."""
     root: DirectoryLocation
     streams: list[Stream]
     """Streams that changed since the root."""
     forgotten: list[int]
-    """Streams of the root to ignore: their bytes are in another stream, or are out of date."""
+    """Streams of the root to ignore, because their bytes are in another stream or outdated."""
     links: dict[str, int]
     ranges: RangeColumns
 
@@ -204,7 +204,7 @@ def parse_pack_name(name: str) -> PackName | None:
 
 
 def is_pack(name: str) -> bool:
-    """Check that a name is exactly the name of a pack below a node's prefix: names in directories are untrusted."""
+    """Return whether a name is a valid pack name below a node's prefix. Names in directories are untrusted."""
     pack = parse_pack_name(name)
     return pack is not None and pack.end_size <= min(pack.size, MAX_DIRECTORY_BYTES) and name == pack_name(*pack)
 
@@ -270,7 +270,7 @@ class Compressor:
 
 
 def unpack_frame(data: bytes, raw_size: int) -> bytes:
-    """Decompress a frame, which must have `raw_size` bytes; never allocate more than MAX_FRAME_BYTES."""
+    """Decompress a frame, which must have `raw_size` bytes. Never allocate more than MAX_FRAME_BYTES."""
     if raw_size > MAX_FRAME_BYTES:
         raise PackDamaged(f"frame of a pack has {raw_size} bytes, more than {MAX_FRAME_BYTES}")
     content = _decompress(data, MAX_FRAME_BYTES)
@@ -280,7 +280,7 @@ def unpack_frame(data: bytes, raw_size: int) -> bytes:
 
 
 def unpack_frame_into(data: bytes, target: memoryview) -> None:
-    """Decompress a frame to where its content belongs, which must have its size. Nothing is copied or allocated."""
+    """Decompress a frame into a target of the same size, without copying or allocating."""
     try:
         if zstandard.frame_content_size(data) != len(target):
             raise PackDamaged(f"frame of a pack does not have {len(target)} bytes")

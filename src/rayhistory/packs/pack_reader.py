@@ -54,10 +54,10 @@ class PackCache:
 
 
 class FrameSlice(NamedTuple):
-    """A part of a frame, and its place in what is read."""
+    """A slice of a frame, and its position in the result."""
 
     begin: int
-    """Where it begins in the frame."""
+    """Where it starts in the frame."""
     start: int
     end: int
 
@@ -113,9 +113,9 @@ class PackReader:
         return self.refreshed_at > float("-inf")
 
     async def refresh(self, newest_pack: str = "") -> None:
-        """Look for newer packs; directories that were read before are not read again.
+        """Look for newer packs. Directories that were read before are not read again.
 
-        A caller that has listed the packs gives the newest; then nothing is listed, unless that pack cannot be read.
+        If the caller passes the newest pack, nothing is listed, unless that pack cannot be read.
         """
         async with self._lock:
             if await self._directories.refresh(newest_pack):
@@ -124,7 +124,10 @@ class PackReader:
             self.refreshed_at = time.monotonic()
 
     async def read(self, name: str, start: int, end: int) -> bytes:
-        """Read bytes [start, end) of a file. Damaged bytes are replaced by a filler, so that all offsets are right."""
+        """Read bytes [start, end) of a file.
+
+        Damaged bytes are replaced by a filler, so that all offsets stay correct.
+        """
         return await self.read_stream(self._stream(name), start, end)
 
     async def read_to_buffer(self, name: str, start: int, end: int, buffer: bytearray) -> None:
@@ -149,7 +152,7 @@ class PackReader:
         return bytes(content)
 
     async def read_into(self, stream: Stream, start: int, content: bytearray) -> None:
-        """Fill `content` with the bytes of a stream from `start` on; the stream must have so many."""
+        """Fill `content` with the bytes of a stream from `start` on. The stream must have that many bytes."""
         end = start + len(content)
         slices, missing = await self._directories.locate(stream.id, start, end)
         by_frame: dict[Frame, list[FrameSlice]] = {}
@@ -163,9 +166,9 @@ class PackReader:
             content[begin - start : stop - start] = filler(stop - begin)
 
     async def packs_of_files(self) -> dict[str, list[tuple[int, str]]]:
-        """Return for each file the packs that stored it, each with the position up to which it did, by position.
+        """Return for each file the packs that stored it, each with the end position of its bytes, ordered by position.
 
-        Leaves are not read, so that a part may be attributed to the checkpoint that follows its pack.
+        Leaves are not read, so bytes may be attributed to the checkpoint after their pack.
         """
         by_stream: dict[int, list[tuple[int, str]]] = {}
         for leaf in await self._directories.all_leaves():
@@ -182,7 +185,7 @@ class PackReader:
         return stream.size - sum(length for length in lengths if length <= MAX_FRAME_BYTES)
 
     async def _fill(self, by_frame: dict[Frame, list[FrameSlice]], content: bytearray) -> set[FrameSlice]:
-        """Copy slices of frames to their places; return those that could be."""
+        """Copy slices of frames to their positions. Return the slices that were available."""
         filled: set[FrameSlice] = set()
         uncached = []
         for frame in sorted(by_frame):
@@ -224,12 +227,15 @@ class PackReader:
 class _Unpacked(msgspec.Struct):
     filled: set[FrameSlice]
     frames: dict[Frame, bytes]
-    """To be kept: neighbouring ranges are in the same frames."""
+    """Frames to cache, because adjacent ranges are in the same frames."""
     damaged: list[Frame]
 
 
 def _unpack(batch: list[Frame], data: bytes, by_frame: dict[Frame, list[FrameSlice]], content: bytearray) -> _Unpacked:
-    """Decompress the frames in `data`, which begins with the first one; in large reads, directly into `content`."""
+    """Decompress the frames in `data`, which starts with the first one.
+
+    Large reads decompress directly into `content`.
+    """
     begin, unpacked, is_large = batch[0].offset, _Unpacked(set(), {}, []), len(content) >= _MIN_LARGE_BYTES
     for frame in batch:
         slices, packed = by_frame[frame], data[frame.offset - begin : frame.offset - begin + frame.size]
@@ -249,7 +255,7 @@ def _unpack(batch: list[Frame], data: bytes, by_frame: dict[Frame, list[FrameSli
 
 
 def _copy(raw: bytes, slices: list[FrameSlice], content: bytearray) -> set[FrameSlice]:
-    """Copy parts of a frame to their places; return those that the frame has."""
+    """Copy slices of a frame to their positions. Return the slices that the frame has."""
     copied = set()
     with memoryview(raw) as view:
         for part in slices:
@@ -264,7 +270,7 @@ def _parts(by_frame: dict[Frame, list[FrameSlice]]) -> Iterator[FrameSlice]:
 
 
 def _batches(frames: list[Frame]) -> list[list[Frame]]:
-    """Group frames that one request can read: in the same pack, close together, and not too large together."""
+    """Group frames that one request can read: in the same pack, close together, and not too large."""
     batches: list[list[Frame]] = []
     for frame in frames:
         if batches:
@@ -286,6 +292,6 @@ def _coverage_bytes(directories: list[DirectoryCoverage]) -> int:
 
 
 def filler(size: int) -> bytes:
-    """Return a text of this size in place of damaged bytes; it reports the damage if there is room, and ends a line."""
+    """Return a text of this size to replace damaged bytes. It names the damage if there is room, and ends a line."""
     text = f"\n[rayhistory: {size} bytes of this log are damaged in the store]".encode()
     return (text.ljust(size - 1) + b"\n") if size > len(text) else b"?" * size

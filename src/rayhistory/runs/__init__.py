@@ -1,1 +1,1 @@
-"""Runs: jobs across sessions, from one small summary per session. Trends, comparisons and figures of the fleet."""
+"""Runs: jobs across sessions, from one small summary per session. Trends, comparisons and the fleet."""

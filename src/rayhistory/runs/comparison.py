@@ -34,7 +34,7 @@ class ComparedSession(msgspec.Struct, frozen=True, kw_only=True):
     verdict: SummaryVerdict | None
     started_ms: int | None
     duration_ms: int | None
-    """Of its longest job; of the session, if it has none."""
+    """Duration of its longest job, or of the session if it has no jobs."""
     tasks: int
     failed_tasks: int
     nodes: int
@@ -45,7 +45,7 @@ class ComparedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One property of the environment, by session; None where a session does not have it."""
+    """One property of the environment by session; None if a session does not have it."""
 
     name: str
     values: list[str | None]
@@ -53,7 +53,7 @@ class ComparedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A function in one session."""
+    """Figures of a function in one session."""
 
     count: int = 0
     failed: int = 0
@@ -61,16 +61,16 @@ class ComparedFigures(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: float | None = None
     waiting_ms: int = 0
     ratio: float | None = None
-    """Of the median to that in the first session."""
+    """Ratio of the median to the median in the first session."""
     beyond_spread: bool = False
-    """The median differs from that in the first session by 20 %, and by more than chance explains."""
+    """The median differs from the first session by 20 %, and by more than chance explains."""
 
 
 class ComparedFunction(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sessions: list[ComparedFigures]
     differs: bool
-    """Some session has it and another has not, or failures or the median differ."""
+    """Only some sessions have it, or failures or the median differ."""
 
 
 class ComparedFingerprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,15 +78,15 @@ class ComparedFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     headline: str
     sessions: list[bool]
-    """Which sessions had it."""
+    """The sessions that had it."""
     new: bool
-    """The last session had it, and the first had not."""
+    """The last session had it, but the first had not."""
     gone: bool
-    """The first session had it, and the last had not."""
+    """The first session had it, but the last had not."""
 
 
 class ComparedMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric on a common start."""
+    """One metric, aligned at the start of the sessions."""
 
     name: str
     sessions: list[SummaryMetric | None]
@@ -226,7 +226,7 @@ def _figures(figures: FunctionFigures | None, first: FunctionFigures | None) -> 
 
 
 def is_beyond_spread(first: FunctionFigures, second: FunctionFigures) -> bool:
-    """Return whether two medians differ by 20 %, and by three standard errors, which p50 and p95 tell."""
+    """Return whether two medians differ by 20 % and by three standard errors, which are estimated from p50 and p95."""
     if first.p50_ms is None or second.p50_ms is None:
         return False
     low, high = sorted((first.p50_ms, second.p50_ms))

@@ -1,4 +1,4 @@
-"""The environment of a session's jobs: packages, names of environment variables, and a digest of it all."""
+"""The environment of a session's jobs: packages, names of environment variables, and a digest of all."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ _MAX_ITEM = 200
 _PACKAGE_FIELDS = ("pip", "uv", "conda")
 _MAX_DEPTH = 4
 _VARYING_FIELDS = ("working_dir", "_ray_commit", "_ray_release", "py_modules")
-"""They name uploads, which differ in each run."""
+"""Fields that name uploads, which differ in each run."""
 
 
 @functools.lru_cache(maxsize=16)  # the jobs of a session mostly have one environment
@@ -29,7 +29,7 @@ def environment_digest(runtime_env: str | None) -> str:
 
 
 def packages_of(runtime_envs: Iterable[str | None]) -> list[str]:
-    """Return the packages that jobs asked for, sorted."""
+    """Return the packages that jobs requested, sorted."""
     found: set[str] = set()
     for text in set(runtime_envs):
         fields = members(text)
@@ -49,7 +49,7 @@ def env_var_names(runtime_envs: Iterable[str | None]) -> list[str]:
 
 
 def _texts(value: Any, depth: int) -> Iterable[str]:
-    """Yield the texts of lists and of the fields that hold packages, whichever form the user chose."""
+    """Yield the texts of lists and of fields that contain packages, in any form that Ray accepts."""
     if isinstance(value, str):
         yield one_line(value, _MAX_ITEM)
     elif isinstance(value, list) and depth:

@@ -1,4 +1,4 @@
-"""Figures of the fleet: all runs of all sessions that somebody may see, by day, by namespace and by failure."""
+"""Figures of the fleet: all runs of the sessions that a visitor may see, by day, by namespace and by failure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class FleetDay(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int = 0
     failed: int = 0
     other: int = 0
-    """Stopped, or still running."""
+    """Runs that were stopped or still run."""
 
 
 class FleetFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over sessions."""
 
     namespace: str = ""
-    """Empty for the total."""
+    """The namespace; empty for the total."""
     sessions: int = 0
     runs: int = 0
     succeeded: int = 0

@@ -1,4 +1,4 @@
-"""Read what a summary is made of: tables, the diagnosis, and metrics."""
+"""Read the input of a summary: tables, the diagnosis, and metrics."""
 
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.gather import session_state

@@ -1,4 +1,4 @@
-"""The page of one group: its runs over time, functions × runs, and fingerprints with first and last sight."""
+"""The page of one group: its runs over time, a matrix of functions and runs, and fingerprints."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ class FunctionCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One function in all shown runs; None where a run did not call it, or where nothing is known."""
+    """One function in all shown runs; None if a run did not call it, or if nothing is known."""
 
     name: str
     runs: list[FunctionCell | None]
@@ -50,7 +50,7 @@ class RunGroupDetails(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[RunSquare]
     """The newest first, at most 200."""
     matrix_sessions: list[str]
-    """The columns of the matrix: the last runs, the oldest first."""
+    """The columns of the matrix: the last runs, oldest first."""
     functions: list[FunctionRow]
     fingerprints: list[SightedFingerprint]
 
@@ -88,7 +88,7 @@ def _matrix(runs: list[Run], details: Mapping[Identity, SessionDetails]) -> list
 
 
 def _functions_of(run: Run, details: SessionDetails | None) -> dict[str, FunctionFigures]:
-    """Return the functions of the run's job; of the session, if it has one job."""
+    """Return the functions of the run's job, or of the session if it has one job."""
     if details is None:
         return {}
     of_job = {

@@ -1,8 +1,8 @@
-"""Verdict and resource hours of each job of a session that has several.
+"""Verdict and resource hours of each job in a session with several jobs.
 
-What a job's tasks and actors held is exact. Nodes are not assigned to jobs, so that what a job was allocated is an
-approximation: jobs that run at the same time share the nodes equally, and time without a job is shared like the rest.
-The shares of all jobs add up to the figures of the session.
+The resources that a job's tasks and actors held are exact. Nodes are not assigned to jobs, so the allocated resources
+are an estimate: jobs that run at the same time share the nodes equally, and time without a job is shared in the same
+ratio. The shares of all jobs add up to the session's figures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ def with_job_figures(
     held: Sequence[HeldResources],
     diagnosis: Diagnosis,
 ) -> list[RunJob]:
-    """Return the jobs of a session with a verdict and hours each. The only job of a session has the session's."""
+    """Return the jobs of a session, each with a verdict and hours. A single job has those of the session."""
     if len(jobs) < 2:
         return jobs
     shares = allocation_shares(jobs, nodes)
@@ -46,7 +46,10 @@ def with_job_figures(
 
 
 def job_verdict(job: RunJob, diagnosis: Diagnosis) -> SummaryVerdict | None:
-    """Return the first finding that names a job; for a job that ended with its session, the session's verdict."""
+    """Return the first finding that names a job.
+
+    For a job that ended with its session, return the session's verdict.
+    """
     if job.status not in ("FAILED", "STOPPED"):
         return None
     if job.inferred:
@@ -75,7 +78,7 @@ def session_verdict(diagnosis: Diagnosis) -> SummaryVerdict | None:
 
 
 def _hours(session: ResourceHours, share: float, reserved: float, total_reserved: float) -> ResourceHours:
-    """Return a job's part: what was measured on the nodes is shared like what the jobs held."""
+    """Return a job's share of the hours. Measured hours are shared like the resources that the jobs held."""
     allocated = session.allocated * share
     used = None
     if session.used is not None:
@@ -101,7 +104,7 @@ def allocation_shares(jobs: Sequence[RunJob], nodes: Iterable[NodeLife]) -> list
 
 
 def _hours_while_running(jobs: Sequence[RunJob], nodes: Iterable[NodeLife]) -> list[list[float]]:
-    """Return what the nodes had while each job ran, shared equally by the jobs of that time."""
+    """Return the resources of the nodes while each job ran, shared equally by the jobs that ran at that time."""
     changes: list[tuple[int, int, Amounts]] = []  # time, job or -1, what a node adds
     for place, job in enumerate(jobs):
         if job.duration_ms:

@@ -1,6 +1,6 @@
 """Compare a run with earlier ones: it failed, got slower, recovered, or vanished.
 
-Notifications are made from this, and the diagnosis of a session is compared by it. Pure functions of runs.
+Used for notifications and for the diagnosis. Pure functions of runs.
 """
 
 from collections.abc import Iterable
@@ -16,19 +16,19 @@ OutcomeKind = Literal["failed", "regressed", "recovered", "vanished"]
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Why somebody should look at a run."""
+    """A reason to look at a run."""
 
     kind: OutcomeKind
     headline: str | None = None
     new_fingerprint: bool = False
-    """For failures: the ten runs before did not fail like this."""
+    """For failures: the ten runs before did not have this failure."""
     regression: Regression | None = None
 
 
 def outcomes_of(run: Run, earlier: list[Run]) -> list[RunOutcome]:
-    """Return what is worth telling about a finished run; `earlier` are the runs of its group before it, oldest first.
+    """Return the outcomes of a finished run. `earlier` are the earlier runs of its group, oldest first.
 
-    A run that was stopped or still runs tells nothing. A lost session is reported as that, and not as a failure.
+    A run that was stopped or still runs has none. A lost session is reported as lost, not as a failure.
     """
     if run.summary.state == "vanished" and run.job.inferred:
         return [RunOutcome(kind="vanished", headline=run.headline)]
@@ -52,7 +52,7 @@ def _failed_before(earlier: list[Run]) -> bool:
 
 
 def earlier_runs(groups: Iterable[GroupedRuns], identity: tuple[str, str, str]) -> EarlierRuns:
-    """Return the runs of the session's jobs before this session."""
+    """Return the earlier runs of the session's jobs."""
     runs, fingerprints, slower = 0, set[str](), list[SlowerRun]()
     for group in groups:
         places = [place for place, run in enumerate(group.runs) if run.summary.identity == identity]

@@ -1,7 +1,7 @@
-"""Choose the parts of the run table to merge: readers need few parts, and writers should rewrite each row seldom.
+"""Choose the parts of the run table to merge, so that readers need few parts and rows are rewritten rarely.
 
-Parts of one month are merged when the smaller ones together are as large as the rule below demands, so that the part of
-a row grows fourfold each time it is written again: at most four times from a batch to the largest part.
+Parts of one month are merged when the smaller ones together are large enough. Each time a row is rewritten, its part
+has grown fourfold. So a row is rewritten at most four times.
 """
 
 import calendar
@@ -12,9 +12,9 @@ from rayhistory.runs.run_manifest import RunPart
 from rayhistory.runs.run_parts import MAX_PART_BYTES, MAX_PART_ROWS
 
 _GROWTH = 3.0
-"""A part is merged when the smaller ones together have this many times its rows."""
+"""A part is merged if the smaller ones together have this many times its rows."""
 _GROWTH_OF_PAST_MONTHS = 0.5
-"""Of a month that is over. Little is added to it, and every reader reads all of its parts."""
+"""The same for past months. Little is added to them, and every reader reads all of their parts."""
 _MONTH_S, _MONTH_IS_OVER_AFTER_S = 31 * 86_400.0, 2 * 86_400.0
 
 
@@ -27,7 +27,7 @@ def mergeable_parts(parts: Iterable[RunPart], now: float) -> list[list[RunPart]]
 
 
 def _of_month(parts: list[RunPart], growth: float) -> list[RunPart]:
-    """Return as many of the smallest parts as are worth merging; none if two or more are not."""
+    """Return as many of the smallest parts as are worth merging. Return none if fewer than two are."""
     smallest = sorted(parts, key=lambda part: part.rows)
     rows = size = chosen = 0
     for place, part in enumerate(smallest):
@@ -49,6 +49,6 @@ def _growth(month: str, now: float) -> float:
 
 
 def common_period(periods: Iterable[str]) -> str:
-    """Return the day of all periods, or their month."""
+    """Return the common day of all periods, else their month."""
     found = sorted(set(periods))
     return found[0] if len(found) == 1 else found[0][:7]

@@ -8,14 +8,14 @@ from rayhistory.runs.session_summary import JobHours, SessionSummary
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """The price of one hour of a CPU, a GPU and a GiB of memory. Without any, there are no costs."""
+    """The price of one hour of a CPU, a GPU and a GiB of memory. Without prices, no costs are shown."""
 
     cpu: float | None = None
     gpu: float | None = None
     memory: float | None = None
 
     def cost(self, runs: Iterable[SessionSummary | JobHours]) -> float | None:
-        """Return the price of everything that was allocated; None without prices."""
+        """Return the cost of all allocated resources; None without prices."""
         if self == Prices():
             return None
         return round(sum(self._cost(each) for each in runs), 4)

@@ -1,4 +1,4 @@
-"""Resource hours of a session: what its nodes had, what tasks and actors held, and what was measured."""
+"""Resource hours of a session: what its nodes had, what tasks and actors reserved, and what was used."""
 
 from collections.abc import Iterable
 from statistics import fmean
@@ -15,22 +15,22 @@ GIB = 2**30
 _MAX_AMOUNT = 1e9
 _MAX_HOURS = 1e9
 _MIN_COVERAGE = 0.5
-"""Metrics count only if they cover at least this share of the nodes' hours."""
+"""Metrics are used only if they cover at least this share of the nodes' hours."""
 
 
 class NodeLife(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, and how long it lived."""
+    """One node, and when it lived."""
 
     node_id: str
     name: str = ""
     resources: dict[str, float] = {}
     start_ms: int | None = None
     end_ms: int | None = None
-    """The time of the last data for a node that lived to the end."""
+    """The end of the node, or the time of the last data if it lived to the end."""
 
     @property
     def hours(self) -> float:
-        """How long it lived; 0 if its clocks disagree or its start is unknown."""
+        """How long the node lived; 0 if its start is unknown or its times are inconsistent."""
         if self.start_ms is None or self.end_ms is None:
             return 0.0
         return min(max(0, self.end_ms - self.start_ms) / HOUR_MS, _MAX_HOURS)
@@ -85,7 +85,7 @@ def _amount(resources: dict[str, float], name: str) -> float:
 
 
 def _mean_cpus(nodes: list[NodeLife], samples: dict[str, NodeSamples]) -> dict[str, float]:
-    """Return the CPUs that were busy on average, by node. The samples are percent of the whole node."""
+    """Return the average number of busy CPUs by node. Samples are percentages of the whole node."""
     cpus = {node.node_id: _amount(node.resources, "CPU") for node in nodes}
     return {
         node: fmean(value for _, value in each.cpu) / 100 * cpus[node]
@@ -103,7 +103,7 @@ def _mean_memory(samples: dict[str, NodeSamples]) -> dict[str, float]:
 
 
 def _measured(allocated: dict[str, float], used: dict[str, float], measured: dict[str, float]) -> float | None:
-    """Return the measured hours, scaled to nodes without samples; None if too few have any."""
+    """Return the measured hours, scaled up for nodes without samples; None if too few nodes have samples."""
     total = sum(allocated.values())
     covered = sum(hours for node, hours in allocated.items() if node in measured)
     if not total or covered < _MIN_COVERAGE * total:
@@ -113,7 +113,7 @@ def _measured(allocated: dict[str, float], used: dict[str, float], measured: dic
 
 
 def node_types(nodes: list[NodeLife]) -> list[NodeType]:
-    """Group nodes by name and main resources; the largest groups come first."""
+    """Group nodes by name and main resources, largest groups first."""
     groups: dict[tuple[str, tuple[tuple[str, float], ...]], int] = {}
     for node in nodes:
         main = {name: amount for name in ("CPU", "GPU") if (amount := _amount(node.resources, name))}

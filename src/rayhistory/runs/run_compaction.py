@@ -1,10 +1,10 @@
 """Compaction of the run table: summaries in the inbox become rows of a few Parquet files by day and month.
 
-Nothing is deleted before a manifest that replaces it is visible, so that a process can be killed at any time. A lease
-keeps other servers from the same work; if two do it anyway, the conditional create of the manifest decides.
+Nothing is deleted before a manifest that replaces it is visible, so a process can be killed at any time. A lease keeps
+other servers from doing the same work. If two do it anyway, only one can create the manifest.
 
-The cost per session is constant: new rows become a part of their own, and `part_merges.py` chooses which parts are
-merged, so that a row is written again a few times in its life, however many sessions there are.
+New rows become a new part, and `part_merges.py` chooses which parts are merged. So a row is rewritten only a few times,
+for any number of sessions.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from rayhistory.storage.bulk_delete import delete_keys
 log = logging.getLogger(__name__)
 
 BATCH = 64
-"""Ended sessions that are worth a new part."""
+"""Number of ended sessions for which a new part is written."""
 MAX_WAIT_S = 3600.0
-"""After this time, fewer are."""
+"""After this time, a part is written for fewer sessions."""
 _ORPHAN_AFTER_S = 3600.0
 
 
 class CompactionReport(msgspec.Struct, frozen=True):
-    """What one pass did."""
+    """The result of one pass."""
 
     folded: int = 0
-    """Summaries that moved from the inbox into parts."""
+    """Number of summaries that moved from the inbox into parts."""
     written_rows: int = 0
     removed: int = 0
     quarantined: int = 0
@@ -56,7 +56,7 @@ class _NextVersion(msgspec.Struct):
     quarantined: list[str] = []
     """Keys of damaged objects."""
     obsolete: list[str] = []
-    """Keys of the inbox that a new part replaces."""
+    """Keys of the inbox that are in a new part."""
     removed: int = 0
 
 
@@ -68,7 +68,7 @@ class RunCompactor:
         self._leases = Leases(table.store)
 
     async def compact(self, removed: AbstractSet[Identity] = frozenset(), *, force: bool = False) -> CompactionReport:
-        """Bring the table up to date, unless another server does. `force` does not wait for a batch.
+        """Bring the table up to date, unless another server does. With `force`, do not wait for a full batch.
 
         Rows of `removed` sessions are dropped.
         """
@@ -101,7 +101,7 @@ class RunCompactor:
         *,
         force: bool,
     ) -> int:
-        """Write parts with the summaries of ended sessions, if there are enough or they have waited long."""
+        """Write parts with summaries of ended sessions, if there are enough or they have waited long."""
         found = await read_entries(self._store, entries)
         by_key = {entry.key: entry for entry in entries}
         for key, row in found.items():
@@ -120,7 +120,7 @@ class RunCompactor:
         return len(over)
 
     async def _drop_removed(self, plan: _NextVersion, removed: AbstractSet[Identity], scratch: Path) -> None:
-        """Rewrite parts that have rows of removed sessions, and leave out damaged parts."""
+        """Rewrite parts that have rows of removed sessions, and drop damaged parts."""
         rows = await self._table.load()
         for part in list(plan.parts):
             gone = removed & self._table.identities(part.name) if removed else frozenset()
@@ -152,7 +152,7 @@ class RunCompactor:
     async def _write(
         self, plan: _NextVersion, period: str, rows: list[FullRow], scratch: Path, place: int | None = None
     ) -> None:
-        """Write a part and add it: new rows at the end, so that they replace older rows; merged ones in their place."""
+        """Write a part. New rows go to the end, so that they replace older rows. Merged rows stay in their place."""
         name = f"{period}-{secrets.token_hex(8)}"
         path = scratch / "part"
         details_at, details_size = await asyncio.to_thread(write_part, path, rows)
@@ -164,7 +164,10 @@ class RunCompactor:
         plan.written_rows += len(rows)
 
     async def _quarantine(self, plan: _NextVersion, key: str) -> None:
-        """Copy a damaged object, so that somebody can look at it. It is deleted with the inbox, or as an orphan."""
+        """Copy a damaged object to the quarantine, for inspection.
+
+        The original is deleted with the inbox, or as unused.
+        """
         plan.quarantined.append(key)
         plan.obsolete.append(key)
         log.warning("object of the run table is damaged, moving it to quarantine", extra={"key": key})
@@ -185,9 +188,9 @@ class RunCompactor:
         return False
 
     async def _clean_up(self) -> None:
-        """Delete old manifests, and parts that no recent manifest names: replaced ones, and those of killed processes.
+        """Delete old manifests, and parts that no recent manifest lists.
 
-        A reader may still be about to fetch a part that was just replaced, so parts are kept for a while.
+        Parts are kept for a while, because a reader may be about to fetch a part that was just replaced.
         """
         old = (await list_generations(self._store, self._layout))[FENCES:]
         await delete_keys(self._store, [self._layout.runs_manifest_key(generation) for generation in old])

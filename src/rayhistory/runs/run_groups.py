@@ -1,4 +1,4 @@
-"""Runs in groups: the same job, night after night, with its trend."""
+"""Runs in groups: all runs of the same job, with their trend."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from rayhistory.runs.trends import MAX_BASELINE, Regression, find_regression, pe
 
 SHOWN_RUNS = 20
 NEW_AFTER_RUNS = 10
-"""A fingerprint is new if the last ten runs did not have it."""
+"""A fingerprint is new if this many earlier runs did not have it."""
 SUCCEEDED, FAILED, STOPPED, RUNNING = "SUCCEEDED", "FAILED", "STOPPED", "RUNNING"
 _STATE_STATUS = {"running": RUNNING, "ended": STOPPED, "vanished": FAILED}
 
@@ -30,12 +30,12 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> SummaryVerdict | None:
-        """Why the job failed; of the session, if that has no other jobs."""
+        """Why the job failed. The session's verdict, if it has no other jobs."""
         return self.job.verdict if len(self.summary.jobs) > 1 else self.summary.verdict
 
     @property
     def hours(self) -> SessionSummary | JobHours:
-        """Resource hours of the job; of the session, if that has no other jobs."""
+        """Resource hours of the job, or of the session if it has no other jobs."""
         return self.job.hours or JobHours() if len(self.summary.jobs) > 1 else self.summary
 
     @property
@@ -54,7 +54,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class RunSquare(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, as lists show it."""
+    """One run, as shown in lists."""
 
     session: str
     """`namespace/cluster/session`."""
@@ -71,7 +71,7 @@ class RunSquare(msgspec.Struct, frozen=True, kw_only=True):
     """A digest of the job's runtime environment."""
     vanished: bool = False
     last_good: str | None = None
-    """The newest session before it in which the job succeeded."""
+    """The last earlier session in which the job succeeded."""
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     fingerprint: str | None
     new: bool
-    """The ten runs before did not fail like this."""
+    """The ten runs before did not have this failure."""
     url: str
 
 
@@ -95,24 +95,24 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     runs: int
     last: list[RunSquare]
-    """The newest first, at most 20."""
+    """The newest runs, at most 20."""
     success_rate: float | None
-    """Of runs that succeeded or failed; stopped and running ones do not count."""
+    """Share of successful runs. Stopped and running ones do not count."""
     p50_ms: float | None
     p95_ms: float | None
     """Durations of runs that succeeded."""
     regression: Regression | None
-    """Of the newest run that succeeded."""
+    """The regression of the newest successful run, if any."""
     last_failure: LastFailure | None
     cpu_hours: float
     gpu_hours: float
-    """Of the nodes. Where a session has several jobs, each has a share of them."""
+    """GPU-hours of the nodes. If a session has several jobs, each has a share of them."""
     idle_share: float | None
-    """Of GPU-hours where there are GPUs, else of CPU-hours; None if nothing is known."""
+    """Idle share of GPU-hours, or of CPU-hours if there are no GPUs; None if unknown."""
     cost: float | None
     """In the currency of `--price`; None without prices."""
     last_good: str | None
-    """The newest session that succeeded before the newest run."""
+    """The newest successful session before the newest run."""
 
 
 class GroupedRuns(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class GroupedRuns(msgspec.Struct, frozen=True):
 
 
 def runs_of(summary: SessionSummary) -> list[Run]:
-    """Return the runs of a session. One without jobs is a run itself, so that a lost cluster is not overlooked."""
+    """Return the runs of a session. A session without jobs counts as a run, so that a lost cluster is listed."""
     if summary.jobs:
         return [Run(summary, job) for job in summary.jobs]
     status = _STATE_STATUS.get(summary.state, STOPPED)
@@ -193,7 +193,7 @@ def good_durations(runs: Iterable[Run]) -> list[float]:
 
 
 def regression_at(runs: list[Run], place: int) -> Regression | None:
-    """Compare one run with the good runs before it."""
+    """Compare one run with earlier successful runs."""
     run = runs[place]
     if not _is_good(run) or run.job.duration_ms is None:
         return None
@@ -201,13 +201,13 @@ def regression_at(runs: list[Run], place: int) -> Regression | None:
 
 
 def is_new_fingerprint(fingerprint: str | None, earlier: list[Run]) -> bool:
-    """Return whether the last runs before did not have a failure like this."""
+    """Return whether the last earlier runs did not have this failure."""
     seen = {each for run in earlier[-NEW_AFTER_RUNS:] for each in run.summary.fingerprints}
     return fingerprint is not None and fingerprint not in seen
 
 
 def idle_share(runs: Iterable[SessionSummary | JobHours]) -> float | None:
-    """Return the idle share of the dearer resource: GPUs where there are any."""
+    """Return the idle share of GPUs, or of CPUs if there are no GPUs."""
     everything = list(runs)
     for hours in ([each.gpu for each in everything], [each.cpu for each in everything]):
         if allocated := sum(each.allocated for each in hours):
@@ -238,7 +238,7 @@ def _last_failure(runs: list[Run]) -> LastFailure | None:
 
 
 def _last_good(runs: list[Run], place: int) -> str | None:
-    """Return the newest session before a run in which the job succeeded."""
+    """Return the last session before a run in which the job succeeded."""
     own = runs[place].summary.identity
     earlier = (runs[number] for number in range(place - 1, -1, -1))
     return next((run.summary.path for run in earlier if _is_good(run) and run.summary.identity != own), None)
@@ -262,6 +262,6 @@ DEFAULT_SORT = "-started"
 
 
 def sort_groups(groups: list[RunGroup], sort: str = DEFAULT_SORT) -> list[RunGroup]:
-    """Sort groups; equal ones by name."""
+    """Sort groups. Equal groups are sorted by name."""
     by_name = sorted(groups, key=SORT_KEYS["name"])
     return sorted(by_name, key=SORT_KEYS[sort.lstrip("-")], reverse=sort.startswith("-"))

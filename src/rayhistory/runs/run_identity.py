@@ -1,4 +1,4 @@
-"""What makes runs the same: their owner, the name in their metadata, or their entry point without what varies."""
+"""Decide which runs are runs of the same job: by owner, name in the metadata, or normalized entrypoint."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from rayhistory.runs.session_summary import RunJob, SessionSummary
 
 METADATA_PREFIX = "metadata."
 _GENERATED_SUFFIX = re.compile(r"-(?:[0-9]{8,}|[bcdfghjklmnpqrstvwxz2456789]{5}|[0-9]{4}-?[0-9]{2}-?[0-9]{2}.*)$")
-"""What Kubernetes and schedulers append to names: a time, or five letters without vowels."""
+"""Suffixes that Kubernetes and schedulers append to names: a time, or five letters without vowels."""
 _VARYING = re.compile(
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]{22}|0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[-.:T_]\d+)*Z?"
 )
@@ -18,7 +18,7 @@ _MAX_NAME = 200
 
 
 class RunIdentity(NamedTuple):
-    """A group of runs."""
+    """The identity of a group of runs of the same job."""
 
     namespace: str
     kind: str
@@ -27,22 +27,22 @@ class RunIdentity(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the name of the group in URLs. It tells nothing to those who may not see the namespace."""
+        """Return the key of the group for URLs. It reveals nothing to visitors who may not see the namespace."""
         return hashlib.sha256("\0".join(self).encode(errors="replace")).hexdigest()[:16]
 
 
 def normalized_entrypoint(text: str) -> str:
-    """Return an entry point without directories, numbers, dates and ids, so that each night has the same."""
+    """Return an entrypoint without directories, numbers, dates and ids, so that repeated runs have the same."""
     return " ".join(_VARYING.sub("#", _DIRECTORY.sub("", text)).split())[:_MAX_NAME]
 
 
 def normalized_name(name: str) -> str:
-    """Return a name without its generated suffix; a name that is only a suffix stays."""
+    """Return a name without its generated suffix. A name that is only a suffix stays."""
     return _GENERATED_SUFFIX.sub("", name) or name
 
 
 def identify(summary: SessionSummary, job: RunJob, run_key: str = "auto") -> RunIdentity:
-    """Return the group of a run. A rule that does not apply falls back to the next of `auto`."""
+    """Return the group of a run. If a rule does not apply, the next rule of `auto` is used."""
     rules = [_by_metadata(run_key.removeprefix(METADATA_PREFIX))] if run_key.startswith(METADATA_PREFIX) else []
     rules += [_RULES[run_key]] if run_key in _RULES else []
     for rule in (*rules, _by_owner, _by_name, _by_entrypoint, _by_cluster):

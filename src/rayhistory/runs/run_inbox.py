@@ -1,4 +1,4 @@
-"""The inbox of the run table: summaries that builds have announced, and that are in no part yet."""
+"""The inbox of the run table: new summaries that are in no part yet."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ class InboxEntry(msgspec.Struct, frozen=True):
 
 
 class Inbox(msgspec.Struct, frozen=True):
-    """The newest entry of each session, and those that it replaces."""
+    """The newest entry of each session, and the entries that it replaces."""
 
     newest: dict[Identity, InboxEntry]
     replaced: list[InboxEntry]
@@ -55,7 +55,7 @@ def _entry(layout: Layout, info: ObjectInfo) -> InboxEntry | None:
 
 
 async def read_entries(store: Store, entries: list[InboxEntry]) -> dict[str, FullRow | None]:
-    """Return the rows by key; None for a damaged one. What was removed meanwhile is left out."""
+    """Return the rows by key; None for damaged ones. Entries that were removed in the meantime are left out."""
     slots = asyncio.Semaphore(_CONCURRENT_READS)
     found: dict[str, FullRow | None] = {}
 
@@ -73,5 +73,5 @@ async def read_entries(store: Store, entries: list[InboxEntry]) -> dict[str, Ful
 
 
 def _is_of(stored: StoredSummary, entry: InboxEntry) -> bool:
-    """Return whether a summary has the identity of its key. Its key decides who may see it."""
+    """Return whether a summary belongs to the session of its key. The key decides who may see it."""
     return stored.summary.identity == entry.ref.identity

@@ -1,4 +1,4 @@
-"""Keep the run table up to date in the background: compaction, removed sessions, and summaries that are missing."""
+"""Keep the run table up to date in the background: compaction, removed sessions, and missing summaries."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 _POLL_INTERVAL_S = 30.0
 _FULL_PASS_EVERY = 20
-"""Polls between two passes that run even if nothing is new: what waited long, and what is missing."""
+"""Number of polls between two full passes, which run even if nothing is new."""
 _MAX_RESTORED = 500
 _CONCURRENT_READS = 8
 _CHECKED = 50_000
 
 
 class RunMaintenance:
-    """Compacts the run table of a store, and restores what is missing in it."""
+    """Compacts the run table of a store, and restores missing rows."""
 
     def __init__(
         self, table: RunTable, catalog: SessionCatalog, products: ProductBuilder, *, keep_removed: bool
@@ -40,10 +40,10 @@ class RunMaintenance:
         self._keep_removed = keep_removed
         self._compactor = RunCompactor(table)
         self._checked: LruCache[Identity, float | None] = LruCache(_CHECKED)
-        """Sessions that have no summary, and when their end record was stored."""
+        """Sessions without a summary, and when their end record was stored."""
 
     async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         polls = 0
         while True:
             try:
@@ -59,7 +59,7 @@ class RunMaintenance:
             await asyncio.sleep(poll_interval_s)
 
     async def compact(self, *, force: bool = False) -> CompactionReport:
-        """Compact once. Rows of sessions that are not in the store any more are dropped, unless they are to be kept."""
+        """Compact once. Rows of removed sessions are dropped, unless `--keep-runs` is set."""
         if self._keep_removed:
             return await self._compactor.compact(force=force)
         known = set((await self._table.load(max_age_s=0)).summaries)
@@ -69,7 +69,7 @@ class RunMaintenance:
         return await self._compactor.compact(gone, force=force)
 
     async def restore(self) -> int:
-        """Announce stored summaries that are not in the table: those of copied sessions, or after damage."""
+        """Announce stored summaries that are not in the table, such as those of copied sessions."""
         rows = await self._table.load(max_age_s=0)
         entries = [entry for entry in await self._catalog.entries() if self._is_missing(entry, rows.summaries.keys())]
         slots = asyncio.Semaphore(_CONCURRENT_READS)
@@ -103,7 +103,7 @@ class RunMaintenance:
         return True
 
     async def _is_worthwhile(self) -> bool:
-        """Return whether the inbox has a batch, or the table rows of sessions that are gone."""
+        """Return whether the inbox has a full batch, or the table has rows of removed sessions."""
         rows = await self._table.load()
         inbox = self._table.inbox
         if len(inbox.newest) >= BATCH or inbox.replaced or rows.damaged:

@@ -1,4 +1,7 @@
-"""The manifest of the run table: its parts. It is written last, by conditional create, and never overwritten."""
+"""The manifest of the run table: the list of its parts.
+
+It is written last, by conditional create, and never overwritten.
+"""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -14,7 +17,7 @@ from rayhistory.storage import Store
 
 FORMAT = 1
 FENCES = 64
-"""Manifests that are kept, so that a process that was suspended cannot publish under an old number again."""
+"""Number of manifests that are kept, so that a process that was suspended cannot reuse an old number."""
 _MAX_MANIFEST_BYTES = 8 << 20
 _MAX_GENERATIONS = 16
 UNKNOWN_DAY = "1970-01-01"
@@ -30,7 +33,7 @@ class RunPart(msgspec.Struct, frozen=True):
     size: Count
     details_at: Count = 0
     details_size: Count = 0
-    """Where the details are in the file: lists are read without them. 0 if that is not known."""
+    """Range of the details in the file. Lists are read without them. 0 if unknown."""
 
 
 class RunManifest(msgspec.Struct, frozen=True):
@@ -39,11 +42,11 @@ class RunManifest(msgspec.Struct, frozen=True):
     parts: list[RunPart] = []
     """Later parts replace the rows of earlier ones."""
     quarantined: Count = 0
-    """Summaries and parts that could not be read, since the table exists."""
+    """Number of objects that were moved to quarantine, since the table exists."""
 
 
 def day_of(summary: SessionSummary) -> str:
-    """Return the day on which a session started, by its records or by its name."""
+    """Return the day on which a session started, from its records or its name."""
     named = session_start_time(summary.session)
     started = summary.started_ms / 1000 if summary.started_ms else named.timestamp() if named else 0.0
     try:
@@ -66,7 +69,7 @@ async def read_run_manifest(store: Store, layout: Layout) -> RunManifest:
 
 
 def parse_run_manifest(data: bytes) -> RunManifest | None:
-    """Parse a manifest; None if it is malformed. Names of parts become paths."""
+    """Parse a manifest; None if it is malformed. Names of parts are checked, because they become paths."""
     manifest = read_record(data, RunManifest)
     if (
         manifest is None
@@ -85,7 +88,7 @@ async def list_generations(store: Store, layout: Layout) -> list[int]:
 
 
 async def publish_run_manifest(store: Store, layout: Layout, manifest: RunManifest) -> bool:
-    """Make a manifest visible. Return False if another process was faster."""
+    """Publish a manifest. Return False if another process was faster."""
     try:
         await store.create(layout.runs_manifest_key(manifest.generation), msgspec.json.encode(manifest))
     except ObjectExists:

@@ -22,7 +22,7 @@ _NUMBERS = ("generation", "started_ms")
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """A summary, and the generation of the tables that it was made from: a higher one replaces a lower one."""
+    """A summary, and the generation of the tables that it was made from. A higher generation replaces a lower one."""
 
     generation: int
     summary: SessionSummary
@@ -40,7 +40,7 @@ class FullRow(msgspec.Struct, frozen=True):
 
 
 def write_part(path: Path, rows: Sequence[FullRow]) -> tuple[int, int]:
-    """Write a part; return the offset and the size of its details, which are most of it."""
+    """Write a part. Return the offset and size of its details, which are most of the file."""
     values = list(zip(*map(_values, rows), strict=True))
     arrays = [
         Array(list(column), DataType.int64() if name in _NUMBERS else DataType.utf8())
@@ -52,7 +52,7 @@ def write_part(path: Path, rows: Sequence[FullRow]) -> tuple[int, int]:
 
 
 def _details_range(path: Path) -> tuple[int, int]:
-    """Return where the only column chunk of the details is."""
+    """Return the range of the column chunk with the details."""
     columns = "coalesce(dictionary_page_offset, data_page_offset) AS start, total_compressed_size AS size"
     sql = f"SELECT {columns} FROM parquet_metadata(?) WHERE path_in_schema = 'details'"
     (row,) = execute(sql, [str(path)])
@@ -79,7 +79,7 @@ def read_summaries(path: Path) -> list[RunRow]:
 
 
 def read_rows(path: Path, identities: Iterable[Identity] | None = None) -> list[FullRow]:
-    """Return whole rows, of some sessions or of all; raise IndexDamaged if they cannot be read."""
+    """Return complete rows of some or all sessions. Raise IndexDamaged if they cannot be read."""
     chosen = None if identities is None else [list(identity) for identity in identities]
     where = "" if chosen is None else " WHERE list_contains(?::VARCHAR[][], [namespace, cluster, session])"
     sql = f"SELECT {', '.join(_COLUMNS)} FROM {parquet([path])}{where} LIMIT {MAX_PART_ROWS * 2}"
@@ -96,7 +96,10 @@ def _full(row: dict[str, object]) -> FullRow:
 
 
 def _identified(summary: SessionSummary, row: dict[str, object]) -> SessionSummary:
-    """Return the summary with the identity of its row. A summary must not claim to be of another namespace."""
+    """Return the summary, if its identity matches its row.
+
+    A summary must not pretend to belong to another namespace.
+    """
     identity = (row["namespace"], row["cluster"], row["session"])
     if summary.identity == identity:
         return summary

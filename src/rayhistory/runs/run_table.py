@@ -1,4 +1,4 @@
-"""The run table as readers see it: summaries of all sessions in memory, details read from local copies of its parts."""
+"""The run table for readers: summaries of all sessions in memory, and details in local copies of its parts."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 50_000
-"""Sessions in memory. Older ones are not listed, and counted."""
+"""Maximum number of sessions in memory. Older ones are only counted."""
 _FRESH_FOR_S = 2.0
 _CONCURRENT_FETCHES = 16
 _CACHED_ENTRIES = 2_000
 
 
 class RunRows(msgspec.Struct, frozen=True):
-    """The summaries at one time."""
+    """The summaries at one point in time."""
 
     summaries: dict[Identity, SessionSummary]
     version: int
@@ -38,11 +38,11 @@ class RunRows(msgspec.Struct, frozen=True):
     damaged: tuple[str, ...] = ()
     """Parts that cannot be read. Their rows are missing until they are rebuilt."""
     unlisted: int = 0
-    """Sessions beyond the limit."""
+    """Number of sessions above the limit."""
 
 
 class RunTable:
-    """Reads the run table of a store. What was read once is not read again."""
+    """Reads the run table of a store. Nothing is read twice."""
 
     def __init__(self, store: Store, layout: Layout, cache_dir: Path) -> None:
         self.store = store
@@ -78,11 +78,11 @@ class RunTable:
         return {row.summary.identity for row in self._parts.get(part, [])}
 
     def add_written(self, part: RunPart, rows: Iterable[FullRow]) -> None:
-        """Take over the rows of a part that this process has just written, so that it is not fetched again."""
+        """Use the rows of a part that this process has just written, without fetching it."""
         self._parts[part.name] = [RunRow(row.generation, row.stored.summary) for row in rows]
 
     async def details(self, identities: Iterable[Identity]) -> dict[Identity, SessionDetails]:
-        """Return the details of some sessions. Those that cannot be read are left out."""
+        """Return the details of some sessions. Sessions that cannot be read are left out."""
         wanted = set(identities)
         rows: dict[Identity, FullRow] = {}
         for part in self._manifest.parts:
@@ -180,7 +180,7 @@ class RunTable:
             return await asyncio.to_thread(read_summaries, await self._fetch(part))
 
     async def _fetch(self, part: RunPart, *, with_details: bool = True) -> Path:
-        """Return a local copy of a part. Without details it has a hole where they are, which nobody reads."""
+        """Return a local copy of a part. Without details, the copy has a hole in their place."""
         path, lists = self._path(part.name), self._path(f"{part.name}.lists")
         for copy in (path,) if with_details else (path, lists):
             with contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ def _keep_newest(rows: dict[Identity, FullRow], row: FullRow) -> None:
 
 
 def _write(path: Path, pieces: list[tuple[int, bytes]]) -> None:
-    """Write pieces of a file at their offsets."""
+    """Write ranges of a file at their offsets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{time.monotonic_ns()}")
     try:

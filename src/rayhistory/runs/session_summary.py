@@ -1,4 +1,4 @@
-"""The summary of a session: what lists, trends and comparisons of runs need. Values from clusters are bounded here."""
+"""The summary of a session, for lists, trends and comparisons of runs. Values from clusters are limited here."""
 
 from typing import Annotated
 
@@ -23,15 +23,15 @@ class ResourceHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Hours of one resource: CPU, GPU, or GiB of memory."""
 
     allocated: Hours = 0.0
-    """Of all nodes, as long as they lived: what was paid for."""
+    """Hours of all nodes while they lived, which were paid for."""
     reserved: Hours = 0.0
-    """Held by tasks and actors."""
+    """Hours held by tasks and actors."""
     used: Hours | None = None
-    """Measured on the nodes; None without metrics."""
+    """Hours measured on the nodes; None without metrics."""
 
     @property
     def busy(self) -> float:
-        """What was used, or reserved if that was not measured."""
+        """Used hours, or reserved hours if use was not measured."""
         return min(self.reserved if self.used is None else self.used, self.allocated)
 
     @property
@@ -49,7 +49,7 @@ class SummaryVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The share of one job in the resource hours of its session. What it was allocated is an approximation."""
+    """The share of one job in the resource hours of its session. Allocated hours are an estimate."""
 
     cpu: ResourceHours = ResourceHours()
     gpu: ResourceHours = ResourceHours()
@@ -64,7 +64,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The submission id, or the job id of a driver without one; empty for a session without jobs."""
     job_id: Text = ""
     name: Text = ""
-    """From the job's metadata."""
+    """The name in the job's metadata."""
     entrypoint: Text = ""
     status: Text = "RUNNING"
     started_ms: Time | None = None
@@ -81,7 +81,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def duration_ms(self) -> int | None:
-        """How long the job ran; None if it is running, or if its clocks disagree."""
+        """How long the job ran; None if it is running, or if its times are inconsistent."""
         if self.started_ms is None or self.ended_ms is None or self.ended_ms < self.started_ms:
             return None
         return self.ended_ms - self.started_ms
@@ -99,7 +99,7 @@ class SeenFingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What lists and trends need: kept in memory for all sessions, so it is small."""
+    """The data for lists and trends. It is small, because it is in memory for all sessions."""
 
     namespace: Text
     cluster: Text
@@ -123,7 +123,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     failed_tasks: Count = 0
     nodes: Count = 0
     lost_nodes: Count = 0
-    """Nodes that died before the session ended, without being told to."""
+    """Number of nodes that died unexpectedly before the session ended."""
     oom_kills: Count = 0
     size_bytes: Count = 0
     index_bytes: Count = 0
@@ -150,7 +150,7 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SummaryMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of the whole session, from its start on: the mean of all nodes in each step."""
+    """One metric of the whole session from its start: the mean of all nodes in each step."""
 
     name: Text
     step_ms: Count
@@ -158,13 +158,13 @@ class SummaryMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the page of a group and a comparison need of a few sessions."""
+    """More data of a session, for the page of a group and for comparisons."""
 
     functions: list[FunctionFigures] = []
     fingerprints: list[SeenFingerprint] = []
     packages: list[Text] = []
     env_vars: list[Text] = []
-    """Names only."""
+    """Names of environment variables, without values."""
     node_types: list[NodeType] = []
     metrics: list[SummaryMetric] = []
 

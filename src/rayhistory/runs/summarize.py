@@ -1,4 +1,4 @@
-"""Make the summary of a session from what was read of it. Pure: tables, diagnosis and samples come as values."""
+"""Make the summary of a session. A pure function of tables, diagnosis and samples."""
 
 import hashlib
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ _UNEXPECTED = ("Unexpected termination", "Terminated due to preemption")
 
 
 class SummaryInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summary is made of."""
+    """The input of a summary."""
 
     ref: SessionRef
     state: str = "ended"
@@ -121,7 +121,7 @@ def run_job(row: Row) -> RunJob:
 
 
 def listed_functions(functions: list[FunctionFigures]) -> list[FunctionFigures]:
-    """Shorten names, and drop the figures by job of a session with one job: they are those of the session."""
+    """Shorten names. Drop figures per job if the session has only one job."""
     jobs = {each.job_id for each in functions if each.job_id is not None}
     return [
         msgspec.structs.replace(each, name=_short_name(each.name))
@@ -131,7 +131,7 @@ def listed_functions(functions: list[FunctionFigures]) -> list[FunctionFigures]:
 
 
 def _short_name(name: str) -> str:
-    """Cut a long name, with a digest of it, so that two long names stay two functions."""
+    """Cut a long name and append a digest, so that different long names stay different."""
     line = one_line(name, _MAX_NAME)
     return line if line == name else f"{line[:180]}…{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
 
@@ -200,7 +200,7 @@ def _fingerprints(diagnosis: Diagnosis) -> list[SeenFingerprint]:
 
 
 def _metadata(text: str | None) -> dict[str, str]:
-    """Return the first short fields of a job's metadata, which a user may fill with a megabyte."""
+    """Return the first short fields of a job's metadata, which may be large."""
     fields: dict[str, Any] = members(text)
     return {
         one_line(str(name), 64): one_line(str(value), _MAX_VALUE)

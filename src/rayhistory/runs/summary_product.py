@@ -1,4 +1,4 @@
-"""The summary as a product of a session's index. Its build also announces it in the inbox of the run table."""
+"""The summary as a product of a session's index. Its build also adds it to the inbox of the run table."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ class SummaryProduct:
 
     name = NAME
     version = _FORMAT_VERSION * 1000 + RULES_VERSION
-    """A summary has the verdict, so that new rules of the diagnosis make a new summary."""
+    """A summary contains the verdict, so a new version of the diagnosis rules needs a new summary."""
 
     def build(self, context: ProductContext) -> BuiltProduct:
         set_limits(int(context.settings.index_memory * _DATABASE_SHARE), threads=1)
@@ -59,7 +59,7 @@ async def _summarize_session(context: ProductContext) -> StoredSummary:
 
 
 async def _with_owner(context: ProductContext) -> tuple[SessionRef, StartRecord | None]:
-    """Return the session with its owner, which only its start record may name."""
+    """Return the session with its owner, which may be known only from the start record."""
     ref = context.ref
     try:
         data = await context.store.get_range(context.layout.start_key(ref), 0, MAX_RECORD_BYTES)

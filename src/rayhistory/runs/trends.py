@@ -1,4 +1,4 @@
-"""Statistics of runs: robust, because a fleet has few runs of each job, and some of them are odd."""
+"""Statistics of runs. They are robust, because a job may have few runs and outliers."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -6,30 +6,30 @@ from statistics import median
 import msgspec
 
 MIN_BASELINE = 4
-"""Earlier good runs that a regression is judged by."""
+"""Minimum number of earlier successful runs to detect a regression."""
 MAX_BASELINE = 20
 MIN_RATIO = 1.2
 MIN_SLOWER_MS = 10_000
 SPREADS = 3.0
 _MAD_TO_SIGMA = 1.4826
 _MIN_SPREAD = 0.03
-"""The spread is at least this share of the median: few runs can be equal by chance."""
+"""The spread is at least this share of the median, because few runs can be equal by chance."""
 
 
 class Regression(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that took longer than the good runs before it, beyond their spread."""
+    """A run that took longer than the earlier successful runs, beyond their spread."""
 
     duration_ms: int
     baseline_ms: float
-    """The median of the good runs before."""
+    """The median of the earlier successful runs."""
     ratio: float
     limit_ms: float
     runs: int
-    """How many runs the baseline has."""
+    """The number of runs in the baseline."""
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return a percentile, between two values by their distance; None without values."""
+    """Return a percentile, interpolated between two values; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -40,15 +40,15 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the standard deviation as the median absolute deviation tells it: one odd run does not change it."""
+    """Return the standard deviation estimated from the median absolute deviation, which outliers do not change."""
     middle = median(values)
     return max(_MAD_TO_SIGMA * median(abs(value - middle) for value in values), _MIN_SPREAD * middle)
 
 
 def find_regression(duration_ms: int, earlier_ms: Sequence[float]) -> Regression | None:
-    """Compare a run with the good runs before it, the newest last.
+    """Compare a run with earlier successful runs, newest last.
 
-    It is slower if it took 20 % and 10 s more than their median, and more than three spreads.
+    It is slower if it exceeds their median by 20 %, by 10 s and by three times their spread.
     """
     baseline = list(earlier_ms)[-MAX_BASELINE:]
     if len(baseline) < MIN_BASELINE:
@@ -64,5 +64,5 @@ def find_regression(duration_ms: int, earlier_ms: Sequence[float]) -> Regression
 
 
 def _widened(values: Sequence[float]) -> float:
-    """Return the spread, wider for few values: the deviation of a handful is often too small by chance."""
+    """Return the spread, widened if there are few values, because their deviation is often too small by chance."""
     return spread(values) * (1 + 2 / len(values))

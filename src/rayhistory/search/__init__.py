@@ -1,4 +1,4 @@
-"""Search in the log files of a session: lines as ripgrep finds them, patterns in RE2's syntax."""
+"""Search in the log files of a session. Results are the same as ripgrep's; patterns have RE2's syntax."""
 
 from rayhistory.search.pattern import SearchPattern
 from rayhistory.search.scanner import Scan, Scanner

@@ -1,4 +1,4 @@
-"""Hide the values of environment variables in lines of log text, as pages do in runtime environments."""
+"""Mask the values of environment variables in log lines, as pages do in runtime environments."""
 
 import re
 
@@ -6,13 +6,13 @@ from rayhistory.masking import MASK
 
 _ENV_VARS = re.compile(r"""(?:env_vars|envVars)\\*["']?\s{0,8}[:=]\s{0,8}\{""")
 _QUOTE_OR_BRACE = re.compile(r"""\\*["']|[{}]""")
-"""In JSON within JSON, a quote has backslashes, and ends where one with as many is."""
+"""In JSON within JSON, quotes have backslashes. A string ends at a quote with the same number."""
 
 Span = tuple[int, int]
 
 
 def masked_line(text: str, matches: list[Span] | None = None) -> tuple[str, list[Span]]:
-    """Return a line without values of env_vars, and the matches outside of them at their new places."""
+    """Return a line with masked env_vars values, and the matches outside of them at their new positions."""
     spans = list(matches or [])
     if "env" not in text:
         return text, spans
@@ -33,7 +33,7 @@ def _moved(span: Span, begin: int, end: int, shift: int) -> Span:
 
 
 def _closing_brace(text: str, position: int) -> int:
-    """Return where the object ends; the end of the line if it does not: what is not understood is hidden."""
+    """Return where the object ends. If it does not end, return the end of the line, so that everything is masked."""
     depth, quote = 1, ""
     for found in _QUOTE_OR_BRACE.finditer(text, position):
         if found[0] in "{}":

@@ -1,4 +1,4 @@
-"""Find the next or the previous line of one log file that matches a pattern, in the order of the file."""
+"""Find the next or previous line of one log file that matches a pattern."""
 
 import time
 from functools import partial
@@ -13,22 +13,22 @@ from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 
 class FileSearch(NamedTuple):
-    """From which line on to search, and in which direction."""
+    """Where to start a search, and in which direction."""
 
     pattern: SearchPattern
     position: int
-    """The first offset at which a line may begin; backwards, the first at which none may."""
+    """The first offset at which a line may start. Backwards: the first offset at which no line may start."""
     backwards: bool = False
 
     def concerns(self, unit: LogUnit) -> bool:
         return unit.start < self.position if self.backwards else unit.end > self.position
 
     def stop_before(self, unit: LogUnit) -> int:
-        """Return the position at which a search continues that did not read a unit."""
+        """Return the position at which a search continues, if it stopped before a unit."""
         return min(unit.end, self.position) if self.backwards else max(unit.start, self.position)
 
     def find(self, unit: LogUnit, buffer: UnitBuffer) -> int | None:
-        """Return where the first matching line of a unit begins; backwards, the last one."""
+        """Return where the first matching line of a unit starts. Backwards: the last one."""
         bounds, found = line_bounds(unit, buffer), None
         for begin, _ in self.pattern.lines(buffer.data, *bounds) if bounds else ():
             offset = buffer.offset + begin
@@ -43,9 +43,9 @@ class FileSearch(NamedTuple):
 
 class FileSearchResult(NamedTuple):
     offset: int | None = None
-    """Where the found line begins."""
+    """Where the matching line starts."""
     stopped_at: int | None = None
-    """The position at which to continue, if the time was over."""
+    """The position at which to continue, if the time limit was reached."""
 
 
 async def find_in_file(
@@ -58,7 +58,7 @@ async def find_in_file(
     time_budget_s: float,
     unit_index: UnitIndex | None = None,
 ) -> FileSearchResult:
-    """Read a file unit by unit, without those that the index excludes, up to the first match."""
+    """Read the units of a file, except those that the index excludes, up to the first match."""
     deadline = time.monotonic() + time_budget_s
     units = [unit for unit in file_units(file, scanner.unit_bytes) if search.concerns(unit)]
     excluded = await _excluded(unit_index, units, search.pattern)
@@ -76,7 +76,7 @@ async def find_in_file(
 
 
 async def _excluded(unit_index: UnitIndex | None, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
-    """Return the units without a match. An index that cannot be read excludes none."""
+    """Return the units that have no match. An unreadable index excludes none."""
     try:
         return await unit_index.excluded(units, pattern) if unit_index else set()
     except IndexDamaged as error:

@@ -1,4 +1,4 @@
-"""Counts of matching lines: per file, and over time in a bounded number of steps."""
+"""Counts of matching lines per file, and over time in a limited number of steps."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ _STEPS_MS = [
     1000 * seconds
     for seconds in (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800, 4 * 604_800, 52 * 604_800, 520 * 604_800)
 ]
-"""Each step is a multiple of the one before, so that buckets can be added up."""
+"""Each step is a multiple of the previous one, so that buckets can be added up."""
 
 
 class TimeHistogram:
-    """Lines per step of time. The step grows with the range of times."""
+    """Number of lines per time step. The step grows with the time range."""
 
     def __init__(self, times: Iterable[int] = ()) -> None:
         self.buckets: Counter[int] = Counter()
@@ -44,13 +44,13 @@ class TimeHistogram:
 
 
 class HitCounter(msgspec.Struct):
-    """What a search counted so far."""
+    """The counts of a search so far."""
 
     files: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """By node and path."""
     times: TimeHistogram = msgspec.field(default_factory=TimeHistogram)
     complete: bool = False
-    """All lines were counted."""
+    """True if all lines were counted."""
 
     def add(self, node: str, path: str, count: int, times: TimeHistogram) -> None:
         if count:

@@ -1,4 +1,4 @@
-"""Build shards of a search index from log files: what is new since the last build, and nothing else."""
+"""Build shards of a search index for log lines that are new since the last build."""
 
 import asyncio
 from collections import deque
@@ -19,11 +19,11 @@ from rayhistory.search.tokens import Keys, TextTokens, merged, read_tokens
 from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 MAX_TOKENS_BYTES = 64 << 20
-"""Tokens of a shard, at most. A shard ends before that."""
+"""Maximum size of the tokens of a shard. A shard ends before it."""
 
 
 async def new_units(logs: LogSource, indexed: Iterable[IndexedUnit], unit_bytes: int = UNIT_BYTES) -> list[LogUnit]:
-    """Return the units of all files that are not indexed as they are now."""
+    """Return the units of all files that are new or have changed since they were indexed."""
     known = {(unit.node, unit.path, unit.identity, unit.start, unit.end) for unit in indexed}
     files = [
         LogFile(node, path, history.points, history.identity)
@@ -49,7 +49,7 @@ async def build_shards(
     unit_bytes: int = UNIT_BYTES,
     workers: int | None = None,
 ) -> dict[str, Path]:
-    """Write shards for these units; return the files by name. Units are read and tokenised side by side."""
+    """Write shards for these units. Return the files by name. Units are read and tokenised concurrently."""
     depth = 1 + (workers or available_cores())
     files: dict[str, Path] = {}
     shard = _ShardBuilder(unit_bytes)
@@ -88,7 +88,7 @@ async def _read_tokens(logs: LogSource, unit: LogUnit, buffers: list[bytearray],
 
 
 def _tokenise(unit: LogUnit, buffer: UnitBuffer, known: Hashes) -> _UnitTokens:
-    """Return the tokens of the lines that begin in a unit."""
+    """Return the tokens of the lines that start in a unit."""
     bounds = line_bounds(unit, buffer)
     data, offset = buffer.data, buffer.offset
     text = read_tokens(data, *(bounds or (0, 0)), known)
@@ -98,7 +98,7 @@ def _tokenise(unit: LogUnit, buffer: UnitBuffer, known: Hashes) -> _UnitTokens:
 class _ShardBuilder:
     def __init__(self, unit_bytes: int) -> None:
         self.known: Hashes = np.empty(0, np.uint64)
-        """Hashes of tokens that the shard has."""
+        """Hashes of the shard's tokens so far."""
         self._unit_bytes = unit_bytes
         self._units: list[IndexedUnit] = []
         self._keys: list[Keys] = []

@@ -1,4 +1,4 @@
-"""What the units of a search index must hold so that a pattern can match in them."""
+"""The keys that a unit of a search index must have for a pattern to match in it."""
 
 import re
 
@@ -15,19 +15,19 @@ from rayhistory.search.tokens import (
 )
 
 MAX_EXPANSIONS = 2000
-"""A part of more tokens than this is too common to exclude anything."""
+"""A fragment that occurs in more tokens than this is too common to exclude units."""
 _FRAGMENT = re.compile(rb"[0-9a-z_\x80-\xff]+")
 _ASCII_FRAGMENT = re.compile(rb"[0-9a-z_]+")
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """A part of a text that must match: a whole token, or the start, the end or any part of one."""
+    """A piece of required text: a whole token, or the start, end or middle of one."""
 
     text: bytes
     starts_token: bool
     ends_token: bool
     odd_case: bool
-    """Other letters may stand for some of these, because the case is ignored."""
+    """Some letters may also match special Unicode letters, because case is ignored."""
 
 
 Alternative = frozenset[int]
@@ -37,7 +37,10 @@ Clause = list[Alternative]
 
 
 def fragments_of(literal: str, *, case: bool) -> list[Fragment]:
-    """Split a text that every match contains. What surrounds it is unknown, so its ends may be inside of tokens."""
+    """Split a text that every match contains.
+
+    Its ends may be inside of tokens, because the surrounding text is unknown.
+    """
     text = literal.encode().lower()
     found = []
     for match in (_FRAGMENT if case else _ASCII_FRAGMENT).finditer(text):
@@ -51,7 +54,7 @@ def fragments_of(literal: str, *, case: bool) -> list[Fragment]:
 
 
 def clause_of(fragment: Fragment, tokens: bytes) -> Clause | None:
-    """Return the keys that a unit must have, given all tokens, one per line; None if too many would do."""
+    """Return the keys of which a unit must have at least one set; None if the text occurs in too many tokens."""
     clause: Clause = [frozenset({HAS_LONG_TOKEN})]
     if fragment.odd_case:
         clause.append(frozenset({HAS_ODD_CASE}))
@@ -68,7 +71,7 @@ def clause_of(fragment: Fragment, tokens: bytes) -> Clause | None:
 
 
 def _expand(fragment: Fragment, tokens: bytes) -> set[bytes] | None:
-    """Return the tokens that a fragment can be a part of; None if they are too many."""
+    """Return the tokens that contain a fragment; None if there are too many."""
     needle = (b"\n" if fragment.starts_token else b"") + fragment.text + (b"\n" if fragment.ends_token else b"")
     lines = b"\n" + tokens + b"\n"
     found: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""Count line breaks with numpy, in half of the time of `bytes.count`."""
+"""Count line breaks with numpy, twice as fast as `bytes.count`."""
 
 import numpy as np
 

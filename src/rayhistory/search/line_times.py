@@ -1,4 +1,4 @@
-"""Times that log lines carry, in the common formats of Ray, Python, Kubernetes and structured logs."""
+"""Parse the time at the start of a log line, in the common formats of Ray, Python, Kubernetes and structured logs."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ _EPOCH = re.compile(rb'"(?:ts|time|timestamp|created)": ?"?(1[0-9]{9})(?:\.([0-9
 
 
 def line_ms(line: Content) -> int | None:
-    """Return the time that a line begins with, in ms since 1970, or None. Times without a zone are UTC."""
+    """Return the time that a line starts with, in ms since 1970, or None. Times without a time zone are UTC."""
     match = _TIME.search(line, 0, _MAX_PREFIX_BYTES)
     if match:
         return _to_ms(match)
@@ -24,7 +24,10 @@ def line_ms(line: Content) -> int | None:
 
 
 def inherited_ms(buffer: Content, position: int) -> int | None:
-    """Return the time of the nearest line before `position` that has one: a traceback has the time of its message."""
+    """Return the time of the nearest earlier line that starts with a time.
+
+    Lines of a traceback, for example, have none.
+    """
     first = max(0, position - _MAX_BACKWARD_BYTES)
     while position > first:
         begin = buffer.rfind(b"\n", first, position - 1) + 1

@@ -1,4 +1,4 @@
-"""A window of a log file's lines, found by offset, line, time or from the end, with few range reads at any size."""
+"""Read a window of a log file's lines by offset, line, time or from the end, with few range reads for any file size."""
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 async def find_line(logs: LogSource, node: str, file: StoredLogFile, number: int) -> Position:
-    """Return the place of a line; the last one if the file is shorter."""
+    """Return the position of a line, or of the last line if the file is shorter."""
     position, current = 0, 1
     while position < file.size:
         if position >= _MAX_COUNTED_BYTES:
@@ -54,7 +54,7 @@ async def find_line(logs: LogSource, node: str, file: StoredLogFile, number: int
 
 
 async def find_time(logs: LogSource, node: str, file: StoredLogFile, ms: int) -> Position:
-    """Return the place of the first line at a time or later, by halving the file; its lines must be in order."""
+    """Return the position of the first line at or after a time, by binary search. Lines must be ordered by time."""
     low, high = 0, file.size
     while high - low > _PROBE_BYTES:
         middle = (low + high) // 2
@@ -75,7 +75,7 @@ async def find_end(logs: LogSource, node: str, file: StoredLogFile, lines: int =
 
 
 async def number_position(logs: LogSource, node: str, file: StoredLogFile, position: Position) -> Position:
-    """Add the number of a line, unless counting would read too much."""
+    """Add the line number, unless too many bytes would have to be counted."""
     if position.number is not None or position.offset > _MAX_COUNTED_BYTES // 4:
         return position
     breaks = 0
@@ -86,7 +86,7 @@ async def number_position(logs: LogSource, node: str, file: StoredLogFile, posit
 
 
 async def read_window(logs: LogSource, node: str, file: StoredLogFile, position: Position, above: int) -> LogWindow:
-    """Read the lines from `above` lines before a position on."""
+    """Read lines, starting `above` lines before a position."""
     begin = await _line_start(logs, node, file, position.offset)
     start = await start_of_last_lines(logs, node, file.path, begin, above) if above else begin
     start = max(start, begin - WINDOW_BYTES // 2)
@@ -112,7 +112,7 @@ def _window(data: bytes, start: int, size: int, number: int | None) -> LogWindow
 
 
 def _split(data: bytes, offset: int) -> list[tuple[int, bytes]]:
-    """Split a chunk into lines, each with its offset. The end of the last line is not a line."""
+    """Split a chunk into lines with their offsets. An empty text after the last line break is not a line."""
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -124,7 +124,7 @@ def _split(data: bytes, offset: int) -> list[tuple[int, bytes]]:
 
 
 async def _line_start(logs: LogSource, node: str, file: StoredLogFile, offset: int) -> int:
-    """Return the start of the line that holds an offset, at most 64 KiB before it."""
+    """Return the start of the line that contains an offset. At most 64 KiB before it are read."""
     offset = min(max(0, offset), file.size)
     first = max(0, offset - _PROBE_BYTES)
     found = (await logs.read(node, file.path, first, offset)).rfind(b"\n")
@@ -132,7 +132,7 @@ async def _line_start(logs: LogSource, node: str, file: StoredLogFile, offset: i
 
 
 async def _first_time(logs: LogSource, node: str, file: StoredLogFile, start: int, end: int) -> tuple[int, int] | None:
-    """Return the first time of a line that begins behind `start`, and the offset of that line."""
+    """Return the first time of a line that starts after `start`, and the offset of that line."""
     for begin in range(start, end, _PROBE_BYTES):
         chunk = await logs.read(node, file.path, begin, min(begin + _PROBE_BYTES, end))
         for offset, line in _split(chunk, begin)[1:]:

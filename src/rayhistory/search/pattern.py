@@ -1,4 +1,4 @@
-"""A pattern that finds lines in buffers: a text or a regular expression, by RE2, in linear time."""
+"""A pattern that finds lines in buffers: a text or a regular expression, with RE2 in linear time."""
 
 from collections.abc import Iterator
 
@@ -14,13 +14,13 @@ _WORD = (
     r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}"
     r"\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
 )
-"""Characters of words, as ripgrep's --word-regexp sees them."""
+"""Word characters, as in ripgrep's --word-regexp."""
 
 Span = tuple[int, int]
 
 
 class SearchPattern:
-    """Finds matching lines. `regex`: the text is a regular expression; `word`: matches are surrounded by non-words."""
+    """Finds matching lines. `regex`: the text is a regular expression. `word`: matches must be whole words."""
 
     def __init__(self, text: str, *, regex: bool = False, case: bool = False, word: bool = False) -> None:
         check_pattern(text)
@@ -39,7 +39,7 @@ class SearchPattern:
         return self._required in buffer
 
     def lines(self, buffer: Content, start: int, end: int) -> Iterator[Span]:
-        """Yield the lines of [start, end) that match, without their line breaks. A line must begin at `start`."""
+        """Yield the matching lines of [start, end), without line breaks. A line must start at `start`."""
         if not self.may_match(buffer):
             return
         last = end - 1 if end > start and buffer[end - 1] == ord("\n") else end
@@ -55,7 +55,7 @@ class SearchPattern:
             start = stop + 1
 
     def spans(self, line: bytes, max_spans: int) -> list[Span]:
-        """Return the first matches in one line, from left to right, without overlaps and without empty ones."""
+        """Return the first matches in one line, from left to right, without overlaps and empty matches."""
         found: list[Span] = []
         position = 0
         while position <= len(line) and len(found) < max_spans:

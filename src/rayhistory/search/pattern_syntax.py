@@ -1,7 +1,7 @@
-"""Visitors' patterns in RE2's syntax: checks, the translation to a pattern for whole buffers, and required literals.
+"""Patterns of visitors in RE2's syntax: validation, translation to patterns for whole buffers, and required literals.
 
-A buffer holds many lines, and a match must lie within one of them, as ripgrep has it. RE2's `never_nl` removes the
-newline from every class; here, what refers to the ends of the text is made to mean the ends of a line.
+A buffer has many lines, and a match must be within one of them, as in ripgrep. RE2's `never_nl` removes the newline
+from every class. Here, anchors for the ends of the text are translated to the ends of a line.
 """
 
 import re
@@ -25,7 +25,7 @@ _LINE_ENDS = {r"\A": "^", r"\z": "$"}
 
 
 def check_pattern(text: str) -> None:
-    """Raise UsageError for a pattern that cannot match any line, or is too long."""
+    """Raise UsageError for a pattern that cannot match any line or is too long."""
     if not text:
         raise UsageError("the pattern is empty: enter a text to search for")
     try:
@@ -50,7 +50,7 @@ def to_line_regex(pattern: str) -> str:
 
 
 def required_literal(pattern: str) -> str:
-    """Return a text that every match contains, or an empty one. Letters match exactly, unless the case is ignored."""
+    """Return a text that every match contains, or an empty text. It is case-sensitive, unless case is ignored."""
     if "|" in pattern or "(?" in pattern:
         return ""  # a literal may be optional, or flags may change its meaning
     longest, run = "", ""

@@ -1,11 +1,11 @@
-"""The format of a search index shard: which units of log files hold which keys.
+"""The format of a search index shard: which units of log files have which keys.
 
     magic "RHSEARCH", version, length of the header
-    header       a zstd frame of MessagePack: the units, and where the parts below are
+    header       a zstd frame of MessagePack: the units, and the locations of the sections below
     tokens       a zstd frame: all distinct tokens, sorted, one per line
-    buckets      256 zstd frames, by the highest byte of the key: keys, how many units each has, and these units
+    buckets      256 zstd frames, by the highest byte of the key: keys, their number of units, and the units
 
-A query reads the header, the tokens, and the buckets of its keys. Frames carry zstd's checksum.
+A query reads the header, the tokens, and the buckets of its keys. Frames have zstd's checksum.
 """
 
 import struct
@@ -43,12 +43,12 @@ class ShardHeader(msgspec.Struct, array_like=True):
     units: list[IndexedUnit]
     unit_bytes: int
     tokens: tuple[int, int]
-    """Offset behind the header, and size."""
+    """Offset after the header, and size."""
     buckets: list[tuple[int, int]]
 
 
 def encode_shard(units: list[IndexedUnit], unit_bytes: int, keys: list[Keys], tokens: Iterable[bytes]) -> bytes:
-    """Encode a shard; `keys` are those of each unit."""
+    """Encode a shard. `keys` has the keys of each unit."""
     compress = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress
     all_keys = np.concatenate([np.empty(0, np.uint32), *keys])
     numbers = np.repeat(np.arange(len(keys), dtype=np.uint16), [len(each) for each in keys])

@@ -1,8 +1,7 @@
 """The order in which a session's log files are searched: units of some megabytes, in batches of growing size.
 
-Units are ordered by the time at which they were stored, which nearly is the order of their lines in time. The hits of
-one batch are sorted by time. So the first page needs the first batch alone, a small session is sorted as a whole, and
-a search can continue at any batch.
+Units are ordered by the time when they were stored, which is nearly the order of their lines. Hits of one batch are
+sorted by time. So the first page needs only the first batch, and a search can continue at any batch.
 """
 
 import zlib
@@ -19,14 +18,14 @@ _MAX_BATCH_UNITS = 16
 
 
 class LogFile(msgspec.Struct, frozen=True):
-    """A file to search, as it was at one time."""
+    """A file to search, as of one point in time."""
 
     node: str
     path: str
     points: list[FlushPoint]
     identity: str = ""
     ranges: tuple[tuple[int, int], ...] = ()
-    """Only lines that begin in these ranges; all if empty."""
+    """Search only lines that start in these ranges. Empty means all lines."""
 
     @property
     def size(self) -> int:
@@ -44,7 +43,7 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class LogUnit(NamedTuple):
-    """A part of a file: the lines that begin in [start, end)."""
+    """A range of a file: the lines that start in [start, end)."""
 
     file: LogFile
     start: int
@@ -66,7 +65,7 @@ class ScanPlan(msgspec.Struct, frozen=True):
 def make_plan(
     files: Iterable[LogFile], *, newest_first: bool, until_ms: int | None = None, unit_bytes: int = UNIT_BYTES
 ) -> ScanPlan:
-    """Plan a search. With `until_ms` the files are those of an earlier plan, whatever was stored since."""
+    """Plan a search. With `until_ms`, use the files of an earlier plan and ignore newer data."""
     everything = list(files)
     if until_ms is None:
         until_ms = max((file.points[-1].ms for file in everything if file.points), default=0)
@@ -86,7 +85,7 @@ def file_units(file: LogFile, unit_bytes: int = UNIT_BYTES) -> Iterator[LogUnit]
 
 
 def _batches(units: list[LogUnit], unit_bytes: int) -> Iterator[list[LogUnit]]:
-    """Yield units in batches: the first of one full unit, then twice as many, up to 16."""
+    """Yield units in batches. The first batch has one full unit, the next has two, and so on up to 16."""
     batch: list[LogUnit] = []
     room = limit = unit_bytes
     for unit in units:
@@ -101,7 +100,7 @@ def _batches(units: list[LogUnit], unit_bytes: int) -> Iterator[list[LogUnit]]:
 
 
 def restrict(file: LogFile, scope: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] | None) -> LogFile | None:
-    """Cut a file to the ranges that a scope has for it; None if it has none."""
+    """Limit a file to the ranges of a scope; None if the scope does not include it."""
     if scope is None:
         return file
     ranges = scope.get((file.node, file.path))

@@ -1,4 +1,4 @@
-"""Search a session's log files without an index: read units, match them in threads, and give every search its turn."""
+"""Search a session's log files: read units, match them in threads, and let concurrent searches take turns."""
 
 import asyncio
 import heapq
@@ -21,9 +21,9 @@ from rayhistory.search.streams import stream_of
 from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, UnitResult, line_bounds, search_unit
 
 MAX_LINE_BYTES = 32 << 20
-"""Longer lines are searched up to here."""
+"""Longer lines are searched only up to this length."""
 MAX_COUNTED_BYTES = 256 << 20
-"""Bytes that are read to find the line numbers of one response. Later hits have an offset and no line."""
+"""Maximum number of bytes to read for the line numbers of one response. Later hits have only an offset."""
 _EXTENSION_BYTES = 256 << 10
 _MAX_VISITOR_UNITS = 2
 T = TypeVar("T")
@@ -31,11 +31,11 @@ T = TypeVar("T")
 UnitPlace = tuple[str, str, int]
 """Node, path and start of a unit."""
 Scope = Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
-"""Files to search, by node and path, and the ranges in them; no ranges mean the whole file."""
+"""Files to search by node and path, and the ranges in them. No ranges mean the whole file."""
 
 
 class Scanner:
-    """Threads and turns for all searches of a process: memory is bounded, and no visitor waits for another's search."""
+    """Threads and turns for all searches of a process. Memory is limited, and searches do not block each other."""
 
     def __init__(self, workers: int | None = None, unit_bytes: int = UNIT_BYTES) -> None:
         workers = workers or os.cpu_count() or 1
@@ -50,9 +50,9 @@ class Scanner:
 
     @asynccontextmanager
     async def turn(self, visitor: str) -> AsyncIterator[bytearray]:
-        """Wait for permission to hold one unit in memory, behind all others that wait already; yield a buffer for it.
+        """Wait for permission to hold one unit in memory. Yield a buffer for it.
 
-        Buffers are used again: memory that was just allocated costs as much time as decompressing into it.
+        Buffers are reused, because allocating memory takes as long as decompressing into it.
         """
         own, users = self._visitors.get(visitor) or (asyncio.Semaphore(_MAX_VISITOR_UNITS), 0)
         self._visitors[visitor] = own, users + 1
@@ -76,10 +76,10 @@ class Scanner:
 
 
 class UnitIndex(Protocol):
-    """What is known about units before they are read."""
+    """Knowledge about units before they are read."""
 
     async def excluded(self, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
-        """Return units in which the pattern matches no line."""
+        """Return units in which the pattern cannot match."""
 
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
         """Return the number of line breaks of whole units."""
@@ -89,11 +89,11 @@ class UnitIndex(Protocol):
 
     @property
     def report_damage(self) -> Callable[[str], object]:
-        """Called with a reason when what the index knows cannot be read."""
+        """Report that index data cannot be read."""
 
 
 class Scan:
-    """One search: `lines` yields what it finds, the attributes say how far it is."""
+    """One search. `lines` yields hits, and the attributes tell the progress."""
 
     def __init__(
         self,
@@ -128,17 +128,17 @@ class Scan:
 
     @property
     def complete(self) -> bool:
-        """Everything was searched."""
+        """True if everything was searched."""
         return self.next is None
 
     @property
     def total(self) -> int | None:
-        """The number of matching lines; None if this search did not see all of them."""
+        """The number of matching lines; None if this search did not read all of them."""
         is_counted = self.complete or self.counts.complete
         return self.count if is_counted and self._query.cursor is None else None
 
     async def lines(self) -> AsyncIterator[list[FoundLine]]:
-        """Yield matching lines in their order, batch by batch, up to the limit. Empty lists report progress."""
+        """Yield matching lines in order, in batches, up to the limit. Empty lists report progress."""
         plan = await self._plan()
         self.total_bytes = plan.total_bytes
         cursor, missing = self._query.cursor, self._query.limit
@@ -165,7 +165,7 @@ class Scan:
         self.counts.complete = cursor is None
 
     async def _count(self, plan: ScanPlan, first: int, excluded: set[UnitPlace]) -> AsyncIterator[list[FoundLine]]:
-        """Count the matching lines of the other batches, until the time is over."""
+        """Count the matching lines of the remaining batches, until the time limit."""
         for batch in plan.batches[first:]:
             if time.monotonic() > self._deadline:
                 return
@@ -174,7 +174,7 @@ class Scan:
         self.counts.complete = self._query.cursor is None
 
     async def _use_index(self, plan: ScanPlan, first: int) -> set[UnitPlace]:
-        """Return the units that need not be read. An index that cannot be read excludes none."""
+        """Return the units that need not be read. An unreadable index excludes none."""
         if self._unit_index is None:
             return set()
         units = [unit for batch in plan.batches[first:] for unit in batch]
@@ -215,7 +215,7 @@ class Scan:
         return found
 
     async def _search_batch(self, units: list[LogUnit], keep: int, after: SortKey | None) -> list[FoundLine]:
-        """Search some units together; return the first lines of all."""
+        """Search some units together. Return the first matching lines of all."""
         query = self._query
         unit_query = UnitQuery(self._pattern, query.newest_first, keep, query.from_ms, query.to_ms, after)
         best: list[FoundLine] = []
@@ -268,7 +268,7 @@ def unit_place(unit: LogUnit) -> UnitPlace:
 
 
 async def read_unit(logs: LogSource, unit: LogUnit, memory: bytearray | None = None) -> UnitBuffer:
-    """Read a unit, the byte before it, and the rest of its last line; into `memory`, if that is given."""
+    """Read a unit, the byte before it, and the rest of its last line. Use `memory` as a buffer if given."""
     file, begin = unit.file, max(0, unit.start - 1)
     data = await logs.read_large(file.node, file.path, begin, unit.end, bytearray() if memory is None else memory)
     buffer, end = UnitBuffer(data, begin), unit.end
@@ -287,7 +287,7 @@ async def read_unit(logs: LogSource, unit: LogUnit, memory: bytearray | None = N
 
 
 async def _all_or_none(work: list[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines together. The first error ends the others."""
+    """Run coroutines concurrently. The first error cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)

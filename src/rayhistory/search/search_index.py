@@ -1,4 +1,4 @@
-"""The search index of a session: shards in the store, read by range, that exclude units from a search."""
+"""The search index of a session: shards in the store, read by range, which exclude units from a search."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from rayhistory.search.scan_plan import LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
 
 _MAX_UNINDEXED_UNITS = 4
-"""Bytes of more units than these are indexed when a search finds them, without waiting for an event."""
+"""If a search finds more unindexed units than this, they are indexed at once."""
 _FIRST_READ_BYTES = 64 << 10
 _CACHE_BYTES = 64 << 20
 
@@ -37,11 +37,11 @@ class ShardFile(NamedTuple):
     name: str
     size: int
     key: str
-    """Unique among the shards of all sessions and builds."""
+    """A key that is unique among the shards of all sessions and builds."""
 
 
 class ShardCache:
-    """Headers, tokens and buckets of any number of shards, bounded by their size."""
+    """Cached headers, tokens and buckets of shards, up to a maximum size."""
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
         self.headers: LruCache[str, tuple[ShardHeader, int]] = LruCache(
@@ -64,7 +64,7 @@ class SearchIndex:
         on_damage: Callable[[str], object] = lambda reason: None,
         extend: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`extend` starts a build of the units that are not indexed."""
+        """`extend` starts a build for units that are not indexed."""
         cache = cache or ShardCache()
         self.report_damage = on_damage
         self._extend = extend

@@ -1,4 +1,4 @@
-"""The search index as a product of a session's index: built after the tables, and extended by what is new."""
+"""The search index as a product of a session's index. It is built after the tables, and extended by new log lines."""
 
 import ctypes
 import sys
@@ -10,7 +10,7 @@ from rayhistory.search.postings import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, d
 
 NAME = "search"
 _MAX_SHARDS_PER_FULL = 8
-"""More shards than this times the number that a new build would have lead to a new build."""
+"""If there are more shards than this many times those of a full build, all are built again."""
 _MIN_SHARDS = 24
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -40,7 +40,7 @@ class SearchProduct:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc use freed memory again, instead of asking the system for it: a quarter of the time of a build."""
+    """Make glibc reuse freed memory instead of asking the system, which saves a quarter of a build's time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)

@@ -14,7 +14,7 @@ from rayhistory.utc import parse_utc_ms
 NEWEST, OLDEST = "newest", "oldest"
 MAX_LIMIT, DEFAULT_LIMIT, MAX_CONTEXT = 1000, 100, 20
 STREAMS = {"out": "out", "stdout": "out", "err": "err", "stderr": "err", "log": "log"}
-"""Names of streams, and the suffix of their files."""
+"""Names of streams, and the suffixes of their files."""
 PARAMETERS = (
     "q", "regex", "case", "word", "node", "file", "stream", "job", "task", "actor", "from", "to", "order", "context",
     "limit", "cursor", "counts",
@@ -23,18 +23,18 @@ _MAX_NUMBER = re.compile("[0-9]{1,9}")
 
 
 class SortKey(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """The position of a hit in the results; of two hits, the one with the lower key comes first."""
+    """The position of a hit in the results. Lower keys come first."""
 
     rank: int
-    """The time in ms; negative if the newest hits come first."""
+    """The time in ms. Negative if the newest hits come first."""
     node: str
     path: str
     place: int
-    """The offset in the file; negative if the newest hits come first."""
+    """The offset in the file. Negative if the newest hits come first."""
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a search continues: the files as of one time, a batch of them, and the last hit."""
+    """Where a search continues: the time of its file list, the batch, and the last hit."""
 
     until_ms: int
     digest: int
@@ -71,7 +71,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
 
 
 def parse_search(params: Mapping[str, str], also: tuple[str, ...] = ()) -> SearchQuery:
-    """Parse the parameters of a URL, without those in `also`; raise UsageError for an unknown or invalid one."""
+    """Parse the parameters of a URL, except those in `also`. Raise UsageError for unknown or invalid ones."""
     allowed = {*PARAMETERS, *also}
     if unknown := sorted(set(params) - allowed):
         raise UsageError(f"unknown parameters {', '.join(unknown)}: use {', '.join(PARAMETERS)}")

@@ -1,4 +1,4 @@
-"""The streams that log files hold, by their names: output, errors, or other logs."""
+"""The stream of a log file, by its name: output, errors, or other logs."""
 
 import re
 
@@ -6,6 +6,6 @@ _SUFFIX = re.compile(r"\.(out|err|log)(?:\.[0-9]{1,6})?\Z")
 
 
 def stream_of(path: str) -> str | None:
-    """Return `out`, `err` or `log`; None if the name has none. Rotated files keep their stream."""
+    """Return `out`, `err` or `log`; None if the name has no stream. Rotated files have the same stream."""
     match = _SUFFIX.search(path)
     return match[1] if match else None

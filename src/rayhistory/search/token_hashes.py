@@ -1,6 +1,6 @@
-"""Hashes of many tokens at once, with numpy: words of 8 bytes are read where tokens begin, and nowhere else.
+"""Hashes of many tokens at once, with numpy: 8-byte words are read only at the positions of tokens.
 
-Per-byte work is left to comparisons of bytes, which numpy does at gigabytes per second. All else is work per token.
+Work per byte is limited to byte comparisons, which numpy does at gigabytes per second. The rest is work per token.
 """
 
 from typing import TypeVar
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 WORD_BYTES = 8
 PADDING = b"\0" * WORD_BYTES
-"""What a text must end with, so that a word can be read at each of its bytes."""
+"""The required end of a text, so that 8 bytes can be read at each position."""
 _MAX_WORDS = 8
 _MULTIPLIER, _MIXER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(WORD_BYTES)] + [(1 << 64) - 1], np.uint64)
@@ -22,7 +22,7 @@ _T = TypeVar("_T", np.uint32, np.uint64)
 
 
 def token_bounds(lower: Bytes) -> tuple[Places, Places]:
-    """Return where tokens begin and end in a padded text in lower case."""
+    """Return where tokens start and end in a padded lower-case text."""
     is_token = lower - np.uint8(ord("a")) < 26
     is_token |= lower - np.uint8(ord("0")) < 10
     is_token |= lower == ord("_")
@@ -34,7 +34,7 @@ def token_bounds(lower: Bytes) -> tuple[Places, Places]:
 
 
 def hash_ranges(text: Bytes, starts: Places, lengths: Places) -> Hashes:
-    """Return a hash of each range of a padded text, from its length and its first 64 bytes."""
+    """Return a hash of each range of a padded text, from its length and first 64 bytes."""
     words = np.ndarray((len(text) - WORD_BYTES + 1,), np.dtype("<u8"), text.data, strides=(1,))
     hashes = words[starts]
     hashes &= _MASKS[np.minimum(lengths, WORD_BYTES)]
@@ -52,7 +52,7 @@ def hash_ranges(text: Bytes, starts: Places, lengths: Places) -> Hashes:
 
 
 def _mix(hashes: Hashes) -> Hashes:
-    """Make all bits depend on all others."""
+    """Mix bits, so that each depends on all others."""
     hashes ^= hashes >> np.uint64(32)
     hashes *= _MIXER
     hashes ^= hashes >> np.uint64(32)
@@ -60,7 +60,7 @@ def _mix(hashes: Hashes) -> Hashes:
 
 
 def are_hex(lower: Bytes, starts: Places, lengths: Places) -> npt.NDArray[np.bool_]:
-    """Return which ranges have hexadecimal digits alone."""
+    """Return which ranges consist only of hexadecimal digits."""
     if not len(starts):
         return np.zeros(0, np.bool_)
     digits = lower[flat_positions(starts, lengths)]
@@ -70,14 +70,14 @@ def are_hex(lower: Bytes, starts: Places, lengths: Places) -> npt.NDArray[np.boo
 
 
 def flat_positions(starts: Places, lengths: Places) -> Places:
-    """Return all positions in some ranges, which are not empty, one range after the other."""
+    """Return all positions in some non-empty ranges, one range after another."""
     firsts = np.cumsum(lengths) - lengths
     positions: Places = np.arange(int(lengths.sum())) + np.repeat(starts - firsts, lengths)
     return positions
 
 
 def distinct(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
-    """Return the distinct values, sorted. Sorting is ten times as fast as numpy's unique."""
+    """Return the sorted distinct values. Sorting is ten times as fast as numpy's unique."""
     return distinct_sorted(np.sort(values))
 
 
@@ -88,7 +88,7 @@ def distinct_sorted(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
 
 
 def absent(values: Hashes, among: Hashes) -> Hashes:
-    """Return the values that are not among others; both are sorted."""
+    """Return the values that are not among others. Both are sorted."""
     if not len(among):
         return values
     places = np.minimum(np.searchsorted(among, values), len(among) - 1)

@@ -1,9 +1,10 @@
-"""Tokens of log text, and the keys by which the search index knows them.
+"""Tokens of log text, and their keys in the search index.
 
-A token is a run of letters, digits, underscores and bytes above ASCII, in lower case. Every token of a text has a key.
-The index also keeps the tokens themselves, so that a part of a token can be found, with two exceptions: long
-hexadecimal numbers, such as ids of tasks, have keys for some of their parts instead (winnowing: of every 9 adjacent
-parts of 8 digits the one with the lowest hash, so that any 16 digits contain one), and very long tokens are only noted.
+A token is a sequence of letters, digits, underscores and non-ASCII bytes, in lower case. Every token of a text has a
+key. The index also stores the tokens, so that fragments of tokens can be found. There are two exceptions. Long
+hexadecimal numbers, such as task ids, have keys for some of their substrings instead (winnowing: of every 9 adjacent
+substrings of 8 digits, the one with the lowest hash, so that any 16 digits contain one). Very long tokens are only
+marked.
 """
 
 from collections.abc import Iterator
@@ -30,12 +31,12 @@ from rayhistory.search.token_hashes import (
 
 PART_DIGITS, _WINDOW_PARTS = 8, 9
 MIN_ID_DIGITS = PART_DIGITS + _WINDOW_PARTS - 1
-"""A hexadecimal number of this length or more is an id: any part of it with so many digits can be found by keys."""
+"""A hexadecimal number of at least this length is an id. Any substring with this many digits can be found by keys."""
 MAX_TOKEN_BYTES = 64
 HAS_ID, HAS_LONG_TOKEN, HAS_ODD_CASE = 1, 2, 3
-"""Keys of texts that have an id, a very long token, or one of the letters below."""
+"""Keys of texts that contain an id, a very long token, or one of the letters below."""
 ODD_CASES = ("\u212a".encode(), "\u017f".encode())
-"""Letters above ASCII that match k and s if the case is ignored."""
+"""Non-ASCII letters that match k and s if case is ignored."""
 
 _CHUNK_BYTES = 256 << 10  # arrays of one chunk stay in the processor's cache
 _FIRST_KEY = 16
@@ -45,29 +46,29 @@ Keys = npt.NDArray[np.uint32]
 
 
 class TextTokens(msgspec.Struct):
-    """The keys of a text, sorted, and the tokens that are new in it, without ids and very long ones."""
+    """The sorted keys of a text, and its new tokens, without ids and very long tokens."""
 
     keys: Keys
     new_hashes: Hashes
-    """Of all new tokens, sorted."""
+    """Sorted hashes of all new tokens."""
     tokens: list[bytes]
 
 
 class _Chunk(msgspec.Struct):
-    """A part of a text, and where its tokens are."""
+    """A piece of a text, and the positions of its tokens."""
 
     lower: bytes
     hashes: Hashes
     starts: Places
     lengths: Places
     is_plain: npt.NDArray[np.bool_]
-    """Which tokens are neither ids nor very long."""
+    """Marks tokens that are neither ids nor very long."""
     id_parts: Hashes
     special: set[int]
 
 
 def read_tokens(text: Content, start: int, end: int, known: Hashes) -> TextTokens:
-    """Return the keys of text[start:end], and those of its tokens whose hashes are not known."""
+    """Return the keys of text[start:end], and the tokens whose hashes are not known."""
     chunks = [_read_chunk(lower, is_cut=is_cut) for lower, is_cut in _chunks(text, start, end)]
     none = np.empty(0, np.uint64)
     everything = distinct(np.concatenate([none, *(chunk.hashes for chunk in chunks)]))
@@ -105,7 +106,7 @@ def _special(lower: bytes, *, is_cut: bool) -> set[int]:
 
 
 def _id_parts(data: Bytes, hashes: Hashes, starts: Places, lengths: Places) -> Hashes:
-    """Return the hashes of the chosen parts of ids."""
+    """Return the hashes of the chosen substrings of ids."""
     _, first = np.unique(hashes, return_index=True)
     starts, counts = starts[first], lengths[first] - (PART_DIGITS - 1)
     owners = np.repeat(np.arange(len(starts)), counts)
@@ -115,14 +116,14 @@ def _id_parts(data: Bytes, hashes: Hashes, starts: Places, lengths: Places) -> H
 
 
 def _lowest_parts(data: Bytes, positions: Places) -> Hashes:
-    """Return the lowest hash of each window of parts that begin at these positions."""
+    """Return the lowest hash of each window of substrings at these positions."""
     hashes = hash_ranges(data, positions, np.full(len(positions), PART_DIGITS))
     lowest: Hashes = np.lib.stride_tricks.sliding_window_view(hashes, _WINDOW_PARTS).min(axis=1)
     return lowest
 
 
 def _tokens(chunks: list[_Chunk], wanted: Hashes) -> list[bytes]:
-    """Return the plain tokens with these hashes, each once."""
+    """Return the distinct plain tokens with these hashes."""
     table = np.zeros(1 << 16, np.bool_)  # by 16 bits of the hash; tokens that pass by chance do no harm
     table[(wanted >> np.uint64(48)).astype(np.int64)] = True
     chosen = [np.flatnonzero(table[(each.hashes >> np.uint64(48)).astype(np.int64)] & each.is_plain) for each in chunks]
@@ -138,18 +139,18 @@ def _tokens(chunks: list[_Chunk], wanted: Hashes) -> list[bytes]:
 
 
 def merged(known: Hashes, new: Hashes) -> Hashes:
-    """Return both together, sorted. A stable sort merges them in one pass."""
+    """Return both, merged and sorted. A stable sort merges them in one pass."""
     return distinct_sorted(np.sort(np.concatenate([known, new]), kind="stable"))
 
 
 def token_key(token: bytes) -> int:
-    """Return the key of one token, which is in lower case."""
+    """Return the key of one lower-case token."""
     data = np.frombuffer(token + PADDING, np.uint8)
     return int(_to_keys(hash_ranges(data, np.array([0]), np.array([len(token)])))[0])
 
 
 def id_part_keys(digits: bytes) -> list[int]:
-    """Return the keys of every id that contains this text; none if the text is too short."""
+    """Return the keys that every id with this substring has. Empty if the substring is too short."""
     if len(digits) < MIN_ID_DIGITS:
         return []
     data = np.frombuffer(digits + PADDING, np.uint8)
@@ -157,7 +158,7 @@ def id_part_keys(digits: bytes) -> list[int]:
 
 
 def _chunks(text: Content, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """Split a text between tokens, in lower case; True marks a cut that may be inside a token."""
+    """Split a text between tokens, in lower case. True marks a cut that may be inside of a token."""
     while start < stop:
         end = min(start + _CHUNK_BYTES, stop)
         is_cut = False

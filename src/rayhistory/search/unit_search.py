@@ -1,4 +1,4 @@
-"""Search one unit of a log file: whole buffers at once, lines only where something matches. Pure functions."""
+"""Search one unit of a log file: match whole buffers, and split lines only at matches. Pure functions."""
 
 import heapq
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ _WINDOW_BYTES = 4 * MAX_TEXT_CHARS
 
 
 class UnitBuffer(msgspec.Struct, frozen=True):
-    """Bytes of a file around a unit: from before its first line to the end of its last one."""
+    """Bytes of a file around a unit: from before its first line to the end of its last line."""
 
     data: Content
     offset: int
-    """Where the data begins in the file."""
+    """Where the data starts in the file."""
 
 
 class FoundLine(msgspec.Struct):
-    """A line that matches, without the places that need more than its unit."""
+    """A matching line, without data that needs more than its unit."""
 
     key: SortKey
     node: str
@@ -37,14 +37,14 @@ class FoundLine(msgspec.Struct):
     """The end of the line in the file, without its line break."""
     text: str
     matches: list[Span]
-    """In characters of `text`."""
+    """Matches in characters of `text`."""
     at_ms: int
     approximate: bool
-    """The time is not that of the line itself, but of a line before it, or of its upload."""
+    """The time is that of an earlier line, or of the upload."""
     cut: bool
     unit_start: int
     lines_since: int
-    """Line breaks between the start of the unit and the line."""
+    """Number of line breaks between the start of the unit and the line."""
     line: int | None = None
     before: list[str] = []
     after: list[str] = []
@@ -54,24 +54,24 @@ class UnitQuery(msgspec.Struct, frozen=True):
     pattern: SearchPattern
     newest_first: bool
     keep: int
-    """Lines to return at most: the first ones in the order of the results."""
+    """Maximum number of lines to return: the first in the order of results."""
     from_ms: int | None = None
     to_ms: int | None = None
     after: SortKey | None = None
-    """Only lines behind this one."""
+    """Return only lines after this one."""
 
 
 class UnitResult(msgspec.Struct):
     count: int
-    """All lines that match."""
+    """Number of all matching lines."""
     best: list[FoundLine]
     line_breaks: int
-    """Line breaks in the unit."""
+    """Number of line breaks in the unit."""
     times: TimeHistogram = msgspec.field(default_factory=TimeHistogram)
 
 
 def line_bounds(unit: LogUnit, buffer: UnitBuffer) -> Span | None:
-    """Return where the lines of a unit begin and end in its buffer; None if no line begins in the unit."""
+    """Return where the lines of a unit start and end in its buffer; None if no line starts in the unit."""
     data, begin, end = buffer.data, unit.start - buffer.offset, unit.end - buffer.offset
     first = begin
     if unit.start > 0:
@@ -121,7 +121,7 @@ def _time_of(unit: LogUnit, data: Content, begin: int, end: int) -> tuple[int, b
 def _lines(
     unit: LogUnit, buffer: UnitBuffer, pattern: SearchPattern, chosen: list[tuple[SortKey, int, int, bool]]
 ) -> list[FoundLine]:
-    """Describe the chosen lines. Line breaks are counted once, from line to line."""
+    """Return the chosen lines. Line breaks are counted once, from line to line."""
     described: dict[SortKey, FoundLine] = {}
     position, breaks = unit.start - buffer.offset, 0
     for key, begin, end, approximate in sorted(chosen, key=lambda each: each[1]):

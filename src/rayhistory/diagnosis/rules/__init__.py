@@ -1,1 +1,1 @@
-"""The rules of a diagnosis: one file per code, each a pure function of facts with a worked example."""
+"""The rules of a diagnosis: one file per code. Each is a pure function of facts, with an example."""

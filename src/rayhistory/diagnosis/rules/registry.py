@@ -1,4 +1,4 @@
-"""All rules. The order of failure rules is their precedence: the first that matches a failure explains it."""
+"""All rules. Failure rules are in order of precedence: the first rule that matches a failure explains it."""
 
 from rayhistory.diagnosis.rules.cluster import (
     driver_killed,

@@ -1,4 +1,4 @@
-"""The parts of a rule: code, meaning, required data, match function, and an example that is also its test."""
+"""The definition of a rule: code, meaning, required data, match function, and an example that is also its test."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -13,7 +13,7 @@ Need = Literal["logs", "metrics"]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """That a rule explains a failure. Failures with the same `group` become one finding."""
+    """The result of a rule that explains a failure. Failures with the same `group` become one finding."""
 
     group: str = ""
     confidence: Confidence = "certain"
@@ -24,7 +24,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """All failures that one rule explains in the same way, the first of them first."""
+    """All failures that one rule explains in the same way, in order of time."""
 
     roots: list[Failure]
     matches: list[Match]
@@ -49,14 +49,14 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in which a rule applies, and the headline that it gets."""
+    """A session to which a rule applies, and the resulting headline."""
 
     facts: SessionFacts
     headline: str
 
 
 class FailureRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains root failures."""
+    """A rule that explains root failures."""
 
     code: str
     meaning: str
@@ -68,7 +68,7 @@ class FailureRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule for the session as a whole: slowness, and gaps in the recording."""
+    """A rule about the whole session: slowness, or gaps in the recording."""
 
     code: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Drivers that a signal ended."""
+"""Drivers that a signal killed."""
 
 import re
 import signal
@@ -33,7 +33,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _signal(job: JobFacts) -> int | None:
-    """Return the signal that ended the entry point, by its exit code or by that of its shell."""
+    """Return the signal that ended the entrypoint, from its exit code or its shell's."""
     code = job.exit_code
     if code is None and (found := _EXIT_CODE.search(job.message)):
         code = int(found[1])

@@ -1,4 +1,4 @@
-"""Requests that no node of the cluster could ever serve."""
+"""Requests for resources that no node of the cluster has."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

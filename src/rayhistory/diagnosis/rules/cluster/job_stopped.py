@@ -1,4 +1,4 @@
-"""Jobs that were stopped on request."""
+"""Jobs that a user stopped."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

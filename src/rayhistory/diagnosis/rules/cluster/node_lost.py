@@ -23,7 +23,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _pressure(node: NodeFacts, facts: SessionFacts) -> str:
-    """Return the resource that the node lacked before it died."""
+    """Return the resource that was exhausted before the node died."""
     samples = facts.samples.get(node.node_id, NodeSamples())
     near = [each for each in (samples.cgroup_memory or samples.memory) if _is_before(each.at_ms, node)]
     peak = max(near, key=lambda each: each.share, default=None)

@@ -1,4 +1,4 @@
-"""Nodes that the cloud took back."""
+"""Nodes that the cloud provider preempted."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Objects that were lost, and could not be made again."""
+"""Objects that were lost and could not be reconstructed."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Objects for which the object store had no room."""
+"""Objects that did not fit into the object store."""
 
 import re
 

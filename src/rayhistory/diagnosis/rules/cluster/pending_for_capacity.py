@@ -1,4 +1,4 @@
-"""Requests that fit a node, and got none in time."""
+"""Requests that fit a node but were not scheduled in time."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

@@ -1,4 +1,4 @@
-"""An error of CUDA."""
+"""CUDA errors."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words

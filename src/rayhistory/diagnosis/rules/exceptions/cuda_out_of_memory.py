@@ -1,4 +1,4 @@
-"""A GPU without enough memory."""
+"""GPUs without enough memory."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words

@@ -1,4 +1,4 @@
-"""Drivers that failed on their own: an exception, or an exit code."""
+"""Drivers that failed by themselves: with an exception or an exit code."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

@@ -1,4 +1,4 @@
-"""A module that is not installed where the code ran."""
+"""Modules that are not installed where the code ran."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words

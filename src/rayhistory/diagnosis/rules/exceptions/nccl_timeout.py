@@ -1,4 +1,4 @@
-"""A collective operation of several GPUs that did not end."""
+"""NCCL operations that timed out."""
 
 import re
 

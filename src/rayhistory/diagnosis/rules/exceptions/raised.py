@@ -1,4 +1,4 @@
-"""Shared parts of rules for exceptions. They match the innermost exception of a task, actor or driver."""
+"""Helpers for rules about exceptions. They match the innermost exception of a task, actor or driver."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def raised_in(failure: Failure) -> RaisedException | None:
 
 
 def match_exception(failure: Failure, applies: Predicate, *, anywhere: str = "") -> Match | None:
-    """Match a failure by its exception. `anywhere` is a pattern for a driver's output without a whole traceback."""
+    """Match a failure by its exception. `anywhere` is a pattern for driver output without a complete traceback."""
     raised = raised_in(failure)
     text = own_output(failure.text) if failure.kind == "job" else plain_text(failure.text)
     if raised is not None and applies(raised, text):
@@ -52,7 +52,7 @@ def _traceback(failure: Failure) -> Evidence:
 
 
 def subject(group: Group) -> str:
-    """Return the origin of an exception: the driver of a job, or the number of tasks of a function."""
+    """Return where an exception was raised: the driver of a job, or the number of tasks of a function."""
     first = group.first
     if first.kind == "job":
         return f"The driver of job {first.id}"

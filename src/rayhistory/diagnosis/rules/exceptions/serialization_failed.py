@@ -1,4 +1,4 @@
-"""An object that cannot be sent to another process."""
+"""Objects that cannot be serialized."""
 
 import re
 

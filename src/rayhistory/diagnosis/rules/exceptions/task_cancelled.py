@@ -1,4 +1,4 @@
-"""Cancelled tasks whose results were still read."""
+"""Cancelled tasks whose results were read."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

@@ -1,4 +1,4 @@
-"""An exception that the code of a task or an actor raised."""
+"""Exceptions that the code of a task or an actor raised."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words

@@ -1,4 +1,4 @@
-"""Actors that died again and again."""
+"""Actors that died again after every restart."""
 
 from itertools import pairwise
 

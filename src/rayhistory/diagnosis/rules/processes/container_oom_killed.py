@@ -1,4 +1,4 @@
-"""Workers that the kernel killed, because a container or a node had no memory left."""
+"""Workers that the kernel killed because a container or node was out of memory."""
 
 import re
 

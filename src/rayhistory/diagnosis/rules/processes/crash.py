@@ -1,4 +1,4 @@
-"""Shared parts of rules for crashes: signs in the last words of a process, and the stack that it printed."""
+"""Helpers for rules about crashes: patterns in the last output of a process, and its stack trace."""
 
 import re
 
@@ -20,13 +20,13 @@ from rayhistory.index.query.failure_groups import FailureGroups
 _NATIVE_FRAME = re.compile(r'^ {2}File "([^"\n]*)", line (\d+) in ([^\n]*)$', re.MULTILINE)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _END_CHARS = 16_000
-"""Signs count only near the end: a program may print them and live on."""
+"""Patterns count only near the end, because a program may print them and continue."""
 
 
 def match_crash(
     failure: Failure, facts: SessionFacts, signs: re.Pattern[str], signals: tuple[int, ...]
 ) -> Match | None:
-    """Match a process by its last output, or by the signal that its raylet reports."""
+    """Match a process by its last output, or by the signal that its raylet reported."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None
@@ -41,7 +41,7 @@ def match_crash(
 
 
 def _place(words: str) -> str:
-    """Return the innermost frame outside of libraries of the stack that faulthandler printed."""
+    """Return the innermost frame outside of libraries in the stack trace of faulthandler."""
     frames = _NATIVE_FRAME.findall(words)
     own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
     chosen = (own or frames)[:1]

@@ -1,4 +1,4 @@
-"""Shared parts of rules for dead processes: the process, its last output, and the tasks that it ran."""
+"""Helpers for rules about dead processes: the process, its last output, and its tasks."""
 
 import re
 
@@ -14,7 +14,7 @@ _MAX_TEXT = 4_000
 
 
 def dead_worker(failure: Failure, facts: SessionFacts) -> WorkerFacts | None:
-    """Return the process behind a dead worker, or behind an actor that died with its worker."""
+    """Return the process of a dead worker, or of an actor that died with its worker."""
     if failure.worker:
         return failure.worker
     if failure.actor:
@@ -23,7 +23,7 @@ def dead_worker(failure: Failure, facts: SessionFacts) -> WorkerFacts | None:
 
 
 def last_words(worker: WorkerFacts, facts: SessionFacts) -> str:
-    """Return the end of a worker's stderr; without its log, the lines that Ray forwarded to the driver."""
+    """Return the end of a worker's stderr. Without its log, return the lines that Ray forwarded to the driver."""
     if worker.stderr is not None:
         return plain_text(worker.stderr)
     job = facts.job(worker.job_id or "")
@@ -47,7 +47,7 @@ def exit_evidence(worker: WorkerFacts) -> Evidence:
 
 
 def process_name(group: Group, facts: SessionFacts) -> str:
-    """Return who died: `Worker 4376 on 10.0.0.7 (task train)`, or how many."""
+    """Return the name of the dead process, such as `Worker 4376 on 10.0.0.7 (task train)`, or their number."""
     worker = dead_worker(group.first, facts)
     what = running_in(group)
     inside = f" ({what})" if what else ""

@@ -1,8 +1,7 @@
-"""Deaths without a trace: the process was gone at once and wrote nothing. Was it killed, or did it end itself?
+"""Deaths without output: was the process killed, or did it exit by itself?
 
-Ray keeps neither the exit code nor the signal of a worker, unless its raylet reaps its children and logs that. Without
-it, what ran in the process is a hint: an idle process does not end itself, and code that ends its process does so each
-time.
+Ray records neither the exit code nor the signal of a worker, unless its raylet reaps its children and logs this.
+Otherwise the tasks are a hint: an idle process does not exit by itself, and code that exits does so in every attempt.
 """
 
 import signal
@@ -19,23 +18,23 @@ from rayhistory.index.query.failure_groups import FailureGroup
 
 _NEAR_MS = 60_000
 _ENOUGH_FREE = 0.95
-"""Kernels kill when memory is full, see `container_oom_killed`."""
+"""The kernel kills only if memory is full (see `container_oom_killed`)."""
 _SOON_MS = 1_000
-"""A process that dies this soon after its first task began was hardly killed from outside."""
+"""A process that dies this soon after its first task started was probably not killed from outside."""
 
 
 class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended, as far as that is known."""
+    """How a process ended, if known."""
 
     by: Literal["itself", "signal", "either"]
     confidence: Confidence
     cause: str
-    """Why, in a few words."""
+    """The reason, in a few words."""
     evidence: tuple[Evidence, ...] = ()
 
 
 def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
-    """Return how a process ended that wrote nothing; None if memory was short, or if that is not known."""
+    """Return how a process without output ended; None if memory was low or unknown."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None
@@ -83,7 +82,7 @@ def _memory_near(worker: WorkerFacts, facts: SessionFacts) -> MemorySample | Non
 
 
 def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
-    """Decide by the tasks that ran in the process."""
+    """Infer the cause from the tasks that ran in the process."""
     end = worker.end_ms or 0
     running = [group for group in facts.failed_in(worker.worker_id) if _was_running(group, end)]
     if not running:
@@ -105,7 +104,7 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
 
 
 def _was_running(group: FailureGroup, end: int) -> bool:
-    """Return True for tasks of the process, and for calls that had reached its actor: later ones fail as well."""
+    """Return True for tasks of the process, and for calls that had reached its actor. Later calls fail, too."""
     return group.type != "ACTOR_TASK" or (group.started_ms is not None and group.started_ms <= end)
 
 

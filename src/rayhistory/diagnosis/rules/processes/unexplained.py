@@ -1,4 +1,4 @@
-"""Failures for which no rule has an explanation."""
+"""Failures that no rule explains."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence

@@ -1,4 +1,4 @@
-"""A process that aborted itself."""
+"""Processes that aborted."""
 
 import re
 import signal

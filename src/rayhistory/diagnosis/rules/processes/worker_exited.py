@@ -1,4 +1,4 @@
-"""Workers that ended themselves."""
+"""Workers that exited by themselves."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Workers that a signal from outside killed."""
+"""Workers that were killed by a signal."""
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.headlines import one_line
@@ -13,7 +13,7 @@ _KILLERS = "Find out what kills processes on that node: an operator, a watchdog,
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
-    """Match a process that ended at once, without output, while memory was free."""
+    """Match a process that died without output while memory was free."""
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None

@@ -1,4 +1,4 @@
-"""A process that accessed memory it must not."""
+"""Processes that crashed with a segmentation fault."""
 
 import re
 import signal

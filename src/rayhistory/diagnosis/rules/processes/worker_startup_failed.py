@@ -40,7 +40,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _match_waiting(failure: Failure, facts: SessionFacts) -> Match | None:
-    """Match tasks that waited for a worker whose program cannot be executed: the raylet reports it to the driver."""
+    """Match tasks that waited for a worker whose program cannot be executed. The raylet reports this to the driver."""
     job = facts.job(failure.job_id)
     found = _NOT_EXECUTABLE.search(plain_text(job.output or job.message)) if job else None
     if found is None:

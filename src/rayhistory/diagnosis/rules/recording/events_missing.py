@@ -1,4 +1,4 @@
-"""Events that were lost on their way."""
+"""Events that were lost."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.rules.rule import Example, SessionRule

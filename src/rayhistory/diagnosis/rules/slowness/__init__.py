@@ -1,1 +1,1 @@
-"""Rules for time that was lost."""
+"""Rules for slowness."""

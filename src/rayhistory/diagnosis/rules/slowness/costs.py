@@ -1,4 +1,4 @@
-"""Shared parts of rules for slowness: the time that tasks took together, and findings about functions."""
+"""Helpers for rules about slowness: total times of tasks, and findings about functions."""
 
 from rayhistory.diagnosis.findings import Counts, Evidence, Finding, Severity
 from rayhistory.diagnosis.headlines import one_line
@@ -11,7 +11,7 @@ def slow(
     severity: Severity = "warning", first_ms: int | None = None, last_ms: int | None = None,
     evidence: list[Evidence] | None = None,
 ) -> Finding:  # fmt: skip
-    """Return a finding that is no failure."""
+    """Return a finding that is not a failure."""
     return Finding(
         code=code, severity=severity, headline=one_line(headline), detail=detail, suggestion=suggestion, root=False,
         counts=Counts(tasks=tasks, nodes=nodes), confidence="likely", first_ms=first_ms, last_ms=last_ms,

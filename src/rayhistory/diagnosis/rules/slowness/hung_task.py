@@ -1,4 +1,4 @@
-"""Tasks that were still running at the end, long after others of their function had ended."""
+"""Tasks that were still running at the end, much longer than other tasks of their function."""
 
 from rayhistory.diagnosis.findings import Evidence, Finding
 from rayhistory.diagnosis.headlines import duration
@@ -11,7 +11,7 @@ _MIN_TASKS = 10
 _MIN_RUN_MS = 5_000
 _DEVIATIONS = 10
 _MIN_SPREAD = 0.1
-"""The least spread that is assumed, as a share of the mean: ten equal tasks say little about the eleventh."""
+"""The minimum spread that is assumed, as a share of the mean, because ten equal tasks do not prove much."""
 
 
 def _find(facts: SessionFacts) -> list[Finding]:

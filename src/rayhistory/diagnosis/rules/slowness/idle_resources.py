@@ -1,4 +1,4 @@
-"""Resources that were reserved and not used."""
+"""Resources that were reserved but not used."""
 
 from statistics import fmean
 
@@ -35,7 +35,7 @@ def _idle_gpus(facts: SessionFacts) -> list[Finding]:
 
 
 def _idle_cpus(facts: SessionFacts) -> list[Finding]:
-    """Find CPUs that tasks hold and do not use: waiting for input, or asking for more than they need."""
+    """Find CPUs that tasks reserve but do not use."""
     cpus, start, end = cluster_cpus(facts), facts.started_ms, facts.ended_ms
     used = [fmean(value for _, value in samples.cpu) for samples in facts.samples.values() if _span(samples.cpu)]
     if not used or not cpus or start is None or end is None or end - start < _MIN_SPAN_MS:

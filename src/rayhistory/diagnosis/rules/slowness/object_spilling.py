@@ -1,4 +1,4 @@
-"""Object stores that wrote objects to disk."""
+"""Object stores that spilled objects to disk."""
 
 from rayhistory.diagnosis.findings import Evidence, Finding
 from rayhistory.diagnosis.headlines import plural, size

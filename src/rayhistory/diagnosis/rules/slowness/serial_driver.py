@@ -1,4 +1,4 @@
-"""Drivers that wait for each task before they start the next one."""
+"""Drivers that wait for each task before they start the next."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration
@@ -22,7 +22,7 @@ def _find(facts: SessionFacts) -> list[Finding]:
 
 
 def _is_serial(each: FunctionTimes) -> bool:
-    """Return True if one task ran at a time, and not because they waited for resources."""
+    """Return True if tasks ran one at a time although resources were free."""
     span = each.last_ms - each.first_ms
     if each.type != "NORMAL_TASK" or not each.from_driver or each.count < _MIN_TASKS or span < _MIN_SPAN_MS:
         return False

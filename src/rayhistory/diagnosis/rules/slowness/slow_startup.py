@@ -1,4 +1,4 @@
-"""Tasks whose processes took long to start."""
+"""Tasks that took long to start."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration

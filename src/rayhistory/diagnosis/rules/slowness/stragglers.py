@@ -1,4 +1,4 @@
-"""Single tasks that took much longer than the others of their function."""
+"""Single tasks that took much longer than other tasks of their function."""
 
 from rayhistory.diagnosis.findings import Evidence, Finding
 from rayhistory.diagnosis.headlines import duration

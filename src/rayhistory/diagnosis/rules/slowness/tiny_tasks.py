@@ -1,4 +1,4 @@
-"""Tasks that run shorter than their own overhead."""
+"""Tasks that are shorter than their scheduling overhead."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration

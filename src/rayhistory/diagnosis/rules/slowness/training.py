@@ -1,6 +1,6 @@
-"""Ray Train and Ray Data: loops that waited for data or for checkpoints, and ranks that were slower than others.
+"""Ray Train and Ray Data: loops that waited for data or checkpoints, and ranks that were slower than others.
 
-They report the time themselves, as metrics. Shared by the rules `idle_resources` and `stragglers`.
+Both libraries report these times as metrics. Used by the rules `idle_resources` and `stragglers`.
 """
 
 from statistics import median
@@ -16,7 +16,7 @@ _MIN_RANKS, _RANK_FACTOR, _MIN_RANK_S = 3, 1.5, 10.0
 
 
 def blocked_on_data(facts: SessionFacts) -> list[Finding]:
-    """Find iterators of Ray Data that kept their loop waiting."""
+    """Find loops over Ray Data that waited for data."""
     blocked = sum(samples.data_blocked_s for samples in facts.samples.values())
     total = sum(samples.data_total_s for samples in facts.samples.values())
     if total < _MIN_ITERATION_S or blocked < _BLOCKED_SHARE * total:

@@ -1,4 +1,4 @@
-"""Tasks that spent their time waiting for the results of others."""
+"""Tasks that spent much of their time waiting for the results of other tasks."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration

@@ -1,4 +1,4 @@
-"""Tasks that spent most of their time waiting for a node."""
+"""Tasks that spent most of their time waiting for resources."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration

@@ -1,4 +1,4 @@
-"""Run time of attempts that failed and were repeated."""
+"""Run time of attempts that failed and were retried."""
 
 from rayhistory.diagnosis.findings import Finding
 from rayhistory.diagnosis.headlines import duration
