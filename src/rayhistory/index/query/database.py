@@ -33,6 +33,8 @@ def connection() -> duckdb.DuckDBPyConnection:
                 _root.execute("SET threads = 2")
                 _root.execute(f"SET temp_directory = '{tempfile.gettempdir()}/rayhistory-query-{os.getpid()}'")
                 _root.execute("SET autoinstall_known_extensions = false")
+                # It takes a file for unchanged if inode and second are the same: a repaired copy stays damaged.
+                _root.execute("SET enable_external_file_cache = false")
             _local.cursor = _root.cursor()
     return _local.cursor  # type: ignore[no-any-return]
 
