@@ -55,7 +55,7 @@ def run_dashboard(token: str = "") -> Iterator[FakeDashboard]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     dashboard.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield dashboard

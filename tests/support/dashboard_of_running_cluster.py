@@ -77,7 +77,7 @@ class RunningClusterDashboard(BaseHTTPRequestHandler):
 def running_cluster() -> Iterator[str]:
     RunningClusterDashboard.requests, RunningClusterDashboard.overrides = [], {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), RunningClusterDashboard)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

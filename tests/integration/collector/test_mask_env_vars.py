@@ -2,7 +2,12 @@
 
 import gzip
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pytest
 
@@ -21,8 +26,14 @@ def contents(directory: Path) -> bytes:
     return b"".join(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data for data in files)
 
 
-def record(home: Path, ray: FakeRay, *flags: str) -> tuple[bytes, CollectorProcess]:
-    """Record an event and responses with a secret; return the spool's content and the collector."""
+class Recorded(NamedTuple):
+    spooled: bytes
+    collector: CollectorProcess
+
+
+def record(home: Path, *flags: str) -> Recorded:
+    """Record an event and responses with a secret."""
+    ray = FakeRay(home)
     ray.start()
     definition = event(1) | {
         "taskDefinitionEvent": {
@@ -39,11 +50,21 @@ def record(home: Path, ray: FakeRay, *flags: str) -> tuple[bytes, CollectorProce
             eventually(lambda: any("restful__additional" in key for key in collector.stored_keys()), 60.0)
             ray.stop()
             assert collector.terminate() == 0
-    return spooled, collector
+    return Recorded(spooled, collector)
 
 
-def test_masked_values_are_neither_spooled_nor_stored(home: Path, ray: FakeRay) -> None:
-    spooled, collector = record(home, ray, "--mask-env-vars=true")
+@pytest.fixture(scope="module")
+def recordings() -> Iterator[dict[str, Future[Recorded]]]:
+    """Two sessions at the same time, with and without masking: additional endpoints are polled after 15 s."""
+    with ExitStack() as homes, ThreadPoolExecutor(2) as pool:
+        masked, plain = (Path(homes.enter_context(TemporaryDirectory(prefix="rh"))) for _ in range(2))
+        recorded = {"masked": pool.submit(record, masked, "--mask-env-vars=true"), "plain": pool.submit(record, plain)}
+        wait(recorded.values())
+        yield recorded
+
+
+def test_masked_values_are_neither_spooled_nor_stored(recordings: dict[str, Future[Recorded]]) -> None:
+    spooled, collector = recordings["masked"].result()
     stored = contents(collector.store)
     assert SECRET.encode() not in spooled + stored
     assert b"<redacted>" in spooled
@@ -52,7 +73,6 @@ def test_masked_values_are_neither_spooled_nor_stored(home: Path, ray: FakeRay) 
     assert masked["taskDefinitionEvent"]["jobId"] == "AQAAAA=="
 
 
-@pytest.mark.slow
-def test_values_are_stored_by_default(home: Path, ray: FakeRay) -> None:
-    _, collector = record(home, ray)
+def test_values_are_stored_by_default(recordings: dict[str, Future[Recorded]]) -> None:
+    _, collector = recordings["plain"].result()
     assert contents(collector.store).count(SECRET.encode()) >= 3

@@ -203,7 +203,7 @@ class Double(ThreadingHTTPServer):
 
 @contextmanager
 def serving(double: Double) -> Iterator[Double]:
-    thread = threading.Thread(target=double.serve_forever, daemon=True)
+    thread = threading.Thread(target=double.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield double

@@ -115,7 +115,7 @@ class FaultyServer(ThreadingHTTPServer):
 @contextmanager
 def faulty(upstream: str) -> Iterator[FaultyServer]:
     server = FaultyServer(upstream)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server

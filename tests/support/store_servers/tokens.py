@@ -76,7 +76,7 @@ class TokenServer(ThreadingHTTPServer):
 @contextmanager
 def token_server() -> Iterator[TokenServer]:
     server = TokenServer()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server

@@ -303,7 +303,7 @@ def test_other_server_is_reported_in_one_line(rayhistory: Command, handler: type
     if handler.kind.startswith("text/html"):
         argvs.append(["logs", REF.path, "--file", "raylet.out"])
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
-        Thread(target=other.serve_forever, daemon=True).start()
+        Thread(target=other.serve_forever, args=(0.02,), daemon=True).start()
         try:
             for argv in argvs:
                 line = rayhistory.bad(*argv, "--server", f"http://127.0.0.1:{other.server_port}")
