@@ -30,9 +30,10 @@ class SearchPattern:
         self._required = self.required_text.encode() if case else b""
         expression = to_line_regex(text) if regex else re2.escape(text)
         self._group = 1 if word else 0
-        if word:
-            expression = f"(?:^|[^{_WORD}])({expression})(?:$|[^{_WORD}])"
-        self._search = _compile(expression, case=case).search
+        after = rf"({expression})(?:$|[^{_WORD}])"
+        self._search = _compile(f"(?:^|[^{_WORD}]){after}" if word else expression, case=case).search
+        self._search_next = _compile(f"[^{_WORD}]{after}", case=case).search if word else self._search
+        """Finds a match after another one, from the last character of that one on."""
 
     def may_match(self, buffer: Content) -> bool:
         """Return False if no line of the buffer can match."""
@@ -57,16 +58,27 @@ class SearchPattern:
     def spans(self, line: bytes, max_spans: int) -> list[Span]:
         """Return the first matches in one line, from left to right, without overlaps and empty matches."""
         found: list[Span] = []
-        position = 0
+        position, search = 0, self._search
         while position <= len(line) and len(found) < max_spans:
-            match = self._search(line, position)
+            match = search(line, position)
             if match is None:
                 break
             begin, end = match.span(self._group)
+            next_position = end if end > position else position + 1
             if begin < end:
                 found.append((begin, end))
-            position = end if end > position else position + 1
+                if self._group:  # the character before the next word may be the last one of this match
+                    next_position, search = _last_character(line, begin, end), self._search_next
+            position = next_position
         return found
+
+
+def _last_character(line: bytes, begin: int, end: int) -> int:
+    """Return where the last character before `end` begins, in UTF-8."""
+    position = end - 1
+    while position > begin and line[position] & 0xC0 == 0x80:
+        position -= 1
+    return position
 
 
 def _compile(expression: str, *, case: bool) -> "re2._Regexp":

@@ -76,3 +76,11 @@ def test_every_match_contains_the_required_text(regex: str, text: str) -> None:
     line = text.replace("\n", "").encode()
     if matching_lines(pattern, line.lower()) and regex == regex.lower() and not re.search("[A-Z]", regex):
         assert required_literal(regex).encode() in line.lower()
+
+
+def test_whole_words_may_touch_each_other() -> None:
+    """Characters that are no words are words of their own, as for ripgrep."""
+    hyphens, dashes = SearchPattern("-", word=True), SearchPattern("–", word=True)
+    assert hyphens.spans(b"-- a-", 9) == [(0, 1), (1, 2)]
+    assert dashes.spans("––".encode(), 9) == [(0, 3), (3, 6)]
+    assert SearchPattern("a", word=True).spans(b"a a aa a", 9) == [(0, 1), (2, 3), (7, 8)]
