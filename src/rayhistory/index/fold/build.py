@@ -245,6 +245,8 @@ def _keep_changed(database: Database, work: PartitionWork, partition: int) -> No
     # Without a definition, name and end of an attempt are those of its profile events.
     keys.append(f"SELECT task_id, attempt FROM new_profile_events ANTI JOIN {DEFINED_IN_TIME} USING (task_id, attempt)")
     keys.append(f"SELECT task_id, attempt FROM {AFFECTED}")
+    # A part that was lost had replaced an older row: that is valid again, beside a newer one.
+    keys.append(f"SELECT task_id, attempt FROM {FOUND} GROUP BY ALL HAVING count(*) > 1")
     database.execute(f"CREATE TABLE changed AS {' UNION '.join(keys)}")
     for name in _ONE_ROW_TABLES:
         database.execute(

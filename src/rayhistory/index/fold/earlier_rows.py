@@ -31,6 +31,8 @@ AFFECTED = "affected"
 
 _MERGED_NAMES = {"task_definitions": DEFINITIONS, "task_updates": UPDATES, "profile_events": "profile_events"}
 _WORKER_END = "worker_id, end_ms, dead_ns, exit_type, exit_detail"
+_USES_PROCESS = "placed_pid IS NULL AND process_pid IS NOT NULL"
+"""Of a row: its pid is that of its worker's process, if that is known."""
 _NO_KEYS = "SELECT ''::VARCHAR AS task_id, 0::BIGINT AS attempt WHERE false"
 
 
@@ -49,8 +51,9 @@ def find_earlier_rows(
 ) -> EarlierRows:
     """Write the older rows of all attempts that may change to `folder`, as files of the task tables."""
     superseded = previous.superseded()
-    _find_changed_ends(database, folder)
-    _find_affected(database, previous, superseded, closing_changed=closing_changed)
+    # Without a lost part, rows are valid again that do not know of ends since then.
+    _find_changed_ends(database, folder, every=previous.has_lost_parts)
+    _find_affected(database, previous, superseded, closing_changed=closing_changed or previous.has_lost_parts)
     _find_touched(database, scratch)
     places = _match_keys(database, previous, superseded)
     for name in (FOUND, AFFECTED):
@@ -67,16 +70,16 @@ def find_earlier_rows(
     return EarlierRows({part.name for part, _ in places}, rows, size)
 
 
-def _find_changed_ends(database: Database, folder: Path) -> None:
+def _find_changed_ends(database: Database, folder: Path, *, every: bool) -> None:
     """Find workers and jobs that have ended or have new details about their end, and workers whose process is now
-    known.
+    known. With `every`, also those that the previous generation knew.
     """
 
     def changed(name: str, table: str, columns: str, condition: str) -> None:
         earlier = parquet(sorted(folder.glob(f"{table}.*.parquet")))
+        known = "" if every else f"EXCEPT SELECT {columns} FROM {earlier}"
         database.execute(
-            f"CREATE TABLE {name} AS SELECT * FROM (SELECT {columns} FROM {table} WHERE {condition} "
-            f"EXCEPT SELECT {columns} FROM {earlier})"
+            f"CREATE TABLE {name} AS SELECT * FROM (SELECT {columns} FROM {table} WHERE {condition} {known})"
         )
 
     changed("ended_workers", "workers", _WORKER_END, "dead_ns IS NOT NULL OR end_ms IS NOT NULL")
@@ -84,18 +87,18 @@ def _find_changed_ends(database: Database, folder: Path) -> None:
     changed("ended_jobs", "driver_jobs", "job_id, finished_ns", "finished_ns IS NOT NULL")
 
 
-def _is_affected(is_open: str, *, closing_changed: bool) -> str:
+def _is_affected(is_open: str, uses_process: str, *, closing_changed: bool) -> str:
     ended = "worker_id IN (SELECT worker_id FROM ended_workers) OR job_id IN (SELECT job_id FROM ended_jobs)"
     return (
         f"({is_open} AND ({'true' if closing_changed else ended})) "
-        "OR worker_id IN (SELECT worker_id FROM known_processes)"
+        f"OR ({uses_process} AND worker_id IN (SELECT worker_id FROM known_processes))"
     )
 
 
 def _find_affected(
     database: Database, previous: PreviousIndex, superseded: list[str], *, closing_changed: bool
 ) -> None:
-    condition = _is_affected("is_open", closing_changed=closing_changed)
+    condition = _is_affected("is_open", "true", closing_changed=closing_changed)
     wanted = []
     depends = previous.fetch_whole(DEPENDS)
     for part, files in _by_part(previous, depends):
@@ -105,7 +108,7 @@ def _find_affected(
     tasks = previous.fetch_whole("tasks", wanted)
     rows = _NO_KEYS
     if tasks:
-        condition = _is_affected(f"({IS_OPEN})", closing_changed=closing_changed)
+        condition = _is_affected(f"({IS_OPEN})", _USES_PROCESS, closing_changed=closing_changed)
         rows = f"SELECT task_id, attempt_number AS attempt FROM {rows_sql(tasks, superseded)} WHERE {condition}"
     database.execute(f"CREATE TABLE {AFFECTED} AS {rows}")
 

@@ -91,6 +91,12 @@ def grow(directory: Path, steps: int, closing: Closing | None = None) -> Manifes
     return manifest
 
 
+def repair(directory: Path, closing: Closing | None) -> Manifest:
+    with tempfile.TemporaryDirectory() as scratch:
+        job = FoldJob(msgspec.to_builtins(settings_for(directory)), REF, closing, scratch, repair=True)
+        return asyncio.run(fold(job, lambda progress, detail: None))
+
+
 def batch_count(part: Part) -> int:
     return sum(last - first + 1 for first, last in part.batches)
 
@@ -150,6 +156,38 @@ def test_lost_part_is_rebuilt_from_its_own_events(tmp_path: Path, grown: tuple[P
     assert f"{batch_count(lost)} of {STEPS} objects to read" in details
     assert tables(directory, repaired) == expected
     assert repaired.counts.tasks == manifest.counts.tasks
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_attempt_is_listed_once_after_one_of_its_parts_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Each part replaces rows of the one before. Without the middle one, the first and the last row are valid."""
+    monkeypatch.setattr(compaction, "FAN_IN", 8)
+    put(tmp_path / "whole", 0, as_lines(RECORDED))
+    manifest = grow(tmp_path / "grown", 3, END)
+    for file in manifest.parts[number].files["tasks"]:
+        (tmp_path / "grown" / Layout().index_file_key(REF, file.folder, "tasks", file.number)).unlink()
+    repaired = repair(tmp_path / "grown", END)
+    assert len(repaired.parts) == 3
+    assert tables(tmp_path / "grown", repaired) == tables(tmp_path / "whole", fold_session(tmp_path / "whole", END))
+
+
+@pytest.mark.parametrize("closing", [None, END])
+def test_attempts_end_again_after_the_part_was_lost_in_which_they_ended(
+    tmp_path: Path, closing: Closing | None
+) -> None:
+    """Their worker or job ended. No event of that part is about these attempts."""
+    of_tasks = [event for event in EVENTS if event["eventType"].startswith("TASK_")]
+    others = [event for event in EVENTS if not event["eventType"].startswith("TASK_")]
+    put(tmp_path / "whole", 0, as_lines(EVENTS))
+    for step, events in enumerate((of_tasks, others)):
+        put(tmp_path / "grown", step, as_lines(events))
+        manifest = fold_session(tmp_path / "grown", closing)
+    for file in manifest.parts[-1].files["tasks"]:
+        (tmp_path / "grown" / Layout().index_file_key(REF, file.folder, "tasks", file.number)).unlink()
+    repaired = repair(tmp_path / "grown", closing)
+    assert tables(tmp_path / "grown", repaired) == tables(tmp_path / "whole", fold_session(tmp_path / "whole", closing))
 
 
 def test_extension_survives_a_missing_part(tmp_path: Path) -> None:
