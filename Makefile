@@ -31,10 +31,11 @@ test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky t
 	@cd tests && $(CURDIR)/$(BIN)/python -m support.store_servers.azurite >/dev/null 2>&1 &
 	@$(BIN)/python tools/run_tests.py $(XDIST) 3
 
-test-faults: $(READY) ## 200 fault schedules, 200 of runs and notifications, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
+test-faults: $(READY) ## 200 fault schedules, 200 of runs and notifications, 100 of growing indexes, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
-	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults --ignore=tests/faults/test_scenarios.py --ignore=tests/faults/test_run_replicas.py
+	@RAYHISTORY_KILLS=50 $(BIN)/python -m pytest tests/faults --ignore=tests/faults/test_scenarios.py --ignore=tests/faults/test_run_replicas.py --ignore=tests/faults/test_index_growth.py
 	@$(BIN)/python tests/faults/run_campaign.py
+	@$(BIN)/python tests/faults/growth_campaign.py
 	@$(BIN)/python tests/faults/campaign.py --figures
 else
 	@$(BIN)/python tests/faults/campaign.py $(SEEDS) $(RAYHISTORY_SEED)
