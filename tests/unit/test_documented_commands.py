@@ -17,7 +17,7 @@ from support.paths import DOCS, ROOT
 
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 OURS = ("rayhistory", "collector", "historyserver")
-RUN_ELSEWHERE = {"kubectl", "helm", "curl", "make", "export", "envsubst"}
+RUN_ELSEWHERE = {"kubectl", "helm", "curl", "make", "export", "envsubst", "sed"}
 """Programs whose commands are run by tests of guides and references, or, for make, exist by a test."""
 KEYWORDS = {"for"}
 ON_YOUR_MACHINE = {
@@ -91,7 +91,8 @@ TASKS = [page for page in PAGES if {"how-to", "tutorial"} & set(page.parts)]
 
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
 def test_programs_that_no_test_runs_are_named_on_the_page(page: Path) -> None:
-    known = {*OURS, *RUN_ELSEWHERE, *ON_YOUR_MACHINE, *KEYWORDS}
+    functions = re.findall(r"^\s*(\w+)\(\) \{", page.read_text(), re.MULTILINE)
+    known = {*OURS, *RUN_ELSEWHERE, *ON_YOUR_MACHINE, *KEYWORDS, *functions}
     commands = [line for line in example_lines(page) if re.match(r"[a-z.][\w./-]* [-\w./{<\"'$]", line)]
     used = {line.split()[0] for line in commands} - known
     marked = " ".join(re.findall(r"^Tests run .*? except (?:.+\n)+", page.read_text(), re.MULTILINE))
