@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the library when it is used: the collector loads nothing of it."""
+    """Import the library only when it is used, because the collector must not load it."""
     if name == "connect":
         from importlib import import_module  # noqa: PLC0415
 

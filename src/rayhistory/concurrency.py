@@ -1,4 +1,4 @@
-"""Run many coroutines at once, bounded by their number and their bytes, and leave no request behind after a failure."""
+"""Run many coroutines concurrently, limited by number and bytes. After a failure, no request is left running."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 async def concurrently(calls: Iterable[Coroutine[Any, Any, T]], limit: int) -> list[T]:
     """Await coroutines, at most `limit` at a time, and return their results in order.
 
-    The first failure cancels all others and is raised when they have ended, so that nothing runs on unobserved. The
+    The first failure cancels all others. It is raised when they have ended, so that nothing continues unobserved. The
     iterable is consumed as coroutines end, so it may be a generator of any length.
     """
     results: dict[int, T] = {}
@@ -41,7 +41,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Wait until `size` more bytes fit, and hold them. One that is larger than the limit is held alone."""
+        """Wait until `size` more bytes fit, and hold them. If `size` exceeds the limit, it is held alone."""
         async with self._released:
             await self._released.wait_for(lambda: not self._held or self._held + size <= self._limit)
             self._held += size

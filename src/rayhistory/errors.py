@@ -44,14 +44,14 @@ import os
 from typing import ClassVar
 
 ERROR_HEADER = "X-RayHistory-Error"
-"""The response header that carries an error's code, whatever the shape of the body."""
+"""The response header with an error's code, for any shape of the body."""
 
 
 class RayHistoryError(Exception):
-    """Root of the tree; its message is one line that a user can act on."""
+    """Root of the tree. The message is one line that a user can act on."""
 
     code: ClassVar[str] = "internal_error"
-    """Stable, for programs: messages may change."""
+    """Stable code for programs. Messages may change."""
     http_status: int = 500
 
 
@@ -69,7 +69,7 @@ class InvalidSetting(UsageError):
 
 
 class NoSessionSelected(UsageError):
-    """The request needs a session, and names none."""
+    """The request needs a session, but names none."""
 
     code = "no_session_selected"
 
@@ -82,7 +82,7 @@ class MethodNotAllowed(UsageError):
 
 
 class ServerOutdated(UsageError):
-    """The server is older than this client, and has no route for the request."""
+    """The server is older than this client and has no route for the request."""
 
     code = "server_outdated"
     http_status = 404
@@ -128,13 +128,13 @@ class ObjectNotFound(StoreError):
 
 
 class ObjectExists(StoreError):
-    """A create found the key taken."""
+    """The key already exists, so the object was not created."""
 
     code = "object_exists"
 
 
 class StoreDenied(StoreError):
-    """The store refused: credentials or permissions."""
+    """The store refused the request because of credentials or permissions."""
 
     code = "store_denied"
 
@@ -176,20 +176,20 @@ class NotSignedIn(AccessError):
 
 
 class InvalidToken(NotSignedIn):
-    """The request has a token that is not valid; 403, as in Ray."""
+    """The request has an invalid token. The status is 403, as in Ray."""
 
     code = "invalid_token"
     http_status = 403
 
 
 class AccessDenied(AccessError):
-    """The visitor is identified and has no rights here."""
+    """The visitor is identified, but has no access here."""
 
     code = "access_denied"
 
 
 class AccessCheckFailed(AccessError):
-    """The rights of the visitor cannot be checked now, so the request is refused."""
+    """The visitor's access cannot be checked now, so the request is refused."""
 
     code = "access_check_failed"
     http_status = 503
@@ -207,7 +207,7 @@ class RateLimited(AccessError):
 
 
 class SqlDisabled(AccessError):
-    """SQL needs --sql."""
+    """SQL is disabled. It needs --sql."""
 
     code = "sql_disabled"
     http_status = 403
@@ -227,7 +227,7 @@ class OriginNotAllowed(AccessError):
 
 
 class KubernetesError(RayHistoryError):
-    """The Kubernetes API refused with `status`, or did not reply (then `status` is 0)."""
+    """The Kubernetes API returned `status`, or did not respond (then `status` is 0)."""
 
     code = "kubernetes_error"
     http_status = 503
@@ -285,7 +285,7 @@ class ResponseTooLarge(RayHistoryError):
 
 
 class QueryFailed(RayHistoryError):
-    """The database cannot evaluate a query, for a reason that rebuilding the index would not remove."""
+    """The database cannot evaluate a query. Rebuilding the index would not help."""
 
     code = "query_failed"
 
@@ -320,6 +320,6 @@ class IndexFailed(RayHistoryError):
 
 
 class IndexDamaged(RayHistoryError):
-    """The files of an index do not fit together, or have another schema."""
+    """The files of an index are inconsistent, or have another schema."""
 
     code = "index_damaged"

@@ -19,7 +19,7 @@ class GapKind(msgspec.Struct, frozen=True):
     remedy: str
     """How to avoid it."""
     is_loss: bool = True
-    """Something is missing or wrong. False: the code is informational, and the session is complete."""
+    """True if data is missing or wrong. False if the code is informational and the session is complete."""
 
     def summary(self, count: int) -> str:
         """One line for a number of occurrences: "2 tasks were still running when the cluster ended"."""
@@ -27,7 +27,7 @@ class GapKind(msgspec.Struct, frozen=True):
 
 
 def describe(code: str) -> GapKind:
-    """Return the description of a code; an unknown code (of a later release) gets a general one."""
+    """Return the description of a code. Unknown codes of later releases get a general one."""
     return _KINDS.get(code) or GapKind(
         code=code,
         singular=f"1 gap of the unknown kind {_braces_escaped(code)}",
@@ -378,4 +378,4 @@ _KINDS: dict[str, GapKind] = {
 }
 
 INFORMATIONAL_CODES = tuple(code for code in GapCode if not _KINDS[code].is_loss)
-"""Codes that are shown, and not counted as gaps: nothing is missing."""
+"""Codes that are shown but do not count as gaps, because nothing is missing."""

@@ -1,7 +1,7 @@
 """Convert Ray's ids to lower-case hex.
 
-Ray posts ids as base64 of their bytes; its API, its file names and older collectors use lower-case hex. Every kind of
-id has a fixed size, so its number of characters determines the encoding.
+Ray sends ids as base64. Its API, its file names and older collectors use lower-case hex. Every kind of id has a fixed
+size, so the number of characters determines the encoding.
 """
 
 import binascii
@@ -18,7 +18,7 @@ _NIL_TASK = "f" * 2 * TASK
 
 
 class _HexCache(dict[object, str | None]):
-    """Conversions by value: events repeat the same few node, worker and job ids millions of times."""
+    """Cached conversions, because events repeat the same few node, worker and job ids millions of times."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ def to_hex(value: object, size: int) -> str | None:
 
 
 def all_to_hex(values: Sequence[object], size: int) -> list[str | None]:
-    """Convert many ids, as `to_hex` would."""
+    """Convert many ids like `to_hex`."""
     converted = _convert_task_ids(values) if size == TASK else None
     return converted or list(map(_caches[size].__getitem__, values))
 
 
 def _convert_task_ids(values: Sequence[object]) -> list[str | None] | None:
-    """Decode base64 task ids in one call, because they rarely repeat and have no padding; None if any is unusual."""
+    """Decode base64 task ids in one call, because they rarely repeat and have no padding; None if one is unusual."""
     try:
         if set(map(len, values)) != {_TASK_BASE64_LENGTH}:  # type: ignore[arg-type]
             return None
@@ -78,7 +78,7 @@ def _to_hex(value: object, size: int) -> str | None:
 
 @lru_cache(maxsize=_MAX_CACHED_IDS)
 def any_to_hex(value: str) -> str:
-    """Convert an id of unknown kind; return values that are neither hex nor base64 unchanged."""
+    """Convert an id of unknown kind. Values that are neither hex nor base64 are returned unchanged."""
     if not value or _HEX.match(value):
         return value.lower()
     try:

@@ -25,7 +25,7 @@ Token = Callable[[], str]
 
 
 class KubernetesApi:
-    """Call the API server; `token` is called before every request, because service account tokens are rotated."""
+    """Calls the API server. `token` is called before every request, because service account tokens are rotated."""
 
     def __init__(self, server: str, token: Token, verify: ssl.SSLContext | bool = True) -> None:
         self.server = server.rstrip("/")
@@ -54,7 +54,7 @@ class KubernetesApi:
     async def watch(
         self, path: str, idle_timeout: float, on_open: Callable[[], None], **params: str
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield watch events until the API ends the watch; fail after `idle_timeout` seconds without an event."""
+        """Yield watch events until the API ends the watch. Fail after `idle_timeout` seconds without an event."""
         timeout = httpx.Timeout(_TIMEOUT.connect, read=idle_timeout)
         try:
             async with self._http.stream(
@@ -203,7 +203,7 @@ def _tls_context(path: Path, cluster: dict[str, Any], user: dict[str, Any]) -> s
 
 
 def _read_data(config: Path, section: dict[str, Any], name: str) -> bytes:
-    """Read a value that is inline (`…-data`) or in a file beside the kubeconfig."""
+    """Read a value that is inline (`…-data`) or in a file relative to the kubeconfig."""
     if section.get(f"{name}-data"):
         return base64.b64decode(section[f"{name}-data"])
     return (config.parent / section[name]).read_bytes() if section.get(name) else b""

@@ -23,7 +23,7 @@ _IN_PROCESS_SETTINGS: dict[str, Any] = {
     "allowed_hosts": (), "auth": "none", "discover": False, "live": False, "index_ahead": False, "rate_limit": 0,
     "sql": True, "sql_memory": 2**30, "sql_timeout": 300.0,
 }  # fmt: skip
-"""A user who can read the store needs no further permission."""
+"""Settings of the application in this process. A user who can read the store needs no further permission."""
 _STORE_VARIABLES = {"STORAGE_BACKEND", "STORAGE_ROOT_DIR", "LOCAL_STORAGE_DIR", "RAYHISTORY_STORE", "RAY_ROOT_DIR"}
 """Variables that name a store. A given source replaces all of them."""
 
@@ -31,8 +31,8 @@ _STORE_VARIABLES = {"STORAGE_BACKEND", "STORAGE_ROOT_DIR", "LOCAL_STORAGE_DIR", 
 def connect(source: str | os.PathLike[str] | None = None, *, token: str | None = None) -> History:
     """Open a history server (`http://history:8080`), an object store (`s3://bucket/prefix`) or a directory.
 
-    Without a source, the settings decide: RAYHISTORY_SERVER, else the store of the environment. `token` is for servers
-    with `--auth`; RAY_AUTH_TOKEN is its default. Stores take their credentials from the environment.
+    Without a source, RAYHISTORY_SERVER is used, else the store of the environment. `token` is for servers with
+    `--auth`; its default is RAY_AUTH_TOKEN. Stores take their credentials from the environment.
     """
     name = os.fspath(source) if source is not None else os.environ.get(SERVER_VARIABLE, "")
     if name.startswith(("http://", "https://")):
@@ -63,7 +63,7 @@ async def open_server(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def open_store_application(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """Run the server's application in this process: a store and a server give equal results by construction.
+    """Run the server's application in this process, so that a store and a server give the same results.
 
     Links are those of `rayhistory serve` on this machine.
     """

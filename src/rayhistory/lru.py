@@ -1,4 +1,4 @@
-"""One least-recently-used cache for everything that is bounded by entries, cost or age."""
+"""A least-recently-used cache, limited by entries, cost or age."""
 
 import time
 from collections import OrderedDict
@@ -10,9 +10,9 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Drop the least recently used entries beyond `max_cost`; entries older than `ttl` seconds are gone.
+    """Drops the least recently used entries above `max_cost`. Entries older than `ttl` seconds are dropped, too.
 
-    The cost of an entry is 1 unless `cost` says otherwise. An entry that alone exceeds `max_cost` is not stored.
+    The cost of an entry is 1, unless `cost` is given. An entry that alone exceeds `max_cost` is not stored.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LruCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
-        """Store a value; `ttl` overrides the cache's own for this entry."""
+        """Store a value. `ttl` overrides the cache's default for this entry."""
         self.pop(key)
         cost = self._cost(value) if self._cost else 1
         if cost > self.max_cost:

@@ -1,4 +1,4 @@
-"""Mask the values of environment variables in runtime environments, wherever they are in JSON."""
+"""Mask the values of environment variables in runtime environments, anywhere in JSON."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _HAS_ENV_VARS = re.compile(rb"env_?[vV]ars")
 
 
 def mask_env_vars(value: Any) -> Any:
-    """Replace the values of environment variables at any depth, also in text that is itself JSON."""
+    """Replace the values of environment variables at any depth, including JSON inside of text."""
     try:
         return _masked(value)
     except RecursionError:
@@ -33,7 +33,7 @@ def _masked(value: Any) -> Any:
 
 
 def _mask_nested_json(text: str) -> str:
-    """Mask text that is a JSON object or array, such as a serialized runtime environment; leave other text alone."""
+    """Mask text that is a JSON object or array, such as a serialized runtime environment. Other text is not changed."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     try:
@@ -43,7 +43,7 @@ def _mask_nested_json(text: str) -> str:
 
 
 def mask_env_vars_json(serialized: str | None) -> str | None:
-    """Mask a runtime environment that is stored as JSON text, spaced as Ray does; hide it if it cannot be read."""
+    """Mask a runtime environment stored as JSON text, with Ray's spacing. If it cannot be parsed, hide all of it."""
     if not serialized or not any(name in serialized for name in _ENV_VARS):
         return serialized
     try:
@@ -53,7 +53,7 @@ def mask_env_vars_json(serialized: str | None) -> str | None:
 
 
 def mask_env_vars_in_lines(data: bytes) -> bytes:
-    """Mask every line that is JSON; lines without environment variables are not decoded."""
+    """Mask every line that is JSON. Lines without environment variables are not decoded."""
     if not _HAS_ENV_VARS.search(data):
         return data
     return b"\n".join(_masked_line(line) if _HAS_ENV_VARS.search(line) else line for line in data.split(b"\n"))

@@ -21,12 +21,12 @@ class Networks:
         return address is not None and any(address in network for network in self._networks)
 
     def ranges(self) -> list[str]:
-        """Return the networks that hold more than one address."""
+        """Return the networks with more than one address."""
         return [str(network) for network in self._networks if network.num_addresses > 1]
 
 
 def parse_ip(text: str) -> IpAddress | None:
-    """Parse an IP address; an IPv4 address inside of IPv6 counts as IPv4. None if the text is no address."""
+    """Parse an IP address; None if the text is not one. An IPv4-mapped IPv6 address counts as IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

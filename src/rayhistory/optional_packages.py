@@ -1,11 +1,11 @@
-"""Packages that our libraries import just because they are installed."""
+"""Packages that our libraries would import only because they are installed."""
 
 import sys
 
 
 def skip_pandas() -> None:
-    """Keep DuckDB from importing pandas into a process of ours: no process uses it, and the import takes half a second.
+    """Keep DuckDB from importing pandas, which we do not use. The import takes half a second.
 
-    Only programs call this. In the process of a user of the library, pandas is the user's.
+    Only our programs call this. In a user's process, pandas belongs to the user.
     """
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]

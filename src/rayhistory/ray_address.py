@@ -1,7 +1,7 @@
 """Addresses of the form `rayhistory://namespace/cluster[/session]` for Ray's own clients.
 
-Ray's clients import the module that an address starts with, and call it for the URL. `RAYHISTORY_SERVER` is the URL of
-the history server.
+Ray's clients import the module named in the address, and ask it for the URL. `RAYHISTORY_SERVER` is the URL of the
+history server.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Settings that make a Ray cluster of a given version export its events to a collector.
 
-Ray has had these settings since 2.49, and nearly every release renamed, added or reinterpreted one of them. Ray ignores
-a wrong name without an error, so all code and documentation takes the settings from here.
+Ray has these settings since 2.49, and nearly every release renamed, added or changed one. Ray ignores a wrong name
+without an error. So all code and documentation takes the settings from here.
 """
 
 import re
@@ -47,7 +47,7 @@ _FILE_EXPORTS: dict[str, Version] = {
 
 
 def export_environment(events_url: str, ray_version: str = "2.60.0") -> dict[str, str]:
-    """Return the environment for all Ray processes of a node that posts its events to `events_url`."""
+    """Return the environment for all Ray processes of a node that sends its events to `events_url`."""
     version = parse_version(ray_version)
     types = exposable_event_types(version)
     return {
@@ -62,10 +62,10 @@ def export_environment(events_url: str, ray_version: str = "2.60.0") -> dict[str
 
 
 def system_config(ray_version: str = "2.60.0") -> dict[str, bool]:
-    """Return the value for `ray start --head --system-config=`, which unlike the environment reaches every driver.
+    """Return the value for `ray start --head --system-config=`. Unlike the environment, it reaches every driver.
 
-    A driver without these settings exports nothing, and its tasks have no name. Ray does not start with a key that its
-    version does not know.
+    A driver without these settings exports no events, and its tasks have no name. Ray does not start if its version
+    does not know a key.
     """
     config = {"enable_core_worker_ray_event_to_aggregator": True}
     if parse_version(ray_version) >= (2, 50):
@@ -74,7 +74,7 @@ def system_config(ray_version: str = "2.60.0") -> dict[str, bool]:
 
 
 def exposable_event_types(version: Version) -> str:
-    """Return `ALL` from Ray 2.54 on; before, it matches no type, so all types are listed."""
+    """Return `ALL` from Ray 2.54 on. Earlier versions do not know `ALL`, so all types are listed."""
     if version >= (2, 54):
         return "ALL"
     return ",".join(name for name, (since, until) in _EVENT_TYPES.items() if since <= version < until)

@@ -1,4 +1,4 @@
-"""Sizes for people: the same number on pages and in commands."""
+"""Format sizes in the same way on pages and in commands."""
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -1,4 +1,4 @@
-"""Terminal sequences in text from a cluster: colors in exceptions and logs, which files and tables should not have."""
+"""Remove terminal sequences, such as colours, from text of a cluster."""
 
 import re
 
@@ -11,5 +11,5 @@ _SEQUENCE = re.compile(
 
 
 def strip_ansi(text: str) -> str:
-    """Remove terminal sequences whole, so that no `[31m` stays behind."""
+    """Remove terminal sequences completely, so that no `[31m` remains."""
     return _SEQUENCE.sub("", text)

@@ -1,4 +1,4 @@
-"""Points in time as people write them, and how far clocks may differ."""
+"""Parse points in time, and limit clock differences."""
 
 import re
 from datetime import UTC, datetime
@@ -8,13 +8,13 @@ _BASIC_DATE_DIGITS = 8
 
 
 MAX_CLOCK_SKEW_S = 600.0
-"""How far a node's clock may be ahead of the store's. Times beyond that are not believed."""
+"""How far a node's clock may be ahead of the store's. Later times are ignored."""
 
 
 def parse_utc_ms(text: str) -> int:
-    """Return milliseconds since 1970 for ISO 8601 or for milliseconds; a time without a zone is UTC.
+    """Return milliseconds since 1970 from ISO 8601 or milliseconds. A time without a time zone is UTC.
 
-    Eight digits are an ISO 8601 basic date (20261115), all other numbers are milliseconds. Raises ValueError.
+    Eight digits are an ISO 8601 basic date (20261115). All other numbers are milliseconds. Raises ValueError.
     """
     if _MILLISECONDS.fullmatch(text) and len(text) != _BASIC_DATE_DIGITS:
         return int(text)

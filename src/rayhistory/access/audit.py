@@ -17,7 +17,7 @@ _MAX_QUERY_CHARS = 2_000
 
 
 def log_to_file(path: str) -> None:
-    """Write audit lines to their own file; it may be rotated by logrotate."""
+    """Write audit lines to a separate file. logrotate may rotate it."""
     try:
         handler = WatchedFileHandler(path)
     except OSError as error:
@@ -33,7 +33,10 @@ class AuditLog:
         self._visits: LruCache[tuple[str, str, str], bool] = LruCache(_MAX_VISITS, ttl=_VISIT_TTL_S)
 
     def session_opened(self, visitor: Visitor, session: str, address: str) -> None:
-        """Log the first request of a visit; a visit ends after ten minutes without a request, as dashboards poll."""
+        """Log the first request of a visit.
+
+        A visit ends after ten minutes without a request, because dashboards poll.
+        """
         visit = visitor.name, session, address
         if visit not in self._visits:
             log.info(

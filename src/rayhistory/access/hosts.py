@@ -15,9 +15,9 @@ _METRICS = "/metrics"
 
 
 def default_allowed_hosts(allowed: tuple[str, ...], listen_host: str) -> tuple[str, ...]:
-    """Accept only loopback names on loopback, unless `--allowed-hosts` says otherwise.
+    """Return the allowed hosts. On loopback, only loopback names are allowed, unless `--allowed-hosts` is set.
 
-    Any site that the visitor opens can make its own name resolve to loopback.
+    Otherwise any site that the visitor opens could make its own name resolve to loopback.
     """
     if allowed or not _is_loopback(listen_host):
         return allowed
@@ -40,9 +40,9 @@ def _is_address(host: str) -> bool:
 
 
 def _is_probe(path: str, host: str) -> bool:
-    """Return whether kubelets, load balancers or Prometheus ask: they name a pod by its address.
+    """Return whether a request is from a kubelet, load balancer or Prometheus, which use a pod's IP address as Host.
 
-    Health has nothing to read. Metrics may have names of namespaces, and no page can rebind an address.
+    Health responses have no data. Metrics may have names of namespaces, but DNS rebinding needs a name, not an address.
     """
     return path in _HEALTH or (path == _METRICS and _is_address(host))
 
@@ -62,7 +62,7 @@ def host_matches(host: str, patterns: Iterable[str]) -> bool:
 
 
 def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()) -> bool:
-    """Return True for requests of our own pages, of the other origins, or of no page at all."""
+    """Return True for requests of our own pages, of allowed origins, or without a page."""
     origin = connection.headers.get("origin")
     if origin is None:
         return connection.headers.get("sec-fetch-site") not in ("cross-site", "same-site")
@@ -71,7 +71,7 @@ def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()
 
 
 class HostMiddleware:
-    """Reject unknown Host headers, and everything but reading from pages of other sites."""
+    """Reject unknown Host headers. Pages of other sites may only read."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         self._app = app

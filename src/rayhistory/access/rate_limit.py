@@ -27,7 +27,7 @@ class RateLimiter:
         self._buckets: LruCache[str, _Bucket] = LruCache(_MAX_VISITORS)
 
     def take(self, visitor: str) -> None:
-        """Count a call; raise RateLimited if the visitor has none left."""
+        """Count a call. Raise RateLimited if the visitor has used up the limit."""
         if not self._rate:
             return
         now = self._clock()

@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 class Rules(msgspec.Struct, frozen=True):
     tokens: dict[str, Visitor]
-    """Keyed by the token's digest, so that lookups leak nothing about valid tokens by timing."""
+    """Tokens by digest, so that the time of a lookup reveals nothing about valid tokens."""
     users: dict[str, tuple[str, ...]]
     groups: dict[str, tuple[str, ...]]
 
@@ -45,7 +45,7 @@ def digest(token: str) -> str:
 
 
 class RulesFile:
-    """Rules that follow the file. An invalid file stops the start; later, the previous rules stay in force."""
+    """Rules that follow changes of the file. An invalid file is an error at start; later, the previous rules stay."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -17,7 +17,7 @@ def dashboard_policy(frame_origins: tuple[str, ...] = ()) -> str:
 
 
 class SecurityHeadersMiddleware:
-    """Add security headers, except those that a route has set itself."""
+    """Adds security headers, unless a route has set them."""
 
     def __init__(self, app: ASGIApp, *, private: bool, frame_origins: tuple[str, ...] = ()) -> None:
         self._app = app

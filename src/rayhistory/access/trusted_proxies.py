@@ -22,7 +22,10 @@ class TrustedProxies:
         return parse_ip(address) in self.networks
 
     def client_address(self, connection: HTTPConnection) -> str:
-        """Return the visitor's address: behind trusted proxies, the last hop that is not one of them."""
+        """Return the visitor's address.
+
+        Behind trusted proxies, this is the last address that is not a trusted proxy.
+        """
         address = connection.client.host if connection.client else ""
         if self.trusts(connection):
             for hop in reversed(",".join(connection.headers.getlist("x-forwarded-for")).split(",")):

@@ -25,7 +25,7 @@ class Visitor(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     namespaces: tuple[str, ...] = ()
-    """Patterns from the access file; empty where Kubernetes decides."""
+    """Patterns from the access file. Empty if Kubernetes decides."""
 
 
 class Access(Protocol):
@@ -42,7 +42,7 @@ class Access(Protocol):
 
 
 def token_of(connection: HTTPConnection) -> str:
-    """Return a request's token, from the headers that Ray reads in Ray's order, then from our own cookie."""
+    """Return a request's token: from the headers that Ray reads, in Ray's order, else from our cookie."""
     for header in ("authorization", "x-ray-authorization"):
         token = bearer(connection.headers.get(header, ""))
         if token:
@@ -73,7 +73,10 @@ def required_token(connection: HTTPConnection) -> str:
 
 
 def cookie_header(token: str, *, secure: bool, path: str = "/", name: str = COOKIE) -> tuple[bytes, bytes]:
-    """Build a Set-Cookie header that scripts cannot read and other sites cannot use; an empty token deletes it."""
+    """Return a Set-Cookie header that scripts cannot read and other sites cannot use.
+
+    An empty token deletes the cookie.
+    """
     max_age = _COOKIE_MAX_AGE_S if token else 0
     value = quote(token, safe=_UNQUOTED_IN_COOKIES)
     header = f"{name}={value}; Path={path}; Max-Age={max_age}; HttpOnly; SameSite=Strict"

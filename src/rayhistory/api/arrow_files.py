@@ -11,9 +11,9 @@ from arro3.core import Array, RecordBatch, Schema, Table
 from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 16
-"""The default of 1,024 rows takes twice as long."""
+"""With the default of 1,024 rows, it would take twice as long."""
 _SUPERSEDED = "superseded.parquet"
-"""The file of an archive that lists rows of the others which are not valid."""
+"""The file of an archive that lists superseded rows of the other files."""
 
 
 def read_parquet(file: str | IO[bytes]) -> Table:
@@ -21,9 +21,9 @@ def read_parquet(file: str | IO[bytes]) -> Table:
 
 
 def read_archive(file: IO[bytes]) -> Table | None:
-    """Return the valid rows of all Parquet files of a zip archive; None if one of them is damaged.
+    """Return the valid rows of all Parquet files of a zip archive; None if a file is damaged.
 
-    The archive's comment names columns that are not part of the table.
+    The archive's comment lists hidden columns.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -47,7 +47,7 @@ _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def _superseded_rows(archive: zipfile.ZipFile) -> dict[str, NDArray[np.int64]]:
-    """Return the sorted numbers of rows that are not valid, by file."""
+    """Return the sorted numbers of superseded rows, by file."""
     if _SUPERSEDED not in archive.namelist():
         return {}
     listed = _read_member(archive, _SUPERSEDED)
@@ -56,7 +56,7 @@ def _superseded_rows(archive: zipfile.ZipFile) -> dict[str, NDArray[np.int64]]:
 
 
 def _valid_batches(table: Table, superseded: NDArray[np.int64]) -> Iterator[RecordBatch]:
-    """Yield the batches without superseded rows; those that have none are not copied."""
+    """Yield the batches without superseded rows. Batches that have none are not copied."""
     first = 0
     for batch in table.to_batches():
         begin, end = np.searchsorted(superseded, (first, first + batch.num_rows))

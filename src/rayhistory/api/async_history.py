@@ -14,12 +14,12 @@ from rayhistory.api.session_names import find_session, listing_filters, quote_se
 
 _PAGE_ROWS = 10_000
 _MAX_POINTS = 1_000
-"""Points of a metric per series. Prometheus' limit is 11,000."""
+"""Maximum number of points per series of a metric. Prometheus' limit is 11,000."""
 _MIN_STEP_MS = 1_000
 
 
 class Page(msgspec.Struct):
-    """One page of rows, of any endpoint that has pages."""
+    """One page of rows, of any paged endpoint."""
 
     next: str | None
     rows: list[Row] = []
@@ -59,11 +59,11 @@ class AsyncHistory:
         return str(self._http.base_url)
 
     async def first_sessions(self, limit: int, **filters: str) -> tuple[list[Row], int]:
-        """Return the first sessions, the newest, and the number of all: a store may have a hundred thousand."""
+        """Return the newest sessions and the total number, because a store may have a hundred thousand."""
         return await self._first("/api/history/sessions", limit, filters)
 
     async def first_runs(self, limit: int, **filters: str) -> tuple[list[Row], int]:
-        """Return the jobs that ran last, and the number of all."""
+        """Return the newest jobs and the total number."""
         return await self._first("/api/history/runs", limit, filters)
 
     async def _first(self, path: str, limit: int, filters: Params) -> tuple[list[Row], int]:
@@ -80,7 +80,10 @@ class AsyncHistory:
         return RowList([row async for page in self._pages("/api/history/sessions", filters) for row in page.sessions])
 
     async def session(self, name: str = "") -> "AsyncSession":
-        """Return a session by any of its names; without a name the newest. An unknown one raises SessionNotFound."""
+        """Return a session by any of its names, or the newest without a name.
+
+        Raise SessionNotFound if it is unknown.
+        """
         path = quote_session_path((await find_session(name, self._matching)).path)
         session = AsyncSession(HistoryClient(self._http, path, _ignore), self.url)
         await session.overview()
@@ -96,7 +99,7 @@ class AsyncHistory:
         return RowList([row async for page in self._pages("/api/history/runs", filters) for row in page.runs])
 
     async def _pages(self, path: str, params: Params) -> AsyncIterator[Page]:
-        """Yield a page and all following pages. Each page names the next one."""
+        """Yield a page and all following pages."""
         while path:
             page = await self._client.json(path, Page, params)
             yield page
@@ -113,7 +116,7 @@ class AsyncHistory:
 
 
 class AsyncSession:
-    """One session, as it is now or as of a time."""
+    """One session, in its latest state or as of a time."""
 
     def __init__(self, client: HistoryClient, server: str) -> None:
         self._client = client
@@ -121,7 +124,7 @@ class AsyncSession:
 
     @property
     def name(self) -> str:
-        """The path of the session: namespace/cluster/session, with @time as of a time."""
+        """The path of the session: namespace/cluster/session, and @time if it is as of a time."""
         return self._client.path.removeprefix("/s/").strip("/")
 
     @property
@@ -149,7 +152,7 @@ class AsyncSession:
         await self._download(f"{_rows_uri(selection.table)}.parquet", selection.params | limit, file)
 
     async def write_archive(self, table: str, file: IO[bytes]) -> None:
-        """Write a whole table to a file, as a zip archive of Parquet files. Older servers refuse that."""
+        """Write a whole table to a file, as a zip archive of Parquet files. Older servers do not support this."""
         await self._download(f"{_rows_uri(table)}.zip", {"superseded": 1}, file)
 
     async def _download(self, uri: str, params: Params, file: IO[bytes]) -> None:
@@ -163,7 +166,7 @@ class AsyncSession:
         return await self._client.json("api/history/overview", dict)
 
     async def version(self) -> Row:
-        """Return the version of Ray that the session ran."""
+        """Return the version of Ray in the session."""
         return await self._client.json("api/version", dict)
 
     async def gaps(self) -> Row:
@@ -173,7 +176,7 @@ class AsyncSession:
         return await self._client.json("api/history/diagnosis", dict)
 
     async def metrics(self, query: str, *, start_ms: int | None, end_ms: int | None, step_ms: int | None) -> RowList:
-        """Evaluate a PromQL query over the session, or over a part of it, one row per series and time."""
+        """Evaluate a PromQL query over the session or a time range of it. Return one row per series and time."""
         if start_ms is None or end_ms is None:
             overview = await self.overview()
             start_ms = overview["started_ms"] if start_ms is None else start_ms
@@ -187,7 +190,7 @@ class AsyncSession:
         ])  # fmt: skip
 
     async def sql(self, query: str, limit: int | None = None) -> RowList:
-        """Run one SELECT on the tables. A server must allow it with --sql."""
+        """Run one SELECT on the tables. A server needs --sql for this."""
         body = {"query": query} if limit is None else {"query": query, "limit": limit}
         found = await self._client.post("api/history/sql", body, dict)
         return RowList(found["rows"], found["columns"], complete=found["complete"])
@@ -222,7 +225,7 @@ def _rows_uri(table: str) -> str:
 
 
 def _flags(options: dict[str, Any]) -> Params:
-    """Write booleans as the API reads them."""
+    """Convert booleans to the form of the API."""
     named = {name.rstrip("_"): value for name, value in options.items() if value is not None}  # from_ is a keyword
     return {name: int(value) if isinstance(value, bool) else value for name, value in named.items()}
 

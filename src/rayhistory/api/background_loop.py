@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that the synchronous library works where a loop already runs."""
+"""An event loop in a separate thread, so that the synchronous library works where a loop already runs."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.resources = AsyncExitStack()
-        """Connections, held here because sessions share the loop and may outlive their history."""
+        """Connections. They are held here, because sessions share the loop and may outlive their history."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rayhistory", daemon=True)
         self._thread.start()
@@ -29,7 +29,7 @@ class BackgroundLoop:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items, and await each one on demand."""
+        """Yield the items of an asynchronous iterator."""
 
         async def following() -> tuple[bool, T | None]:
             try:

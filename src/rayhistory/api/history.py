@@ -49,9 +49,9 @@ class History:
         return self._loop.run(self._history.sessions(**filters))
 
     def session(self, name: str = "") -> "Session":
-        """Return a session: its name, namespace/cluster, namespace/~rayjob/name, with or without @time.
+        """Return a session by name, namespace/cluster or namespace/~rayjob/name, each with or without @time.
 
-        Without a name it is the newest session. An unknown one raises `SessionNotFound`.
+        Without a name, return the newest session. Raise `SessionNotFound` if it is unknown.
         """
         return Session(self._loop, self._loop.run(self._history.session(name)))
 
@@ -70,7 +70,7 @@ class History:
 
 
 class Document(dict[str, Any]):
-    """A JSON document that a notebook shows as a table."""
+    """A JSON document that notebooks display as a table."""
 
     def _repr_html_(self) -> str:
         facts = [{"": name, " ": value} for name, value in self.items() if not isinstance(value, list)]
@@ -82,7 +82,7 @@ class Document(dict[str, Any]):
 
 
 class Session:
-    """One session, as it is now or as of a time."""
+    """One session, in its latest state or as of a time."""
 
     def __init__(self, loop: BackgroundLoop, session: AsyncSession) -> None:
         self._loop = loop
@@ -96,7 +96,7 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The path of the session: namespace/cluster/session, with @time as of a time."""
+        """The path of the session: namespace/cluster/session, and @time if it is as of a time."""
         return self.asynchronous.name
 
     @property
@@ -132,11 +132,11 @@ class Session:
         return self.rows("placement_groups", where, **options)
 
     def overview(self) -> Document:
-        """Return start, end, state and when something failed."""
+        """Return start, end, state and failures over time."""
         return Document(self._loop.run(self.asynchronous.overview()))
 
     def gaps(self) -> Document:
-        """Return everything that is missing from the session."""
+        """Return the gaps of the session: missing or incomplete data."""
         return Document(self._loop.run(self.asynchronous.gaps()))
 
     def diagnose(self) -> Document:
@@ -152,7 +152,7 @@ class Session:
     def sql(self, query: str, limit: int | None = None) -> RowList:
         """Run one SELECT on the tables: `select name, count(*) from tasks group by name`.
 
-        Of more than 10,000 rows, or more than `limit`, the first are returned, and `complete` is False.
+        If there are more than 10,000 rows, or more than `limit`, only the first are returned and `complete` is False.
         """
         return self._loop.run(self.asynchronous.sql(query, limit))
 
@@ -212,7 +212,7 @@ class TableQuery(Rows):
             return read_parquet(file.name)
 
     def _stored_table(self) -> Table | None:
-        """Return the table as the index stores it, which needs no encoding; None if the server is too old for that."""
+        """Return the table as stored in the index, which needs no encoding; None if the server is too old for this."""
         with tempfile.TemporaryFile(prefix="rayhistory-") as file:
             try:
                 self._loop.run(self._session.write_archive(self._selection.table, file))

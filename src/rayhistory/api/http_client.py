@@ -27,7 +27,7 @@ _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10.0, 120.0
 _RETRY_INTERVAL_S = 2.0
 _BEING_BUILT = (SessionNotIndexed.code, ProductNotBuilt.code)
 _UNKNOWN_ROUTE = (NotFound.code, NoSessionSelected.code, MethodNotAllowed.code)
-"""Replies of a server without the route. A session that does not exist has a code of its own."""
+"""Error codes of a server without the route. A session that does not exist has another code."""
 
 T = TypeVar("T")
 Params = dict[str, Any]
@@ -44,7 +44,7 @@ def _write_to_stderr(message: str) -> None:
 
 
 class HistoryClient:
-    """Sends requests about one session, or with an empty path about all of them."""
+    """Sends requests about one session, or about all if the path is empty."""
 
     def __init__(
         self, http: httpx.AsyncClient, path: str = "", on_wait: Callable[[str], None] = _write_to_stderr

@@ -37,7 +37,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
 
 
 def _receiver(body: bytes) -> Receive:
-    """Return a function that receives the body once, and then waits: the client stays until the response is whole."""
+    """Return a function that returns the body once and then waits, because the client stays connected."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Message:

@@ -19,7 +19,7 @@ _MAX_CELL_CHARS = 200
 
 
 class Rows(ABC):
-    """Rows of a result. They are read when they are needed, and again for each iteration."""
+    """Rows of a result. They are read when needed, and again for each iteration."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Row]: ...
@@ -32,11 +32,11 @@ class Rows(ABC):
         """Return all rows as an Arrow table."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Hand the rows to any library that reads Arrow: `pyarrow.table(rows)`, `polars.DataFrame(rows)`, DuckDB."""
+        """Pass the rows to any library that reads Arrow: `pyarrow.table(rows)`, `polars.DataFrame(rows)`, DuckDB."""
         return self._table().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table`, or without pyarrow an `arro3.core.Table`, which libraries take as well."""
+        """Return a `pyarrow.Table`, or without pyarrow an `arro3.core.Table`, which most libraries accept."""
         table = self._table()
         return _required("pyarrow").table(table) if find_spec("pyarrow") else table
 
@@ -84,7 +84,7 @@ class RowList(Rows, Sequence[Row]):
 
 
 def table_from_rows(rows: list[Row], columns: Sequence[str] = ()) -> Table:
-    """Build an Arrow table. Each column gets the type of its values; values of several types become JSON texts."""
+    """Build an Arrow table. Each column gets the type of its values. Values of mixed types become JSON texts."""
     names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
     return Table.from_pydict({name: _column([row.get(name) for row in rows]) for name in names})
 
@@ -103,7 +103,7 @@ def _column(values: list[Any]) -> Array:
 
 
 def rows_html(rows: list[Row]) -> str:
-    """Return an HTML table. Everything from a cluster is text, never markup."""
+    """Return an HTML table. Text from a cluster is escaped."""
     names = list(rows[0]) if rows else []
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>" for row in rows)

@@ -24,7 +24,7 @@ class FoundSession(NamedTuple):
     path: str
     """URL path with a slash at its end, not quoted."""
     is_choice: bool = False
-    """Several sessions matched (no name, a cluster or an owner), and the newest was chosen."""
+    """True if several sessions matched, and the newest was chosen."""
 
 
 async def find_session(name: str, list_sessions: ListSessions) -> FoundSession:
@@ -44,7 +44,7 @@ def quote_session_path(path: str) -> str:
 
 
 def listing_filters(name: str) -> dict[str, str]:
-    """Return the filters of the session list that find a session, the sessions of a cluster, or those of an owner."""
+    """Return the filters of the session list for a session, a cluster or an owner."""
     namespace, separator, rest = name.partition("/")
     if not separator:
         return {"q": name} if name else {}
@@ -65,7 +65,7 @@ async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
 
 
 async def _find_newest(name: str, list_sessions: ListSessions) -> FoundSession:
-    """Find the newest session of a cluster or an owner. If there is none, the server returns the error."""
+    """Find the newest session of a cluster or owner. If there is none, the server returns the error."""
     listed = await list_sessions(name)
     return FoundSession(listed[0][1], is_choice=True) if listed else FoundSession(f"{SESSION_ROOT}{name}/latest")
 

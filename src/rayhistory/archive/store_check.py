@@ -28,8 +28,11 @@ class StoreFinding(msgspec.Struct, frozen=True):
     """One problem of one session."""
 
     code: str
-    """`missing_file`, `wrong_size`, `wrong_checksum`: rebuilt. `unused`, `no_session`: deleted. `unfinished_removal`:
-    left to retention."""
+    """What is wrong, and so what a repair does.
+
+    `missing_file`, `wrong_size`, `wrong_checksum`: rebuilt. `unused`, `no_session`: deleted. `unfinished_removal`: left
+    to retention.
+    """
     ref: SessionRef
     what: str
     """`tables` or the name of a product."""

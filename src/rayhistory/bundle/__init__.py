@@ -1,1 +1,1 @@
-"""One session as one file: a report to read without a server, or all data in a zip archive that a server opens."""
+"""One session as one file: an HTML report to read without a server, or a zip archive of all data for a server."""

@@ -1,4 +1,4 @@
-"""A line chart as SVG, without scripts: a report is read where no server and no library is."""
+"""A line chart as SVG without scripts, because a report must work without a server."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +16,7 @@ MAX_SERIES = len(_COLOURS)
 
 
 def line_chart(series: Sequence[Series], unit: str = "") -> str:
-    """Draw up to eight series from zero to their highest value; return an empty text if there are no points."""
+    """Draw up to eight series from zero to their highest value. Return an empty text if there are no points."""
     shown = [(name, [point for point in points if isfinite(point[1])]) for name, points in series[:MAX_SERIES]]
     points = [point for _, each in shown for point in each]
     if not points:

@@ -23,7 +23,7 @@ class ChartQuery(NamedTuple):
     query: str
     unit: str
     label: str
-    """Names the series."""
+    """The label that names a series."""
 
 
 _CHARTS = (
@@ -62,11 +62,11 @@ class Report(msgspec.Struct):
     charts: list[Chart]
     logs: list[LogTail]
     missing: list[str]
-    """Parts that could not be read, each with the reason."""
+    """Sections that could not be read, each with the reason."""
 
 
 async def gather_report(session: AsyncSession) -> Report:
-    """Gather everything. A part that cannot be read is named in the report; without tables there is no report."""
+    """Gather all sections. A section that cannot be read is listed as missing. Without tables there is no report."""
     missing: list[str] = []
     jobs = await _rows(session, RowSelection("jobs", limit=_MAX_JOBS))
     failed = RowSelection("tasks", "state = FAILED and type != DRIVER_TASK", _TASK_COLUMNS, "end_time_ms", _MAX_FAILED)

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, bounded in size."""
+"""The report as one self-contained HTML file of limited size."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _MIN_TEXT_CHARS = 100
 
 
 def report_page(report: Report, version: str) -> bytes:
-    """Render the report. Long texts and lists are cut until it fits; the page lists the cuts."""
+    """Render the report. Long texts and lists are cut until it fits, and the page lists the cuts."""
     chars = _MAX_TEXT_CHARS
     while True:
         page = _render(report, version, chars)

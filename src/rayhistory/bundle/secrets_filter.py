@@ -1,4 +1,4 @@
-"""Redact likely secrets in text that leaves the history server: logs, messages and commands."""
+"""Redact likely secrets in text that is exported: logs, messages and commands."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ _PATTERNS = (
 
 
 def redact_text(text: str) -> str:
-    """Replace values of secret-looking names, and keys of well-known forms."""
+    """Replace values of names that look secret, and keys in well-known formats."""
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text

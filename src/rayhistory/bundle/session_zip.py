@@ -1,4 +1,4 @@
-"""A session's objects in a zip archive, as they are in a store."""
+"""A session's objects in a zip archive, as in a store."""
 
 import shutil
 import zipfile
@@ -8,11 +8,11 @@ from rayhistory.errors import UsageError
 
 _MAX_FILES = 1_000_000
 _FREE_SPACE_BYTES = 256 << 20
-"""Left free on the disk."""
+"""Disk space to leave free."""
 
 
 def write_zip(folder: Path, file: Path) -> int:
-    """Write all files of a folder, and return how many. They are stored as they are: most are compressed already."""
+    """Write all files of a folder, and return their number. They are not compressed, because most already are."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for path in paths:

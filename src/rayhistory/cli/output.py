@@ -202,9 +202,7 @@ def write_parquet(file: Path, rows: duckdb.DuckDBPyRelation) -> None:
 
 
 def _with_exact_integers(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Convert integers of more than 64 bits to decimals, because Parquet has no such integers and DuckDB would round
-    them.
-    """
+    """Convert integers of more than 64 bits to decimals. Parquet has none, and DuckDB would round them."""
     columns = []
     for number, (name, kind) in enumerate(zip(unique_names(rows.columns), rows.types, strict=True), 1):
         exact = "::DECIMAL(38, 0)" if kind in ("HUGEINT", "UHUGEINT") else ""

@@ -59,9 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     consequences: int = 0
     """The number of tasks, actors, workers and jobs that failed because of it."""
     subjects: list[str] = []
-    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, to find it from their
-    pages.
-    """
+    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, for links."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

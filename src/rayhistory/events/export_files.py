@@ -1,4 +1,4 @@
-"""Rows of Ray's export files: each line is an entity as it was when it changed, with ids as base64."""
+"""Rows of Ray's export files. Each line has the state of an entity when it changed, with ids as base64."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ _SECOND_NS = 10**9
 
 
 def add_export_record(rows: RowBuffer, line: Any, ns: int) -> Anomaly | None:
-    """Add a line about a task, an actor, a node or a job; lines about other things have no rows.
+    """Add a line about a task, an actor, a node or a job. Other lines have no rows.
 
-    Lines have whole seconds. `ns` is the time at which the collector read the line, and more exact if it is in the
-    same second: lines that follow each other then have times that do.
+    Lines have whole seconds. `ns` is the time when the collector read the line. It is used if it is in the same second,
+    so that successive lines have ascending times.
     """
     try:
         reader = _READERS.get(line["source_type"])
@@ -90,7 +90,7 @@ def _add_task(rows: RowBuffer, task: dict[str, Any], ns: int) -> None:
 def place_columns(
     node: str | None, worker: str | None, pid: int | None, times: Mapping[str, int | None], ns: int
 ) -> dict[str, object]:
-    """Return where an attempt ran, according to one report (like `task_rows` does for many)."""
+    """Return node, worker and pid of an attempt from one line of an export file."""
     placed, running = times.get("SUBMITTED_TO_WORKER"), times.get("RUNNING")
     if node or worker:
         return {"placed_ns": placed or running or ns, "node_id": node, "worker_id": worker, "worker_pid": pid or None}
@@ -98,12 +98,12 @@ def place_columns(
 
 
 def pause_columns(paused: object, ns: int) -> dict[str, int | None]:
-    """Return when the debugger paused the task or resumed it, according to a report of this time."""
+    """Return when the debugger paused or resumed the task, from a report of this time."""
     return {"paused_ns": ns if paused is True else None, "resumed_ns": ns if paused is False else None}
 
 
 def log_columns(log: dict[str, Any]) -> dict[str, object]:
-    """Return where a task's output is. 0 and "" mean unset, except a start of 0 beside a file."""
+    """Return the location of a task's output. 0 and "" mean unset, except a start of 0 with a file."""
     out, err = as_text(log.get("stdout_file")), as_text(log.get("stderr_file"))
     return {
         "stdout_file": out,

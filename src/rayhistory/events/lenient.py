@@ -1,4 +1,4 @@
-"""Conversion of events that do not fit the types in `event_types`: unknown fields, snake_case, numbers for text."""
+"""Convert events that do not fit the types in `event_types`: unknown fields, snake_case, numbers for text."""
 
 import re
 import types
@@ -15,7 +15,7 @@ _type_hints: dict[type, dict[str, Any]] = {}
 
 
 def convert_event(document: object, unknown_fields: set[str]) -> Event:
-    """Convert a decoded JSON object of any shape; the paths of unknown fields are added to `unknown_fields`."""
+    """Convert a decoded JSON object of any shape. The paths of unknown fields are added to `unknown_fields`."""
     return _convert(document, Event, "", unknown_fields)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
 """The declaration of the tables that events are folded into, with the merge rule of each column.
 
-The rules are commutative, associative and idempotent, so that any split of the events over files, nodes and time gives
-the same table. The merge's SQL, the reference used by tests and the documentation of the schema are generated from it.
+The rules are commutative, associative and idempotent. So any split of the events over files, nodes and time gives the
+same table. The SQL of the merge, the tests' reference and the documentation are generated from this declaration.
 """
 
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ TASK_STATES = (
     "FINISHED",
     "FAILED",
 )
-"""In Ray's order: an attempt is in the last of these states that it has reached, whatever the clocks say."""
+"""States in Ray's order. An attempt is in the last of these states that it has reached, independent of clocks."""
 
 
 JOB_RANKS = {"PENDING": 0, "RUNNING": 1, "STOPPED": 2, "SUCCEEDED": 2, "FAILED": 2}
-"""A higher rank wins over a later time: a job that has ended does not run again, whatever the clocks say."""
+"""A higher rank wins over a later time, because a job that has ended does not run again."""
 
 PLACEMENT_GROUP_RANKS = {"REMOVED": 1}
-"""As for jobs: a group that was removed does not come back. Other states have rank 0."""
+"""A higher rank wins, because a removed placement group does not return. Other states have rank 0."""
 
 
 class Rule(Enum):
@@ -105,7 +105,10 @@ def _earliest(names: str) -> Iterable[Column]:
 
 
 def _latest(group: str, order: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
-    """Declare a group; `order` names the columns that decide which group is later: a time, or a rank and a time."""
+    """Declare a group of columns.
+
+    `order` names the columns that decide which group is later: a time, or a rank and a time.
+    """
     yield from _columns(Rule.LATEST, Type.INT, order, group)
     yield from _columns(Rule.LATEST, Type.TEXT, text, group)
     yield from _columns(Rule.LATEST, Type.JSON, json, group)
@@ -262,4 +265,4 @@ TABLES: tuple[Table, ...] = (
 TABLES_BY_NAME = {table.name: table for table in TABLES}
 
 TASK_TABLES = ("task_definitions", "task_updates", "profile_events")
-"""Tables that can have millions of rows. Their first column is the task's id, by which they are partitioned."""
+"""Tables that can have millions of rows. They are partitioned by their first column, the task id."""

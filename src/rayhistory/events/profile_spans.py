@@ -1,4 +1,4 @@
-"""The spans of a task's profile, stored as the text that Ray sent and parsed when a timeline is requested."""
+"""The spans of a task's profile. They are stored as the text that Ray sent, and parsed when a timeline is requested."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ _CAMEL_CASE = {"event_name": "eventName", "start_time": "startTime", "end_time":
 
 
 def camel_spans(text: str) -> str:
-    """Convert field names to camelCase. Quotes inside strings are escaped, so only names are replaced."""
+    """Convert field names to camelCase. Only names are replaced, because quotes inside strings are escaped."""
     for snake, camel in _CAMEL_CASE.items():
         text = text.replace(f'"{snake}"', f'"{camel}"')
     return text
 
 
 def read_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Convert a row of profile_events to one row per span, ordered by their ends; malformed spans are left out."""
+    """Convert a row of profile_events to one row per span, ordered by end. Malformed spans are left out."""
     try:
         spans = msgspec.json.decode(row["spans"])
     except (msgspec.DecodeError, RecursionError):

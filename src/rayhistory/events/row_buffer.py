@@ -1,4 +1,4 @@
-"""A buffer of rows on their way from events to tables, stored column by column as Parquet needs them."""
+"""A buffer of rows between events and tables, stored by column as Parquet needs them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
@@ -10,10 +10,10 @@ from rayhistory.events.merged_tables import TABLES, Rule, Table, Type
 from rayhistory.gaps import GapCode
 
 Anomaly = tuple[GapCode, str]
-"""Something wrong with an event: the code of the gap, and its detail."""
+"""A problem of an event: the code of the gap, and its detail."""
 
 MALFORMED_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
-"""Errors that JSON of an unexpected shape can raise while it is read. They are counted as gaps."""
+"""Errors that JSON of an unexpected shape can raise. They are counted as gaps."""
 
 _PYTHON_TYPES: dict[Type, type] = {Type.TEXT: str, Type.JSON: str, Type.INT: int, Type.BOOL: bool}
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
@@ -22,9 +22,9 @@ _MAX_EMPTY_JSON_LENGTH = max(map(len, _EMPTY_JSON))
 
 
 class ColumnMismatch(Exception):
-    """A row with other columns than its table: a mistake in this code, not in an event.
+    """A row has other columns than its table. This is a bug in our code, not in an event.
 
-    It is none of MALFORMED_ERRORS, so that it is never counted as a gap.
+    It is not one of MALFORMED_ERRORS, so that it is never counted as a gap.
     """
 
 
@@ -33,7 +33,7 @@ class _Schema(msgspec.Struct, frozen=True):
     names: frozenset[str]
     keys: frozenset[str]
     required: tuple[str, ...]
-    """Keys that must have a value: an id, and with it an attempt or a time. Other keys may be NULL."""
+    """Keys that must have a value: an id, with an attempt or a time. Other keys may be NULL."""
 
 
 def _schema(table: Table) -> _Schema:
@@ -59,11 +59,11 @@ class RowBuffer:
         self._anomalies: list[Anomaly] = []
 
     def add(self, table: str, /, **values: object) -> None:
-        """Add a row. All keys must be given; a column that is not given is NULL, which means "unknown".
+        """Add a row. All keys must be given. Other missing columns are NULL, which means "unknown".
 
         A value that does not fit its column becomes NULL, and a row whose key does not fit is left out. Both are
-        counted, see `take_anomalies`. Raises ColumnMismatch, before anything is added, if the columns are not the
-        table's.
+        counted (see `take_anomalies`). Raises ColumnMismatch, before anything is added, if the columns are not those of
+        the table.
         """
         schema = _SCHEMAS.get(table)
         if schema is None or not schema.keys <= values.keys() <= schema.names:
@@ -88,7 +88,7 @@ class RowBuffer:
             column.append(values.get(name))
 
     def extend(self, table: str, columns: Mapping[str, Sequence[object]]) -> None:
-        """Add many rows whose keys were checked. Raises ColumnMismatch like `add`; every column must be given."""
+        """Add many rows whose keys were checked. Every column must be given. Raises ColumnMismatch like `add`."""
         schema = _SCHEMAS.get(table)
         if schema is None or columns.keys() != schema.names:
             raise ColumnMismatch(_mismatch(table, columns))

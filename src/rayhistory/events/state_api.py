@@ -1,7 +1,7 @@
-"""Rows of the dashboard's State API lists, for sessions and drivers that have no events.
+"""Rows of the dashboard's State API lists, for sessions and drivers without events.
 
-Beside a collector these lists are stored and not read, because events are more exact. Only failed tasks are read, which
-the collector polls for while a driver does not export events.
+If there is a collector, these lists are stored but not read, because events are more exact. Only failed tasks are read,
+which the collector polls while a driver does not export events.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from rayhistory.gaps import GapCode
 
 _MAX_RESTARTS = 10_000
 _UNKNOWN_TIME_NS = 1_000_000
-"""Used if the dashboard lists no time of a state. The smallest valid time in milliseconds."""
+"""The time of a state if the dashboard lists none: the smallest valid time in milliseconds."""
 
 
 def add_state_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anomaly | None:
-    """Add everything that a response lists; return an anomaly if the list is not complete."""
+    """Add all rows of a response. Return an anomaly if the list is incomplete."""
     path = uri.partition("?")[0].rstrip("/")
     anomaly = add_dashboard_rows(rows, uri, body, ns)
     try:
@@ -105,7 +105,7 @@ def _add_tasks(rows: RowBuffer, body: Any, ns: int) -> None:
 
 
 def _state_times(task: dict[str, Any]) -> dict[str, int]:
-    """Return when the task reached each state. Its present state has a time even if the dashboard lists none."""
+    """Return when the task reached each state. Its current state always has a time."""
     times = {each["state"]: _ns(each["created_ms"]) for each in task.get("events") or []}
     state = task.get("state")
     if state in TASK_STATES and state not in times:
@@ -115,7 +115,7 @@ def _state_times(task: dict[str, Any]) -> dict[str, int]:
 
 
 def _ns(ms: float) -> int:
-    """Convert milliseconds; a float is too coarse for nanoseconds, so whole milliseconds are converted exactly."""
+    """Convert milliseconds. Whole milliseconds are converted exactly, because a float is too coarse for nanoseconds."""
     return int(ms) * 1_000_000 + round((ms - int(ms)) * 1_000_000)
 
 
@@ -134,7 +134,10 @@ def _spans(profile: dict[str, Any]) -> str | None:
 
 
 def _add_dashboard_actors(rows: RowBuffer, body: Any, ns: int) -> None:
-    """Add the node and the times of each actor. Only the number of its restarts is listed: they precede its start."""
+    """Add the node and the times of each actor.
+
+    Only the number of restarts is listed; they happened before its start.
+    """
     for actor in body["data"]["actors"].values():
         state, address = actor["state"], actor.get("address") or {}
         columns = {
@@ -205,7 +208,7 @@ def _add_nodes(rows: RowBuffer, body: Any, ns: int) -> None:
 
 
 def _add_submitted_drivers(rows: RowBuffer, body: Any, ns: int) -> None:
-    """Add the drivers of submitted jobs; `add_dashboard_rows` has added the others."""
+    """Add the drivers of submitted jobs. `add_dashboard_rows` has added the others."""
     for job in body:
         driver = job.get("driver_info") or {}
         if job["type"] == "SUBMISSION" and job.get("job_id"):

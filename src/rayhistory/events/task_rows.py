@@ -1,4 +1,4 @@
-"""Rows of task events, made many at a time and column by column, because a session can have millions of them."""
+"""Rows of task events, made many at a time and by column, because a session can have millions."""
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
@@ -18,7 +18,7 @@ Columns = dict[str, Sequence[object]]
 
 _STATE_NUMBERS = [str(number) for number in range(1, len(TASK_STATES) + 1)]
 _METRICS_ONLY_STATES = {"GETTING_AND_PINNING_ARGS", "13", "NIL", "0"}
-"""States that Ray has for its metrics and does not list."""
+"""States that Ray uses only for metrics and does not list."""
 _LOG_COLUMNS = ("stdout_file", "stderr_file", "stdout_start", "stdout_end", "stderr_start", "stderr_end")
 _ERROR_COLUMNS = ("error_ns", "error_type", "error_message")
 _STATE_COLUMNS = tuple(map(state_column, TASK_STATES))
@@ -71,7 +71,7 @@ def _place_columns(
 ) -> Columns:
     """Return where each attempt ran, and since when. Values of different reports are never mixed.
 
-    Ray's owner reports node and worker, its executor only the process. Other reports have all three.
+    The owner reports node and worker, the executor only the process. Other reports have all three.
     """
     is_placed = [bool(node or worker) for node, worker in zip(nodes, workers, strict=True)]
     placed_at = zip(times[_SUBMITTED], times[_RUNNING], sent, strict=True)
@@ -93,7 +93,7 @@ def _place_columns(
 
 
 def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> Columns:
-    """Return when the debugger paused each task, and when it resumed it."""
+    """Return when the debugger paused and resumed each task."""
     if all(value is None for value in paused):
         return {"paused_ns": [None] * len(paused), "resumed_ns": [None] * len(paused)}
     return {
@@ -146,7 +146,7 @@ def _state_times(events: Sequence[event_types.TaskLifecycle]) -> tuple[list[list
 def _log_values(log: event_types.TaskLogInfo) -> tuple[object, ...]:
     """Return the values of _LOG_COLUMNS.
 
-    Before 2.58 Ray printed every field: 0 and "" mean unset, except a start of 0 beside a file.
+    Before 2.58 Ray printed every field: 0 and "" mean unset, except a start of 0 with a file.
     """
     return (
         log.stdout_file or None,
@@ -221,7 +221,7 @@ def _last_part(dotted: str) -> str:
 
 
 def add_profiles(rows: RowBuffer, events: Sequence[event_types.TaskProfile]) -> list[Anomaly]:
-    """Add profile spans; events without spans have no rows."""
+    """Add profile spans. Events without spans have no rows."""
     candidates = [event for event in events if event.profile_events]
     profiles = [event.profile_events or event_types.ProfileSpans() for event in candidates]
     texts = to_json_texts([profile.events for profile in profiles])
@@ -247,7 +247,7 @@ def _or_none(values: Iterable[object]) -> list[object]:
 
 
 def _extend(rows: RowBuffer, table: str, columns: Columns, given_ids: Sequence[str]) -> list[Anomaly]:
-    """Add the rows; leave out and return those whose task id or attempt is invalid."""
+    """Add the rows. Leave out and return those whose task id or attempt is invalid."""
     task_ids, attempts = columns["task_id"], cast("Sequence[int]", columns["attempt"])
     if None not in task_ids and max(map(int.bit_length, attempts)) < _INT_BITS:
         rows.extend(table, columns)

@@ -1,15 +1,15 @@
-"""Conversion of Ray's times to nanoseconds since the epoch."""
+"""Convert Ray's times to nanoseconds since 1970."""
 
 from datetime import UTC, datetime
 
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
 _MAX_CACHED_SECONDS = 50_000
 MAX_NS = 2**63 - 366 * 86_400 * 10**9
-"""The largest accepted distance from 1970. 64 bits end a year later, in 2262; DuckDB reads the last as infinity."""
+"""Maximum distance from 1970. 64 bits end a year later, in 2262, where DuckDB reads the last value as infinity."""
 
 
 class _Seconds(dict[bytes, int]):
-    """A cache of whole seconds: events of the same second share the expensive part of parsing."""
+    """A cache of whole seconds, because events of the same second share the expensive part of parsing."""
 
     def __missing__(self, text: bytes) -> int:
         second = int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
@@ -41,7 +41,7 @@ def _bounded(ns: int) -> int | None:
 
 
 def valid_ms(value: object) -> int | None:
-    """Return milliseconds as an integer, None if out of range. Ray writes 0 or an unsigned -1 for an unknown time."""
+    """Return milliseconds as an integer; None if out of range. Ray writes 0 or an unsigned -1 for an unknown time."""
     return int(value) if isinstance(value, int | float) and 0 < value <= MAX_NS // 1_000_000 else None
 
 

@@ -14,13 +14,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HeadAddress(msgspec.Struct, frozen=True):
-    """Where a head's dashboard is. Created only from Kubernetes or from a collector's record."""
+    """The address of a head's dashboard. Created only from Kubernetes or from a collector's record."""
 
     url: str
     headers: dict[str, str] = {}
     verify: ssl.SSLContext | bool = True
     ip: str = ""
-    """Connect to this address and resolve nothing; empty for names that Kubernetes resolves."""
+    """Connect to this IP address without resolving a name. Empty for names that Kubernetes resolves."""
 
     @property
     def host(self) -> str:
@@ -33,7 +33,7 @@ class HeadAddress(msgspec.Struct, frozen=True):
 
     @property
     def connect_url(self) -> str:
-        """The URL with the checked address in place of the name, so that no later lookup gives another one."""
+        """The URL with the checked IP address instead of the name, so that no later lookup gives another one."""
         if not self.ip:
             return self.url
         parts = urlsplit(self.url)
@@ -42,9 +42,9 @@ class HeadAddress(msgspec.Struct, frozen=True):
 
 
 async def resolve_registered_head(url: str, networks: Networks) -> HeadAddress | None:
-    """Resolve a URL from a collector's record once; None unless it is a plain origin inside of these networks.
+    """Resolve a URL from a collector's record once; None unless it is a plain origin in these networks.
 
-    Every client that can write to the store can write such a URL. The name in it may resolve to another address each
+    Everybody who can write to the store can write such a URL, and the name in it may resolve to another address each
     time.
     """
     try:

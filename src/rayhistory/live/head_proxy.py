@@ -1,7 +1,7 @@
-"""Proxy for the dashboard of a live head: stream its responses to a visitor until it ends or the visitor disconnects.
+"""Proxy for the dashboard of a live head. It streams responses until they end or the visitor disconnects.
 
-Heads run untrusted code. They get no cookie and no token that was not meant for them, redirects are not followed,
-browsers run none of their responses as ours, and a head that hangs delays only its own visitors.
+Heads run untrusted code. They get no cookies and only tokens that are meant for them. Redirects are not followed,
+browsers never run a head's responses under our origin, and a head that hangs delays only its own visitors.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _SANDBOX = (b"content-security-policy", b"sandbox; default-src 'none'; frame-anc
 
 
 class _HeadClient:
-    """Connections to one head. Log followers hold theirs for long, so they have their own limit."""
+    """Connections to one head. Log followers hold connections for long, so they have a separate limit."""
 
     def __init__(self, address: HeadAddress) -> None:
         self.http = httpx.AsyncClient(
@@ -59,7 +59,7 @@ class _HeadClient:
 
 
 class _connect_directly(connect):  # noqa: N801 - used like the function it extends
-    """Follow no redirects: a head could lead the visitor's connection, with its headers, to any other address."""
+    """Do not follow redirects, because a head could send the visitor's request and headers to any address."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
@@ -84,8 +84,8 @@ class HeadProxy:
     async def sign_in(self, address: HeadAddress, token: str) -> Response:
         """Check a visitor's token at the head.
 
-        Behind the Kubernetes API, `Authorization` does not reach the head, and Ray's `/api/authenticate` reads no other
-        header: there, any other request with the token has to do.
+        The Kubernetes API does not forward `Authorization` to the head, and Ray's `/api/authenticate` reads no other
+        header. So in this case another request with the token is sent.
         """
         try:
             if address.headers:
@@ -153,7 +153,7 @@ class HeadProxy:
             await _unavailable_response(error)(scope, receive, send)
 
     async def websocket(self, address: HeadAddress, path: str, token: str, socket: WebSocket) -> None:
-        """Relay the head's messages to the visitor, and nothing in the other direction."""
+        """Relay the head's messages to the visitor. Nothing is sent in the other direction."""
         url = "ws" + address.url.removeprefix("http") + quote(path)
         tls = address.verify if url.startswith("wss") and isinstance(address.verify, ssl.SSLContext) else None
         checked: dict[str, Any] = {"host": address.ip} if address.ip else {}
@@ -210,7 +210,7 @@ class HeadProxy:
 def _build_request(
     http: httpx.AsyncClient, address: HeadAddress, method: str, path: str, *, headers: Any, **options: Any
 ) -> httpx.Request:
-    """Build a request to the address's checked IP, if it has one, under the name in its URL."""
+    """Build a request to the checked IP address, if there is one, with the name of the URL as Host."""
     request = http.build_request(method, address.connect_url + path, headers=headers, **options)
     if address.ip:
         request.headers["Host"] = address.authority
@@ -219,7 +219,10 @@ def _build_request(
 
 
 async def _send_small(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """Read a response of limited size and time. It is not decompressed, so that its size on the wire is the limit."""
+    """Read a response of limited size and time.
+
+    It is not decompressed, so the limit applies to the transferred bytes.
+    """
     body = b""
     try:
         async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):
@@ -250,12 +253,15 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def _head_headers(address: HeadAddress, token: str) -> list[tuple[str, str]]:
-    """Send the token in the header that the Kubernetes API forwards; it consumes `Authorization` itself."""
+    """Return the headers for the head.
+
+    The token is sent in a header that the Kubernetes API forwards, unlike `Authorization`.
+    """
     return [*address.headers.items(), *([("X-Ray-Authorization", f"Bearer {token}")] if token else [])]
 
 
 def _proxied_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:
-    """Forward selected headers; active content becomes plain text, whatever the head calls it."""
+    """Forward selected headers. Active content is sent as plain text, for any content type."""
     headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() in _RESPONSE_HEADERS]
     content_type = response.headers.get("content-type", "").lower()
     if any(kind in content_type for kind in _ACTIVE_CONTENT):

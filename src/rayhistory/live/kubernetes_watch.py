@@ -1,7 +1,7 @@
 """Discover Ray's resources in Kubernetes: list them once, then watch, and reconnect when the watch ends.
 
-Discovery is optional. While the API is unavailable, the last known resources stay; while the CRDs are not installed,
-there are none.
+Discovery is optional. While the API is unavailable, the last known resources stay. If the CRDs are not installed, there
+are none.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ class ResourceWatch:
     def __init__(self, api: KubernetesApi, resource: str, namespace: str | None) -> None:
         self.objects: dict[Key, dict[str, Any]] = {}
         self.listed = asyncio.Event()
-        """Set after the first attempt, successful or not, so that no caller waits for CRDs that are not installed."""
+        """Set after the first attempt, successful or not, so that callers do not wait for CRDs that are not installed.
+        """
         self.problem: str | None = None
         self._api = api
         self._resource = resource
@@ -150,7 +151,7 @@ class ClusterDiscovery:
 
     @property
     def problem(self) -> str | None:
-        """Reason why the list of clusters may be outdated; None if it is not."""
+        """The reason why the list of clusters may be outdated; None if it is up to date."""
         return next((watch.problem for watch in self._clusters if watch.problem), None)
 
     def clusters(self) -> list[RayClusterResource]:

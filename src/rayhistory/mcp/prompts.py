@@ -1,4 +1,4 @@
-"""Prompts: ways to investigate that an agent's user can choose."""
+"""Prompts: predefined investigations that an agent's user can choose."""
 
 from typing import Any
 

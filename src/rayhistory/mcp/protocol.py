@@ -1,7 +1,7 @@
-"""The protocol: one JSON-RPC message in, one out. Nothing is remembered between messages.
+"""The protocol: one JSON-RPC message in, one out. No state is kept between messages.
 
-Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on, every request carries its version, and
-`server/discover` says what a server can do. Both are answered, so that older clients work too.
+Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on, every request has its version, and
+`server/discover` lists the server's features. Both are supported.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 TOOL_TIMEOUT_S = 20.0
-"""Clients wait 30 s at least; a first fold may take longer."""
+"""Clients wait at least 30 s. A first fold may take longer."""
 _MAX_SESSIONS = 50
 _SESSION_URI = "rayhistory://session/"
 
@@ -52,7 +52,7 @@ class ProtocolError(Exception):
 
 
 async def respond(body: bytes, history: AsyncHistory, headers: dict[str, str] | None = None) -> Message | None:
-    """Return the reply to one message; None for a notification. With headers, they must agree with the message."""
+    """Return the reply to one message; None for a notification. Headers, if given, must match the message."""
     try:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -113,7 +113,7 @@ def _checked_version(message: Message, headers: dict[str, str] | None) -> str | 
 
 
 def _check_headers(message: Message, version: str, headers: dict[str, str]) -> None:
-    """Headers repeat parts of the body for proxies: one that disagrees could slip past them."""
+    """Check that headers match the body. Proxies decide by headers, so a mismatch could bypass them."""
     if headers.get("mcp-protocol-version") != version:
         raise ProtocolError(HEADER_MISMATCH, "the header MCP-Protocol-Version differs from the body")
     if headers.get("mcp-method") != message["method"]:
@@ -161,7 +161,7 @@ async def _list_tools(_: Message, __: AsyncHistory) -> Message:
 
 
 async def _call_tool(params: Message, history: AsyncHistory) -> Message:
-    """Run a tool. Its errors are results, so that the model reads them and can correct itself."""
+    """Run a tool. Errors are returned as results, so that the model can read them and correct itself."""
     tool = TOOLS.get(params.get("name", ""))
     if tool is None:
         raise ProtocolError(
@@ -192,7 +192,7 @@ async def _get_prompt(params: Message, _: AsyncHistory) -> Message:
 
 
 async def _list_resources(_: Message, history: AsyncHistory) -> Message:
-    """List the newest sessions: a store may have a hundred thousand."""
+    """List the newest sessions only, because a store may have a hundred thousand."""
     rows = (await history.first_sessions(_MAX_SESSIONS))[0]
     return {
         "resources": [

@@ -47,7 +47,7 @@ async def compare_sessions(history: AsyncHistory, given: CompareSessions) -> Ans
 
 
 async def _last_good(history: AsyncHistory, session: str) -> str:
-    """Return the newest good run of the same job before a session."""
+    """Return the last successful run of the same job before a session."""
     for group in await history.runs(namespace=session.partition("/")[0]):
         names = [run["session"] for run in group["last"]]
         if session in names:

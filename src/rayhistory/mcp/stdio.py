@@ -13,7 +13,7 @@ _MAX_CONCURRENT = 8
 
 
 async def serve(history: AsyncHistory) -> None:
-    """Answer messages until the input ends. Slow ones do not keep others waiting."""
+    """Answer messages until the input ends. Slow requests do not block others."""
     reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

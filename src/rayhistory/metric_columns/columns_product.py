@@ -1,4 +1,7 @@
-"""Metrics columns as a product of a session's index: written once for finished objects, and extended by new ones."""
+"""Metrics columns as a product of a session's index.
+
+They are written once for finished objects, and extended by new ones.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from rayhistory.sessions import SessionRef
 
 NAME = "metrics"
 _MAX_VOLUMES = 8
-"""A session that grew this often is written anew."""
+"""After this many extensions, all columns are written again."""
 
 
 class MetricColumnsProduct:
@@ -86,7 +89,7 @@ def _write(
 
 
 def _covered(previous: PreviousProduct | None) -> dict[str, set[tuple[str, int]]]:
-    """Return the objects in each volume of the last build; nothing if one of them is damaged."""
+    """Return the objects in each volume of the last build. Return nothing if a volume is damaged."""
     found: dict[str, set[tuple[str, int]]] = {}
     for prefix in volumes(previous.manifest.files) if previous else ():
         assert previous  # noqa: S101

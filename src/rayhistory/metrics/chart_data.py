@@ -27,7 +27,7 @@ class ChartSeries(msgspec.Struct):
     name: str
     labels: dict[str, str]
     values: list[float | None]
-    """One per time; null where the series has no sample, or one that is no number."""
+    """One value per time; null if the series has no sample or not a number."""
     color: str = ""
     dashed: bool = False
     stack: bool = False
@@ -45,7 +45,7 @@ class ChartData(msgspec.Struct):
     times: list[int]
     series: list[ChartSeries]
     series_total: int
-    """More than are listed if the panel has too many."""
+    """Number of all series. If there are too many, only some are listed."""
     errors: list[str]
     """Queries that failed, with their reasons."""
     queries: list[str]
@@ -82,7 +82,7 @@ def panel_queries(panel: Panel, choices: Mapping[str, VariableChoice], times: Ti
 def panel_data(
     panel: Panel, queries: list[PanelQuery], results: Sequence[Value | PromqlError], times: TimeRange
 ) -> ChartData:
-    """Combine the results of a panel's queries. One that failed does not hide the others."""
+    """Combine the results of a panel's queries. A failed query does not hide the others."""
     steps = grid(times.start_ms, times.end_ms, times.step_ms)
     kept_times = steps[-1:] if all(query.times.size == 1 for query in queries) else steps
     series, errors = list[ChartSeries](), list[str]()
@@ -128,7 +128,7 @@ def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int)
 
 
 def series_name(legend: str, labels: Labels) -> str:
-    """Fill a legend's `{{label}}`; without a legend, return the series as Prometheus writes it."""
+    """Fill in `{{label}}` of a legend. Without a legend, return the series as Prometheus writes it."""
     if not legend:
         inside = without_name(labels)
         return (metric_name(labels) + (format_labels(inside) if inside else "") or "Value")[:_MAX_NAME]

@@ -1,7 +1,7 @@
-"""Samples of a session by metric, as files of a product: a chart reads only the ranges of its own metrics.
+"""Samples of a session by metric, as files of a product. A chart reads only the ranges of its metrics.
 
-A volume has three files. `<n>-labels` and `<n>-values` have one zstd frame per metric and tile, those of a metric one
-after the other. `<n>-directory` has the times of all tiles, and where each frame is. All of them are untrusted.
+A volume has three files. `<n>-labels` and `<n>-values` have one zstd frame per metric and tile; the frames of a metric
+are adjacent. `<n>-directory` has the times of all tiles and the location of each frame. All files are untrusted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -123,7 +123,7 @@ def _compress(data: bytes) -> bytes:
 
 
 class VolumeWriter:
-    """Writes a volume, tile by tile. Frames are collected in a file, and put into the order of metrics at the end."""
+    """Writes a volume, one tile after another. Frames are collected in a file, and ordered by metric at the end."""
 
     def __init__(self, directory: Path, prefix: str) -> None:
         self._directory = directory
@@ -184,5 +184,5 @@ def _stored_labels(metric: TileMetric) -> _StoredLabels:
 
 
 def volumes(names: Iterable[str]) -> Iterator[str]:
-    """Yield the prefixes of the volumes among file names, in their order."""
+    """Yield the prefixes of the volumes among file names, in order."""
     return iter(sorted(name.removesuffix(f"-{DIRECTORY}") for name in names if name.endswith(f"-{DIRECTORY}")))

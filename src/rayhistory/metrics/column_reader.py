@@ -1,4 +1,4 @@
-"""Read samples from the columns of a session: only the ranges of the metrics and times that a query needs."""
+"""Read samples from the columns of a session: only the ranges for the metrics and times of a query."""
 
 import asyncio
 from collections.abc import Collection
@@ -28,18 +28,18 @@ _CACHED_VOLUMES = 16
 _MAX_CONCURRENT_READS = 16
 _LABEL_BYTES = 12
 _NO_COLUMNS_S = 60.0
-"""Columns that cannot be read are not tried again sooner."""
+"""Columns that could not be read are not tried again sooner."""
 
 
 class StoredColumns(Protocol):
-    """The files of one build."""
+    """The files of one build of a session's columns."""
 
     @property
     def build(self) -> str: ...
 
     @property
     def files(self) -> dict[str, int]:
-        """Names and sizes."""
+        """File names and sizes."""
 
     async def read(self, name: str, start: int, end: int) -> bytes: ...
 
@@ -56,12 +56,12 @@ class _Volume(msgspec.Struct):
 
 
 class OpenColumns(msgspec.Struct):
-    """The columns of a session: what they cover, and where they are."""
+    """The columns of a session: the objects that they cover, and their locations."""
 
     stored: StoredColumns
     volumes: list[_Volume]
     covered: frozenset[tuple[str, int]]
-    """Keys and sizes of stored objects."""
+    """Keys and sizes of the covered objects."""
 
 
 class ColumnReader:
@@ -74,7 +74,7 @@ class ColumnReader:
         self._opening = asyncio.Lock()
 
     async def open(self, ref: SessionRef) -> OpenColumns | None:
-        """Return the columns of a session; None if there are none, or if they cannot be read."""
+        """Return the columns of a session; None if there are none or they cannot be read."""
         stored = await self._store.open(ref)
         if stored is None or self._damaged.get(stored.build):
             return None
@@ -100,7 +100,7 @@ class ColumnReader:
         return OpenColumns(stored, opened, covered)
 
     async def tiles(self, columns: OpenColumns, span: Span, metrics: Collection[str] | None) -> list[SampleTile]:
-        """Read the tiles between two times; raise MetricsDamaged if that is impossible."""
+        """Read the tiles between two times. Raise MetricsDamaged on failure."""
         found = await asyncio.gather(
             *(self._of_volume(columns.stored, each, span, metrics) for each in columns.volumes)
         )
@@ -138,7 +138,7 @@ class ColumnReader:
     async def _metric(
         self, stored: StoredColumns, volume: _Volume, name: str, chunks: list[Chunk]
     ) -> dict[int, TileMetric]:
-        """Read one metric of several tiles, in one request for labels and one for values: their frames are adjacent."""
+        """Read one metric of several tiles: one request for labels and one for values, whose frames are adjacent."""
         key = stored.build, volume.prefix, name
         found = {chunk.tile: metric for chunk in chunks if (metric := self._metrics.get((*key, chunk.tile)))}
         missing = [chunk for chunk in chunks if chunk.tile not in found]

@@ -2,7 +2,8 @@
 
     ray-history/metrics/<ns>/<cluster>/<session>/dashboards.json.zst
 
-is a zstd frame of a JSON object: file names, and the dashboards in them. Both sides treat the content as untrusted.
+is a zstd frame of a JSON object: file names, and the dashboards in them. Reader and writer treat the content as
+untrusted.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ _ZSTD_LEVEL = 9
 
 
 def encode_bundle(files: dict[str, bytes]) -> bytes:
-    """Encode dashboard files; those that are no JSON objects are left out."""
+    """Encode dashboard files. Files that are not JSON objects are left out."""
     valid = {name: msgspec.Raw(body) for name, body in sorted(files.items()) if _is_object(body)}
     packed = msgspec.json.encode(valid)
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress(packed)

@@ -1,4 +1,4 @@
-"""The dashboards of a session: its own, else the built-in ones."""
+"""The Grafana dashboards of a session: its own, else the built-in ones."""
 
 from functools import cache
 from pathlib import Path
@@ -28,11 +28,11 @@ _WELL_KNOWN = {
 class DashboardSet(msgspec.Struct, frozen=True):
     dashboards: dict[str, Dashboard]
     from_session: bool
-    """Whether the session has dashboards of its own."""
+    """Whether the session has its own dashboards."""
     damaged: bool = False
 
     def uids(self) -> dict[str, str]:
-        """Return uids by the names that Ray's frontend knows. A head may have been started with other uids."""
+        """Return uids by the names that Ray's frontend uses. A head may have been started with other uids."""
         return {name: self._similar(uid) for name, uid in _WELL_KNOWN.items()}
 
     def _similar(self, uid: str) -> str:

@@ -1,7 +1,7 @@
 """A Grafana dashboard as values: rows, panels, queries and variables.
 
-The JSON comes from a cluster, so that anything in it may have any shape. What is not understood gets a default; a
-panel of another type keeps its type's name.
+The JSON comes from a cluster and may have any shape. Unknown values get a default. A panel of an unknown type keeps the
+name of its type.
 """
 
 import math
@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class SeriesStyle(msgspec.Struct, frozen=True):
-    """How the series with a name are drawn. A name between slashes is a regular expression."""
+    """How series with a name are drawn. A name between slashes is a regular expression."""
 
     name: str
     color: str = ""
@@ -49,7 +49,7 @@ class SeriesStyle(msgspec.Struct, frozen=True):
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Place of a panel: 24 columns, and rows of Grafana's height."""
+    """Position of a panel: 24 columns, and rows of Grafana's height."""
 
     x: int = 0
     y: int = 0
@@ -61,7 +61,7 @@ class Panel(msgspec.Struct, frozen=True):
     id: int
     title: str
     kind: str
-    """One of the kinds of this module; empty for a type that is not drawn."""
+    """One of the kinds of this module; empty for a type that cannot be drawn."""
     grafana_type: str
     description: str = ""
     unit: str = "short"
@@ -125,7 +125,7 @@ def parse_dashboard(document: dict[str, Any]) -> Dashboard | None:
 
 
 def _rows(documents: list[dict[str, Any]]) -> Iterator[PanelRow]:
-    """Group panels by rows. A collapsed row contains its panels, an open one is followed by them."""
+    """Group panels by row. A collapsed row contains its panels; an open row is followed by them."""
     title, collapsed, panels = "", False, list[Panel]()
     for document in sorted(documents, key=lambda each: (_grid(each).y, _grid(each).x)):
         if document.get("type") != "row":
@@ -173,7 +173,7 @@ def _kind(document: dict[str, Any]) -> str:
 
 
 def _fill(document: dict[str, Any], custom: dict[str, Any], grafana_type: str) -> float:
-    """Return an opacity: old panels have 0 to 10, new ones percents."""
+    """Return an opacity. Old panels have 0 to 10, new ones percent."""
     is_old = grafana_type == "graph"
     share = _number(document.get("fill"), 0.0) / 10 if is_old else _number(custom.get("fillOpacity"), 0.0) / 100
     return min(1.0, max(0.0, share))

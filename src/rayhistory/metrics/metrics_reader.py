@@ -18,13 +18,13 @@ from rayhistory.storage import Store
 
 _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_NAMED_BYTES = 256 * 2**20
-"""For queries of some metrics, because only those stay in memory."""
+"""Limit for queries of some metrics. It is higher, because only these stay in memory."""
 _MAX_LOADED = 24_000_000
-"""Samples of one query: 192 MB."""
+"""Maximum number of samples of one query: 192 MB."""
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
 _MAX_CONCURRENT_TILES = 1
-"""A tile of an hour has up to 75 MB; its objects are read side by side."""
+"""A tile of an hour has up to 75 MB. Its objects are read concurrently."""
 _SERIES_BYTES = 900
 """Memory of a series without its values."""
 _CACHE_BYTES = 128 << 20
@@ -35,7 +35,7 @@ _END_OF_TIME_MS = 2**62
 
 
 class MetricQuery(msgspec.Struct, frozen=True):
-    """Selection of samples: one node or all nodes, and a time range in ms."""
+    """A selection of samples: one node or all nodes, and a time range in ms."""
 
     node: str | None = None
     start: int = 0
@@ -84,7 +84,7 @@ class StoredMetrics(msgspec.Struct):
         return {"metrics": names, **self._completeness()}
 
     def points(self, name: str, labels: dict[str, str], query: MetricQuery, step_ms: int) -> dict[str, Any]:
-        """Return the series with this name and these labels; of each step, the last point."""
+        """Return the series with this name and these labels. Each step has its last point."""
         series: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, tuple[int, float]]] = {}
         kind, total = "untyped", 0
         for node, samples in self.samples:
@@ -119,7 +119,7 @@ class StoredMetrics(msgspec.Struct):
 
 
 class StoredTiles(msgspec.Struct):
-    """Samples by metric, and the objects that could not be read."""
+    """Samples by metric, and objects that could not be read."""
 
     tiles: list[SampleTile]
     gaps: list[MetricsGap]
@@ -164,7 +164,7 @@ class MetricsReader:
         return StoredMetrics(samples, gaps)
 
     async def tiles(self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None = None) -> StoredTiles:
-        """Read samples by metric: of all metrics, or only of some. What columns cover is read from them."""
+        """Read samples of all or some metrics. Covered objects are read from columns."""
         between = await self._between(ref, query)
         from_columns, covered = await self._column_tiles(ref, query, metrics)
         between = [(each, end) for each, end in between if (each.key, each.size) not in covered]
@@ -231,7 +231,7 @@ class MetricsReader:
         return hash(tuple(each for each, _ in await self._between(ref, query)))
 
     async def _between(self, ref: SessionRef, query: MetricQuery) -> list[tuple[MetricsObject, int]]:
-        """Return the objects of a query, each with the start of the next one of its node."""
+        """Return the objects of a query, each with the start of the next object of its node."""
         objects = [each for each in await self.objects(ref) if query.node in (None, each.node)]
         return [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
 
@@ -248,7 +248,7 @@ class MetricsReader:
         return await asyncio.gather(*map(self._read, chosen))
 
     async def objects(self, ref: SessionRef) -> list[MetricsObject]:
-        """List the objects. A page asks for dozens of panels at once, so a listing is used for some seconds."""
+        """List the objects. A listing is reused for some seconds, because a page requests dozens of panels at once."""
         found = self._listings.get(ref.identity)
         if found is None:
             found = [each async for each in self._list(ref)]
@@ -261,7 +261,7 @@ class MetricsReader:
                 yield MetricsObject(*parsed, info.key, info.size, info.modified)
 
     async def _read(self, each: MetricsObject) -> Samples | None:
-        """Return None for an object that is damaged or has been removed. Requests at the same time share one read."""
+        """Read an object; None if it is damaged or removed. Concurrent requests share one read."""
         if cached := self._cache.get(each):
             return cached
         reading = self._reading.get(each)
@@ -294,7 +294,7 @@ class _LoadedTile(msgspec.Struct):
         return self.tile.memory_bytes()
 
     def only(self, metrics: Collection[str]) -> "_LoadedTile":
-        """Return the tile with only some metrics, so that the others need not stay in memory."""
+        """Return the tile with some metrics only, to free the memory of the others."""
         tile = self.tile
         chosen = {name: tile.metrics[name] for name in metrics if name in tile.metrics}
         return _LoadedTile(SampleTile(tile.clocks, chosen, tile.types, tile.dropped), self.missing)
@@ -315,7 +315,7 @@ def _memory_bytes(samples: Samples) -> int:
 
 
 def _with_end(objects: Iterable[MetricsObject]) -> Iterator[tuple[MetricsObject, int]]:
-    """Yield each object with the time at which the next one of its node starts."""
+    """Yield each object with the start of the next object of its node."""
     for _, group in groupby(sorted(objects, key=lambda each: (each.node, each.first_ms)), lambda each: each.node):
         of_node = list(group)
         yield from ((each, following.first_ms) for each, following in pairwise(of_node))

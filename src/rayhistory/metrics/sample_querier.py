@@ -1,4 +1,4 @@
-"""Stored samples for PromQL, with the labels that a scraping Prometheus would have added."""
+"""Stored samples for PromQL, with the labels that Prometheus would add in a scrape."""
 
 from collections.abc import Iterator, Sequence
 
@@ -47,7 +47,7 @@ class SampleQuerier:
         return set().union(*(table.values_of(label) for table in tables)) - {""}
 
     def _matching(self, tile: SampleTile, matchers: tuple[Matcher, ...]) -> Iterator[tuple[str, TileMetric]]:
-        """Yield the series of a tile that fulfil all matchers, by metric."""
+        """Yield the series of a tile that match, by metric."""
         predicates = [(each.name, each.predicate()) for each in matchers]
         is_name = [predicate for name, predicate in predicates if name == METRIC_NAME]
         for metric in (name for name in tile.metrics if all(predicate(name) for predicate in is_name)):
@@ -60,7 +60,7 @@ class SampleQuerier:
                 yield metric, series.chosen(rows)
 
     def _labelled(self, clocks: TileClocks, metric: TileMetric, name: str) -> TileMetric:
-        """Add the labels of a scrape: they replace those of the series."""
+        """Add the labels of a scrape. They replace labels of the series with the same name."""
         numbers: dict[str, int] = {}
         instance = [numbers.setdefault(self._addresses[node] or node, len(numbers)) for node in clocks.nodes]
         codes = np.array(instance, dtype=np.int32)[metric.clock]

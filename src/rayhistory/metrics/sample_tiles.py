@@ -1,7 +1,7 @@
-"""Samples of several nodes during about an hour, by metric: the unit in which stored samples are kept in memory.
+"""Samples of several nodes for about an hour, by metric. Stored samples are held in memory in these units.
 
-A tile has one clock (a row of times) per stored object, and for each metric a matrix with one row per series. So a
-query takes the series of all nodes at once.
+A tile has one clock (a row of times) per stored object, and a matrix per metric with one row per series. So a query
+reads the series of all nodes at once.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from rayhistory.promql.values import NO_TIME
 HOUR_MS = 3_600_000
 MAX_TILE_OBJECTS = 128
 _ADDRESS_LABELS = ("ip", "NodeAddress", "node_ip")
-"""Labels in which Ray's metrics have their node's address, the most frequent one first."""
+"""Labels in which Ray's metrics have the node's address, most frequent first."""
 _LABEL_BYTES = 4
 
 
@@ -26,10 +26,10 @@ class TileClocks(msgspec.Struct):
     """The times of the objects of a tile."""
 
     hour: int
-    """The order of tiles in time; tiles with the same hour have different nodes."""
+    """The hour of the tile. Tiles of the same hour have different nodes."""
     nodes: list[str]
     addresses: list[str]
-    """The address of each node as its own metrics report it; empty if they do not."""
+    """The address of each node as its metrics report it; empty if they do not."""
     times: Times
     """One row per object, ascending; shorter rows end with NO_TIME."""
 
@@ -68,7 +68,7 @@ class SampleTile(msgspec.Struct):
 
 
 class TilePlace(msgspec.Struct, frozen=True, order=True):
-    """Which objects form a tile: those that start in the same hour, the n-th of each node, of some nodes."""
+    """Identifies a tile: the hour of its objects, their number on each node, and the group of nodes."""
 
     hour: int
     repetition: int
@@ -76,9 +76,9 @@ class TilePlace(msgspec.Struct, frozen=True, order=True):
 
 
 def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
-    """Return the place of each object, given its node and the time of its first sample.
+    """Return the tile of each object, given its node and the time of its first sample.
 
-    A node with two collectors has more than one object in an hour. They go to different tiles.
+    A node with two collectors has several objects in an hour. They go to different tiles.
     """
     repetitions: dict[tuple[str, int], int] = defaultdict(int)
     counts: dict[tuple[int, int], int] = defaultdict(int)
@@ -94,7 +94,7 @@ def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
 
 
 def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> SampleTile:
-    """Make a tile of objects; no node has more than one of them."""
+    """Make a tile of objects. No node may have more than one of them."""
     orders = [_order(samples.times) for _, samples in objects]
     width = max((len(order) for order in orders), default=0)
     times = np.full((len(objects), width), NO_TIME, dtype=np.int64)
@@ -110,7 +110,7 @@ def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> Sampl
 
 
 def _order(times: list[int]) -> Rows:
-    """Return the positions of ascending times. Of samples with the same time, the last one counts."""
+    """Return the positions of ascending times. If samples have the same time, the last one is used."""
     values = np.array(times, dtype=np.int64)
     if (np.diff(values) > 0).all():
         return np.arange(len(values))

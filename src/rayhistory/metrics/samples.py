@@ -68,7 +68,7 @@ def decode(data: bytes) -> Samples:
 
 
 def family(name: str, types: dict[str, str]) -> str:
-    """Return the metric family of a series: buckets, sum and count of a histogram belong to the histogram."""
+    """Return the metric family of a series. Buckets, sum and count belong to their histogram."""
     for suffix in ("_bucket", "_sum", "_count", "_total"):
         if name not in types and name.endswith(suffix) and name.removesuffix(suffix) in types:
             return name.removesuffix(suffix)

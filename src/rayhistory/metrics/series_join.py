@@ -10,7 +10,7 @@ from rayhistory.promql.label_table import LabelColumn, LabelTable, concatenate_t
 from rayhistory.promql.values import NO_TIME, SeriesSet
 
 _NODE = "\0node"
-"""A column that keeps series of nodes with the same address apart; no label has this name."""
+"""A column that separates series of nodes with the same address. No label has this name."""
 
 TiledMetric = tuple[TileClocks, TileMetric]
 
@@ -18,7 +18,7 @@ TiledMetric = tuple[TileClocks, TileMetric]
 def join(tiled: Sequence[TiledMetric], start_ms: int, end_ms: int) -> SeriesSet | None:
     """Return the series of all tiles between two times, both inclusive; None if there are none.
 
-    Times of a node whose clock was set back are sorted; of samples with the same time the last one counts.
+    If a node's clock was set back, its times are sorted. If samples have the same time, the last one is used.
     """
     tiled = sorted(tiled, key=lambda each: each[0].hour)
     if not tiled or not any(len(metric.labels) for _, metric in tiled):
@@ -43,7 +43,7 @@ def _with_node(clocks: TileClocks, metric: TileMetric, nodes: dict[str, int]) ->
 
 
 def _laid_out(tiled: Sequence[TiledMetric], nodes: dict[str, int], position: Rows, size: int) -> tuple[Times, Floats]:
-    """Put the tiles of each hour beside those of the hour before."""
+    """Put the tiles of each hour after those of the previous hour."""
     widths: dict[tuple[int, int], int] = {}
     keys = []
     seen: dict[int, list[set[str]]] = {}

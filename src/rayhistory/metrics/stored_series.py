@@ -1,4 +1,4 @@
-"""What variables of a dashboard ask for, from samples that are loaded already."""
+"""Answer the queries of dashboard variables from samples that are already loaded."""
 
 from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.engine import evaluate, grid
@@ -10,7 +10,7 @@ from rayhistory.promql.values import Vector
 
 
 class StoredSeries:
-    """Evaluates at the end of the shown range."""
+    """Evaluates queries at the end of the shown range."""
 
     def __init__(self, querier: SampleQuerier, end_ms: int) -> None:
         self._querier = querier

@@ -23,7 +23,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class SeriesQueries(Protocol):
-    """What variables ask for: labels of stored series, and results of instant queries."""
+    """The queries of variables: labels of stored series, and results of instant queries."""
 
     def label_values(self, selector: str, label: str) -> list[str]: ...
 
@@ -31,14 +31,14 @@ class SeriesQueries(Protocol):
 
 
 class VariableChoice(msgspec.Struct, frozen=True):
-    """A variable with its options and the chosen values; `$__all` stands for all options."""
+    """A variable with its options and the chosen values. `$__all` means all options."""
 
     variable: Variable
     options: tuple[str, ...]
     values: tuple[str, ...]
 
     def in_query(self) -> str:
-        """Return the text that takes the place of the variable in a query."""
+        """Return the text that replaces the variable in a query."""
         if ALL in self.values:
             return self.variable.all_value or _alternatives(self.options)
         if not (self.variable.multi or self.variable.include_all):
@@ -52,7 +52,7 @@ class VariableChoice(msgspec.Struct, frozen=True):
 def resolve_variables(
     variables: Iterable[Variable], requested: Mapping[str, list[str]], source: SeriesQueries, times: TimeRange
 ) -> dict[str, VariableChoice]:
-    """Choose values: the requested ones, else All, else the dashboard's own, else the first option."""
+    """Choose values: the requested ones, else All, else the dashboard's default, else the first option."""
     choices: dict[str, VariableChoice] = {}
     for variable in variables:
         options = tuple(_options(variable, choices, source, times))[:MAX_OPTIONS]
@@ -62,7 +62,7 @@ def resolve_variables(
 
 
 def known_choices(variables: Iterable[Variable], requested: Mapping[str, list[str]]) -> dict[str, VariableChoice]:
-    """Return the variables whose text in queries is known without their options: the page has asked for those."""
+    """Return the variables whose values are known without their options, because the page has requested them."""
     choices: dict[str, VariableChoice] = {}
     for variable in variables:
         values = _requested_values(variable, requested) or ((ALL,) if variable.include_all else ())
@@ -111,7 +111,7 @@ def _query_options(query: str, source: SeriesQueries) -> list[str]:
 
 
 def variable_metrics(variables: Iterable[Variable], times: TimeRange) -> list[str] | None:
-    """Return the metrics that queries of variables read; None if one of them does not name its metric."""
+    """Return the metrics that queries of variables read; None if a query does not name its metric."""
     names: set[str] = set()
     for variable in variables:
         found = named_metrics(_selector_text(variable, times)) if variable.kind == "query" else []
@@ -128,7 +128,7 @@ def _selector_text(variable: Variable, times: TimeRange) -> str:
 
 
 def _result_text(labels: Labels, value: float) -> str:
-    """Return a series as Grafana shows it to a variable's regular expression."""
+    """Return a series as text for a variable's regular expression, as Grafana does."""
     name = dict(labels).get("__name__", "")
     inside = ",".join(f'{label}="{text}"' for label, text in labels if label != "__name__")
     return f"{name}{{{inside}}} {value:g} 0"
@@ -164,7 +164,7 @@ def _compile(regex: str) -> "re.Pattern[str] | None":
 
 
 def interpolate(query: str, choices: Mapping[str, VariableChoice], times: TimeRange) -> str:
-    """Replace variables in a query. Unknown ones stay, so that the error names them."""
+    """Replace variables in a query. Unknown ones stay, so that the error message names them."""
     built_in = _built_in(times)
 
     def replace(found: re.Match[str]) -> str:

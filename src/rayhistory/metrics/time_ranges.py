@@ -31,14 +31,14 @@ class TimeRange(msgspec.Struct, frozen=True):
 
 
 class SessionTimes(msgspec.Struct, frozen=True):
-    """The first and the last sample of a session, in ms; the last one is its *now*."""
+    """The times of the first and last sample of a session, in ms. The last one is used as *now*."""
 
     first_ms: int
     last_ms: int
 
 
 def parse_range(start: str, end: str, times: SessionTimes, points: int) -> TimeRange:
-    """Parse a range. A relative one starts with the session at the earliest, so that short sessions fill the chart."""
+    """Parse a range. A relative range does not start before the session, so that short sessions fill the chart."""
     first, last = parse_time(start, times.last_ms), parse_time(end, times.last_ms)
     if start.startswith("now"):
         first = max(first, times.first_ms)

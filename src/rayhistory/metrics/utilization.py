@@ -23,7 +23,7 @@ _MIN_STEP_MS = 15_000
 
 
 def utilization(ref: SessionRef, tiles: Sequence[SampleTile]) -> dict[str, list[int | None]]:
-    """Return percent over the time of the session, in at most 30 points; what has no samples is left out."""
+    """Return percentages over the time of the session, in at most 30 points. Resources without samples are left out."""
     filled = [tile.clocks for tile in tiles if tile.clocks.last_ms >= 0]
     if not filled:
         return {}

@@ -20,18 +20,18 @@ from rayhistory.notify.payloads import CLOUD_EVENT, cloud_event, signature, slac
 _TIMEOUT_S = 10.0
 _COMMAND_TIMEOUT_S = 60.0
 _COMMAND_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE")
-"""Of the server's environment; its credentials are not for commands."""
+"""Variables of the server's environment that commands get. Credentials are not included."""
 
 
 class DeliveryFailed(RayHistoryError):
-    """The receiver did not take the notification: try again later."""
+    """The receiver did not accept the notification. It is sent again later."""
 
     code = "delivery_failed"
     http_status = 502
 
 
 async def deliver(rule: NotifyRule, notification: Notification, server_url: str) -> None:
-    """Send a notification; raise DeliveryFailed if the receiver did not take it."""
+    """Send a notification. Raise DeliveryFailed if the receiver did not accept it."""
     if rule.command:
         body = cloud_event(notification, server_url, include_text=rule.include_text)
         return await _run_command(rule.command, body)
@@ -50,7 +50,7 @@ async def deliver(rule: NotifyRule, notification: Notification, server_url: str)
 
 
 async def _post(rule: NotifyRule, body: bytes, headers: dict[str, str]) -> None:
-    """Post to an address that was resolved once and checked. Redirects are not followed, proxies are not used."""
+    """Send a POST to an address that was resolved once and checked. Redirects and proxies are not used."""
     parts = urlsplit(rule.url)
     host = parts.hostname or ""
     address = await _allowed_address(host, parts.port or (443 if parts.scheme == "https" else 80), rule.networks)
@@ -75,7 +75,7 @@ async def _post(rule: NotifyRule, body: bytes, headers: dict[str, str]) -> None:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Return the certificates of the authorities, whose loading takes long."""
+    """Return the TLS context with the certificate authorities. It is cached, because loading takes long."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -95,14 +95,17 @@ async def _allowed_address(host: str, port: int, networks: Networks) -> IpAddres
 
 
 def is_public(address: IpAddress) -> bool:
-    """Return whether an address is on the internet: not loopback, link-local, private, shared or reserved."""
+    """Return whether an address is public: not loopback, link-local, private, shared or reserved."""
     if isinstance(address, ipaddress.IPv6Address) and (address.sixtofour or address.teredo):
         return False  # they hide an address of the other kind
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 async def _run_command(command: tuple[str, ...], event: bytes) -> None:
-    """Run a command with the event on its standard input: never in its arguments, which a shell could read."""
+    """Run a command with the event on standard input.
+
+    It is never in the arguments, where a shell could interpret it.
+    """
     environ = {name: os.environ[name] for name in _COMMAND_VARIABLES if name in os.environ}
     try:
         process = await asyncio.create_subprocess_exec(

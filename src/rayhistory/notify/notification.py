@@ -1,4 +1,4 @@
-"""A notification: what happened to one run, with an id that is the same on every server and after every restart."""
+"""A notification: what happened to one run. Its id is the same on every server and after every restart."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ from rayhistory.runs.run_parts import Identity
 from rayhistory.runs.session_summary import SessionSummary
 
 MAX_AGE_MS = 30 * 86_400_000
-"""Older runs are never reported: marks of what was sent are kept twice as long."""
+"""Older runs are never reported. Marks of sent notifications are kept twice as long."""
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,19 +22,19 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     session: str
     job: str = ""
     name: str = ""
-    """What the runs of this group have in common: an owner, a name or an entry point."""
+    """The owner, name or entrypoint that the runs of this group have in common."""
     at_ms: int = 0
     duration_ms: int | None = None
     baseline_ms: int | None = None
-    """For regressions: the median of the good runs before."""
+    """For regressions: the median of the earlier successful runs."""
     code: str = ""
-    """The finding behind a failure."""
+    """The code of the finding that explains a failure."""
     headline: str = ""
-    """Text from the cluster. Sent only where a rule allows it."""
+    """Text from the cluster. Sent only if a rule allows it."""
     new_failure: bool = False
-    """The runs before did not fail like this."""
+    """The earlier runs did not have this failure."""
     path: str = ""
-    """Of the session, on the history server."""
+    """Path of the session on the history server."""
 
     @property
     def subject(self) -> str:
@@ -44,7 +44,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def notifications_for(
     summaries: Mapping[Identity, SessionSummary], *, run_key: str, since_ms: int, known: Collection[str]
 ) -> list[Notification]:
-    """Return what is worth telling about all runs that ended since a time, except those of `known` sessions."""
+    """Return the notifications about all runs that ended since a time, except those of `known` sessions."""
     wanted = {
         summary.identity
         for summary in summaries.values()

@@ -1,4 +1,4 @@
-"""Queue and send notifications in the background. Of several servers on one store, one works at a time."""
+"""Queue and send notifications in the background. If several servers share a store, one of them works at a time."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ class Notifier:
         self._count = count
 
     async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 await self.work()
@@ -46,7 +46,7 @@ class Notifier:
             await asyncio.sleep(poll_interval_s)
 
     async def work(self) -> None:
-        """Queue what is new and send what is due, unless another server does."""
+        """Queue new notifications and send due ones, unless another server does."""
         async with self._leases.hold(self._outbox.lease_key) as held:
             if held:
                 await self._queue()

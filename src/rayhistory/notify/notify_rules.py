@@ -27,7 +27,7 @@ _MAX_SECRET_BYTES = 4096
 
 
 class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One receiver, and what it gets."""
+    """One receiver, and the notifications that it gets."""
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
     namespaces: tuple[str, ...] = ("*",)
@@ -37,7 +37,7 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     webhook: str = ""
     slack: str = ""
     url_file: str = ""
-    """A file with the URL of the webhook, where that is a secret: `webhook = "file"` or `slack = "file"`."""
+    """A file with the URL of the webhook, if the URL is a secret: `webhook = "file"` or `slack = "file"`."""
     command: tuple[str, ...] = ()
     secret_file: str = ""
     allow_networks: tuple[str, ...] = ()
@@ -68,14 +68,14 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class NotifyRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rule: tuple[NotifyRule, ...] = ()
     server_url: str = ""
-    """The address of the history server for people, for links."""
+    """The public URL of the history server, for links."""
 
     def named(self, name: str) -> NotifyRule | None:
         return next((rule for rule in self.rule if rule.name == name), None)
 
 
 def read_rules(file: str) -> NotifyRules:
-    """Read and check a file of rules; raise InvalidSetting that says what is wrong with it."""
+    """Read and check a file of rules. Raise InvalidSetting with the reason if it is invalid."""
     try:
         rules = msgspec.convert(tomllib.loads(Path(file).read_text()), NotifyRules)
     except OSError as error:

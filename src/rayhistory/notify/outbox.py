@@ -36,7 +36,7 @@ class OutboxEntry(msgspec.Struct, kw_only=True):
         return f"{self.notification.id}-{self.rule}"
 
     def retry(self, problem: str, now: float) -> "OutboxEntry | None":
-        """Return the entry after a failed attempt; None if there were enough."""
+        """Return the entry after a failed attempt; None to give up."""
         if now - self.created > GIVE_UP_AFTER_S:
             return None
         pause = min(_FIRST_RETRY_S * 2**self.attempts, _MAX_RETRY_S)
@@ -50,7 +50,7 @@ class Outbox:
         self._store = store
         self._layout = layout
         self._known: set[str] = set()
-        """Entries that were queued or sent, so that the store is asked once about each."""
+        """Entries that were queued or sent, so that each is looked up in the store only once."""
         self._before: set[str] | None = None
 
     @property
@@ -58,9 +58,9 @@ class Outbox:
         return self._layout.notifications_lease_key()
 
     async def known_sessions(self, now_over: Callable[[], list[str]]) -> set[str]:
-        """Return the sessions that were over when notifications were switched on: they are not reported.
+        """Return the sessions that had ended before notifications were turned on. They are not reported.
 
-        A list and not a time, because clocks of clusters disagree.
+        This is a list and not a time, because clocks of clusters differ.
         """
         key = self._layout.notifications_started_key()
         if self._before is None:
@@ -84,7 +84,7 @@ class Outbox:
         return is_new
 
     async def due(self, now: float) -> list[OutboxEntry]:
-        """Return the entries to be sent now, the oldest first. What cannot be read is removed."""
+        """Return the entries to send now, oldest first. Unreadable entries are removed."""
         entries = []
         async for info in self._store.list_all(self._layout.outbox_prefix()):
             try:

@@ -1,4 +1,4 @@
-"""What receivers get: CloudEvents with the signature of Standard Webhooks, and messages for Slack."""
+"""The payloads: CloudEvents with a signature of Standard Webhooks, and messages for Slack."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ _MAX_TEXT_CHARS = 500
 
 
 def cloud_event(notification: Notification, server_url: str, *, include_text: bool) -> bytes:
-    """Return a CloudEvent in structured mode. Its id is the same whenever it is sent again."""
+    """Return a CloudEvent in structured mode. Its id stays the same when it is sent again."""
     shown = notification if include_text else msgspec.structs.replace(notification, headline="")
     data: dict[str, Any] = msgspec.to_builtins(shown)
     del data["id"]
@@ -37,7 +37,7 @@ def cloud_event(notification: Notification, server_url: str, *, include_text: bo
 
 
 def slack_message(notification: Notification, server_url: str, *, include_text: bool) -> bytes:
-    """Return a payload for an incoming webhook of Slack, or of what understands the same."""
+    """Return a payload for an incoming webhook of Slack, or a compatible one."""
     name = _slack_text(notification.name or notification.cluster)
     lines = [f"*{name}* {_VERBS[notification.kind]} in {_slack_text(notification.namespace)}"]
     if notification.kind == "failed" and notification.new_failure:
@@ -68,5 +68,5 @@ def _slack_text(text: str) -> str:
 
 
 def _seconds(milliseconds: int) -> float:
-    """Return a time that a date can show: clocks of clusters may be anywhere."""
+    """Return a time that a date can show, because clocks of clusters may be wrong."""
     return min(max(milliseconds / 1000, 0), 253_402_300_799)

@@ -17,7 +17,7 @@ _EXACT_LIMIT = 1e15
 
 
 class Grouping(msgspec.Struct, frozen=True):
-    """`by` or `without` some labels: the function from a series' labels to those of its group."""
+    """`by` or `without` some labels: maps a series' labels to those of its group."""
 
     names: frozenset[str]
     without: bool
@@ -53,7 +53,7 @@ def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
 
 
 def _reduce_sorted(operator: str, vector: Vector, groups: list[Rows]) -> tuple[Floats, Mask]:
-    """Reduce all groups at once: their rows are moved together, and each group is one stretch of rows."""
+    """Reduce all groups at once. Rows are sorted by group first, so that each group is a range of rows."""
     order = np.concatenate(groups)
     starts = np.cumsum([0, *map(len, groups[:-1])])
     present = vector.present[order]
@@ -169,7 +169,7 @@ def _extreme_order(value: float, *, largest: bool) -> tuple[bool, float]:
 
 
 def limit(vector: Vector, group: Grouping, parameter: Floats) -> Vector:
-    """Keep k samples of each group and step, whichever come first."""
+    """Keep the first k samples of each group and step."""
     present = np.zeros_like(vector.present)
     counts = _counts(parameter)
     for rows in groups_of(vector, group).values():

@@ -53,7 +53,7 @@ def scalars(operator: str, left: Scalar, right: Scalar) -> Scalar:
 
 
 def vector_and_scalar(operator: str, vector: Vector, scalar: Scalar, *, swapped: bool, return_bool: bool) -> Vector:
-    """Apply an operator to each sample and a scalar, which is on the left if `swapped`."""
+    """Apply an operator to each sample and a scalar. The scalar is on the left if `swapped`."""
     left, right = (scalar.values, vector.values) if swapped else (vector.values, scalar.values)
     with np.errstate(all="ignore"):
         if operator not in COMPARISONS:

@@ -38,7 +38,7 @@ LOOKBACK_MS = 300_000
 MAX_STEPS = 11_000
 MAX_SAMPLES = 50_000_000
 MAX_CELLS = 10_000_000
-"""Computed values of one query, series times steps: each selector, function and subquery makes an array of them."""
+"""Maximum number of computed values of one query (series times steps), because each operation creates such an array."""
 _DEFAULT_SUBQUERY_STEP_MS = 60_000
 _COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
@@ -76,12 +76,12 @@ def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
 
 
 def required_samples(query: str, start_ms: int, end_ms: int, limits: Limits | None = None) -> list[SampleSelection]:
-    """List the samples that an evaluation reads, so that they can be loaded first."""
+    """List the samples that an evaluation reads, so that they can be loaded before."""
     return selections(parse(query), start_ms, end_ms, (limits or Limits()).lookback_ms, _DEFAULT_SUBQUERY_STEP_MS)
 
 
 def named_metrics(query: str) -> list[str] | None:
-    """Return the metrics that a query reads; None if it does not name them, or cannot be parsed."""
+    """Return the metrics that a query reads; None if it does not name them or cannot be parsed."""
     try:
         needed = required_samples(query, 0, 0)
     except PromqlError:
@@ -165,7 +165,7 @@ class Evaluation:
         raise QuerySyntaxError("unary operator on a string")
 
     def _ends(self, node: Any, times: Times) -> Times:
-        """Return the times at which a selector looks: the steps, moved by `@` and `offset`."""
+        """Return the evaluation times of a selector: the steps, shifted by `@` and `offset`."""
         fixed = fixed_time_ms(node, *self.query_times)
         times = np.full_like(times, fixed) if fixed is not None else times
         return times - offset_ms(node)

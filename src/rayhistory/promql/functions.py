@@ -1,4 +1,4 @@
-"""Functions of instant vectors and scalars that need more than a formula, by name."""
+"""Functions of instant vectors and scalars that are more than a formula, by name."""
 
 import math
 from collections.abc import Callable
@@ -187,7 +187,7 @@ def one_series(values: Floats) -> Vector:
 
 
 def _absent_series(node: Any, absent: Mask) -> Vector:
-    """Return one series with the labels that the selector's equality matchers name, where nothing was found."""
+    """Return one series with the labels of the selector's equality matchers, at steps without a matching series."""
     node = without_parentheses(node)
     if isinstance(node, nodes.MatrixSelector):
         node = node.vector_selector

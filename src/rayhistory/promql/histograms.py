@@ -10,7 +10,7 @@ from rayhistory.promql.labels import Labels, metric_name
 from rayhistory.promql.values import Vector
 
 _SMALL_DELTA = 1e-12
-"""Relative decrease between buckets that is taken for a rounding error."""
+"""A smaller relative decrease between buckets is treated as a rounding error."""
 
 Warn = Callable[[str], None]
 OfBuckets = Callable[[Floats, Floats, int], float]
@@ -37,7 +37,10 @@ def bucket_quantile(bounds: Floats, counts: Floats, quantile: float) -> float:
 
 
 def bucket_fraction(bounds: Floats, counts: Floats, low: float, high: float) -> float:
-    """Return the share of observations between two values. A bucket without a finite bound counts whole or not."""
+    """Return the share of observations between two values.
+
+    A bucket without a finite bound counts completely or not at all.
+    """
     if math.isnan(low) or math.isnan(high) or bounds[-1] != math.inf or not counts[-1] > 0:
         return math.nan
     if low >= high:
@@ -64,7 +67,7 @@ def _rank_of(bounds: Floats, counts: Floats, value: float, *, is_low: bool) -> f
 
 
 def _is_complete(bounds: Floats, counts: Floats) -> bool:
-    """Return whether there are at least two buckets, the last one has no upper bound, and there are observations."""
+    """Return whether there are at least two buckets, a last one without an upper bound, and observations."""
     return len(bounds) >= 2 and bounds[-1] == math.inf and counts[-1] > 0 and not math.isnan(counts[-1])
 
 

@@ -54,7 +54,7 @@ def _minute(seconds: Floats) -> Floats:
 
 
 def round_to(values: Floats, nearest: Floats) -> Floats:
-    """Round to multiples; ties go up, also for negative numbers."""
+    """Round to multiples. Ties are rounded up, also for negative numbers."""
     inverse = 1.0 / nearest
     return np.floor(values * inverse + 0.5) / inverse
 

@@ -68,7 +68,7 @@ def _check_name(name: str, function: str) -> None:
 
 
 def sorted_by_labels(vector: Vector, names: Sequence[str], *, descending: bool) -> Vector:
-    """Sort rows by label values in natural order: numbers inside of them count as numbers."""
+    """Sort rows by label values in natural order, in which numbers inside of texts are compared as numbers."""
 
     def key(row: int) -> tuple[object, ...]:
         values = dict(vector.labels[row])

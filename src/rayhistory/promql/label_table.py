@@ -1,7 +1,7 @@
 """Labels of many series by column: for each label name, the number of each series' value.
 
-A selector finds thousands of series that have the same label names and share most values. As columns they are filtered
-and grouped without a loop over series; as a sequence, a table yields the labels of each series.
+A selector finds thousands of series with the same label names and mostly the same values. Columns can be filtered and
+grouped without a loop over series. As a sequence, a table yields the labels of each series.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,10 @@ _MAX_KEY = 2**62
 
 
 class LabelColumn:
-    """The values of one label: their texts, and the number of the text for each series. A missing label is ""."""
+    """The values of one label: the distinct texts, and the number of the text for each series.
+
+    A missing label is "".
+    """
 
     __slots__ = ("codes", "texts")
 
@@ -100,7 +103,7 @@ class LabelTable(Sequence[Labels]):
         return {column.texts[code] for code in np.unique(column.codes).tolist()} if column else set()
 
     def groups(self) -> tuple["LabelTable", Rows]:
-        """Return the distinct labels, and for each series their position; the order is that of first occurrence."""
+        """Return the distinct labels in order of first occurrence, and for each series their position."""
         keys = np.zeros(self._size, dtype=np.int64)
         radix = 1
         for column in self.columns.values():

@@ -1,4 +1,4 @@
-"""Label matchers. Regular expressions are RE2's, as in Prometheus: linear time, whatever a visitor writes."""
+"""Label matchers. Regular expressions are RE2's, as in Prometheus, and take linear time for any pattern."""
 
 import re
 from collections.abc import Callable
@@ -29,9 +29,9 @@ def compile_pattern(pattern: str) -> "re.Pattern[str] | None":
 
 
 def literal_alternatives(pattern: str) -> frozenset[str] | None:
-    """Return the texts that `a|b` or `(a|b)` matches; None if the pattern is more than that.
+    """Return the texts that `a|b` or `(a|b)` matches; None for other patterns.
 
-    Variables of dashboards become such patterns, with as many alternatives as there are nodes.
+    Variables of dashboards become such patterns, with one alternative per node.
     """
     inner = pattern[1:-1] if pattern.startswith("(") and pattern.endswith(")") else pattern
     alternatives = inner.split("|")
@@ -47,7 +47,7 @@ class Matcher(msgspec.Struct, frozen=True):
     value: str
 
     def predicate(self) -> Predicate:
-        """Return a function that tells whether a label's value matches; a missing label has the value ""."""
+        """Return a function that tells whether a label's value matches. A missing label has the value ""."""
         expected = self.value
         if self.operator == "=":
             return lambda value: value == expected

@@ -1,4 +1,4 @@
-"""Errors of a query, in Prometheus' two kinds. Where Prometheus has a message, it is copied, for clients."""
+"""Errors of a query, in Prometheus' two kinds. Messages are copied from Prometheus where it has one."""
 
 from rayhistory.errors import UsageError
 
@@ -16,13 +16,13 @@ class QuerySyntaxError(PromqlError):
 
 
 class NotSupported(PromqlError):
-    """A part of PromQL that this engine does not have. The message names it."""
+    """The engine does not support a feature of PromQL. The message names it."""
 
     code = "promql_not_supported"
 
 
 class EvaluationFailed(PromqlError):
-    """The query is valid and fails on this data."""
+    """The query is valid but fails on this data."""
 
     error_type = "execution"
     code = "promql_failed"

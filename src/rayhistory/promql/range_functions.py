@@ -15,11 +15,11 @@ ParameterKernel = Callable[[Windows, list[Floats]], Result]
 """A function with scalar parameters; each parameter has a value per step."""
 
 _EXACT_SUM_LIMIT = 1e15
-"""Above this, plain sums of floats may lose whole numbers; Prometheus compensates, and so do we."""
+"""Above this, plain sums of floats may lose whole numbers. As in Prometheus, sums are then compensated."""
 
 
 def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Result:
-    """Extend the change between the first and the last sample to the whole window, as Prometheus does."""
+    """Extrapolate the change between the first and last sample to the whole window, as Prometheus does."""
     first, last = windows.first, windows.last
     start_value = windows.take(first)
     change = windows.take(last) - start_value
@@ -45,7 +45,7 @@ def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Resul
 
 
 def _reset_amounts(windows: Windows) -> Floats | float:
-    """Return what counters lost by resets inside each window."""
+    """Return how much counters lost by resets inside of each window."""
     before, after = windows.values[:, :-1], windows.values[:, 1:]
     is_reset = after < before
     if not is_reset.any():
@@ -111,7 +111,7 @@ def _sums(windows: Windows) -> Floats:
 
 
 def _compensated(total: float, lost: float, value: float) -> tuple[float, float]:
-    """Add a value; return the sum, and what rounding has lost so far (Neumaier's algorithm)."""
+    """Add a value. Return the sum, and the accumulated rounding error (Neumaier's algorithm)."""
     following = total + value
     if math.isinf(following):
         return following, 0.0
@@ -128,7 +128,7 @@ def exact_sum(values: Floats) -> float:
 
 
 def exact_mean(values: Floats) -> float:
-    """Return the mean; of values whose sum is too large for a float, an incremental one."""
+    """Return the mean. If the sum is too large for a float, compute it incrementally."""
     total = lost = 0.0
     numbers = values.tolist()
     for count, value in enumerate(numbers, start=1):
@@ -299,7 +299,7 @@ def _quantile(windows: Windows, parameters: list[Floats]) -> Result:
 
 
 def _smoothing(windows: Windows, parameters: list[Floats]) -> Result:
-    """Return double exponential smoothing: a smoothed value that follows the trend."""
+    """Return double exponential smoothing, which follows the trend."""
 
     def smooth(_: Floats, values: Floats, step: int) -> Floats:
         smoothing, trend_factor = float(parameters[0][step]), float(parameters[1][step])
@@ -337,4 +337,4 @@ PARAMETER_KERNELS: dict[str, ParameterKernel] = {
 
 KEEPS_NAME = {"last_over_time", "first_over_time"}
 NEEDS_COUNTER = {"rate", "increase"}
-"""Functions that assume a counter, and say so if the metric's name is not that of a counter."""
+"""Functions that expect a counter. They add a note if the metric's name is not that of a counter."""

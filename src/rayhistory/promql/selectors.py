@@ -51,7 +51,7 @@ def _positions(times: Times, ends: Times) -> Rows:
 
 
 class Picked:
-    """Positions of samples by clock and step, and how to pick the samples of all series there."""
+    """Positions of samples by clock and step, and the samples of all series at these positions."""
 
     def __init__(self, clock: Rows | None, positions: Rows, series: int) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class Windows:
         self.steps = steps
         """The times at which the query is evaluated."""
         self.ends = ends
-        """The ends of the windows: the steps, moved by `@` and `offset`."""
+        """The ends of the windows: the steps, shifted by `@` and `offset`."""
         self.range_ms = range_ms
         self.left = _positions(self.times, ends - range_ms)
         self.right = _positions(self.times, ends)
@@ -98,7 +98,7 @@ class Windows:
 
     @cached_property
     def first(self) -> Rows:
-        """Positions of the first samples; any valid position where a window is empty."""
+        """Positions of the first samples. For an empty window, any valid position."""
         return np.asarray(np.minimum(self.left, self.times.shape[1] - 1), dtype=np.intp)
 
     @cached_property
@@ -121,7 +121,7 @@ class Windows:
         return self.expand(self.counts >= minimum)
 
     def reduce(self, function: np.ufunc, values: "Floats | None" = None) -> Floats:
-        """Reduce each window by a function of two numbers. The results of empty windows have no meaning."""
+        """Reduce each window by a function of two numbers. Results of empty windows are undefined."""
         padded = np.pad(self.values if values is None else values, ((0, 0), (0, 1)))  # a window may end behind the last
         bounds = np.stack([self.expand(self.left), self.expand(self.right)], axis=2).reshape(len(self.labels), -1)
         bounds = bounds + (np.arange(len(self.labels)) * padded.shape[1])[:, None]
@@ -129,7 +129,7 @@ class Windows:
         return np.asarray(reduced.reshape(len(self.labels), -1), dtype=np.float64)
 
     def sums(self) -> Floats:
-        """Sum each window with more digits than a float has, as Prometheus' compensated sums do."""
+        """Sum each window with more precision than a float, like Prometheus' compensated sums."""
         return self.reduce(np.add, self.values.astype(np.longdouble))
 
     def each(self) -> Iterator[tuple[Rows | slice, int, slice, int]]:
@@ -141,7 +141,7 @@ class Windows:
 
 
 def windows(series_sets: list[SeriesSet], steps: Times, ends: Times, range_ms: int) -> Iterator[Windows]:
-    """Yield windows of series. A series with gaps gets times of its own, so that a window has only its samples."""
+    """Yield windows of series. A series with gaps gets separate times, so that a window has only its own samples."""
     for series_set in series_sets:
         for whole in _without_gaps(series_set):
             if whole.times.size and whole.labels:
@@ -175,7 +175,7 @@ def _labels(labels: Sequence[Labels], chosen: Mask) -> Sequence[Labels]:
 
 
 def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], series_set: SeriesSet, chosen: Mask) -> SeriesSet:
-    """Move the samples of each series to the left. Series that miss the same samples of a clock share their times."""
+    """Move the samples of each series to the left. Series with the same gaps of a clock share their times."""
     assert series_set.present is not None  # noqa: S101
     present, values = series_set.present[chosen], series_set.values[chosen]
     masks = np.concatenate([np.packbits(present, axis=1), clock[:, None].astype(np.int32).view(np.uint8)], axis=1)

@@ -13,17 +13,17 @@ from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
 
 MAX_QUERY_CHARACTERS = 20_000
 MAX_DEPTH = 200
-"""Nesting of expressions. Parsers and walkers are recursive, and the parser ends the process when its stack is full."""
+"""Maximum nesting of expressions. The parser is recursive, and would end the process on a stack overflow."""
 _QUOTED = re.compile(
     r"""#[^\n]*+|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z)|`[^`]*+(?:`|\Z)""", re.DOTALL
 )
-"""A quotation that does not end is matched to the end: trying again at each character would take quadratic time."""
+"""An unterminated quotation is matched to the end, because trying again at each character would take quadratic time."""
 _OPERATOR = re.compile(r"[-+*/%^]|[=!><]=|[><]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 _AT_TIME = re.compile(r"@ (-?[0-9.]+)(?: offset \S+)?$")
 
 
 def parse(query: str) -> Any:
-    """Parse a query; raise an error that a user can act on."""
+    """Parse a query. Raise an error with a clear message if it is invalid."""
     if len(query) > MAX_QUERY_CHARACTERS:
         raise QuerySyntaxError(f"query is longer than {MAX_QUERY_CHARACTERS} characters")
     if max_depth(query) > MAX_DEPTH:
@@ -35,7 +35,7 @@ def parse(query: str) -> Any:
 
 
 def max_depth(query: str) -> int:
-    """Return an upper bound of the nesting: brackets, and operators, which nest one of their operands."""
+    """Return an upper bound of the nesting: the number of brackets and operators."""
     code = _QUOTED.sub("", query)
     depth = deepest = 0
     for character in code:

@@ -19,9 +19,9 @@ from rayhistory.promql.query_errors import EvaluationFailed
 class SeriesSet(msgspec.Struct):
     """Stored series that share their times. `present` is None if every series has a sample at every time.
 
-    A missing sample marks the series as stale at that time, as a scrape without the series does in Prometheus. Series
-    of several nodes have times of their own: then `times` has a row per clock, which ends with `NO_TIME` where a clock
-    has fewer times than others, and `clock` is the row of each series.
+    A missing sample marks the series as stale at that time, as in a Prometheus scrape without the series. If series of
+    several nodes have different times, `times` has a row per clock, padded with `NO_TIME`, and `clock` is the row of
+    each series.
     """
 
     times: Times

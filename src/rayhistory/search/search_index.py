@@ -100,9 +100,9 @@ class SearchIndex:
         places: dict[_Identity, UnitPlace] = {
             _planned_identity(unit): unit_place(unit) for unit in units if not unit.file.ranges
         }
-        fruitless = await asyncio.gather(*(shard.fruitless(fragments) for shard in self._shards))
+        units_without_match = await asyncio.gather(*(shard.units_without_match(fragments) for shard in self._shards))
         excluded = set()
-        for unit in (unit for some in fruitless for unit in some):
+        for unit in (unit for some in units_without_match for unit in some):
             place = places.get(_identity(unit))
             if place:
                 excluded.add(place)
@@ -128,7 +128,7 @@ class _Shard:
     async def header(self) -> ShardHeader:
         return (await self._open())[0]
 
-    async def fruitless(self, fragments: Sequence[Fragment]) -> list[IndexedUnit]:
+    async def units_without_match(self, fragments: Sequence[Fragment]) -> list[IndexedUnit]:
         """Return the units that cannot match, because a required token is missing."""
         header, _ = await self._open()
         tokens = await self._tokens()

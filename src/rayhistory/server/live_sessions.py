@@ -120,9 +120,7 @@ class LiveSessions:
         return HeadAddress(f"http://{cluster.service}.{cluster.namespace}.svc:{cluster.port}")
 
     async def _registered_head(self, proxy: HeadProxy, selection: Selection, token: str) -> Head | None:
-        """Return the head at the address in the collector's record, after its dashboard has confirmed the session's
-        name.
-        """
+        """Return the head at the registered address, after its dashboard has confirmed the session's name."""
         try:
             if selection.owner_kind:
                 entry = await self._catalog.find_owned(selection.namespace, selection.owner_kind, selection.name, LIVE)

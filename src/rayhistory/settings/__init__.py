@@ -1,4 +1,4 @@
-"""All settings of the three programs, and how they are parsed and resolved."""
+"""All settings of the three programs, and how they are parsed."""
 
 from rayhistory.settings.command_line import Parser, add_flags, default_data_dir, parse_command_line, resolve
 from rayhistory.settings.parsers import (

@@ -1,4 +1,4 @@
-"""Command lines and environment variables, resolved into `Settings`."""
+"""Resolve command lines and environment variables into `Settings`."""
 
 import argparse
 import dataclasses
@@ -38,14 +38,14 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def reject(self, unknown: Sequence[str]) -> NoReturn:
-        """Report arguments that the parser does not know, with the flag that may be meant."""
+        """Report unknown arguments, and suggest a similar flag."""
         word = unknown[0].partition("=")[0]
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         suggestion = _suggestion(word, flags) if word.startswith("-") else ""
         self.error(f"unknown flag or argument: {' '.join(unknown)}{suggestion}")
 
     def shorten_usage(self) -> None:
-        """Name only the positional arguments in the usage line: flags are listed below it."""
+        """Show only positional arguments in the usage line. Flags are listed below it."""
         words = [_usage_of(action) for action in self._actions if not action.option_strings]
         self.usage = " ".join([self.prog, "[options]", *words]).replace("%", "%%")
 
@@ -93,7 +93,7 @@ def add_flags(parser: argparse._ActionsContainer, program: str, names: frozenset
 
 
 def _optional_value(spec: SettingSpec) -> dict[str, Any]:
-    """Let a boolean flag stand alone, as in Go."""
+    """Allow a boolean flag without a value, as in Go."""
     return {"nargs": "?", "const": "true"} if spec.parse is parse_bool else {}
 
 
@@ -108,7 +108,7 @@ def resolve(
 ) -> tuple[Settings, list[str]]:
     """Return settings from parsed arguments and the environment, and warnings about ignored values.
 
-    An unreadable value in one of KubeRay's variables is ignored, as KubeRay does: a sidecar must not crash-loop.
+    An invalid value of one of KubeRay's variables is ignored, as KubeRay does, so that a sidecar does not crash-loop.
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def _from_environment(spec: SettingSpec, environ: Mapping[str, str], warnings: l
 
 
 def _expand_store_url(values: dict[str, Any]) -> dict[str, Any]:
-    """Set the settings that --store implies. A setting may repeat the URL, but not contradict it."""
+    """Set the settings that --store implies. Other settings may repeat the URL, but not contradict it."""
     url: str = values.get("store", "")
     if not url:
         return values
@@ -180,7 +180,7 @@ def _expand_store_url(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_defaults(settings: Settings) -> Settings:
-    """Fill in the defaults that depend on other settings or on the machine."""
+    """Fill in defaults that depend on other settings or on the machine."""
     if bool(settings.owner_kind) != bool(settings.owner_name):
         raise InvalidSetting("set both OWNER_KIND and OWNER_NAME, or neither")
     if not (settings.enable_event_collector or settings.enable_log_collector):
@@ -209,7 +209,7 @@ def default_cache_dir() -> str:
 
 
 def _default_dashboard_dir(cache_dir: str) -> str:
-    """Return the directory of the image if it exists, else a writable one."""
+    """Return the directory of the container image if it exists, else a writable one."""
     return str(MOUNTED_DASHBOARDS if MOUNTED_DASHBOARDS.is_dir() else Path(cache_dir) / "dashboards")
 
 

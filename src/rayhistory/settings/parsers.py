@@ -22,7 +22,7 @@ _SIZE_UNITS = {
 }
 
 BACKEND_OF_SCHEME = {"file": "local", "s3": "s3", "gs": "gcs", "az": "azureblob", "oss": "aliyunoss"}
-"""Any other scheme is the name of its backend, so that installed plugins work without an entry here."""
+"""Backends by URL scheme. Another scheme is the name of its backend, so that installed plugins need no entry here."""
 
 
 PRICED_RESOURCES = ("cpu", "gpu", "memory")
@@ -117,7 +117,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def parse_prices(text: str) -> tuple[str, ...]:
-    """Check prices of resources, each a name and a number."""
+    """Parse the prices of resources, each a name and a number."""
     parts = parse_list(text)
     for part in parts:
         name, _, amount = part.partition("=")
@@ -129,7 +129,7 @@ def parse_prices(text: str) -> tuple[str, ...]:
 
 
 def parse_run_key(text: str) -> str:
-    """Check what makes runs the same."""
+    """Parse the rule that finds runs of the same job."""
     key = text.strip()
     if key not in RUN_KEYS and not re.fullmatch(r"metadata\.[^\s]{1,64}", key):
         raise ValueError(f"use one of {', '.join(RUN_KEYS)}, or metadata.FIELD")

@@ -22,7 +22,7 @@ class SettingSpec:
     has_flag: bool
     metavar: str
     strict: bool
-    """An unreadable value in any of the variables stops the program."""
+    """An invalid value in any of the variables is an error."""
     unused: bool
     """Accepted for compatibility with KubeRay, without effect."""
 
@@ -32,7 +32,7 @@ class SettingSpec:
 
     @property
     def flags(self) -> list[str]:
-        """Every spelling of the flag, ours first, Go's single dash included."""
+        """All spellings of the flag: ours first, and Go's with a single dash."""
         if not self.has_flag:
             return []
         names = [self.name.replace("_", "-"), *self.aliases]

@@ -1,8 +1,8 @@
 """All settings of the three programs, declared once.
 
-The fields of `Settings` are the table: flags, environment variables, `--help` and `docs/reference/configuration.md`
-are made from it. `collector` and `historyserver` accept KubeRay's names of both generations. Every setting can also be
-given as `RAYHISTORY_<NAME>`.
+Flags, environment variables, `--help` and `docs/reference/configuration.md` are generated from the fields of
+`Settings`. `collector` and `historyserver` also accept KubeRay's old and new names. Every setting can also be set as
+`RAYHISTORY_<NAME>`.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _SERVER_AND_CLI = frozenset({SERVER, CLI})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The values in force."""
+    """The values of all settings."""
 
     # Store
     store: str = setting(

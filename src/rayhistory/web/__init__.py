@@ -1,6 +1,6 @@
 """HTML pages of the history server: sessions, the frame page, gaps, progress, messages and login.
 
-Pure rendering from values: no web framework, store or clock.
+Pages are rendered from values only, without web framework, store or clock.
 """
 
 from rayhistory.web.log_models import FindForm, HistogramBar, LogLinks, LogPage, LogRow, SearchForm

@@ -1,4 +1,4 @@
-"""ANSI colours in log lines, as pieces of text with names of style classes. All other control codes are dropped."""
+"""Convert ANSI colours in log lines to styled text. Other control codes are removed."""
 
 import re
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"
 class StyledText(NamedTuple):
     text: str
     style: str
-    """Names of classes, separated by spaces."""
+    """Class names, separated by spaces."""
 
 
 def styled_texts(line: str) -> list[StyledText]:

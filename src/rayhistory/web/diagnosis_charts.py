@@ -1,4 +1,4 @@
-"""Pictures of a diagnosis as plain shapes: tasks by state over time, and findings on the session's time axis."""
+"""Charts of a diagnosis as plain shapes: tasks by state over time, and findings on the time axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -60,7 +60,7 @@ def _bars(states: Mapping[str, Sequence[int]], bins: int, most: int) -> Iterator
 
 
 def finding_marks(findings: Sequence[TimedFinding], start_ms: int | None, end_ms: int | None) -> list[FindingMark]:
-    """Return the findings that have a time within the session, in their order."""
+    """Return the findings with a time within the session, in order."""
     if start_ms is None or end_ms is None or end_ms <= start_ms:
         return []
     marks = [

@@ -1,4 +1,4 @@
-"""Formats of times, sizes, counts and names on pages."""
+"""Format times, sizes, counts and names on pages."""
 
 import re
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ def format_duration(milliseconds: int) -> str:
 
 
 def format_age(then_ms: int, now_ms: int) -> str:
-    """Format the age of a timestamp. One slightly in the future comes from another machine's clock: "just now"."""
+    """Format the age of a timestamp. A time slightly in the future, by another machine's clock, is "just now"."""
     age = now_ms - then_ms
     for name, unit, minimum in _AGE_UNITS:
         if age >= minimum * unit:
@@ -52,7 +52,7 @@ def format_percent(share: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format resource hours, with more digits for few."""
+    """Format resource hours. Small numbers have more digits."""
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}" if hours else "0"
 
 
@@ -66,12 +66,12 @@ def format_short_ms(milliseconds: float) -> str:
 
 
 def status_class(status: str) -> str:
-    """Return the CSS class of a job's status; statuses come from clusters."""
+    """Return the CSS class of a job's status. Statuses come from clusters and may be any text."""
     return status if status in ("succeeded", "failed", "running", "stopped", "pending") else "other"
 
 
 def run_kind(kind: str) -> str:
-    """Format what makes runs the same."""
+    """Format the kind of a run group."""
     return _RUN_KINDS.get(kind, kind)
 
 
@@ -92,7 +92,7 @@ def format_iso(milliseconds: int) -> str:
 
 
 def short_session_name(name: str) -> str:
-    """Shorten a session name: Ray's names to their date and time, other long names in the middle."""
+    """Shorten a session name: Ray's names to date and time, other long names in the middle."""
     if match := _SESSION_NAME.fullmatch(name):
         return match[1]
     return name if len(name) <= _MAX_SESSION_NAME_LENGTH else f"{name[:10]}…{name[-9:]}"

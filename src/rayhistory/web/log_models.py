@@ -9,7 +9,7 @@ from rayhistory.web.ansi import StyledText
 
 
 class SearchForm(msgspec.Struct, frozen=True):
-    """What the search form shows."""
+    """The values of the search form."""
 
     q: str = ""
     regex: bool = False
@@ -26,22 +26,22 @@ class SearchForm(msgspec.Struct, frozen=True):
     start: str = ""
     end: str = ""
     hidden: list[tuple[str, str]] = []
-    """Other parameters that a new search keeps."""
+    """Other parameters that a new search preserves."""
 
 
 class HistogramBar(msgspec.Struct, frozen=True):
-    """One step of the histogram, in a drawing of 1,200 by 60."""
+    """One bar of the histogram, in a drawing of 1,200 by 60."""
 
     x: float
     width: float
     height: float
     label: str
     url: str
-    """The same search within this step."""
+    """URL of the same search within this time step."""
 
 
 class ShownHit(Protocol):
-    """A line that matches, as the page shows it."""
+    """A matching line on the page."""
 
     @property
     def text(self) -> str: ...
@@ -93,11 +93,11 @@ class FindForm(msgspec.Struct, frozen=True):
     case: bool = False
     word: bool = False
     position: int = 0
-    """Where a new search begins: at the selected line."""
+    """Where a new search starts: at the selected line."""
     previous: str | None = None
     next: str | None = None
     everywhere: str = ""
-    """The same search in all files."""
+    """URL of the same search in all files."""
     message: str = ""
 
 
@@ -116,7 +116,7 @@ class WindowBounds(Protocol):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """A window of a log file, as the page shows it."""
+    """A window of a log file on the page."""
 
     node: str
     path: str

@@ -1,4 +1,4 @@
-"""The values that pages show. The JSON of a page has the same values."""
+"""The values of pages. The JSON of a page has the same values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class NamedSession(Protocol):
-    """Anything that identifies a session."""
+    """An object that identifies a session."""
 
     @property
     def namespace(self) -> str: ...
@@ -38,7 +38,7 @@ class SessionRowCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UtilizationLine(msgspec.Struct, frozen=True):
-    """Percent of one resource over the time of a session, in equal steps; None where nothing was measured."""
+    """Utilization of one resource over the time of a session in percent, in equal steps; None if not measured."""
 
     name: str
     values: list[float | None]
@@ -59,7 +59,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None = None
     ray_version: str | None = None
     size_bytes: int | None = None
-    """The stored objects of the session, without its index; of a running session, only its events."""
+    """Size of the session's objects without its index. For a running session, only its events."""
     index_bytes: int | None = None
     counts: SessionRowCounts | None = None
     unreadable: bool = False
@@ -67,9 +67,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     dashboard: str | None = None
     """The version of Ray's frontend that the session opens in by default."""
     headline: str | None = None
-    """Why the session failed, in one line; None if it did not, or if it has no diagnosis yet."""
+    """Why the session failed, in one line; None if it did not, or if there is no diagnosis yet."""
     utilization: list[UtilizationLine] = []
-    """CPU, memory and GPU; empty while the session has no metrics by name."""
+    """CPU, memory and GPU. Empty while the metrics are not processed."""
 
     @property
     def owner(self) -> str | None:
@@ -77,7 +77,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.owner_kind}/{self.owner_name}" if self.owner_kind and self.owner_name else None
 
     def duration_ms(self, now_ms: int) -> int | None:
-        """Return the duration until now or until the end; None if the start or the end is unknown."""
+        """Return the duration until now or until the end; None if unknown."""
         end_ms = now_ms if self.state == "running" else self.ended_ms
         if self.started_ms is None or end_ms is None or end_ms < self.started_ms:
             return None
@@ -99,7 +99,7 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters without an owner."""
     since: str | None = None
-    """Started within the last `24h`, or `7d`."""
+    """Only sessions started within this time, such as `24h` or `7d`."""
     start: str | None = None
     end: str | None = None
     """Range of start times."""
@@ -114,13 +114,13 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace_choices(self) -> list[tuple[str, str]]:
-        """All choices, with the selected namespace even if it has no sessions, so that submitting the form keeps it."""
+        """All choices, and the selected namespace even if it has no sessions, so that the form keeps it."""
         names = sorted({*self.namespaces, *([self.namespace] if self.namespace else [])})
         return [(name, name) for name in names]
 
     @property
     def owner_choices(self) -> list[tuple[str, str]]:
-        """All choices, with the single owner that a link selected."""
+        """All choices, including a single owner that a link selected."""
         single = [(self.owner, owner_text(*self.owner.split("/", 1)))] if self.owner and "/" in self.owner else []
         return [*OWNERS.items(), *single]
 
@@ -167,23 +167,23 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, page=page)
 
     def sorted_by(self, column: str) -> "SessionFilters":
-        """Return the filters behind a click on a column header: ascending, then descending, then the default order."""
+        """Return the filters after a click on a column header: ascending, then descending, then the default order."""
         next_sort = {column: f"-{column}", f"-{column}": None}
         return msgspec.structs.replace(self, sort=next_sort.get(self.sort or "", column), page=None)
 
     def order_of(self, column: str) -> str:
-        """Return the value of `aria-sort`. Most failures come first."""
+        """Return the value of `aria-sort`. For failures, the first click sorts descending."""
         orders = ("descending", "ascending") if column == "failed" else ("ascending", "descending")
         return dict(zip((column, f"-{column}"), orders, strict=True)).get(self.sort or "", "none")
 
 
 def owner_text(kind: str | None, name: str | None) -> str:
-    """Format an owner for people: `rayjob` is the spelling in keys and URLs, RayJob the Kubernetes kind."""
+    """Format an owner for people. Keys and URLs have `rayjob`, the Kubernetes kind is RayJob."""
     return f"{OWNERS.get(kind or '', kind or '')} {name or ''}".strip()
 
 
 class FailureMarker(msgspec.Struct, kw_only=True):
-    """Failures close together in time. `at_ms` is the time of the last one, `names` has the first few that failed."""
+    """Failures close together in time. `at_ms` is the time of the last one; `names` has the first names."""
 
     at_ms: int
     tasks: int = 0
@@ -208,7 +208,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class GapLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a gap is: an object or a node, and what is known about it."""
+    """The location of a gap: an object or a node, and details."""
 
     place: str
     detail: str
@@ -224,7 +224,7 @@ class GapGroup(msgspec.Struct, frozen=True, kw_only=True):
     loss: bool
     places: list[GapLocation]
     more_places: int = 0
-    """Number of places that are not listed."""
+    """Number of locations that are not listed."""
 
 
 class DashboardVersions(Protocol):
@@ -237,14 +237,14 @@ class DashboardVersions(Protocol):
 
 
 class StateCounts(Protocol):
-    """How many tasks were in each state over time."""
+    """The number of tasks in each state over time."""
 
     @property
     def states(self) -> Mapping[str, Sequence[int]]: ...
 
 
 class DiagnosisValues(Protocol):
-    """The diagnosis of a session, as its page shows it."""
+    """The diagnosis of a session, for its page."""
 
     @property
     def verdict(self) -> object: ...

@@ -1,7 +1,7 @@
 """Render pages from values, so that every page can be tested without a server.
 
-All text is escaped, an undefined template variable is an error, and scripts and styles are files: the content security
-policy forbids inline ones.
+All text is escaped, and an undefined template variable is an error. Scripts and styles are files, because the content
+security policy forbids inline ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +60,8 @@ def render_home(
 ) -> str:
     """Render the list of sessions.
 
-    `total` counts the sessions on all pages, `next_page` and `previous_page` are URLs, and `dashboards` has the
-    installed versions of Ray's frontend. `unsearched` counts sessions of which only the names were searched.
+    `total` counts the sessions on all pages. `next_page` and `previous_page` are URLs. `dashboards` has the installed
+    versions of Ray's frontend. `unsearched` counts sessions of which only the names were searched.
     """
     return render_template(
         "home.html",
@@ -102,7 +102,7 @@ def render_frame(
 
 
 def render_report(report: Mapping[str, object], *, is_cut: bool, version: str) -> str:
-    """Render a report of a session: one file without scripts, to be opened without a server."""
+    """Render a report of a session: one file without scripts that can be opened without a server."""
     return render_template("report.html", report=report, is_cut=is_cut, version=version)
 
 
@@ -111,14 +111,14 @@ def render_gaps(session: SessionRow, gaps: Sequence[GapGroup], *, complete: bool
 
 
 def render_charts(*, cluster: str, uid: str, title: str, solo: bool, running: bool, version: str) -> str:
-    """Render the page of a Grafana dashboard, or with `solo` of one of its panels. Its script loads the data."""
+    """Render the page of a Grafana dashboard, or with `solo` of one panel. Its script loads the data."""
     return render_template(
         "charts.html", cluster=cluster, uid=uid, title=title, solo=solo, running=running, version=version
     )  # fmt: skip
 
 
 def render_diagnosis(session: SessionRow, diagnosis: DiagnosisValues, *, as_of_ms: int | None, version: str) -> str:
-    """Render the verdict, the findings with their evidence, and where time went."""
+    """Render the verdict, the findings with their evidence, and the time of tasks by state."""
     base = session.url if as_of_ms is None else f"{session.url.rstrip('/')}@{as_of_ms}/"
     return render_template(
         "diagnosis.html",

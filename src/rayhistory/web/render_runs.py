@@ -34,7 +34,7 @@ class PlottedRun(msgspec.Struct, frozen=True):
 
 
 class VersionMark(msgspec.Struct, frozen=True):
-    """Where a run had another version of Ray or Python, or another runtime environment, than the one before."""
+    """A run with another version of Ray or Python, or another runtime environment, than the run before."""
 
     x: float
     text: str
@@ -52,7 +52,7 @@ class DurationChart(msgspec.Struct, frozen=True):
 
 
 def duration_chart(newest_first: Sequence[RunPoint]) -> DurationChart | None:
-    """Place runs from left to right, equally spaced, so that a pause hides nothing; None without durations."""
+    """Place runs from left to right at equal distances; None if no run has a duration."""
     runs = [run for run in reversed(newest_first) if run.duration_ms is not None]
     if not runs:
         return None
@@ -70,7 +70,7 @@ def duration_chart(newest_first: Sequence[RunPoint]) -> DurationChart | None:
 
 
 def _changes(before: RunPoint, run: RunPoint) -> str:
-    """Say which versions are other ones; an unknown version is none."""
+    """Return the versions that changed. Unknown versions are ignored."""
     versions = {"Ray": (before.ray_version, run.ray_version), "Python": (before.python_version, run.python_version)}
     changed = [f"{name} {new}" for name, (old, new) in versions.items() if old and new and old != new]
     return ", ".join([*changed, *(["new environment"] if before.runtime_env != run.runtime_env else [])])
@@ -80,7 +80,7 @@ def render_runs(
     groups: Sequence[object], *, filters: object, total: int, notes: Sequence[str], has_prices: bool,
     next_page: str | None, previous_page: str | None, now_ms: int, version: str,
 ) -> str:  # fmt: skip
-    """Render the list of groups. `notes` say what is missing from it."""
+    """Render the list of groups. `notes` tell what is missing from it."""
     return render_template(
         "runs.html", groups=groups, filters=filters, total=total, notes=notes, has_prices=has_prices,
         next_page=next_page, previous_page=previous_page, now_ms=now_ms, version=version,
@@ -97,7 +97,7 @@ def render_run_group(
 
 
 def render_compare(comparison: object, *, show_all: bool, all_url: str, json_url: str, version: str) -> str:
-    """Render a comparison of sessions; without `show_all`, only what differs."""
+    """Render a comparison of sessions. Without `show_all`, only differences are shown."""
     return render_template(
         "compare.html", comparison=comparison, show_all=show_all, all_url=all_url, json_url=json_url, version=version
     )

@@ -1,11 +1,11 @@
-"""Small charts of metrics on a common start, as points of an SVG."""
+"""Small charts of metrics, aligned at the start of the sessions, as points of an SVG."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
 
 class MetricSteps(Protocol):
-    """Values in equal steps; None where nothing was measured."""
+    """Values in equal steps; None if not measured."""
 
     @property
     def step_ms(self) -> int: ...
@@ -14,7 +14,7 @@ class MetricSteps(Protocol):
 
 
 class DayOfRuns(Protocol):
-    """How the runs of one day ended."""
+    """The outcomes of the runs of one day."""
 
     @property
     def succeeded(self) -> int: ...
@@ -25,7 +25,7 @@ class DayOfRuns(Protocol):
 
 
 def most_runs(days: Iterable[DayOfRuns]) -> int:
-    """Return the runs of the busiest day, at least 1, as the height of a chart."""
+    """Return the number of runs on the busiest day, at least 1, for the height of a chart."""
     return max((day.succeeded + day.failed + day.other for day in days), default=1) or 1
 
 
@@ -40,7 +40,7 @@ def spark_points(metric: MetricSteps) -> str:
 
 
 def spark_width(metrics: Iterable[MetricSteps | None]) -> int:
-    """Return the seconds of the longest session, so that all charts of a row have one scale."""
+    """Return the duration of the longest session in seconds, so that all charts of a row have the same scale."""
     return max(1, *(len(metric.values) * metric.step_ms // 1000 for metric in metrics if metric), 1)
 
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class ReviewCache(Generic[T]):
-    """Cache reviews for the seconds that come with each; concurrent callers share one review."""
+    """Caches reviews, each for its own number of seconds. Concurrent callers share one review."""
 
     def __init__(self) -> None:
         self._reviews: LruCache[Hashable, T] = LruCache(_MAX_CACHED_REVIEWS)
@@ -98,7 +98,7 @@ class KubernetesAccess:
         return _ReviewedToken(visitor), max(0.0, min(_ALLOWED_TTL_S, seconds_until_expiry(token)))
 
     async def may_see(self, visitor: Visitor, namespace: str) -> bool:
-        """Check all namespaces first: a visitor with that right needs no review per namespace."""
+        """Check access to all namespaces first, because such a visitor needs no review per namespace."""
         return await self._may_get(visitor, _ALL_NAMESPACES) or await self._may_get(visitor, namespace)
 
     async def _may_get(self, visitor: Visitor, namespace: str) -> bool:
@@ -129,7 +129,7 @@ class KubernetesAccess:
 
 
 def seconds_until_expiry(token: str) -> float:
-    """Read the expiry claim of a JWT; tokens without one count as valid for the cache's lifetime."""
+    """Return the expiry of a JWT. A token without one is valid for the cache's lifetime."""
     with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, msgspec.DecodeError):
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

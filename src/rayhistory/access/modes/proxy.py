@@ -1,7 +1,6 @@
-"""`--auth=proxy`: a reverse proxy authenticates visitors and names them in request headers.
+"""`--auth=proxy`: a reverse proxy authenticates visitors and sends their names in request headers.
 
-The headers count only in requests from the addresses of `--trusted-proxies`, and only with the secret of
-`--proxy-secret` if there is one.
+The headers count only in requests from `--trusted-proxies`, and only with the secret `--proxy-secret` if it is set.
 """
 
 import hmac

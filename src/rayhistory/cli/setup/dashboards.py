@@ -178,9 +178,7 @@ def _install(source: Path, directory: Path, version: str) -> None:
 
 
 def _check_file_names(source: Path, directory: Path, version: str) -> None:
-    """Refuse a file that differs from a file of the same name in another frontend, because files are found by name
-    only.
-    """
+    """Refuse a file that differs from its namesake in another frontend, because files are found by name only."""
     for other in Frontends(str(directory)).installed():
         for path in (source / "static").rglob("*") if other.version != version else ():
             name = path.relative_to(source)

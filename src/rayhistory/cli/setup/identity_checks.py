@@ -86,8 +86,7 @@ def _own_trees(layout: Layout, ref: SessionRef) -> list[str]:
 
 
 async def identity_checks(store: Store, grants: list[Grant], permissions: Permissions) -> AsyncIterator[CheckResult]:
-    """Try each operation below each prefix, and compare the result with the granted operations. Test objects have fixed
-    names.
+    """Try each operation below each prefix, and compare with the grants. Test objects have fixed names.
 
     One object is large enough to be uploaded in parts, which some stores grant separately. The next one replaces it.
     """

@@ -1,5 +1,4 @@
-"""The series of packs of one node. Each pack holds the bytes that log files and the open segment gained since the last
-one.
+"""The series of packs of one node. A pack holds the bytes that were added to its files since the last pack.
 
 The store decides where a series continues. A pack is uploaded, with retries, before the next one is built. A restarted
 collector continues with the directory of the newest pack.

@@ -31,8 +31,7 @@ _MAX_FINAL_ROUNDS = 3  # processes that outlive Ray may keep writing
 
 
 class PackShipper:
-    """Uploads the packs of one session. `prefix` returns the key prefix: a restarted raylet has a new node id and its
-    own series.
+    """Uploads the packs of one session. `prefix` returns the key prefix, which depends on the node id.
 
     `directory` is None while the session is known only from its events.
     """

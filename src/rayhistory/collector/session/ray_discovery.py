@@ -95,8 +95,7 @@ def _open_session(ray_tmp_root: Path, name: str) -> HeldDirectory | None:
 
 
 def _is_in_the_future(session: str, now_s: float) -> bool:
-    """Return whether the time in a session's name is in the future, which Ray never writes. Sessions are sorted by this
-    time.
+    """Return whether the time in a session's name is in the future, which only a job can have written.
 
     The time has no time zone, and clocks of nodes differ, so some tolerance applies.
     """
@@ -105,9 +104,7 @@ def _is_in_the_future(session: str, now_s: float) -> bool:
 
 
 def session_start_ms(directory: Path, now_ms: int) -> int:
-    """Return the time of the oldest file in a session directory, because the time in the session's name has no time
-    zone.
-    """
+    """Return the time of the oldest file in a session directory. The session's name has no time zone."""
     return min([now_ms, *(status.st_mtime_ns // 10**6 for _, status in list_folder(directory))])
 
 

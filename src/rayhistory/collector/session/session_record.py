@@ -141,9 +141,7 @@ class SessionRecord:
         self._written = stored
 
     async def _is_first_since(self, ended: float) -> bool:
-        """Return whether the spool has no other session, and no session of the cluster began in the store after this
-        end.
-        """
+        """Return whether this spool has no other session, and the store no session that began after this end."""
         if self._spool.sessions - {self._ref.session}:
             return False
         try:

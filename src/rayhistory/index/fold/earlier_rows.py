@@ -71,8 +71,9 @@ def find_earlier_rows(
 
 
 def _find_changed_ends(database: Database, folder: Path, *, every: bool) -> None:
-    """Find workers and jobs that have ended or have new details about their end, and workers whose process is now
-    known. With `every`, also those that the previous generation knew.
+    """Find workers and jobs with new information about their end, and workers whose process is now known.
+
+    With `every`, also find those that the previous generation knew.
     """
 
     def changed(name: str, table: str, columns: str, condition: str) -> None:

@@ -1,6 +1,4 @@
-"""Figures of a session for comparison with other runs: run times of functions, and resources that tasks and actors
-used.
-"""
+"""Figures of a session for comparison with other runs: functions, and resources that tasks and actors held."""
 
 import msgspec
 

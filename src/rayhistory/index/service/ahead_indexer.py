@@ -23,9 +23,7 @@ _PAUSE_FACTOR = 5
 """After a fold, a running session pauses for this many times the fold's duration, to leave CPU for others."""
 _MIN_PAUSE_S = 2.0
 _MIN_RECHECK_S = 600.0
-"""An ended session is checked again, because nodes may upload late: first after this time, then each time its age has
-doubled.
-"""
+"""Nodes may upload late, so an ended session is checked again: after this time, then when its age has doubled."""
 
 
 class AheadIndexer:

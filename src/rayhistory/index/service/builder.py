@@ -314,9 +314,7 @@ class IndexBuilder:
             return manifest
 
     async def _covering(self, ref: SessionRef, closing: Closing | None, listing: _SourceListing) -> Manifest | None:
-        """Return the latest manifest if it covers these sources, because another server may have folded them in the
-        meantime.
-        """
+        """Return the latest manifest if it covers these sources. Another server may have folded them."""
         manifest = await self.existing(ref, closing)
         return manifest if manifest and manifest.covered == sources_digest(listing.sources) else None
 

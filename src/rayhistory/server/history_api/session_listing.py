@@ -240,9 +240,7 @@ def utilization_lines(preview: dict[str, Any]) -> list[UtilizationLine]:
 
 
 def _small(manifest: Manifest) -> Manifest:
-    """Reduce a manifest to the size of the index and short texts, because a session may have hundreds of files and
-    jobs.
-    """
+    """Reduce a manifest to the size of the index and short texts, to save memory."""
     text = " ".join(manifest.counts.job_texts)[:_MAX_CACHED_TEXT]
     counts = msgspec.structs.replace(manifest.counts, job_texts=[text])
     return msgspec.structs.replace(manifest, files={"all": [StoredFile("", 0, manifest.size)]}, parts=[], counts=counts)

@@ -69,9 +69,7 @@ class LiveRouter:
             await live.proxy.http(head.address, path, head.token, scope=scope, receive=receive, send=send)
 
     def _is_ray_route(self, scope: Scope) -> bool:
-        """Return whether a path is one of Ray's routes and has no dot segments, which a head could resolve to another
-        path.
-        """
+        """Return whether a path is one of Ray's routes, without dot segments that a head could resolve."""
         has_dot_segments = bool({".", ".."} & {*scope["path"].split("/")})
         if scope["type"] == "http" and scope["path"] in _HEALTH and scope["rayhistory.selection"].from_cookies:
             return True
