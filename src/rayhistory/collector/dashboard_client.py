@@ -133,7 +133,7 @@ class DashboardClient:
             raise DashboardError("no connection") from error
 
     async def _authorization(self) -> dict[str, str]:
-        """Return the header that KubeRay's collector sends: with the projected token, else the static one, else none."""
+        """Return the header that KubeRay's collector sends: the projected token, else the static one, else none."""
         settings = self._settings
         if settings.ray_enable_k8s_token_auth:
             try:
