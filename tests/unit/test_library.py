@@ -3,6 +3,7 @@
 import asyncio
 import html
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -167,10 +168,9 @@ def test_converted_rows_have_the_sort_and_limit_of_the_query(session: Session) -
     assert tasks.to_polars().to_dicts() == rows
 
 
-@pytest.mark.slow
-def test_session_indexed_while_it_ran_converts_to_the_rows_that_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of a session that was indexed while it ran: later parts of its index replace rows of earlier ones."""
     monkeypatch.setenv("RAYHISTORY_CACHE_DIR", str(tmp_path / "cache"))
     store = tmp_path / "store"
     for step in range(3):
@@ -180,9 +180,29 @@ def test_session_indexed_while_it_ran_converts_to_the_rows_that_are_valid(
     marker = store / Layout().metadata_key(folding.REF)
     marker.parent.mkdir(parents=True)
     marker.touch()
-    with rayhistory.connect(store) as history:
+    return store
+
+
+def damage_tasks(directory: Path) -> int:
+    """Overwrite the pages of all files of tasks, whose sizes and footers stay; return the number of files."""
+    files = list(directory.rglob("tasks.*.parquet"))
+    for file in files:
+        data = file.read_bytes()
+        file.write_bytes(data[:4] + b"\xff" * (len(data) // 3) + data[4 + len(data) // 3 :])
+    return len(files)
+
+
+@pytest.mark.slow
+def test_session_indexed_while_it_ran_converts_to_the_rows_that_are_valid(grown: Path, tmp_path: Path) -> None:
+    with rayhistory.connect(grown) as history:
         tasks = history.session().tasks()
-        assert sorted(tasks.to_arrow().to_pylist(), key=repr) == sorted(tasks, key=repr)
+        expected = sorted(tasks, key=repr)
+        assert sorted(tasks.to_arrow().to_pylist(), key=repr) == expected
+        assert damage_tasks(tmp_path / "cache") > 1
+        assert sorted(tasks.to_arrow().to_pylist(), key=repr) == expected, "damaged copies are fetched again"
+        assert damage_tasks(grown) > 1
+        shutil.rmtree(tmp_path / "cache")
+        assert sorted(tasks.to_arrow().to_pylist(), key=repr) == expected, "damaged parts are built again"
 
 
 def test_logs_are_listed_and_read(session: Session) -> None:
