@@ -48,17 +48,19 @@ def main() -> None:
 
 
 def report(name: str, rounds: int, work: Callable[[], object]) -> None:
-    times = []
+    """Print the times of some rounds, and the processor time, which does not count waiting for others."""
+    times, processor_times = [], []
     for _ in range(rounds + 1):
-        start_time = time.perf_counter()
+        start_time, start_cpu = time.perf_counter(), time.process_time()
         work()
         times.append(time.perf_counter() - start_time)
-    print_times(name, times)
+        processor_times.append(time.process_time() - start_cpu)
+    print_times(name, times, f" ({statistics.median(processor_times[1:]) * 1000:.0f} ms of this process)")
 
 
-def print_times(name: str, times: list[float]) -> None:
+def print_times(name: str, times: list[float], more: str = "") -> None:
     first, later = times[0] * 1000, statistics.median(times[1:]) * 1000
-    print(f"{name:<28} first {first:>8.0f} ms, then {later:>8.0f} ms", flush=True)
+    print(f"{name:<28} first {first:>8.0f} ms, then {later:>8.0f} ms{more}", flush=True)
 
 
 def report_bundle(ref: SessionRef, environment: dict[str, str]) -> None:
@@ -75,7 +77,7 @@ def report_visitors(server: Server, ref: SessionRef, visitors: int = 20) -> None
     """Download all tasks for many visitors at once. The server sends few files at once, and asks others to wait."""
 
     def download(_: int) -> int:
-        with httpx.Client(base_url=server.address + ref.url, timeout=300, trust_env=False) as client:
+        with httpx.Client(base_url=server.address.rstrip("/") + ref.url, timeout=300, trust_env=False) as client:
             url = "api/history/rows/tasks.zip?superseded=1"
             while (response := client.get(url)).status_code == 429:
                 time.sleep(0.05)

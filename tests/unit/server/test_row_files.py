@@ -1,6 +1,7 @@
 """Whole tables as archives: the valid rows of every part, whatever happens to the local copies."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -8,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from rayhistory.api.arrow_files import read_archive
 from rayhistory.errors import IndexDamaged, StoreUnavailable
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.open_index import OpenIndex
-from rayhistory.server.row_files import RowFiles
+from rayhistory.server.row_files import MAX_FILES_PER_VISITOR, RowFiles
 from rayhistory.server.view import SessionView
 from support.folding import (
     RECORDED,
@@ -109,3 +111,36 @@ def test_archive_as_of_a_time_has_the_rows_of_that_time(grown: tuple[Path, Manif
         expected = read_source(as_of_source(directory, manifest, middle_ns, table))
         assert archived_rows(opened_as_of(directory, manifest, middle_ns), table) == expected
         assert expected != read_source(source_of(directory, manifest, table))
+
+
+class ClientLeft(OSError):
+    """What a server raises when it sends to a client that is gone."""
+
+
+@pytest.mark.parametrize("spec", ["2.3", "2.4"], ids=["the client is seen to leave", "sending fails"])
+def test_file_is_removed_and_its_slot_is_free_when_the_client_leaves(
+    grown: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    view = SessionView(REF, "ended", opened(*grown), logs=None)  # type: ignore[arg-type]
+    files, scope = RowFiles(), {"type": "http", "method": "GET", "headers": [], "asgi": {"spec_version": spec}}
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            raise ClientLeft
+
+    def written_files() -> int:
+        return len(list(tmp_path.glob("*/*.zip")))
+
+    async def work() -> None:
+        for _ in range(MAX_FILES_PER_VISITOR + 1):
+            response = await files.archive(view, "tasks", "ada", with_superseded=True)
+            assert written_files() == 1
+            with contextlib.suppress(ClientLeft):
+                await response(scope, receive, send)
+            assert written_files() == 0
+
+    asyncio.run(work())
