@@ -41,6 +41,8 @@ _PARQUET_OPTIONS = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_G
 _MAX_ERROR_CHARS = 500
 _NO_DAMAGE = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
 """Errors caused by the query or by values in a table. Rebuilding the index would not help."""
+_UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)
+"""Errors of a damaged file. The header of a damaged page gives an error of no specific type."""
 
 
 _MAX_READS = 20
@@ -252,7 +254,7 @@ class OpenIndex:
                 if full := disk_full_error(error):
                     raise full from error
                 evicted = not all(path.exists() for paths in (*tables, *others.values()) for path in paths)
-                is_unreadable = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
+                is_unreadable = isinstance(error, _UNREADABLE) or type(error) is duckdb.Error
                 if not evicted and (refetch or not is_unreadable):
                     raise IndexDamaged(f"cannot read index table {' or '.join(files)}: {error}") from error
                 refetch = not evicted
