@@ -75,14 +75,14 @@ _KINDS: dict[str, GapKind] = {
             "1 event was quarantined by a collector",
             "{count} events were quarantined by a collector",
             "The collector received an event that it could not parse. It is stored in the quarantine on the node.",
-            "Look into the quarantine beside the collector's spool for the original bytes.",
+            "The original bytes are in the quarantine directory beside the collector's spool.",
         ),
         GapKind(
             GapCode.EVENTS_LATE,
-            "1 event was uploaded after its node had been sealed",
-            "{count} events were uploaded after their node had been sealed",
-            "The event reached the store after the node's collector had counted the session as ended. "
-            "It is part of the index like any other.",
+            "1 event was uploaded after its node's collector had finished",
+            "{count} events were uploaded after their node's collector had finished",
+            "The event reached the store after the node's collector had counted its events. It is in the index like "
+            "any other.",
             _NOT_NEEDED,
             is_loss=False,
         ),
@@ -105,7 +105,7 @@ _KINDS: dict[str, GapKind] = {
             GapCode.OBJECT_TRUNCATED,
             "1 compressed object is truncated or damaged",
             "{count} compressed objects are truncated or damaged",
-            "Everything before the damage was read, the rest of the object could not be decompressed.",
+            "The data before the damage was read. The rest of the object could not be decompressed.",
             _CHECK_STORE,
         ),
         GapKind(
@@ -127,7 +127,7 @@ _KINDS: dict[str, GapKind] = {
             "1 JSON array of events is too large and was skipped",
             "{count} JSON arrays of events are too large and were skipped",
             "A JSON array is read as a whole, and only up to 128 MiB.",
-            "Have the events written in smaller batches, or as JSON Lines.",
+            "Write the events in smaller batches, or as JSON Lines.",
         ),
         GapKind(
             GapCode.EVENT_ARRAY_UNREADABLE,
@@ -154,7 +154,7 @@ _KINDS: dict[str, GapKind] = {
             GapCode.LINE_NOT_AN_EVENT,
             "1 line is valid JSON but not an event",
             "{count} lines are valid JSON but not events",
-            "An event is a JSON object; the line holds another JSON value and was skipped.",
+            "An event is a JSON object. The line has another JSON value and was skipped.",
             "Store nothing but the collector's objects below the session's prefix.",
         ),
         GapKind(
@@ -175,15 +175,15 @@ _KINDS: dict[str, GapKind] = {
             GapCode.EVENT_WITHOUT_TIMESTAMP,
             "1 event has no readable timestamp",
             "{count} events have no readable timestamp",
-            "The event was read, but its own time is unknown.",
+            "The event was read, but its time is unknown.",
             _REPORT,
         ),
         GapKind(
             GapCode.EVENT_FROM_FUTURE,
             "1 event has a time in the future",
             "{count} events have a time in the future",
-            "The event is later than the object that it was stored in, so the clock of its node was wrong. "
-            "Its own times are shown as reported; the end of the session does not depend on it.",
+            "The event is later than the object that contains it, so the clock of its node was wrong. Its times are "
+            "shown as reported. The end of the session does not depend on it.",
             "Synchronize the clocks of the nodes (NTP or chrony).",
         ),
         GapKind(
@@ -218,7 +218,7 @@ _KINDS: dict[str, GapKind] = {
             GapCode.ID_INVALID,
             "1 event has an invalid id and was skipped",
             "{count} events have an invalid id and were skipped",
-            "The id in the detail has the wrong length or alphabet, so the event cannot be assigned to anything.",
+            "The id in the detail has a wrong length or invalid characters, so the event cannot be assigned.",
             _REPORT,
         ),
         GapKind(
@@ -282,7 +282,7 @@ _KINDS: dict[str, GapKind] = {
             "1 list of the dashboard was truncated",
             "{count} lists of the dashboard were truncated",
             "The session was made from a running cluster's dashboard, which lists at most 10,000 entries at once.",
-            "Run a collector beside the cluster: events have no such limit.",
+            "Run a collector beside the cluster, because events have no such limit.",
         ),
         GapKind(
             GapCode.DASHBOARD_LIST_INCOMPLETE,
@@ -295,26 +295,26 @@ _KINDS: dict[str, GapKind] = {
             GapCode.TASK_WITHOUT_DEFINITION,
             "1 task has no name or error: its driver did not export events",
             "{count} tasks have no name or error: their driver did not export events",
-            "Only the worker's half of the task was recorded. The process that submitted it started without the "
-            "settings that make Ray export events, or was killed before it sent them. An error that the worker did "
-            "not report is missing, and so is the end of a task that did not store its outputs.",
-            "Start the head with the `--system-config` that `rayhistory env` prints: it reaches every driver. "
-            "Otherwise set the variables of `rayhistory env` in the environment of every driver.",
+            "Only the worker's events about the task were recorded. The process that submitted it ran without the "
+            "settings that make Ray export events, or was killed before it sent them. Errors that the worker did not "
+            "report are missing, and so are ends of tasks that did not store their outputs.",
+            "Start the head with the `--system-config` that `rayhistory env` prints, because it reaches every "
+            "driver. Otherwise set the variables of `rayhistory env` in the environment of every driver.",
         ),
         GapKind(
             GapCode.TASK_WITHOUT_EXECUTION,
             "1 task has no start, process or log range: its worker's events did not arrive",
             "{count} tasks have no start, process or log range: their workers' events did not arrive",
-            "Only the owner's half of the task was recorded, although its worker lived long enough to report the rest. "
-            "The worker's node has no collector, or was lost before its collector had uploaded the events.",
-            "Run a collector beside every node, also the workers.",
+            "Only the owner's events about the task were recorded, although its worker lived long enough to report "
+            "the rest. The worker's node has no collector, or was lost before its collector had uploaded the events.",
+            "Run a collector beside every node, including worker nodes.",
         ),
         GapKind(
             GapCode.TASK_EXECUTION_UNREPORTED,
             "1 task has no start or process: its worker ended before it reported them to Ray",
             "{count} tasks have no start or process: their workers ended before they reported them to Ray",
-            "A worker reports every second. One that crashes or is killed, such as that of an actor whose owner exits, "
-            "loses its last reports. The dashboard of the running cluster did not show them either.",
+            "A worker reports every second. If it crashes or is killed, its last reports are lost. This includes "
+            "workers of actors whose owner exits. The dashboard of the running cluster did not show them either.",
             "Let actors exit by themselves (`ray.actor.exit_actor()`) instead of killing them.",
             is_loss=False,
         ),
@@ -322,8 +322,8 @@ _KINDS: dict[str, GapKind] = {
             GapCode.TABLE_EMPTY,
             "1 table is empty: nothing about it was recorded",
             "{count} tables are empty: nothing about them was recorded",
-            "Every cluster has a node, and every job has tasks. The session has no events or export files about them; "
-            "logs and dashboard responses may be there.",
+            "Every cluster has a node, and every job has tasks. The session has no events or export files about "
+            "them. Logs and dashboard responses may exist.",
             "Run a collector with the variables that `rayhistory env` prints. For `rayhistory import-dir`, set "
             "RAY_enable_export_api_write=1 before Ray starts.",
         ),

@@ -76,13 +76,13 @@ def _regression(run: SlowerRun) -> Finding:
         code="regression",
         severity="warning",
         headline=one_line(headline),
-        detail=f"The median of the {plural(run.runs, 'good run')} before is {duration(round(run.baseline_ms))}. This "
+        detail=f"The median of the {plural(run.runs, 'earlier successful run')} is {duration(round(run.baseline_ms))}. This "
         "run is longer by more than 20 %, 10 s and three times the spread of those runs.",
         confidence="likely",
         root=False,
         first_ms=run.started_ms,
         last_ms=run.started_ms,
         counts=Counts(jobs=1),
-        suggestion="Compare this session with the last good run: versions, packages, nodes and functions.",
+        suggestion="Compare this session with the last successful run: versions, packages, nodes and functions.",
         subjects=[run.job] if run.job else [],
     )

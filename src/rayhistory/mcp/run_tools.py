@@ -13,7 +13,7 @@ from rayhistory.mcp.tool_arguments import Limit, Session, ToolArguments
 class CompareSessions(ToolArguments, kw_only=True):
     session: Session = ""
     baseline: Annotated[
-        str, msgspec.Meta(description="a session to compare with; empty for the last good run of the same job")
+        str, msgspec.Meta(description="a session to compare with; empty for the last successful run of the same job")
     ] = ""
     everything: Annotated[bool, msgspec.Meta(description="also list what is equal")] = False
     limit: Limit = 20

@@ -55,7 +55,7 @@ _WHERE = {
 _LABELS = {
     "name": "labels",
     "in": "query",
-    "description": "every other parameter is a label that the series must have",
+    "description": "any other parameter is a label that the series must have",
     "style": "form",
     "explode": True,
     "schema": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -65,10 +65,10 @@ _FLAG = {"enum": ["0", "1"]}
 SEARCH_PARAMETERS = (
     query("q", "text to search for", minLength=1) | {"required": True},
     query("regex", "1: q is a regular expression in RE2's syntax", **_FLAG),
-    query("case", "1: the case of letters matters", **_FLAG),
+    query("case", "1: case-sensitive", **_FLAG),
     query("word", "1: only whole words", **_FLAG),
-    query("node", "only files of this node: its id, or how it begins"),
-    query("file", "only files whose path, or name, matches this glob"),
+    query("node", "only files of this node: its id, or the beginning of it"),
+    query("file", "only files whose path or name matches this glob"),
     query("stream", "only files of this stream", enum=list(STREAMS)),
     query("job", "only output of this job: its id or submission id"),
     query("task", "only output of this task"),
@@ -98,7 +98,7 @@ _PANEL = {
 _CHART_PARAMETERS = (
     query("from", "start: milliseconds since 1970, or relative to the session's last sample", default="now-30m"),
     query("to", "end, likewise", default="now"),
-    query("points", "at most this many steps", type="integer", minimum=10, maximum=2000, default=300),
+    query("points", "maximum number of steps", type="integer", minimum=10, maximum=2000, default=300),
     query("var-NAME", "value of the dashboard's variable NAME; may be repeated"),
 )
 
@@ -109,7 +109,7 @@ RUN_PARAMETERS = (
     query("kind", "only groups of this kind", enum=list(RUN_KINDS)),
     query("since", "only sessions that started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),
     query("failed", "1: only groups whose newest run failed", **_FLAG),
-    query("regressed", "1: only groups whose newest good run is slower than those before", **_FLAG),
+    query("regressed", "1: only groups whose newest successful run is slower than earlier ones", **_FLAG),
     query("sort", "sort order; a leading minus means descending", enum=list(RUN_SORTS)),
     query("page", "page number; a page has 50 groups", type="integer", minimum=1),
 )
@@ -123,7 +123,7 @@ _RUN_GROUP = {
 
 SERVER_ENDPOINTS = {
     DOCUMENT_PATH: Endpoint("This document.", ()),
-    f"{HISTORY_API}clusters": Endpoint("Clusters, live and gone.", (ClusterList,)),
+    f"{HISTORY_API}clusters": Endpoint("All clusters, running or gone.", (ClusterList,)),
     f"{HISTORY_API}sessions": Endpoint(
         "Sessions in the store.",
         (SessionList,),
@@ -142,14 +142,14 @@ SERVER_ENDPOINTS = {
         ),
     ),
     f"{HISTORY_API}compare": Endpoint(
-        "Differences of up to ten sessions: environment, functions, failures and metrics.",
+        "Differences between up to ten sessions: environment, functions, failures and metrics.",
         (SessionComparison,),
         (
             {
                 "name": "session",
                 "in": "query",
                 "required": True,
-                "description": "a session: namespace/cluster/session. Given twice or more",
+                "description": "a session: namespace/cluster/session. Must be given at least twice",
                 "explode": True,
                 "schema": {"type": "array", "items": {"type": "string"}},
             },
@@ -199,7 +199,7 @@ SESSION_ENDPOINTS = {
         ),
     ),
     f"{HISTORY_API}rows/{{table}}.parquet": Endpoint(
-        "All selected rows of a table as one Parquet file, for programs that want whole tables.",
+        "All selected rows of a table as one Parquet file.",
         (),
         (
             _TABLE,
@@ -212,26 +212,26 @@ SESSION_ENDPOINTS = {
         media_type=PARQUET_TYPE,
     ),
     f"{HISTORY_API}rows/{{table}}.zip": Endpoint(
-        "A whole table as the index stores it: a zip archive of Parquet files, whose rows have no order.",
+        "A whole table as the index stores it: a zip archive of Parquet files. Rows are not ordered.",
         (),
-        (_TABLE, query("superseded", "1: also superseded rows, and a list of them", **_FLAG)),
+        (_TABLE, query("superseded", "1: include superseded rows, and a list of them", **_FLAG)),
         operation="rows_archive",
         media_type=ARCHIVE_TYPE,
     ),
     f"{HISTORY_API}gaps": Endpoint(
-        "Gaps: everything missing from the session, with meaning and remedy.", (SessionGaps,)
+        "Gaps: missing or incomplete data of the session, with meaning and remedy.", (SessionGaps,)
     ),
     f"{HISTORY_API}diagnosis": Endpoint(
         "Why the session failed and why it was slow: a verdict, and findings with evidence.", (Diagnosis,)
     ),
     f"{HISTORY_API}overview": Endpoint(
-        "Start, end and state of the session, and when something failed: at most 200 markers.", (SessionOverview,)
+        "Start, end and state of the session, and its failures over time: at most 200 markers.", (SessionOverview,)
     ),
     f"{HISTORY_API}sql": Endpoint(
-        "SQL on the tables: one SELECT. Off unless the server runs with --sql.", (SqlRows,), body=SqlRequest
+        "SQL on the tables: one SELECT. Disabled unless the server runs with --sql.", (SqlRows,), body=SqlRequest
     ),
     f"{HISTORY_API}task_log_info": Endpoint(
-        "The place of a task's output in the log files, and which parts of it were inferred.",
+        "The location of a task's output in the log files, and which of its fields were inferred.",
         (TaskOutputPlace,),
         (
             query("task_id", "the task's id") | {"required": True},
@@ -256,7 +256,7 @@ SESSION_ENDPOINTS = {
         "Failures, deaths of nodes, starts and ends of jobs, as markers on charts.", (ChartMarkers,)
     ),
     f"{HISTORY_API}dashboards": Endpoint(
-        "Installed versions of Ray's dashboard, and the one that is shown.",
+        "Installed versions of Ray's dashboard, and the version that is shown.",
         (DashboardChoice,),
         (query("dashboard", "the version requested by the page"),),
     ),
@@ -268,7 +268,7 @@ SESSION_ENDPOINTS = {
             query("node", "only series of this node"),
             ms("from", "start time, in ms since 1970"),
             ms("to", "end time, in ms since 1970"),
-            ms("step", "step in ms: of each step, only the last point is returned"),
+            ms("step", "step in ms. Only the last point of each step is returned"),
             _LABELS,
         ),
     ),

@@ -147,7 +147,7 @@ def test_each_run_is_compared_with_the_last_good_one_before_it(client: TestClien
     assert newest["last_good"] == failed["last_good"] == first["session"]
     assert first["last_good"] is None
     page = client.get(f"/runs/{group['group']['key']}").text
-    assert page.count('title="Compare with the last good run before it"') == 2
+    assert page.count('title="Compare with the last successful run before it"') == 2
 
 
 def test_csv_has_all_groups(client: TestClient) -> None:
