@@ -76,8 +76,8 @@ def _regression(run: SlowerRun) -> Finding:
         code="regression",
         severity="warning",
         headline=one_line(headline),
-        detail=f"The median of the {plural(run.runs, 'earlier successful run')} is {duration(round(run.baseline_ms))}. This "
-        "run is longer by more than 20 %, 10 s and three times the spread of those runs.",
+        detail=f"The median of the {plural(run.runs, 'earlier successful run')} is {duration(round(run.baseline_ms))}. "
+        "This run is longer by more than 20 %, 10 s and three times the spread of those runs.",
         confidence="likely",
         root=False,
         first_ms=run.started_ms,
