@@ -255,7 +255,7 @@ class Layout(KubeRayLayout):
     def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
         """Return the key of a session's summary for this generation of its tables. The token makes it unique.
 
-        No session has a folder of its own: directories and some S3 servers keep empty folders, and list them for ever.
+        Sessions have no separate folders, because directories and some S3 servers keep and list empty folders.
         Only if the name would be too long for a file it has one, as all sessions had before.
         """
         name, folder = f"{generation}-{token}.json", f"{self.run_inbox_prefix()}/{ref.namespace}"

@@ -1,6 +1,6 @@
 """Tracked log files, and checks that a file still has the content that was shipped.
 
-Inodes are reused, so a file is identified by its inode and by its first and last bytes as far as they were shipped.
+Inodes are reused, so a file is identified by its inode and by its first and last uploaded bytes.
 """
 
 import os

@@ -39,7 +39,7 @@ class SourceRanges:
         prefix, _, name = source.key.partition("#")
         reader = await self._reader(prefix, source.pack)
         if source.kind is SourceKind.PACKED_EVENTS:
-            # A stream that is gone has become an object of its own by now, which the next fold finds.
+            # A stream that is gone has become an event object by now. The next fold finds it.
             stream = reader.event_streams.get(name) or Stream(_NO_STREAM, name)
             return await reader.read_stream(stream, start, end)
         try:

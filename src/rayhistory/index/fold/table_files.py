@@ -11,7 +11,7 @@ _COPY_OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP
 
 
 def write_table(database: Database, scratch: Path, name: str, source: str, number: int = 0) -> Path:
-    """Write the rows of a table or query to a file of its own."""
+    """Write the rows of a table or query to a separate file."""
     return copy_rows(database, source, table_path(scratch, name, number))
 
 
