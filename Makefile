@@ -95,10 +95,8 @@ format: $(READY) ## format the code and fix lint
 
 coverage: $(READY) ## branch coverage of the fast tests, child processes included (COVERED="tests/unit/access" for some; HTML in build/coverage)
 	@mkdir -p build/coverage && rm -f build/coverage/data*
-	@$(BIN)/coverage run -m pytest $(or $(COVERED),tests/unit) -m "not slow"
-	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage html --quiet --directory build/coverage/html
-	@$(BIN)/coverage report
+	@$(BIN)/coverage run -m pytest $(or $(COVERED),tests/unit) -m "not slow" $(XDIST) 2; status=$$?; $(BIN)/coverage combine --quiet && \
+	  $(BIN)/coverage html --quiet --directory build/coverage/html && $(BIN)/coverage report && exit $$status
 
 release-check: check docs wheel ## what can be checked locally before a tag: generated pages, wheel, chart, versions
 	@git diff --exit-code --stat docs || { echo "generated pages are not up to date: commit them" >&2; exit 1; }
