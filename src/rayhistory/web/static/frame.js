@@ -11,6 +11,7 @@
   const AGE_REFRESH_MS = 5_000;
   const SLIDER_DELAY_MS = 250;
   const POLL_MS = 300;
+  const ANNOUNCE_MS = 1_000;
   const THUMB_RADIUS = 7;
   const MIN_ZOOM_MS = 200;
   const DATA_AGE_LABELS = { running: "Data as of", ended: "Ended", vanished: "Last data" };
@@ -95,11 +96,22 @@
       render();
     };
 
+    // Ray's frontend misses a change of its URL while it still renders the page before, for which a slow machine takes
+    // a second. It ignores an event about the page that it shows.
+    const announceAgain = (page) => {
+      const announce = () => page.dispatchEvent(new PopStateEvent("popstate", { state: page.history.state }));
+      if (page.requestIdleCallback) page.requestIdleCallback(announce);
+      else page.setTimeout(announce, ANNOUNCE_MS);
+    };
+
     const followPage = () => {
       currentUrl = location.href;
       const inside = frameLocation();
       if (!inside || asOfIn(inside.pathname) !== asOfIn(location.pathname)) load(location.hash);
-      else if (inside.hash !== location.hash) inside.replace(`${inside.pathname}${inside.search}${location.hash}`);
+      else if (inside.hash !== location.hash) {
+        inside.replace(`${inside.pathname}${inside.search}${location.hash}`);
+        announceAgain(dashboard.contentWindow);
+      }
       render();
     };
 
