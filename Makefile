@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PORT ?= 8080
 DASHBOARDS ?= 2.60.0
+WORKERS ?= 3
 TAG ?= v0.1.0
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,9 +28,9 @@ run: $(INSTALLED) ## record a sample session if there is none, and serve it (POR
 test-unit: $(READY) ## fast tests, under a minute: no Ray, no browser
 	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST) 2
 
-test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky test fails the run (tests/flaky.txt)
+test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky test fails the run (tests/flaky.txt; WORKERS=3)
 	@cd tests && $(CURDIR)/$(BIN)/python -m support.store_servers.azurite >/dev/null 2>&1 &
-	@$(BIN)/python tools/run_tests.py $(XDIST) 3
+	@$(BIN)/python tools/run_tests.py $(XDIST) $(WORKERS)
 
 test-faults: $(READY) ## 200 fault schedules, 200 of runs and notifications, 100 of growing indexes, and 50 kills (SEEDS="17 23" or RAYHISTORY_SEED=17 repeats those)
 ifeq ($(strip $(SEEDS) $(RAYHISTORY_SEED)),)
