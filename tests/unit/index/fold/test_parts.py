@@ -132,6 +132,7 @@ def test_session_end_rewrites_only_open_attempts(tmp_path: Path) -> None:
     assert sum(part.rows for part in ended.parts[1:]) == open_attempts > 0
 
 
+@pytest.mark.slow
 def test_compaction_keeps_few_parts_and_no_replaced_rows(grown: tuple[Path, Manifest]) -> None:
     _, manifest = grown
     assert len(manifest.parts) < STEPS
@@ -139,6 +140,7 @@ def test_compaction_keeps_few_parts_and_no_replaced_rows(grown: tuple[Path, Mani
     assert sum(part.rows - part.superseded for part in manifest.parts) == manifest.task_counts["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [True, False])
 def test_lost_part_is_rebuilt_from_its_own_events(tmp_path: Path, grown: tuple[Path, Manifest], missing: bool) -> None:
     """Rows that it had replaced count again until then."""
@@ -158,6 +160,7 @@ def test_lost_part_is_rebuilt_from_its_own_events(tmp_path: Path, grown: tuple[P
     assert repaired.counts.tasks == manifest.counts.tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_attempt_is_listed_once_after_one_of_its_parts_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -173,6 +176,7 @@ def test_attempt_is_listed_once_after_one_of_its_parts_was_lost(
     assert tables(tmp_path / "grown", repaired) == tables(tmp_path / "whole", fold_session(tmp_path / "whole", END))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closing", [None, END])
 def test_attempts_end_again_after_the_part_was_lost_in_which_they_ended(
     tmp_path: Path, closing: Closing | None
@@ -190,6 +194,7 @@ def test_attempts_end_again_after_the_part_was_lost_in_which_they_ended(
     assert tables(tmp_path / "grown", repaired) == tables(tmp_path / "whole", fold_session(tmp_path / "whole", closing))
 
 
+@pytest.mark.slow
 def test_extension_survives_a_missing_part(tmp_path: Path) -> None:
     manifest = grow(tmp_path / "grown", 2)
     for path in files_of(tmp_path / "grown", manifest, KEYS)[:1]:
@@ -201,6 +206,7 @@ def test_extension_survives_a_missing_part(tmp_path: Path) -> None:
     assert tables(tmp_path / "grown", fold_session(tmp_path / "grown")) == expected
 
 
+@pytest.mark.slow
 def test_overtaken_fold_publishes_nothing(tmp_path: Path) -> None:
     """Another process has published since it began: its parts may have been compacted and deleted."""
     put(tmp_path, 0, as_lines(RECORDED[:100]))
