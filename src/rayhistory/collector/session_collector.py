@@ -165,7 +165,7 @@ class SessionCollector:
     async def set_node(self, node: str) -> None:
         if node == self.node and node == self._context.spool.node_of(self.ref.session):
             return
-        log.info("node id found", extra={"session": self.ref.session, "node": node, "before": self.node or ""})
+        log.info("node id set", extra={"session": self.ref.session, "node": node, "previous_node": self.node or ""})
         await self._context.spool.assign_node(self.ref.session, node)
         self.node = node
         self._node_found.set()

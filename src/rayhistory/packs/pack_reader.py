@@ -292,6 +292,6 @@ def _coverage_bytes(directories: list[DirectoryCoverage]) -> int:
 
 
 def filler(size: int) -> bytes:
-    """Return a text of this size to replace damaged bytes. It names the damage if there is room, and ends a line."""
+    """Return `size` bytes to replace damaged ones: a line that reports the damage, or only `?` if it does not fit."""
     text = f"\n[rayhistory: {size} bytes of this log are damaged in the store]".encode()
     return (text.ljust(size - 1) + b"\n") if size > len(text) else b"?" * size

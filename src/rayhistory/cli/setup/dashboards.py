@@ -185,7 +185,8 @@ def _check_file_names(source: Path, directory: Path, version: str) -> None:
             twin = other.path / name
             if path.is_file() and twin.is_file() and path.read_bytes() != twin.read_bytes():
                 raise UsageError(
-                    f"{name} of {version} differs from the same file of {other.version}: remove {other.version} first"
+                    f"the dashboards of Ray {version} and {other.version} have different files named {name}, and the "
+                    f"server finds files by name only: remove {other.version} first"
                 )
 
 

@@ -132,7 +132,7 @@ class OrphanedSessionShipper:
         await asyncio.to_thread(_write_mark, self._spool, orphan, version)
         if orphan.place.startswith(f"{PREV_LOGS}/"):
             await asyncio.to_thread(move_to_complete_logs, self._root, orphan.session, orphan.node)
-        log.info("logs of a session without a collector are uploaded", extra=_log_fields(orphan))
+        log.info("uploaded the logs of a session without a collector", extra=_log_fields(orphan))
 
     def _find(self) -> Iterator[OrphanedSession]:
         for orphan, directory in chain(self._ended_sessions(), self._prev_logs()):

@@ -168,7 +168,7 @@ class OpenIndex:
         await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
 
     async def stored_files(self, table: str) -> list[Path]:
-        """Return local copies of a table's files. Return none if rows are computed while they are read.
+        """Return local copies of a table's files; none if no file has its rows, as for tasks as of a time.
 
         The files may contain superseded rows. Their footers were checked, and damaged copies fetched again. The cache
         may evict a copy at any time.
