@@ -82,7 +82,9 @@ def test_file_names_are_unique_across_versions(command: Command, dashboard_dir: 
     one = make_frontend(tmp_path / "2.52.0", "2.52.0", **{"static/app.js": "one"})
     two = make_frontend(tmp_path / "2.53.0", "2.53.0", **{"static/app.js": "two"})
     command.good("dashboards", "add", str(one))
-    assert "Ray 2.53.0 and 2.52.0 have different files named static/app.js" in command.bad("dashboards", "add", str(two))
+    assert "Ray 2.53.0 and 2.52.0 have different files named static/app.js" in command.bad(
+        "dashboards", "add", str(two)
+    )
     assert [path.name for path in dashboard_dir.iterdir()] == ["2.52.0"]
 
 
