@@ -117,7 +117,7 @@ def test_log_limit_0_captures_no_logs(tmp_path: Path, running_cluster: str) -> N
 @pytest.mark.parametrize(
     ("address", "error"),
     [
-        ("http://127.0.0.1:9", "http://127.0.0.1:9: no response from a Ray dashboard"),
+        ("http://127.0.0.1:9", "no Ray dashboard responds at http://127.0.0.1:9"),
         ("nonsense", "nonsense: use the URL of a dashboard"),
         ("ftp://x", "ftp://x: use the URL of a dashboard"),
         ("RUNNING", "set RAY_AUTH_TOKEN"),

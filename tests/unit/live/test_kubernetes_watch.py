@@ -154,7 +154,7 @@ def test_last_known_clusters_stay_while_the_api_is_unavailable(
         await eventually(lambda: discovery.problem is None)
 
     run_discovery(api, work)
-    assert "watch failed, retrying" in caplog.messages
+    assert "Kubernetes watch failed, retrying" in caplog.messages
 
 
 def test_crds_that_are_installed_later_are_found(
