@@ -67,7 +67,7 @@ INVALID_SETTINGS = {
     "OSS_BUCKET is not set": {**OSS, "OSS_BUCKET": ""},
     "ALIBABA_CLOUD_ROLE_ARN is set, but ALIBABA_CLOUD_OIDC_PROVIDER_ARN is not": {**OSS, "ALIBABA_CLOUD_ROLE_ARN": "r"},
     "ALIBABA_CLOUD_OIDC_TOKEN_FILE=/no/file": {**OSS, **RRSA},
-    "ALIBABA_CLOUD_ACCESS_KEY_ID is set, but ALIBABA_CLOUD_ACCESS_KEY_SECRET is not": {**OSS, "ALIBABA_CLOUD_ACCESS_KEY_ID": "key"},
+    "but ALIBABA_CLOUD_ACCESS_KEY_SECRET is not: set both": {**OSS, "ALIBABA_CLOUD_ACCESS_KEY_ID": "key"},
     "unknown storage backend 'tape': use one of aliyunoss, azureblob, gcs, local, localtest, s3": {
         "STORAGE_BACKEND": "tape",
     },
