@@ -91,6 +91,7 @@ def test_envsubst_fills_in_all_variables(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_COLLECTOR)
 def test_ray_exports_events_to_the_collector(name: str) -> None:
+    """KubeRay mounts the volume `ray-logs` into its autoscaler, whose logs are then shared as well."""
     for template in pod_templates(name):
         if "collector" not in (by_name := containers(template)):
             continue
@@ -99,8 +100,8 @@ def test_ray_exports_events_to_the_collector(name: str) -> None:
         expected = export_environment("http://127.0.0.1:8084/v1/events", version)
         assert environment_of(ray) == expected
         shared = {mount["name"]: mount["mountPath"] for mount in by_name["collector"]["volumeMounts"]}
-        assert shared["historyserver"] == "/tmp/ray"
-        assert {"name": "historyserver", "mountPath": "/tmp/ray"} in ray["volumeMounts"]
+        assert shared["ray-logs"] == "/tmp/ray"
+        assert {"name": "ray-logs", "mountPath": "/tmp/ray"} in ray["volumeMounts"]
 
 
 @pytest.mark.parametrize("name", WITH_COLLECTOR)
@@ -196,6 +197,9 @@ def test_retention_reads_the_store_of_the_server_and_runs_its_command(name: str,
         k: v for k, v in environment_of(serving).items() if k not in credentials
     }
     assert settings.storage_backend == environment_of(container)["STORAGE_BACKEND"]
+    _, policy = documents("networkpolicy.yaml")
+    labels = job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     assert (container["image"], container["securityContext"]) == (serving["image"], serving["securityContext"])
     command: list[str] = container["command"] + container["args"]
     argv: list[str | Path] = [HELM.with_name(command[0]), *command[1:], f"--store={tmp_path}"]
