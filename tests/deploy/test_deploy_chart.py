@@ -82,7 +82,7 @@ def test_selectors_match_the_server_pods() -> None:
     objects = rendered(f"--values={CHART / 'ci/everything.yaml'}")
     (deployment,) = of_kind(objects, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    (policy,), (budget,) = of_kind(objects, "NetworkPolicy"), of_kind(objects, "PodDisruptionBudget")
+    (policy, retention), (budget,) = of_kind(objects, "NetworkPolicy"), of_kind(objects, "PodDisruptionBudget")
     (service,), (monitor,) = of_kind(objects, "Service"), of_kind(objects, "ServiceMonitor")
     for selector in (
         policy["spec"]["podSelector"]["matchLabels"],
@@ -90,9 +90,12 @@ def test_selectors_match_the_server_pods() -> None:
         service["spec"]["selector"],
     ):
         assert selector.items() <= labels
+    for job in of_kind(objects, "CronJob"):
+        jobs = job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+        assert retention["spec"]["podSelector"]["matchLabels"].items() <= jobs.items()
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     monitoring = [each["metadata"]["labels"] for each in objects if each["apiVersion"] in CUSTOM_APIS]
-    assert [labels["release"] for labels in monitoring] == ["prometheus"] * 4
+    assert [labels["release"] for labels in monitoring] == ["prometheus"] * 5
     configs = of_kind(objects, "ConfigMap")
     (dashboards,) = [each for each in configs if "grafana_dashboard" in each["metadata"]["labels"]]
     assert dashboards["data"] == {path.name: path.read_text() for path in (CHART / "dashboards").iterdir()}
@@ -163,6 +166,13 @@ def test_release_for_programs_adds_no_second_retention_and_no_identity() -> None
     ]
 
 
+def test_release_for_programs_trusts_the_load_balancer() -> None:
+    """Without it, the cookie of /login is not Secure behind the load balancer, which ends TLS."""
+    values = yaml.safe_load((CHART / "ci/token.yaml").read_text())
+    settings, _ = resolve(SERVER, {}, environment(rendered(f"--values={CHART / 'ci/token.yaml'}")))
+    assert list(settings.trusted_proxies) == values["networkPolicy"]["cidrs"]
+
+
 def test_teams_have_retention_jobs_of_their_own() -> None:
     jobs = of_kind(rendered(f"--values={CHART / 'ci/everything.yaml'}"), "CronJob")
     found = {
@@ -194,12 +204,13 @@ def test_volumes_are_writable_for_the_user_of_the_image(kind: str) -> None:
 
 def test_network_policy_admits_load_balancers_and_pod_identity() -> None:
     values = yaml.safe_load((CHART / "ci/production.yaml").read_text())
-    (policy,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "NetworkPolicy")
-    (network,) = values["networkPolicy"]["cidrs"]
-    assert {"ipBlock": {"cidr": network}} in policy["spec"]["ingress"][0]["from"]
-    assert f"--trusted-proxy-ip={network}" in values["oauth2Proxy"]["args"]
-    (manifest,) = documents("networkpolicy.yaml")
-    for each in (policy, manifest):
+    policy, retention = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "NetworkPolicy")
+    networks = values["networkPolicy"]["cidrs"]
+    assert len(networks) == 2
+    for network in networks:
+        assert {"ipBlock": {"cidr": network}} in policy["spec"]["ingress"][0]["from"]
+        assert f"--trusted-proxy-ip={network}" in values["oauth2Proxy"]["args"]
+    for each in (policy, retention, *documents("networkpolicy.yaml")):
         *_, credentials = each["spec"]["egress"]
         addresses = {peer["ipBlock"]["cidr"] for peer in credentials["to"]}
         assert {"169.254.170.23/32", "fd00:ec2::23/128"} <= addresses
@@ -228,6 +239,40 @@ def test_cache_fits_its_volume() -> None:
         assert settings.cache_size < parse_size(size)
 
 
+def test_pod_serves_until_load_balancers_know_that_it_ends() -> None:
+    values = f"--values={CHART / 'ci/production.yaml'}"
+    (deployment,) = of_kind(rendered(values, "--set=shutdownDelaySeconds=25"), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    server, proxy = (each["lifecycle"]["preStop"] for each in pod["containers"])
+    assert server["exec"]["command"] == ["sleep", "25"]
+    assert proxy == {"sleep": {"seconds": 25}}
+    assert pod["terminationGracePeriodSeconds"] > 25
+
+
+@pytest.mark.parametrize(
+    "flags", [["--set=shutdownDelaySeconds=0"], ["--kube-version=1.29.0"]], ids=["no delay", "Kubernetes 1.29"]
+)
+def test_proxy_has_no_sleep_that_kubernetes_would_refuse(flags: list[str]) -> None:
+    """Sleeping without a program is on by default since Kubernetes 1.30, for more than zero seconds."""
+    (deployment,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}", *flags), "Deployment")
+    assert "lifecycle" not in deployment["spec"]["template"]["spec"]["containers"][1]
+
+
+def test_proxy_reads_a_private_ca() -> None:
+    flags = [
+        '--set-json=extraVolumes=[{"name": "ca", "configMap": {"name": "private-ca"}}]',
+        '--set-json=oauth2Proxy.extraVolumeMounts=[{"name": "ca", "mountPath": "/etc/ca", "readOnly": true}]',
+        '--set-json=oauth2Proxy.extraEnv=[{"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}]',
+    ]
+    (deployment,) = of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}", *flags), "Deployment")
+    kubernetes_validate.validate(deployment, "1.37", strict=True)
+    pod = deployment["spec"]["template"]["spec"]
+    assert {"name": "ca", "configMap": {"name": "private-ca"}} in pod["volumes"]
+    proxy = pod["containers"][1]
+    assert proxy["volumeMounts"] == [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}]
+    assert [each["name"] for each in proxy["env"]] == ["HTTPS_PROXY"]
+
+
 RETENTION_RUNS = """
 load 1h
   kube_cronjob_status_last_schedule_time{namespace="somewhere", cronjob="history-retention"}       _ 1 1 5 5 9 9
@@ -241,16 +286,50 @@ eval range from 0 to 6h step 1h EXPRESSION
 """
 
 
-def test_retention_alert_fires_until_the_job_succeeds(tmp_path: Path) -> None:
-    """The first job's second run fails, and its third succeeds. The second job never succeeds."""
+HEADS = """
+load 1m
+  kube_pod_container_info{namespace="team-a", pod="recorded", container="ray-head"}            1 1 1
+  kube_pod_container_info{namespace="team-a", pod="recorded", container="collector"}           _ 1 1
+  kube_pod_container_info{namespace="team-a", pod="operator", container="ray-head"}            1 1 1
+  kube_pod_container_info{namespace="team-a", pod="operator", container="ray-history-collector"} 1 1 1
+  kube_pod_container_info{namespace="team-a", pod="native", container="ray-head"}              1 1 1
+  kube_pod_init_container_info{namespace="team-a", pod="native", container="collector"}        1 1 1
+  kube_pod_container_info{namespace="team-b", pod="recorded", container="ray-head"}            1 1 1
+
+eval range from 0 to 2m step 1m EXPRESSION
+  {namespace="team-a", pod="recorded"} 1 _ _
+  {namespace="team-b", pod="recorded"} 1 1 1
+"""
+UPLOADS = """
+load 1m
+  rayhistory_collector_upload_retries_total{namespace="team-a", pod="denied", kind="logs"}    1 2 3 4
+  rayhistory_collector_upload_retries_total{namespace="team-a", pod="slow", kind="logs"}      1 2 3 4
+  rayhistory_collector_uploads_total{namespace="team-a", pod="slow", kind="events"}           1 1 2 3
+  rayhistory_collector_uploads_total{namespace="team-a", pod="well", kind="events"}           1 2 3 4
+
+eval instant at 3m count by (namespace, pod) (EXPRESSION)
+  {namespace="team-a", pod="denied"} 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("alert", "series"),
+    [
+        ("RayHistoryRetentionFailed", RETENTION_RUNS),
+        ("RayHistoryCollectorMissing", HEADS),
+        ("RayHistoryCollectorCannotUpload", UPLOADS),
+    ],
+)
+def test_alert_fires_while_its_problem_lasts(alert: str, series: str, tmp_path: Path) -> None:
+    """Of retention, the first job's second run fails, and its third succeeds. The second job never succeeds."""
     rules = [
         rule
         for each in of_kind(rendered(f"--values={CHART / 'ci/production.yaml'}"), "PrometheusRule")
         for rule in each["spec"]["groups"][0]["rules"]
     ]
-    (expression,) = [rule["expr"] for rule in rules if rule["alert"] == "RayHistoryRetentionFailed"]
-    script = tmp_path / "retention.test"
-    script.write_text(RETENTION_RUNS.replace("EXPRESSION", expression))
+    (expression,) = [rule["expr"] for rule in rules if rule["alert"] == alert]
+    script = tmp_path / "alert.test"
+    script.write_text(series.replace("EXPRESSION", expression))
     ((case, source),) = Script(script).cases()
     promqltest.run(case, source)
 
@@ -331,6 +410,8 @@ def test_replicas_are_spread_and_each_has_a_cache() -> None:
         ([*S3, "--set=auth=proxy,accessSecret=a,oauth2Proxy.enabled=true"], "oauth2Proxy.secret"),
         ([*S3, "--set=retention.enabled=true,retention.args=null"], "args is required"),
         ([*S3, "--set=retention.arguments=x"], "arguments"),
+        ([*S3, "--set=shutdownDelaySeconds=-1"], "shutdownDelaySeconds"),
+        ([*S3, "--set=oauth2Proxy.extraVolumeMounts[0].name=ca"], "mountPath is required"),
         ([*S3, "--set=retention.jobs[0].name=team-a"], "args is required"),
         ([*S3, "--set=retention.jobs[0].name=Team_A,retention.jobs[0].args={--max-age=7d}"], "retention.jobs.0.name"),
     ],

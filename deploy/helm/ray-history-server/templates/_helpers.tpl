@@ -7,6 +7,11 @@ app.kubernetes.io/name: ray-history-server
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "rayhistory.retentionSelector" -}}
+app.kubernetes.io/name: ray-history-retention
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "rayhistory.labels" -}}
 {{ include "rayhistory.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -49,4 +54,23 @@ seccompProfile: {type: RuntimeDefault}
 {{- fail (printf "credentialsSecret: there is no Secret %q in the namespace %q" . $.Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "rayhistory.egress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+    {{- range .Values.networkPolicy.ports }}
+    - {port: {{ . }}}
+    {{- end }}
+# Metadata servers and the agent of EKS Pod Identity, for credentials.
+- to:
+    - ipBlock: {cidr: 169.254.169.254/32}
+    - ipBlock: {cidr: 169.254.169.252/32}
+    - ipBlock: {cidr: 169.254.170.23/32}
+    - ipBlock: {cidr: "fd00:ec2::254/128"}
+    - ipBlock: {cidr: "fd00:ec2::23/128"}
+  ports:
+    - {port: 80}
+    - {port: 988}
 {{- end -}}
