@@ -83,7 +83,20 @@ def test_chart_renders_with_the_values_of_the_guides(guide: Path, command: str) 
     assert "Deployment" in kinds
 
 
-RUN_BY_TESTS = {"kubectl", "helm", "curl", "rayhistory", "make", "export", "envsubst", "python", "sed", ":"}
+RUN_BY_TESTS = {
+    "kubectl",
+    "helm",
+    "curl",
+    "rayhistory",
+    "make",
+    "export",
+    "envsubst",
+    "python",
+    "sed",
+    "echo",
+    "bash",
+    ":",
+}
 """Programs whose commands are run by tests, here or by `make test-kubernetes`."""
 ON_YOUR_MACHINE = {"ray", "eval", "kind", "docker"}
 
@@ -116,7 +129,9 @@ def test_cluster_of_the_guide_enforces_network_policies_and_creates_volumes() ->
     addons = {addon["name"]: addon for addon in yaml.safe_load(text)["addons"]}
     assert json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}
     assert {"aws-ebs-csi-driver", "eks-pod-identity-agent"} <= addons.keys()
+    assert all(group["privateNetworking"] for group in yaml.safe_load(text)["managedNodeGroups"])
     (storage_class,) = documents("storageclass-eks.yaml")
+    assert storage_class["parameters"]["encrypted"] == "true"
     values = yaml.safe_load((CHART / "ci/production.yaml").read_text())
     assert values["cache"]["volumeClaim"]["storageClassName"] == storage_class["metadata"]["name"]
 

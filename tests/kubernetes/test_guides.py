@@ -35,11 +35,8 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path, tm
         "CLIENT_ID": "00000000-0000-0000-0000-000000000000",
         "COLLECTOR_ID": "00000000-0000-0000-0000-000000000001",
         "RETENTION_ID": "00000000-0000-0000-0000-000000000002",
-        "COOKIE_SECRET": "0123456789abcdef0123456789abcdef",
-        "TOKEN": "0123456789abcdef0123456789abcdef",
     }  # fmt: skip
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    (tmp_path / "access").write_text("user ada@example.com team-a\n")
+    _write_files(tmp_path)
     namespace = environment.get("HISTORY_NAMESPACE", "default")
     kubernetes.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     try:
@@ -58,8 +55,7 @@ def test_commands_of_the_guide_succeed(kubernetes: ControlPlane, guide: Path, tm
 def test_production_page_installs_upgrades_and_rolls_back(kubernetes: ControlPlane, tmp_path: Path) -> None:
     """All commands that need no pods, with those of helm; Secrets first, as the page says."""
     page = OVERVIEW.with_name("production.md")
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    (tmp_path / "access").write_text("user ada@example.com team-a\n")
+    _write_files(tmp_path)
     needing_none = [line for line in commands(page) if not NEED_PODS.search(line)]
     lines = sorted(needing_none, key=lambda line: line.startswith("helm"))
     assert any("helm rollback" in line for line in lines)
@@ -79,6 +75,14 @@ def test_production_page_installs_upgrades_and_rolls_back(kubernetes: ControlPla
         assert "deployment.apps/history" in kubernetes.kubectl("get", "deployments", "-o", "name", "-n", namespace)
     finally:
         kubernetes.kubectl("-n", namespace, "delete", KINDS, "--all")
+
+
+def _write_files(directory: Path) -> None:
+    """Write the files that the guides tell the reader to write."""
+    (directory / "deploy").symlink_to(ROOT / "deploy")
+    (directory / "access").write_text("user ada@example.com team-a\n")
+    (directory / "tokens").write_text("")
+    (directory / "oauth2.env").write_text("OAUTH2_PROXY_CLIENT_ID=id\nOAUTH2_PROXY_CLIENT_SECRET=secret\n")
 
 
 def _clean_up(kubernetes: ControlPlane) -> None:
