@@ -53,9 +53,12 @@ def main() -> None:
             {
                 "First opens": output("first_open.py"),
                 "Requests": output("query.py", largest, "--store", store),
+                "Points in time": output("as_of.py", largest, "--store", store),
                 "Visitors": output("visitors.py", largest, "--store", store),
                 "Ray's command line": output("clients.py", largest, "--rounds", "1", "--store", store),
                 "SQL": output("sql.py", "100000", "--sessions", "20"),
+                "Library": output("library.py", largest, "--folds", "20"),
+                "Runs": output("runs.py"),
                 "Many sessions": output(
                     "sessions.py", str(arguments.sessions), "100000", "--store", str(root / "sessions")
                 ),
@@ -118,6 +121,8 @@ the last rows is SeaweedFS behind a relay that delays each request by 30 ms.""",
 - *first* is the first request of its kind.
 - *p50* and *p99* are of requests that differ from each other, so that none is served from the response cache.
 - *cached* repeats the first request.""",
+    "Points in time": """Moves of the slider on the session of {largest:,} tasks, each to a new point in time.
+*overview* is the page on which the dashboard opens, with all its requests at once.""",
     "Visitors": """Requests that the Ray Dashboard's pages send, for the same session, by one visitor and by twenty at
 once.""",
     "Ray's command line": """Commands of Ray on the same session.
@@ -126,6 +131,9 @@ once.""",
   time, mainly to print YAML.
 - *server, first* is the time of all requests of the first run.""",
     "SQL": """The whole command `rayhistory sql --all`, for twenty sessions of 100,000 tasks each.""",
+    "Library": """The Python library on a session of {largest:,} tasks that was indexed 20 times while it ran, so that
+later parts replace rows of earlier ones.""",
+    "Runs": """Lists of runs over 10,000 sessions in S3 (SeaweedFS on the same machine), and planted regressions.""",
     "Many sessions": """Visitors open many sessions in random order. The figure to watch is the memory of the server
 process.""",
 }
