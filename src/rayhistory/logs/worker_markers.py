@@ -11,6 +11,10 @@ from collections.abc import Sequence
 import msgspec
 
 _MARKER = re.compile(rb":(task|actor)_name:([^\n]{0,1024})\n")
+_CRASH = re.compile(
+    rb"^(?:\[[\w.]+ : \d+\] RAW: |\*\*\* SIG[A-Z]+ received at time=|Fatal Python error: )", re.MULTILINE
+)
+"""How the report of a crash begins, which a worker may write after its last task."""
 MAX_MARKER_BYTES = 1100
 
 
@@ -18,8 +22,10 @@ class Marker(msgspec.Struct, frozen=True):
     begin: int
     end: int
     task_name: str | None
-    """None for the marker of an actor."""
+    """None for the marker of an actor, and for a crash."""
     at_line_start: bool
+    is_crash: bool = False
+    """The worker crashed here. Not a marker of Ray's."""
 
 
 class TaskOutput(msgspec.Struct, frozen=True):
@@ -45,8 +51,12 @@ Range = tuple[int, int | None]
 
 
 def find_markers(chunk: bytes, offset: int) -> list[Marker]:
-    """Return the markers in a chunk that begins at `offset` of its file."""
-    return [
+    """Return the markers and crashes in a chunk that begins at `offset` of its file."""
+    crashes = [
+        Marker(offset + match.start(), offset + match.end(), None, at_line_start=True, is_crash=True)
+        for match in _CRASH.finditer(chunk)
+    ]
+    return crashes + [
         Marker(
             begin=offset + match.start(),
             end=offset + match.end(),
@@ -62,8 +72,11 @@ def infer_ranges(outputs: Sequence[TaskOutput], markers: Sequence[Marker], size:
 
     `outputs` are all known tasks of one worker, in the order in which they ran. Markers are in the same order, but some
     tasks may be unknown. So the first and the last possible marker of each task are computed. If both are the same, it
-    is the task's marker.
+    is the task's marker. The report of a crash behind the last marker is not output of a task that ended before.
     """
+    crashes, markers = [each.begin for each in markers if each.is_crash], [m for m in markers if not m.is_crash]
+    last_marker = markers[-1].end if markers else 0
+    size = min((begin for begin in crashes if begin >= last_marker), default=size)
     names = {output.marker_name for output in outputs}
     # Output without a newline at its end precedes a marker on its line; other text that looks like one is output.
     markers = [marker for marker in markers if marker.at_line_start or marker.task_name in names]

@@ -60,6 +60,16 @@ def test_running_task_and_task_that_lost_its_worker_have_no_end() -> None:
     assert ranges(text, TaskOutput("load", ended_by_worker=False)) == [(start, None)]
 
 
+def test_report_of_a_crash_is_output_of_the_task_that_crashed_and_of_no_other() -> None:
+    """Ray's workers crash at times when they exit, long after their last task."""
+    crash = b"*** SIGABRT received at time=1795013259 on cpu 0 ***\nFatal Python error: Aborted\n"
+    text = JOB + b":task_name:load\n1\n" + crash
+    assert read(text, TaskOutput("load")) == [b"1\n"]
+    assert read(text, TaskOutput("load", ended_by_worker=False)) == [b"1\n" + crash]
+    printed = JOB + b":task_name:load\nFatal Python error: printed\n:task_name:save\n2\n"
+    assert read(printed, TaskOutput("load"), TaskOutput("save")) == [b"Fatal Python error: printed\n", b"2\n"]
+
+
 def test_worker_that_becomes_an_actor_ends_the_output_of_its_last_task() -> None:
     text = JOB + b":task_name:load\n1\n:actor_name:Trainer\nready\n"
     assert read(text, TaskOutput("load")) == [b"1\n"]
