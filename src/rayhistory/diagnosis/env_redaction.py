@@ -15,6 +15,8 @@ from rayhistory.masking import MASK
 MIN_SECRET_CHARS = 6
 """Shorter values, such as `1` and `true`, are not removed, because they occur in texts for other reasons."""
 _MAX_VALUES = 2_000
+_WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+"""Values such as `sample` and `us-east` are removed as whole words only: they may be parts of names."""
 _ENV_VARS = re.compile(r"""(["']env_?[vV]ars["']\s*:\s*)\{[^{}]{0,20000}\}""")
 _VALUE = re.compile(r"""(["'][^"']{0,300}["']\s*:\s*)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 
@@ -32,7 +34,7 @@ def env_values(runtime_envs: Iterable[str | None]) -> list[str]:
 
 def redacted(diagnosis: Diagnosis, values: list[str]) -> Diagnosis:
     """Return the diagnosis without these values, and without values in printed runtime environments."""
-    pattern = re.compile("|".join(map(re.escape, values))) if values else None
+    pattern = re.compile("|".join(map(_value_pattern, values))) if values else None
 
     def clean(text: str) -> str:
         text = _ENV_VARS.sub(_masked_values, text)
@@ -44,6 +46,10 @@ def redacted(diagnosis: Diagnosis, values: list[str]) -> Diagnosis:
         verdict=_clean_verdict(verdict, clean) if verdict else None,
         findings=[_clean_finding(finding, clean) for finding in diagnosis.findings],
     )
+
+
+def _value_pattern(value: str) -> str:
+    return rf"(?<!\w){re.escape(value)}(?!\w)" if _WORD.fullmatch(value) else re.escape(value)
 
 
 def _masked_values(found: re.Match[str]) -> str:

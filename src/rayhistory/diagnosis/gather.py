@@ -32,6 +32,7 @@ MAX_ACTORS = 2_000
 _MAX_TRANSITIONS = 20_000
 _MAX_PLATFORM_EVENTS = 1_000
 _MAX_TEXT = 20_000
+_MAX_TASK_ENVIRONMENTS = 1_000
 _FAILED_EXITS = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 
 
@@ -83,8 +84,11 @@ def session_state(index: OpenIndex) -> str:
 
 
 async def _env_values(index: OpenIndex) -> list[str]:
+    """Return the values in environments of jobs, actors and failed tasks: their texts may contain them."""
     tables = (("jobs", MAX_JOBS), ("actors", MAX_ACTORS))
     rows = [row for table, limit in tables for row in await index.rows(Query(table, ("runtime_env",), limit=limit))]
+    failed = Query("tasks", filters=(Filter("state", "=", "FAILED"),), limit=_MAX_TASK_ENVIRONMENTS)
+    rows += await index.group(failed, ("runtime_env",))
     return env_values(row["runtime_env"] for row in rows)
 
 
