@@ -10,7 +10,7 @@ from rayhistory.errors import SessionNotFound, UsageError
 from rayhistory.sessions.ref import is_session_name
 
 SESSION_ROOT = "/s/"
-_FORMS = "session name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name"
+_FORMS = "session name, a cluster's name, namespace/cluster, namespace/cluster/session or namespace/~rayjob/name"
 _CLUSTER_OR_OWNER = re.compile(r"[^/]+/[^/~][^/]*|[^/]+/~[^/]+/[^/]+")
 _MAX_SUGGESTIONS = 3
 
@@ -55,13 +55,24 @@ def listing_filters(name: str) -> dict[str, str]:
 
 async def _find_by_name(name: str, list_sessions: ListSessions) -> FoundSession:
     if name and not is_session_name(name):
-        raise UsageError(f"invalid session name: {name!r} (use a {_FORMS})")
+        return await _find_by_cluster(name, list_sessions)
     paths = [path for session, path in await list_sessions(name) if name in ("", session)]
     if not paths:
         raise SessionNotFound(await _not_found(name, list_sessions))
     if name and len(paths) > 1:
         raise UsageError(f"{len(paths)} sessions are named {name}: use namespace/cluster/session")
     return FoundSession(paths[0], is_choice=not name)
+
+
+async def _find_by_cluster(name: str, list_sessions: ListSessions) -> FoundSession:
+    """Find the newest session of the only cluster of this name, in whatever namespace it is."""
+    paths = [path for _, path in await list_sessions(name) if path.split("/")[3:4] == [name]]
+    namespaces = sorted({path.split("/")[2] for path in paths})
+    if not paths:
+        raise UsageError(f"invalid session name: {name!r} (use a {_FORMS})")
+    if len(namespaces) > 1:
+        raise UsageError(f"{len(namespaces)} namespaces have a cluster {name!r}: use {namespaces[0]}/{name}")
+    return FoundSession(paths[0], is_choice=True)
 
 
 async def _find_newest(name: str, list_sessions: ListSessions) -> FoundSession:
