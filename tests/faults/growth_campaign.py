@@ -7,7 +7,6 @@ folds may die in the middle of that. Between steps, files of the index are remov
 after one fold without faults, all tables equal those of a single fold of all events.
 """
 
-import argparse
 import asyncio
 import multiprocessing
 import os
@@ -16,9 +15,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -29,6 +25,7 @@ import duckdb
 import msgspec
 
 from faults.growth_fold import OUTAGE_STATUS, FoldPlan, run_fold
+from faults.seed_campaign import SeedOutcome, run_seeds
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.sessions import Layout
 from rayhistory.sessions.records import Closing
@@ -43,29 +40,17 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["rayhistory.index.fold.process", "support.folding"])
 
 
-@dataclass
-class GrowthOutcome:
-    seed: int
-    problems: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def line(self) -> str:
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
-        return f"seed {self.seed}: {'; '.join(self.problems) or 'passed'}, in {self.seconds:.1f} s: {counts}"
-
-
 class GrowthScenario:
     """One seed: events in steps, each with one or two folds and perhaps a damaged file."""
 
     def __init__(self, seed: int, home: Path) -> None:
-        self.outcome = GrowthOutcome(seed)
+        self.outcome = SeedOutcome(seed)
         self._rng = random.Random(f"growth {seed}")
         self._grown, self._whole = home / "grown" / "store", home / "whole" / "store"
         self._layout = Layout()
         self._damaged = False
 
-    def run(self) -> GrowthOutcome:
+    def run(self) -> SeedOutcome:
         began = time.monotonic()
         put(self._whole, 0, as_lines(EVENTS))
         events = self._rng.sample(EVENTS, len(EVENTS)) + self._rng.sample(EVENTS, 40)
@@ -158,7 +143,7 @@ def _has_compacted(manifest: Manifest) -> bool:
     return any(sum(last - first + 1 for first, last in part.batches) > 1 for part in manifest.parts)
 
 
-def run_scenario(seed: int) -> GrowthOutcome:
+def run_scenario(seed: int) -> SeedOutcome:
     home = Path(tempfile.mkdtemp(prefix="rhg"))
     try:
         return GrowthScenario(seed, home).run()
@@ -166,23 +151,5 @@ def run_scenario(seed: int) -> GrowthOutcome:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("seeds", nargs="*", type=int, metavar="SEED", help="seeds of the scenarios to run")
-    parser.add_argument("--scenarios", type=int, default=100, help="run seeds 1 to N if none is given (default: 100)")
-    parser.add_argument("--parallel", type=int, default=2, help="scenarios at the same time (default: 2)")
-    arguments = parser.parse_args()
-    outcomes = []
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        for outcome in pool.map(run_scenario, arguments.seeds or range(1, arguments.scenarios + 1)):
-            outcomes.append(outcome)
-            print(outcome.line(), flush=True)
-    total: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
-    failed = [outcome.seed for outcome in outcomes if outcome.problems]
-    figures = ", ".join(f"{count:,} {name}" for name, count in sorted(total.items()))
-    print(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} seeds passed: {figures}; failed: {failed or 'none'}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__ or "", run_scenario, 100))

@@ -6,7 +6,6 @@ Checked for each seed: no summary is lost, no row of a removed session stays, ev
 what arrives twice has the same id.
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -14,9 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections import defaultdict
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import msgspec
 
 from faults.run_replica import ReplicaPlan, run_replica
+from faults.seed_campaign import SeedOutcome, run_seeds
 from rayhistory.notify.notification import notifications_for
 from rayhistory.runs.run_table import RunTable
 from rayhistory.runs.session_summary import StoredSummary
@@ -39,23 +37,11 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["rayhistory.server.app", "rayhistory.notify.notifier", "starlette.testclient"])
 
 
-@dataclass
-class RunOutcome:
-    seed: int
-    problems: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def line(self) -> str:
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
-        return f"seed {self.seed}: {'; '.join(self.problems) or 'passed'}, in {self.seconds:.1f} s: {counts}"
-
-
 class RunScenario:
     """One seed: rounds of new sessions, each with two replicas at work."""
 
     def __init__(self, seed: int, home: Path, receiver: WebhookReceiver) -> None:
-        self.outcome = RunOutcome(seed)
+        self.outcome = SeedOutcome(seed)
         self._rng = random.Random(f"runs {seed}")
         self._home, self._receiver = home, receiver
         self._store = LocalStore(home / "store")
@@ -65,7 +51,7 @@ class RunScenario:
         self._removed: set[tuple[str, str, str]] = set()
         self._processes = 0
 
-    def run(self) -> RunOutcome:
+    def run(self) -> SeedOutcome:
         began = time.monotonic()
         self._before = self._add(3)
         self._join([self._start()])  # switches notifications on: what was over before is not reported
@@ -187,28 +173,10 @@ def _identity(notification: Any) -> tuple[str, str, str]:
     return notification.namespace, notification.cluster, notification.session
 
 
-def run_scenario(seed: int) -> RunOutcome:
+def run_scenario(seed: int) -> SeedOutcome:
     with tempfile.TemporaryDirectory(prefix="rhr") as home, webhook_receiver() as receiver:
         return RunScenario(seed, Path(home), receiver).run()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("seeds", nargs="*", type=int, metavar="SEED", help="seeds of the scenarios to run")
-    parser.add_argument("--scenarios", type=int, default=200, help="run seeds 1 to N if none is given (default: 200)")
-    parser.add_argument("--parallel", type=int, default=2, help="scenarios at the same time (default: 2)")
-    arguments = parser.parse_args()
-    outcomes = []
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        for outcome in pool.map(run_scenario, arguments.seeds or range(1, arguments.scenarios + 1)):
-            outcomes.append(outcome)
-            print(outcome.line(), flush=True)
-    total: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
-    failed = [outcome.seed for outcome in outcomes if outcome.problems]
-    figures = ", ".join(f"{count:,} {name}" for name, count in sorted(total.items()))
-    print(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} seeds passed: {figures}; failed: {failed or 'none'}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__ or "", run_scenario, 200))
