@@ -28,7 +28,7 @@ class StoreFinding(msgspec.Struct, frozen=True):
     """One problem of one session."""
 
     code: str
-    """What is wrong, and so what a repair does.
+    """What is wrong with the store. It decides what a repair does.
 
     `missing_file`, `wrong_size`, `wrong_checksum`: rebuilt. `unused`, `no_session`: deleted. `unfinished_removal`: left
     to retention.
