@@ -109,7 +109,7 @@ def main() -> None:
     parser = build_parser(sys.argv[1:])
     arguments, unknown = parser.parse_known_args()
     if unknown:
-        getattr(arguments, "command_parser", parser).reject(unknown)
+        getattr(arguments, "command_parser", parser).assign_late(arguments, unknown)
     module: CommandModule | None = getattr(arguments, "command_module", None)
     if module is None:
         parser.print_help()

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+from typing import Any
 from urllib.parse import unquote
 
 from rayhistory.api.session_names import SESSION_ROOT, ListSessions, find_session
@@ -17,11 +18,32 @@ SESSION_NAMES = "session name, namespace/cluster or namespace/~rayjob/name"
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """Add SESSION and --server, for commands that read one session from a server or from the store."""
-    parser.add_argument(
-        "session", nargs="?", metavar="SESSION",
-        help=f"{SESSION_NAMES}, each with or without @time, or the URL of a session (default: the newest)",
-    )  # fmt: skip
+    add_session_argument(parser, f"{SESSION_NAMES}, each with or without @time, or the URL of a session")
     add_server_argument(parser)
+
+
+def add_session_argument(parser: argparse.ArgumentParser, names: str) -> None:
+    """Add SESSION, and --session with the same meaning."""
+    parser.set_defaults(session=None)
+    # A default of the positional argument would replace the value of the flag.
+    parser.add_argument(
+        "session", nargs="?", metavar="SESSION", action=_StoreOnce, default=argparse.SUPPRESS,
+        help=f"{names} (default: the newest)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--session", metavar="SESSION", action=_StoreOnce, default=argparse.SUPPRESS, help="the same as SESSION"
+    )
+
+
+class _StoreOnce(argparse.Action):
+    """Store a value, unless there is one already."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"several sessions given: {getattr(namespace, self.dest)} and {values}")
+        setattr(namespace, self.dest, values)
 
 
 def add_server_argument(parser: argparse.ArgumentParser) -> None:

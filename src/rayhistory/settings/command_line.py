@@ -37,12 +37,35 @@ class Parser(argparse.ArgumentParser):
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
         raise SystemExit(2)
 
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        """Accept a letter with its value, as in `-C2`, but no abbreviated flag with a single dash."""
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if each[1] in (option_string.partition("=")[0], option_string[:2])]
+
+    def assign_late(self, arguments: argparse.Namespace, words: Sequence[str]) -> None:
+        """Assign words that follow a flag to the optional positional arguments, and reject others.
+
+        argparse does this only if no other positional argument precedes the flag, as in `grep PATTERN -i SESSION`.
+        """
+        free = [
+            action
+            for action in self._actions
+            if not action.option_strings and action.nargs == "?" and getattr(arguments, action.dest, None) is None
+        ]
+        if len(words) > len(free) or any(word.startswith("-") for word in words):
+            self.reject(words)
+        for action, word in zip(free, words, strict=False):
+            action(self, arguments, word)
+
     def reject(self, unknown: Sequence[str]) -> NoReturn:
         """Report unknown arguments, and suggest a similar flag."""
         word = unknown[0].partition("=")[0]
-        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        suggestion = _suggestion(word, flags) if word.startswith("-") else ""
+        suggestion = _suggested_flags(word, self._documented_flags()) if word.startswith("-") else ""
         self.error(f"unknown flag or argument: {' '.join(unknown)}{suggestion}")
+
+    def _documented_flags(self) -> list[str]:
+        documented = (action for action in self._actions if action.help != argparse.SUPPRESS)
+        return [flag for action in documented for flag in action.option_strings if flag.startswith("--")]
 
     def shorten_usage(self) -> None:
         """Show only positional arguments in the usage line. Flags are listed below it."""
@@ -57,11 +80,22 @@ def _usage_of(positional: argparse.Action) -> str:
 
 _INVALID_CHOICE = re.compile(r"argument (COMMAND|ACTION): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
+_ONE_LETTER = re.compile("-[a-z]", re.IGNORECASE)
+_MAX_SUGGESTIONS = 3
+
 
 def _suggestion(word: str, choices: str | Sequence[str]) -> str:
     names = re.findall(r"'([^']+)'", choices) if isinstance(choices, str) else choices
     near = difflib.get_close_matches(word, names, n=1)
     return f": did you mean {near[0]}?" if near else ""
+
+
+def _suggested_flags(word: str, flags: Sequence[str]) -> str:
+    """Suggest a similar flag; for one letter, the flags that start with it."""
+    if not _ONE_LETTER.fullmatch(word):
+        return _suggestion(word, flags)
+    near = [flag for flag in flags if flag.startswith(f"-{word}")][:_MAX_SUGGESTIONS]
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def parse_command_line(program: str, argv: Sequence[str], description: str) -> tuple[Settings, list[str]]:

@@ -22,7 +22,7 @@ server, otherwise the store of the environment. --json prints JSON.
 4. Read the log of one:   rayhistory logs SESSION --task TASK_ID --err -n 50
 5. Search all logs:       rayhistory grep "out of memory" SESSION -i -C 2
 6. Look at metrics:       rayhistory metrics 'max by (ip) (ray_node_mem_used)' SESSION
-7. Count and time:        rayhistory sql --session SESSION "select name, count(*) from tasks group by name"
+7. Count and time:        rayhistory sql "select name, count(*) from tasks group by name" SESSION
 8. Check what is missing: rayhistory gaps SESSION
 
 Rules

@@ -9,13 +9,13 @@ import duckdb
 
 from rayhistory.cli import output
 from rayhistory.cli.inspect.index_access import open_index, open_resolver
-from rayhistory.cli.session_args import SESSION_NAMES
+from rayhistory.cli.session_args import SESSION_NAMES, add_session_argument
 from rayhistory.errors import UsageError
 from rayhistory.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help=SESSION_NAMES)
+    add_session_argument(parser, SESSION_NAMES)
     parser.add_argument("--to", metavar="DIR", required=True, help="directory for one Parquet file per table")
 
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _export(arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_resolver(settings) as resolver:
-        ref, index = await open_index(resolver, arguments.session)
+        ref, index = await open_index(resolver, arguments.session or "")
         folder = _prepare_folder(Path(arguments.to), index.tables)
         for table in index.tables:
             await index.read((table,), partial(_write_table, folder / f"{table}.parquet"))

@@ -18,7 +18,7 @@ from rayhistory.cli import output
 from rayhistory.cli.arguments import parse_age, value_type
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect.index_access import INDEX_TIMEOUT_S, IndexedSession, open_index, open_resolver
-from rayhistory.cli.session_args import SESSION_NAMES, add_server_argument, server_and_session
+from rayhistory.cli.session_args import add_session_arguments, server_and_session
 from rayhistory.errors import IndexDamaged, IndexFailed, UsageError
 from rayhistory.index.query.sql_sandbox import (
     SqlLimits,
@@ -46,12 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="QUERY",
         help="SELECT statement, such as: select state, count(*) from tasks group by all; - reads standard input",
     )
-    scope = parser.add_mutually_exclusive_group()
-    scope.add_argument("--session", metavar="SESSION", default="", help=f"{SESSION_NAMES} (default: the newest)")
-    scope.add_argument(
+    add_session_arguments(parser)
+    parser.add_argument(
         "--all", action="store_true", help="query all sessions; adds the columns namespace, cluster and session"
     )
-    add_server_argument(parser)
     parser.add_argument(
         "--since", type=value_type(parse_age), metavar="AGE",
         help="with --all: only sessions that started within this time, such as 7d, 2w or 12h",
@@ -68,15 +66,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    if _is_query(arguments.session or "") and not _is_query(arguments.query):
+        raise UsageError("the query comes before the session: use rayhistory sql QUERY SESSION")
     if arguments.query == "-":
         arguments.query = sys.stdin.read()
     check_query(arguments.query)
+    if arguments.all and arguments.session:
+        raise UsageError("--all queries all sessions: omit SESSION")
     if arguments.since is not None and not arguments.all:
         raise UsageError("--since requires --all")
     server, _ = server_and_session(arguments)
     if server and arguments.all:
         raise UsageError("--all reads the store: omit --server")
     return asyncio.run(_run_on_server(arguments, settings) if server else _run(arguments, settings))
+
+
+def _is_query(text: str) -> bool:
+    """Tell a query from the name of a session, which has no spaces."""
+    return text == "-" or " " in text.strip()
 
 
 async def _run_on_server(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -97,7 +104,7 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
             indexes = await _open_indexes(resolver, entries)
             complete = len(indexes) == len(entries)
         else:
-            indexes, complete = [await open_index(resolver, arguments.session)], True
+            indexes, complete = [await open_index(resolver, arguments.session or "")], True
         sources = await _table_sources(indexes, arguments.query, with_ref=arguments.all)
         await asyncio.to_thread(_execute, arguments, sources)
     return 0 if complete else 1

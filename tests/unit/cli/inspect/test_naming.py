@@ -62,8 +62,13 @@ def test_session_is_named_in_any_form_and_a_choice_is_reported(
 @pytest.mark.parametrize(
     ("command", "named"),
     [
+        (("sql", "select 1"), (REF.session,)),
+        (("sql", "select 1", "--json"), (REF.session,)),
         (("sql", "select 1"), ("--session", REF.session)),
         (("summary",), (REF.session,)),
+        (("summary",), ("--session", REF.session)),
+        (("grep", "raylet", "-i", "-C2"), (REF.session,)),
+        (("metrics", "up"), ("--session", REF.session)),
         (("logs", "--list", "raylet*"), (REF.session,)),
         (("grep", "raylet"), (REF.session,)),
         (("timeline", "-o", "-"), (REF.session,)),
@@ -78,6 +83,12 @@ def test_every_command_reports_the_session_it_chose(
 ) -> None:
     assert rayhistory(*command).chosen == REF.path
     assert rayhistory(*command, *named).chosen == ""
+
+
+def test_export_is_of_the_newest_session_unless_one_is_named(rayhistory: Command, tmp_path: Path) -> None:
+    assert rayhistory("export", "--to", str(tmp_path / "newest")).chosen == REF.path
+    assert (tmp_path / "newest" / "tasks.parquet").exists()
+    assert "has no session of default/x" in rayhistory.bad("export", "default/x", "--to", str(tmp_path / "x"))
 
 
 def test_sql_reads_standard_input(rayhistory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
