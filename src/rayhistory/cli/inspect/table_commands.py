@@ -10,6 +10,7 @@ from rayhistory.api.http_client import HistoryClient, Params
 from rayhistory.cli import output
 from rayhistory.cli.client import open_client
 from rayhistory.cli.inspect.default_columns import DEFAULT_COLUMNS
+from rayhistory.cli.inspect.known_values import unknown_values
 from rayhistory.cli.session_args import add_session_arguments
 from rayhistory.cli.table_schema import schema
 from rayhistory.errors import UsageError
@@ -76,6 +77,9 @@ async def _run(table: str, arguments: argparse.Namespace, settings: Settings) ->
             add(row.values() for row in first.rows)
             async for page in pages:
                 add(row.values() for row in page.rows)
+    if not first.rows:
+        for hint in unknown_values(table, arguments.where):
+            sys.stderr.write(f"rayhistory: {output.printable(hint)}\n")
     omitted = first.total - len(first.rows) if isinstance(first.total, int) else 0
     if omitted:
         sys.stderr.write(f"{omitted:,} more rows not shown: use --limit, or --json, --csv or --parquet for all rows\n")

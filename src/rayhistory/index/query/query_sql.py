@@ -1,5 +1,6 @@
 """Turn queries into SQL text and bound values."""
 
+import difflib
 from typing import Any
 
 import duckdb
@@ -33,7 +34,9 @@ def column_types(database: duckdb.DuckDBPyConnection, source: str) -> dict[str, 
 def checked_column(types: dict[str, str], table: str, column: str) -> str:
     """Return the column name if it is safe, else raise. It becomes part of the SQL, and the file is untrusted."""
     if column not in types or not column.isidentifier():
-        raise UsageError(f"table {table!r} has no column {column!r}: use one of {', '.join(types)}")
+        near = difflib.get_close_matches(column, types, 1)
+        hint = f"did you mean {near[0]}? Columns: " if near else "use one of "
+        raise UsageError(f"table {table!r} has no column {column!r}: {hint}{', '.join(types)}")
     return column
 
 

@@ -191,6 +191,14 @@ def test_parquet_file_has_types(rayhistory: Command, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_misspelled_state_gets_a_hint_beside_the_empty_result(rayhistory: Command, form: tuple[str, ...]) -> None:
+    misspelled = rayhistory("tasks", REF.path, "--where", "state=FALED", *form)
+    assert (misspelled.code, misspelled.err) == (0, "rayhistory: state=FALED matches no row: did you mean FAILED?\n")
+    other = rayhistory("tasks", REF.path, "--where", "state=PENDING_ARGS_FETCH", *form)
+    assert (other.code, other.err, other.out) == (0, "", misspelled.out)
+
+
 @pytest.mark.slow
 def test_empty_result_has_the_same_columns_and_types(rayhistory: Command, tmp_path: Path) -> None:
     """Also for columns that are always NULL."""
@@ -328,6 +336,7 @@ def test_gaps_reports_a_complete_session(
         (["tasks", "a/b/c/d"], "invalid session name: 'c'"),
         (["tasks", "session_2020-01-01_00-00-00_000000_1"], "no session 'session_2020-01-01_00-00-00_000000_1' in"),
         (["tasks", "--where", "colour=red"], "table 'tasks' has no column 'colour'"),
+        (["jobs", "--where", "state=FAILED"], "has no column 'state': did you mean status? Columns: type, "),
         (["tasks", "--where", "colour"], "invalid filter 'colour'"),
         (["tasks", "--sort", "colour"], "has no column 'colour'"),
         (["tasks", "--columns", "colour"], "has no column 'colour'"),
