@@ -104,19 +104,32 @@ class _Text:
         self._names = names
         self._rows: list[list[str]] = []
         self._omitted = 0
+        self._dates = [name in timestamp_columns() for name in names]
+        """The columns that have only dates so far."""
 
     def add(self, rows: Rows) -> None:
         for row in rows:
             if len(self._rows) < _MAX_TEXT_ROWS:
-                self._rows.append([_cell(name, value) for name, value in zip(self._names, row, strict=True)])
+                self._rows.append(self._cells(list(row)))
             else:
                 self._omitted += 1
 
+    def _cells(self, row: list[Any]) -> list[str]:
+        self._dates = [
+            dates and (value is None or _is_timestamp(value)) for dates, value in zip(self._dates, row, strict=True)
+        ]
+        return [_cell(name, value) for name, value in zip(self._names, row, strict=True)]
+
+    def _headings(self) -> list[str]:
+        """Return the names in capitals. A column of dates is not named after milliseconds."""
+        names = zip(unique_names(self._names), self._dates, strict=True)
+        return [f"{name.replace('_ms', '')} (utc)".upper() if dates else name.upper() for name, dates in names]
+
     def close(self) -> None:
-        names = unique_names(self._names)
+        headings = self._headings()
         width = terminal_width()
-        rows = self._rows if width is None else cut_to_width(names, self._rows, width)
-        print(align([[name.upper() for name in names], *rows]))
+        rows = self._rows if width is None else cut_to_width(headings, self._rows, width)
+        print(align([headings, *rows]))
         if self._omitted:
             sys.stderr.write(f"{self._omitted:,} more rows not shown: use --json, --csv or --parquet for all rows\n")
 
@@ -132,11 +145,15 @@ def _cell(name: str, value: Any) -> str:
     """Return one line of bounded length."""
     if value is None:
         return "-"
-    if name in timestamp_columns() and isinstance(value, int) and _MIN_TIMESTAMP_MS < value < _MAX_TIMESTAMP_MS:
+    if name in timestamp_columns() and _is_timestamp(value):
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     text = last_line(str(value)) if name in _EXCEPTION_COLUMNS else _text(value)
     text = printable(strip_ansi(text[: _MAX_CELL_CHARS + 1])).strip()
     return text if len(text) <= _MAX_CELL_CHARS else text[: _MAX_CELL_CHARS - 1] + "…"
+
+
+def _is_timestamp(value: Any) -> bool:
+    return isinstance(value, int) and _MIN_TIMESTAMP_MS < value < _MAX_TIMESTAMP_MS
 
 
 def last_line(text: str) -> str:
