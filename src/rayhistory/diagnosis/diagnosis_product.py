@@ -16,7 +16,7 @@ from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
 
 NAME = "diagnosis"
 FILE = "diagnosis.json"
-RULES_VERSION = 6
+RULES_VERSION = 7
 """Incremented when a rule or its texts change, so that stored diagnoses are rebuilt."""
 
 

@@ -69,7 +69,8 @@ def test_other_kinds_of_files_are_refused(rayhistory: Command, tmp_path: Path, n
 
 
 def test_hostile_text_stays_text() -> None:
-    finding = {"headline": HOSTILE, "code": "x", "severity": "critical", "confidence": "certain", "consequences": 1,
+    finding = {"headline": HOSTILE, "code": "x", "severity": "critical", "confidence": "certain",
+               "counts": dict.fromkeys(("tasks", "actors", "workers", "nodes", "jobs"), 1),
                "first_ms": 0, "detail": HOSTILE, "suggestion": HOSTILE,
                "evidence": [{"kind": HOSTILE, "id": HOSTILE, "text": HOSTILE}]}  # fmt: skip
     job = dict.fromkeys(("job_id", "submission_id", "status", "entrypoint", "message"), HOSTILE) | {"start_time": 0}

@@ -77,7 +77,8 @@ def describe(found: Diagnosis) -> Iterator[str]:
 def _finding(finding: Finding, *, with_headline: bool) -> Iterator[str]:
     if with_headline:
         yield output.printable(f"{finding.severity}: {finding.headline} ({finding.code}, {finding.confidence})")
-    for text in (things(finding.counts), finding.detail, finding.suggestion):
+    affected = things(finding.counts)
+    for text in (f"Affected: {affected}" if affected else "", finding.detail, finding.suggestion):
         if text:
             yield output.printable(f"{_INDENT}{text}")
     if finding.severity == "critical":

@@ -3,6 +3,7 @@
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import frame_place, one_line
+from rayhistory.diagnosis.rules.exceptions.entrypoint_errors import entrypoint_error, last_output_line
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, raised_in, session_with_driver
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
 from rayhistory.diagnosis.session_facts import SessionFacts
@@ -27,17 +28,25 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     job, raised = group.first.job, raised_in(group.first)
     name = f"The driver of job {group.first.id}"
     if raised is None:
-        code = job.exit_code if job else None
-        return Words(
-            headline=one_line(f"{name} exited with code {code}, without an exception"),
-            detail="The evidence has its last output lines.",
-            suggestion="Find where the program exits with this code.",
-        )
+        return _exit_words(name, group.first.text, job.exit_code if job else None)
     place = frame_place(raised.frame)
     return Words(
         headline=one_line(f"{name} raised {raised}{f' ({place})' if place else ''}"),
         detail="The driver itself raised the exception: no task failed with it.",
         suggestion="See the traceback in the evidence.",
+    )
+
+
+def _exit_words(name: str, text: str, code: int | None) -> Words:
+    """Describe a driver that failed without an exception."""
+    last = last_output_line(text)
+    if error := entrypoint_error(text, code):
+        return Words(headline=one_line(f"{name} failed: {error.problem}"), detail=f"It exited with code {code}.",
+                     suggestion=error.suggestion)  # fmt: skip
+    return Words(
+        headline=one_line(f"{name} exited with code {code}, without an exception"),
+        detail=one_line(f"Its last output line: {last}") if last else "It printed nothing.",
+        suggestion="Find where the program exits with this code.",
     )
 
 

@@ -6,13 +6,16 @@ from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, 
 from rayhistory.diagnosis.session_facts import SessionFacts
 from rayhistory.diagnosis.tracebacks import RaisedException
 
+_PYTHON_M = r"(?m)^\S{0,300}python[\w.]{0,20}: (?:Error while finding module|No module named) .*(?=\s*\Z)"
+"""The last line of `python -m MODULE`, which has no traceback."""
+
 
 def _applies(raised: RaisedException, text: str) -> bool:
     return raised.short_type in ("ModuleNotFoundError", "ImportError") and "No module named" in raised.message
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
-    return match_exception(failure, _applies)
+    return match_exception(failure, _applies, anywhere=_PYTHON_M)
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 
 from rayhistory.diagnosis.failures import Failure
-from rayhistory.diagnosis.findings import Evidence
-from rayhistory.diagnosis.headlines import frame_place, one_line, plural
+from rayhistory.diagnosis.findings import Counts, Evidence
+from rayhistory.diagnosis.headlines import frame_place, one_line, plural, things
 from rayhistory.diagnosis.rules.rule import Group, Match, Words
 from rayhistory.diagnosis.session_facts import JobFacts, SessionFacts
 from rayhistory.diagnosis.tracebacks import RaisedException, last_traceback, own_output, parse_exception, plain_text
@@ -77,8 +77,8 @@ def words(group: Group, problem: str, suggestion: str) -> Words:
 
 
 def _detail(group: Group) -> str:
-    followed = sum(failure.count for failure in group.consequences)
-    return f"It caused {plural(followed, 'other failure')}." if followed else ""
+    followed = things(sum((failure.counts for failure in group.consequences), Counts()))
+    return f"Failed because of it: {followed}." if followed else ""
 
 
 def failed_task(message: str, **more: object) -> FailureGroup:
