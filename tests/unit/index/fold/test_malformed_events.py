@@ -144,7 +144,7 @@ def tasks_response(*tasks: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["1Gi", "16Ki"], ids=["one partition", "many partitions"])
+@pytest.mark.parametrize("memory", ["1Gi", "128Ki"], ids=["one partition", "several partitions"])
 @pytest.mark.parametrize(
     "key", [{"task_id": None}, {"task_id": ""}, {"task_id": 7}, {"attempt_number": None}, {"attempt_number": 2**80}],
     ids=str,

@@ -14,7 +14,7 @@ from rayhistory.index.query.database import execute
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
 from rayhistory.index.service.builder import IndexBuilder
-from support.folding import END, NODE, RECORDED, REF, as_lines, files_of, fold_session, put
+from support.folding import END, NODE, REF, files_of, put_folded
 from support.index_builder import settings_for, with_builder
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
     """Equality follows Ray: case is ignored, and NULL differs from every value."""
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -59,7 +59,7 @@ def test_queries_filter_sort_page_and_group(tmp_path: Path) -> None:
 )
 def test_pages_by_cursor_equal_the_whole_list(tmp_path: Path, sort: tuple[str, ...]) -> None:
     """No row is missed or repeated, with equal and with missing values."""
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -94,7 +94,7 @@ def test_pages_by_cursor_equal_the_whole_list(tmp_path: Path, sort: tuple[str, .
 )
 def test_invalid_filter_raises_usage_error(tmp_path: Path, condition: Filter, message: str) -> None:
     """It is never taken for a damaged index, which would be rebuilt."""
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -110,7 +110,7 @@ def test_invalid_filter_raises_usage_error(tmp_path: Path, condition: Filter, me
 
 def test_large_page_of_whole_rows_equals_small_pages(tmp_path: Path) -> None:
     """Large pages are read by their keys first."""
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -131,8 +131,7 @@ def test_partitioned_index_returns_the_same_rows(tmp_path: Path) -> None:
     """Only partitions that can match are read."""
     single, partitioned = tmp_path / "single", tmp_path / "partitioned"
     for directory, memory in ((single, "1Gi"), (partitioned, "64Ki")):
-        put(directory, 0, as_lines(RECORDED))
-        manifest = fold_session(directory, memory=memory)
+        manifest = put_folded(directory, memory)
     assert len(manifest.files_of("tasks")) > 4
     keys = ("task_id", "attempt_number")
     found: list[list[object]] = []
@@ -173,8 +172,7 @@ def test_partitioned_index_returns_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_only_matching_partitions_are_fetched(tmp_path: Path) -> None:
-    put(tmp_path, 0, as_lines(RECORDED))
-    manifest = fold_session(tmp_path, memory="64Ki")
+    manifest = put_folded(tmp_path, memory="64Ki")
     number = len(manifest.files_of("tasks"))
 
     async def work(builder: IndexBuilder) -> None:
@@ -202,8 +200,7 @@ def test_prefetched_tables_are_read_without_the_store(
     tmp_path: Path, sort: tuple[str, ...], columns: tuple[str, ...]
 ) -> None:
     """Requests wait for the large-response lock, which must not wait for the store."""
-    put(tmp_path, 0, as_lines(RECORDED))
-    fold_session(tmp_path, memory="64Ki")
+    put_folded(tmp_path, memory="64Ki")
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -217,7 +214,7 @@ def test_prefetched_tables_are_read_without_the_store(
 
 
 def test_filter_values_may_be_text(tmp_path: Path) -> None:
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -235,8 +232,7 @@ def test_filter_values_may_be_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("evictions", "is_served"), [(5, True), (1_000, False)])
 def test_evicted_copy_is_fetched_again_and_is_not_damage(tmp_path: Path, evictions: int, is_served: bool) -> None:
     """Other processes may evict a copy between its download and its first read."""
-    put(tmp_path, 0, as_lines(RECORDED))
-    manifest = fold_session(tmp_path)
+    manifest = put_folded(tmp_path)
     remaining = evictions
 
     async def fetch(name: str, numbers: Sequence[int], *, refetch: bool) -> list[Path]:
@@ -259,7 +255,7 @@ def test_evicted_copy_is_fetched_again_and_is_not_damage(tmp_path: Path, evictio
 
 def test_error_of_a_query_is_no_damage_of_the_index(tmp_path: Path) -> None:
     """Only damage is a reason to rebuild: a value out of range would be found in every new index again."""
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
@@ -273,7 +269,7 @@ def test_error_of_a_query_is_no_damage_of_the_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sort", [("task_id",), ("-start_time_ms",)])
 def test_batches_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort: tuple[str, ...]) -> None:
-    put(tmp_path, 0, as_lines(RECORDED))
+    put_folded(tmp_path)
 
     async def work(builder: IndexBuilder) -> None:
         index = await builder.open(REF, END)
