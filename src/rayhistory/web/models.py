@@ -94,7 +94,7 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     cluster: str | None = None
     failed: bool = False
-    """Only sessions with failed jobs or tasks."""
+    """Only sessions that failed: a job failed, or the cluster vanished."""
     state: SessionState | None = None
     owner: str | None = None
     """A kind, or a kind and a name: `rayjob/nightly`; `none` for clusters without an owner."""

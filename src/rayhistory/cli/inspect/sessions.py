@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner", metavar="OWNER", help="rayjob, rayservice, none, or one owner, such as rayjob/nightly"
     )
     parser.add_argument("--state", choices=SESSION_STATES, help="only sessions in this state")
-    parser.add_argument("--failed", action="store_true", help="only sessions with failed jobs or tasks")
+    parser.add_argument(
+        "--failed", action="store_true", help="only sessions that failed: a job failed, or the cluster vanished"
+    )
     parser.add_argument("--since", metavar="AGE", help="only sessions that started within this time, such as 24h or 7d")
     parser.add_argument(
         "--sort", choices=SORTS, metavar="COLUMN",

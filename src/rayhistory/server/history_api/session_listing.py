@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from rayhistory.diagnosis.diagnosis_product import NAME as DIAGNOSIS
 from rayhistory.diagnosis.headlines import one_line
 from rayhistory.errors import StoreError
-from rayhistory.index.manifest import Manifest, StoredFile, read_latest_manifest
+from rayhistory.index.manifest import Manifest, SessionCounts, StoredFile, read_latest_manifest
 from rayhistory.index.products.product_builder import ProductBuilder
 from rayhistory.lru import LruCache
 from rayhistory.metric_columns.columns_product import NAME as METRICS
@@ -19,7 +19,7 @@ from rayhistory.server.frontend import Frontends
 from rayhistory.server.history_api.session_filters import parse_session_filters, started_between
 from rayhistory.server.http.list_params import parse_page
 from rayhistory.sessions import Layout
-from rayhistory.sessions.catalog import RUNNING, CatalogEntry, SessionCatalog
+from rayhistory.sessions.catalog import RUNNING, VANISHED, CatalogEntry, SessionCatalog
 from rayhistory.storage import Store
 from rayhistory.web import SessionFilters, SessionRow, SessionRowCounts, UtilizationLine
 
@@ -61,7 +61,16 @@ class _SessionSummary(msgspec.Struct, frozen=True):
     """The data of a session that a search needs."""
 
     text: str
-    failures: int
+    failures: int = 0
+    """The number of failed jobs and tasks."""
+    failed: bool = False
+    """A job failed; or tasks failed, and the outcome of their job is unknown."""
+
+
+def _summary(texts: list[str], counts: SessionCounts) -> _SessionSummary:
+    failed = counts.jobs.get("FAILED", 0)
+    unknown = counts.failed_tasks > 0 and not counts.jobs
+    return _SessionSummary(" ".join(texts).lower(), failed + counts.failed_tasks, failed > 0 or unknown)
 
 
 def _failures(summary: _SessionSummary | None) -> int:
@@ -109,7 +118,7 @@ class SessionListing:
         def matches(entry: CatalogEntry) -> bool:
             summary = summaries.get(entry.ref.identity)
             found = entry.ref.identity in by_name or (summary is not None and _contains_all(summary.text, words))
-            return found and (not filters.failed or (summary is not None and summary.failures > 0))
+            return found and (not filters.failed or self._is_failed(entry, summary))
 
         matching = [entry for entry in entries if matches(entry)]
         if (filters.sort or "").lstrip("-") == "failed":
@@ -126,12 +135,15 @@ class SessionListing:
                 start, manifest = await asyncio.gather(self._catalog.start(entry), self._manifest(entry))
             owner = start.owner_name if start else None
             if not isinstance(manifest, Manifest):
-                return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower(), 0)
-            text = " ".join([_search_text(entry), owner or "", *manifest.counts.job_texts])
-            return _SessionSummary(text.lower(), manifest.counts.jobs.get("FAILED", 0) + manifest.counts.failed_tasks)
+                return _SessionSummary(f"{_search_text(entry)} {owner or ''}".lower())
+            return _summary([_search_text(entry), owner or "", *manifest.counts.job_texts], manifest.counts)
 
         found = await asyncio.gather(*map(summarize, entries))
         return {entry.ref.identity: summary for entry, summary in zip(entries, found, strict=True)}
+
+    def _is_failed(self, entry: CatalogEntry, summary: "_SessionSummary | None") -> bool:
+        """Return whether a job failed, or the session was lost. A program may handle failures of its tasks."""
+        return (summary is not None and summary.failed) or self._catalog.state(entry) == VANISHED
 
     def matching(self, entries: list[CatalogEntry], filters: SessionFilters) -> list[CatalogEntry]:
         """Return the sessions that match by data of the catalog alone, in the requested order."""

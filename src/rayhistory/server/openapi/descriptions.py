@@ -131,7 +131,7 @@ SERVER_ENDPOINTS = {
             query("q", "words in the names of the session, or in an id, the entrypoint or the metadata of a job"),
             query("namespace", "only sessions in this namespace"),
             query("cluster", "only sessions of clusters with this name"),
-            query("failed", "1: only sessions with failed jobs or tasks", enum=["0", "1"]),
+            query("failed", "1: only sessions that failed: a job failed, or the cluster vanished", enum=["0", "1"]),
             query("state", "only sessions in this state", enum=list(SESSION_STATES)),
             query("owner", "rayjob, rayservice, none, or a single owner: rayjob/nightly", pattern=_OWNER_PATTERN),
             query("since", "started within this time: 24h, 7d", pattern="^[0-9]{1,5}[hd]$"),

@@ -18,7 +18,7 @@ from rayhistory.metric_columns.columns_product import PRODUCT
 from rayhistory.server.app import create_app
 from rayhistory.server.history_api import session_listing
 from rayhistory.server.history_api.session_listing import utilization_lines
-from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions import Layout, SessionRef, StartRecord
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.ref import session_start_time
 from rayhistory.settings import resolve
@@ -208,11 +208,11 @@ def test_only_sessions_of_the_page_are_read_from_the_store(tmp_path: Path) -> No
 KUBERAY_SESSION = SessionRef("ml", "kuberays", "session_2026-11-15_20-00-00_000000_1")
 
 
-def add_manifest(root: Path, generation: int, tasks: int) -> None:
+def add_manifest(root: Path, generation: int, counts: SessionCounts, ref: SessionRef = KUBERAY_SESSION) -> None:
     """Add a manifest of a session without an end record, as KubeRay's collectors leave it."""
-    closing, counts = Closing(0, clean=True), SessionCounts(tasks=tasks)
+    closing = Closing(0, clean=True)
     manifest = Manifest(SCHEMA_VERSION, generation, "b", {}, "", closing, counts, None, None, None, 0, 0)
-    path = root / LAYOUT.manifest_key(KUBERAY_SESSION, generation)
+    path = root / LAYOUT.manifest_key(ref, generation)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(manifest))
 
@@ -220,7 +220,7 @@ def add_manifest(root: Path, generation: int, tasks: int) -> None:
 def test_counts_follow_an_index_extended_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifests are cached for a while, because a page shows fifty sessions."""
     store_sessions(tmp_path / "store", KUBERAY_SESSION)
-    add_manifest(tmp_path / "store", 1, tasks=1)
+    add_manifest(tmp_path / "store", 1, SessionCounts(tasks=1))
     store = CountingStore(tmp_path / "store")
 
     def shown(client: TestClient) -> int:
@@ -229,20 +229,47 @@ def test_counts_follow_an_index_extended_after_the_end(tmp_path: Path, monkeypat
 
     with serve(tmp_path, store) as client:
         assert shown(client) == 1
-        add_manifest(tmp_path / "store", 2, tasks=2)
+        add_manifest(tmp_path / "store", 2, SessionCounts(tasks=2))
         listings = len([prefix for prefix in store.listed if "/index/" in prefix])
         assert shown(client) == 1
         assert len([prefix for prefix in store.listed if "/index/" in prefix]) == listings
     monkeypatch.setattr(session_listing, "_MANIFEST_TTL_S", 0.0)
     with serve(tmp_path, store) as client:
         assert shown(client) == 2
-        add_manifest(tmp_path / "store", 3, tasks=3)
+        add_manifest(tmp_path / "store", 3, SessionCounts(tasks=3))
         assert shown(client) == 3
+
+
+def test_failed_sessions_have_a_failed_job_or_were_lost(tmp_path: Path) -> None:
+    """A program may handle failures of its tasks. Only their number makes a session come first in `sort=failed`."""
+    counts = {
+        "failed-job": SessionCounts(tasks=9, jobs={"SUCCEEDED": 1, "FAILED": 1}),
+        "handled": SessionCounts(tasks=9, failed_tasks=5, jobs={"SUCCEEDED": 1, "STOPPED": 1}),
+        "jobs-unknown": SessionCounts(tasks=9, failed_tasks=2),
+        "succeeded": SessionCounts(tasks=9, jobs={"SUCCEEDED": 1}),
+    }
+    for cluster, each in counts.items():
+        ref = SessionRef("ml", cluster, KUBERAY_SESSION.session)
+        store_sessions(tmp_path / "store", ref)
+        add_manifest(tmp_path / "store", 1, each, ref)
+    lost = SessionRef("ml", "lost", KUBERAY_SESSION.session)
+    store_sessions(tmp_path / "store", lost)
+    start = tmp_path / "store" / LAYOUT.start_key(lost)
+    start.parent.mkdir(parents=True)
+    start.write_bytes(msgspec.json.encode(StartRecord(lost.namespace, lost.cluster, lost.session, 1)))
+    os.utime(start, (1, 1))
+    with serve(tmp_path, LocalStore(tmp_path / "store")) as client:
+
+        def clusters(query: str) -> list[str]:
+            return [row["cluster"] for row in client.get(f"/home.json?{query}").json()["sessions"]]
+
+        assert sorted(clusters("failed=1")) == ["failed-job", "jobs-unknown", "lost"]
+        assert clusters("sort=failed")[:3] == ["handled", "jobs-unknown", "failed-job"]
 
 
 def test_utilization_comes_from_the_metrics_product(tmp_path: Path) -> None:
     store_sessions(tmp_path / "store", KUBERAY_SESSION)
-    add_manifest(tmp_path / "store", 1, tasks=1)
+    add_manifest(tmp_path / "store", 1, SessionCounts(tasks=1))
     product = ProductManifest(
         product="metrics", version=PRODUCT.version, generation=1, build="b", files={}, tables_generation=1,
         tables_covered="", closing=Closing(0, clean=True), preview={"cpu": [0, 50, None], "gpu": [3, 4]}, seconds=0,
@@ -275,7 +302,7 @@ def test_lines_are_bounded() -> None:
 
 def test_unreadable_index_is_not_shown_as_missing(tmp_path: Path) -> None:
     store_sessions(tmp_path / "store", KUBERAY_SESSION)
-    add_manifest(tmp_path / "store", 1, tasks=1)
+    add_manifest(tmp_path / "store", 1, SessionCounts(tasks=1))
     unavailable = LAYOUT.index_prefix(KUBERAY_SESSION)
     with serve(tmp_path, UnavailableStore(tmp_path / "store", unavailable)) as client:
         (row,) = client.get("/home.json").json()["sessions"]
