@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rayhistory import jsonlog
 from rayhistory.bundle.session_zip import extract_zip
+from rayhistory.cli.running_servers import register_server
 from rayhistory.cli.session_store import list_sessions
 from rayhistory.server import frontend
 from rayhistory.server.app import create_app
@@ -44,13 +45,15 @@ def serve(settings: Settings, on_listening: Callable[[str], None] | None = None)
     host = settings.host or DEFAULT_HOST
     settings, certificate = prepare_access(settings, host)
     listener = bind(host, settings.port)
-    url = f"{'https' if certificate else 'http'}://{host}:{listener.getsockname()[1]}"
+    scheme, port = "https" if certificate else "http", listener.getsockname()[1]
+    url = f"{scheme}://{host}:{port}"
     sessions = asyncio.run(list_sessions(settings))
     jsonlog.configure_logging("warning")
     _print_urls(url, settings, sessions)
-    if on_listening:
-        on_listening(url)
-    serve_until_stopped(create_app(settings), listener, certificate)
+    with register_server(settings.cache_dir, port, scheme):
+        if on_listening:
+            on_listening(url)
+        serve_until_stopped(create_app(settings), listener, certificate)
     return 0
 
 

@@ -7,6 +7,7 @@ import webbrowser
 from rayhistory.cli import serve
 from rayhistory.cli.arguments import setting_flags
 from rayhistory.cli.client import open_client
+from rayhistory.cli.running_servers import registered_servers
 from rayhistory.cli.server_probe import responds
 from rayhistory.cli.session_args import add_session_arguments, server_and_session
 from rayhistory.errors import RayHistoryError, UsageError
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Open the session on the given server, or on this machine."""
+    """Open the session on the given server, or on one of this machine: of the given port, else of any."""
     server, _ = server_and_session(arguments)
     if arguments.serve and server:
         raise UsageError(
@@ -31,8 +32,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if server:
         return _open(server + path, arguments)
     local = f"http://{settings.host or serve.DEFAULT_HOST}:{settings.port}"
-    if asyncio.run(responds(local, settings, path)):
-        return _open(local + path, arguments)
+    others = [] if hasattr(arguments, "setting_port") else registered_servers(settings.cache_dir)
+    for url in dict.fromkeys([local, *others]):
+        if asyncio.run(responds(url, settings, path)):
+            return _open(url + path, arguments)
     if arguments.serve:
         return serve.serve(settings, lambda url: _show(url + path, arguments))
     if arguments.print:

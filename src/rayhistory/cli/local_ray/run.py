@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from rayhistory.cli.arguments import add_cluster_name_argument, add_namespace_argument, setting_flags
 from rayhistory.cli.local_ray.recording import RecordedSession, RecordingOptions, record
+from rayhistory.cli.running_servers import registered_servers
 from rayhistory.cli.server_probe import responds
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.names import cluster_name_from
@@ -70,7 +71,8 @@ def name_of_command(argv: list[str]) -> str:
 
 async def where_to_look(ref: SessionRef, arguments: argparse.Namespace, settings: Settings) -> str:
     """Return the URL of the session on a server that has it, else a command that opens it."""
-    for server in filter(None, (os.environ.get(SERVER_VARIABLE, "").rstrip("/"), f"http://127.0.0.1:{arguments.port}")):
+    named, local = os.environ.get(SERVER_VARIABLE, "").rstrip("/"), f"http://127.0.0.1:{arguments.port}"
+    for server in filter(None, (named, local, *registered_servers(settings.cache_dir))):
         if await responds(server, settings, ref.url):
             return f"Session recorded: {server}{ref.url}\n"
     port = [] if arguments.port == _DEFAULT_PORT else [f"--port={arguments.port}"]

@@ -164,6 +164,9 @@ def test_serve_starts_a_server_and_opens_the_session(directory: Path, tmp_path: 
             output += line
         assert httpx.get(found[0], headers={"Accept": "text/html"}, timeout=60).status_code == 200
         assert (tmp_path / "opened").read_text().strip() == found[0]
+        # Other commands find this server, although it does not have the default port.
+        again = subprocess.run([*command[:2], "--print"], env=environment, capture_output=True, text=True, check=True)
+        assert again.stdout.strip() == found[0]
     finally:
         process.terminate()
         process.wait()
