@@ -29,6 +29,7 @@ from rayhistory.server.routing.revocation import serve_while_admitted
 from rayhistory.sessions.selection import Selection, parse_session_path, selection_from_cookies
 from rayhistory.web import STATIC_DIR
 
+_KUBERAYS_ERROR = "Cluster Cookie not found"
 _RAY_API, _STATE_API = "/api/", "/api/v0/"
 _CLUSTER_PATH = re.compile(r"/s/(?P<namespace>[a-z0-9.-]+)/(?P<cluster>[a-z0-9.-]+)/?")
 """A cluster without a session shows the list of its sessions."""
@@ -133,8 +134,11 @@ async def _no_session_response(scope: Scope) -> Response:
 
 
 def _cookie_error(error: NoSessionSelected) -> Response:
-    """Report an error as KubeRay's history server does."""
-    return json_response(f"Cluster Cookie not found: {error}", error.http_status, error_headers(error))
+    """Report an error in the shape and with the words of KubeRay's history server.
+
+    The words come last, because Ray's commands print the whole text to people who have never chosen a cookie.
+    """
+    return json_response(f"{error} ({_KUBERAYS_ERROR})", error.http_status, error_headers(error))
 
 
 async def _ray_api_error(request: Request) -> Response:
