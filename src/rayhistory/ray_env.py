@@ -11,6 +11,8 @@ from rayhistory.errors import UsageError
 Version = tuple[int, int]
 
 MIN_RAY_VERSION: Version = (2, 49)
+ALL_SPANS_SINCE: Version = (2, 55)
+"""Before, Ray exports only the last profile span of a task in each second."""
 _CURRENT: Version = (9999, 0)
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)*(?:[.+-]?[a-z].*)?", re.IGNORECASE)
@@ -84,6 +86,12 @@ def known_version(text: str | None) -> Version | None:
     """Return major and minor of the version that a cluster reported; None if it reported none."""
     match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text or "", re.ASCII)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def is_before(text: str | None, version: Version) -> bool:
+    """Return True if the version that a cluster reported is older than another. An unknown one counts as the newest."""
+    known = known_version(text)
+    return known is not None and known < version
 
 
 def parse_version(text: str) -> Version:

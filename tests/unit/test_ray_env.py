@@ -3,7 +3,7 @@
 import pytest
 
 from rayhistory.errors import UsageError
-from rayhistory.ray_env import export_environment, parse_version, system_config
+from rayhistory.ray_env import export_environment, is_before, parse_version, system_config
 
 URL = "http://127.0.0.1:8084/v1/events"
 TYPES = "RAY_DASHBOARD_AGGREGATOR_AGENT_EXPOSABLE_EVENT_TYPES"
@@ -117,6 +117,14 @@ def test_invalid_version_is_named_in_the_error(text: str) -> None:
 def test_version_without_event_export_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=r"use Ray 2\.49 or newer"):
         system_config(text)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.9.3", True), ("2.56.1", True), ("2.57.0", False), ("9" * 5000 + ".1", False), ("٢.1", False), (None, False)],
+)
+def test_only_known_versions_are_before_another(version: str | None, expected: bool) -> None:
+    assert is_before(version, (2, 57)) is expected
 
 
 def test_variables_occur_in_the_source_of_the_installed_ray() -> None:

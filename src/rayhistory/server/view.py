@@ -12,6 +12,7 @@ from rayhistory.index.products.session_products import SessionProducts
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.logs.source import LogSource
+from rayhistory.ray_env import Version, is_before
 from rayhistory.server.untrusted_json import decode_json, raw_members
 from rayhistory.sessions import SessionRef
 
@@ -96,6 +97,10 @@ class SessionView:
         """Return the id of the head node; None if no event reported one."""
         rows = await self.rows("nodes", Filter("is_head", "=", True), sort=("start_time_ms",), limit=1)
         return rows[0]["node_id"] if rows else None
+
+    def is_before(self, version: Version) -> bool:
+        """Return True if the cluster had an older Ray than this. An unknown version counts as the newest."""
+        return is_before(self.index.manifest.ray_version, version)
 
     @property
     def last_ms(self) -> int:

@@ -14,6 +14,7 @@ from rayhistory.server.http.view_routes import end_open_rows_for_browsers
 from rayhistory.server.untrusted_json import decode_json, decode_raw, nested_dict
 from rayhistory.server.view import SessionView
 
+TPUS_SINCE = (2, 56)
 _NIL_ID = "f" * (2 * ids.NODE)
 _DEATH_MESSAGE_FIELDS = {
     "actor_died_error_context": "error_message",
@@ -49,19 +50,22 @@ async def dashboard_actor(request: Request, view: SessionView, actor_id: str) ->
 def _actors(
     request: Request, view: SessionView, rows: list[Row], measured: dict[str, msgspec.Raw]
 ) -> dict[str, dict[str, Any]]:
-    actors = {row["actor_id"]: _actor(row, decode_raw(measured.get(row["actor_id"]), {})) for row in rows}
+    defaults = _default_statistics(view)
+    actors = {row["actor_id"]: defaults | _actor(row, decode_raw(measured.get(row["actor_id"]), {})) for row in rows}
     end_open_rows_for_browsers(request, view, actors.values(), "startTime", "endTime")
     return actors
+
+
+def _default_statistics(view: SessionView) -> dict[str, Any]:
+    """Return what Ray lists of an actor that was never sampled."""
+    tpus: dict[str, Any] = {} if view.is_before(TPUS_SINCE) else {"tpus": []}
+    return {"gpus": [], **tpus, "mem": [], "processStats": None}
 
 
 def _actor(row: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     optional = {"placementGroupId": row["placement_group_id"], "callSite": row["call_site"]}
     dead = {} if measured.get("state") != "DEAD" else measured
     return {
-        "gpus": [],
-        "tpus": [],
-        "mem": [],
-        "processStats": None,
         **measured,
         "actorId": row["actor_id"],
         "jobId": row["job_id"],

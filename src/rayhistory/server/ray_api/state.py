@@ -48,8 +48,9 @@ async def _encode_plain(rows: list[Row]) -> AsyncIterator[bytes]:
 async def _encode_detailed(request: Request, view: SessionView, rows: list[Row]) -> AsyncIterator[bytes]:
     end_open_rows_for_browsers(request, view, rows, "start_time_ms", "end_time_ms")
     await infer_log_info(view, rows)
+    newer = state_schema.TASKS.newer_names(view.is_before)
     async for group, profiles in with_profiles(view, rows):
-        yield await asyncio.to_thread(_encode_details, group, profiles, is_browser(request))
+        yield await asyncio.to_thread(_encode_details, group, profiles, newer, is_browser(request))
 
 
 def _encode_and_release(rows: list[Row], shape: Callable[[], list[Row]]) -> bytes:
@@ -59,14 +60,14 @@ def _encode_and_release(rows: list[Row], shape: Callable[[], list[Row]]) -> byte
     return encoded
 
 
-def _encode_details(rows: list[Row], profile_rows: list[Row], mask: bool) -> bytes:
+def _encode_details(rows: list[Row], profile_rows: list[Row], newer: frozenset[str], mask: bool) -> bytes:
     """Encode tasks with details in batches, so that few large rows are in memory at once. Free the rows."""
     encoded = []
     profiles = state_rows.by_attempt(profile_rows)
     profile_rows.clear()
     for start in range(0, len(rows), _ENCODE_BATCH_ROWS):
         details = [
-            state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), []))
+            _without(newer, state_rows.task_detail(row, profiles.get((row["task_id"], row["attempt_number"]), [])))
             for row in rows[start : start + _ENCODE_BATCH_ROWS]
         ]
         encoded.append(json_items(_mask_rows(details) if mask else details))
@@ -77,7 +78,8 @@ def _encode_details(rows: list[Row], profile_rows: list[Row], mask: bool) -> byt
 async def _table_list(schema: StateSchema, shape: RowShape, request: Request, view: SessionView) -> Response:
     """Return a list that is a table of the index."""
     options = parse_list_options(request.query_params, schema)
-    names = schema.names(detail=options.detail)
+    newer = schema.newer_names(view.is_before)
+    names = [name for name in schema.names(detail=options.detail) if name not in newer]
 
     def shaped(rows: list[Row]) -> list[Row]:
         return _mask_for_browsers(request, [_select(names, shape(row)) for row in rows])
@@ -192,6 +194,12 @@ async def _objects_list(request: Request, view: SessionView) -> Response:
 
 def _select(names: Iterable[str], row: Row) -> Row:
     return {name: row.get(name) for name in names}
+
+
+def _without(names: Iterable[str], row: Row) -> Row:
+    for name in names:
+        del row[name]
+    return row
 
 
 def _mask_for_browsers(request: Request, rows: list[Row]) -> list[Row]:

@@ -1,10 +1,12 @@
 """The schema of Ray's State API: the columns of each list, and the index columns behind them."""
 
+from collections.abc import Callable
 from enum import Enum
 
 import msgspec
 
 from rayhistory import ids
+from rayhistory.ray_env import MIN_RAY_VERSION, Version
 
 NIL_TASK = "f" * (2 * ids.TASK)
 UNKNOWN_MS = 2**64 - 1
@@ -24,6 +26,8 @@ JOB_STATUSES = ("RUNNING", "PENDING", "STOPPED", "SUCCEEDED", "FAILED")
 
 TASK_SOURCE_FILTERS = frozenset(("task_id", "job_id", "actor_id", "name", "state"))
 """Columns that Ray filters in the GCS, before it counts the total."""
+
+_FALLBACK_STRATEGY_SINCE, _TOPOLOGY_SINCE = (2, 55), (2, 57)
 
 
 class FilterType(Enum):
@@ -48,6 +52,8 @@ class StateColumn(msgspec.Struct, frozen=True):
     """Ray's value if the index has none."""
     optional: bool = False
     """Ray omits the field if it has no value, and then no filter matches."""
+    since: Version = MIN_RAY_VERSION
+    """The first version of Ray that has the column. Clients of later versions accept rows without it."""
 
 
 class StateSchema(msgspec.Struct, frozen=True):
@@ -73,6 +79,10 @@ class StateSchema(msgspec.Struct, frozen=True):
     def names(self, *, detail: bool) -> list[str]:
         return [column.name for column in self.columns if detail or not column.detail]
 
+    def newer_names(self, is_before: Callable[[Version], bool]) -> frozenset[str]:
+        """Return the columns that the cluster's version of Ray did not have yet."""
+        return frozenset(column.name for column in self.columns if is_before(column.since))
+
     def column(self, name: str) -> StateColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
@@ -89,8 +99,8 @@ def _filterable(
     return StateColumn(name, index_column or name, filter_type, True, detail, default, optional)
 
 
-def _detail(name: str, index_column: str = "") -> StateColumn:
-    return StateColumn(name, index_column, detail=True)
+def _detail(name: str, since: Version = MIN_RAY_VERSION) -> StateColumn:
+    return StateColumn(name, "", detail=True, since=since)
 
 
 TASKS = StateSchema(
@@ -123,7 +133,7 @@ TASKS = StateSchema(
         _filterable("is_debugger_paused", filter_type=FilterType.MAYBE_BOOL, detail=True),
         _detail("call_site"),
         _detail("label_selector"),
-        _detail("fallback_strategy"),
+        _detail("fallback_strategy", _FALLBACK_STRATEGY_SINCE),
     ),
     ("task_id", "-attempt_number"),
     {"task_id": ids.TASK, "job_id": ids.JOB, "actor_id": ids.ACTOR},
@@ -151,7 +161,7 @@ ACTORS = StateSchema(
         _detail("num_restarts_due_to_node_preemption"),
         _detail("call_site"),
         _detail("label_selector"),
-        _detail("fallback_strategy"),
+        _detail("fallback_strategy", _FALLBACK_STRATEGY_SINCE),
     ),
     ("actor_id",),
     {"actor_id": ids.ACTOR, "job_id": ids.JOB},
@@ -210,8 +220,8 @@ PLACEMENT_GROUPS = StateSchema(
         _detail("bundles"),
         _filterable("is_detached", filter_type=FilterType.MAYBE_BOOL, detail=True),
         _detail("stats"),
-        _detail("topology_strategy"),
-        _detail("topology_assignments"),
+        _detail("topology_strategy", _TOPOLOGY_SINCE),
+        _detail("topology_assignments", _TOPOLOGY_SINCE),
     ),
     ("placement_group_id",),
 )

@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute
 from rayhistory.errors import UsageError
 from rayhistory.index.query.lineage import read_lineage
 from rayhistory.index.query.query import Filter, Query, Row
-from rayhistory.ray_env import known_version
 from rayhistory.server.http.response_cache import response_cache_of
 from rayhistory.server.http.responses import state_response
 from rayhistory.server.http.view_routes import view_route
@@ -26,6 +25,8 @@ _MAX_NAMES = 10_000
 """Ray summarizes at most 10,000 tasks, so it never has more names."""
 _MAX_GROUPS = 10_000
 """Maximum number of groups of name, type and state. If there are more, the most frequent names are selected first."""
+_GROUPED_BY_NAME_SINCE = (2, 57)
+"""Earlier versions of Ray group tasks by function."""
 _NAMES_TRUNCATED = f"Only the {_MAX_NAMES:,} most frequent names are listed. The totals count all tasks."
 _CLASSES_TRUNCATED = (
     f"Only the {_MAX_GROUPS:,} most frequent classes and states are listed. The totals count all actors."
@@ -47,7 +48,7 @@ async def summarize_tasks(request: Request, view: SessionView) -> Response:
 
 
 async def _by_name(view: SessionView, state_filters: tuple[StateFilter, ...], filters: tuple[Filter, ...]) -> Response:
-    name_column = "func_or_class_name" if _grouped_by_function(view.index.manifest.ray_version) else "name"
+    name_column = "func_or_class_name" if view.is_before(_GROUPED_BY_NAME_SINCE) else "name"
     groups = await view.index.group(
         Query("tasks", filters=filters, limit=_MAX_GROUPS + 1), (name_column, "type", "state")
     )
@@ -71,12 +72,6 @@ async def _by_name(view: SessionView, state_filters: tuple[StateFilter, ...], fi
     }
     filtered = sum(group["count"] for group in types)
     return _summary_response(body, await count_tasks(view, state_filters, (NO_DRIVERS,)), filtered, warnings)
-
-
-def _grouped_by_function(ray_version: str | None) -> bool:
-    """Return True for Ray up to 2.56, which groups tasks by function instead of name."""
-    version = known_version(ray_version)
-    return version is not None and version < (2, 57)
 
 
 async def _by_lineage(

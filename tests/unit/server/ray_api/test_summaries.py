@@ -52,7 +52,7 @@ def test_summary_lists_the_most_frequent_names_and_counts_all(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, max_names: int, by_function: bool
 ) -> None:
     """Each listed name has all its states."""
-    monkeypatch.setattr(summaries, "_grouped_by_function", lambda _: by_function)
+    monkeypatch.setattr(summaries, "_GROUPED_BY_NAME_SINCE", (9999, 0) if by_function else (0, 0))
     whole = result(client, f"tasks/summarize?timeout={50 + by_function}")
     monkeypatch.setattr(summaries, "_MAX_NAMES", max_names)
     monkeypatch.setattr(summaries, "_MAX_GROUPS", 1)
@@ -120,14 +120,6 @@ def test_lineage_matches_the_one_that_ray_computes(client: TestClient) -> None:
     ours = cluster(result(client, "tasks/summarize?summary_by=lineage"))
     expected = common.asdict(theirs)
     assert ours == expected
-
-
-@pytest.mark.parametrize(
-    ("version", "by_function"),
-    [("2.9.3", True), ("2.56.1", True), ("2.57.0", False), ("9" * 5000 + ".1", False), ("٢.1", False), (None, False)],
-)
-def test_only_old_ray_versions_group_by_function(version: str | None, by_function: bool) -> None:
-    assert summaries._grouped_by_function(version) is by_function
 
 
 def test_unknown_summary_kind_is_rejected(client: TestClient) -> None:
