@@ -61,9 +61,14 @@ def settings_for(directory: Path) -> Settings:
     )[0]
 
 
-def store_sample(settings: Settings, logs: Mapping[str, bytes] | None = None, ref: SessionRef = REF) -> None:
-    """Store the session as a collector does. `logs` are files of its one node."""
-    asyncio.run(_store(settings, logs or {}, ref))
+def store_sample(
+    settings: Settings,
+    logs: Mapping[str, bytes] | None = None,
+    ref: SessionRef = REF,
+    responses: Mapping[str, Any] | None = None,
+) -> None:
+    """Store the session as a collector does. `logs` are files of its one node, `responses` replace those of Ray."""
+    asyncio.run(_store(settings, logs or {}, ref, responses or {}))
 
 
 def store_indexed_sample(settings: Settings, logs: Mapping[str, bytes] | None = None) -> None:
@@ -103,9 +108,10 @@ def store_only_node(settings: Settings) -> None:
     events.write_text("\n".join(lines))
 
 
-async def _store(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef) -> None:
+async def _store(settings: Settings, logs: Mapping[str, bytes], ref: SessionRef, changed: Mapping[str, Any]) -> None:
     layout = Layout(settings.storage_root_dir)
-    responses = [json.dumps(_dashboard_response(uri, name)) for uri, name in _DASHBOARD_RESPONSES.items()]
+    bodies = {**{uri: live(name) for uri, name in _DASHBOARD_RESPONSES.items()}, **changed}
+    responses = [json.dumps(_dashboard_response(uri, body)) for uri, body in bodies.items()]
     objects = {
         layout.metadata_key(ref): b"",
         layout.events_key(ref, NODE, "node_events", _WRITTEN_NS, compressed=False): (
@@ -129,11 +135,11 @@ async def _put(settings: Settings, objects: Mapping[str, bytes]) -> None:
     await store.close()
 
 
-def _dashboard_response(uri: str, name: str) -> dict[str, Any]:
+def _dashboard_response(uri: str, body: Any) -> dict[str, Any]:
     return {
         "eventType": "DASHBOARD_SNAPSHOT",
         "timestamp": _RESPONSE_TIME,
-        "dashboardSnapshot": {"uri": uri, "body": live(name)},
+        "dashboardSnapshot": {"uri": uri, "body": body},
     }
 
 
@@ -142,5 +148,18 @@ def serving(directory: Path, logs: Mapping[str, bytes] | None = None) -> Iterato
     """Yield a client of the server. Its base URL is the path of the session."""
     settings = settings_for(directory)
     store_indexed_sample(settings, logs)
-    with TestClient(create_app(settings), base_url=f"http://testserver{REF.url}") as client:
+    with _client(settings) as client:
         yield client
+
+
+@contextmanager
+def serving_with(directory: Path, responses: Mapping[str, Any]) -> Iterator[TestClient]:
+    """Like `serving`, with other responses of the dashboard. The index is built for it."""
+    settings = settings_for(directory)
+    store_sample(settings, responses=responses)
+    with _client(settings) as client:
+        yield client
+
+
+def _client(settings: Settings) -> TestClient:
+    return TestClient(create_app(settings), base_url=f"http://testserver{REF.url}")

@@ -23,6 +23,11 @@ _TIMEOUT_S = 30.0  # the first request about Serve, Data or Train starts a drive
 class DashboardError(Exception):
     """A request failed; the message is a short reason, also used as a metric label."""
 
+    def __init__(self, reason: str, size: int = 0) -> None:
+        super().__init__(reason)
+        self.size = size
+        """The number of bytes of a response that was too large."""
+
 
 class _Version(msgspec.Struct):
     ray_version: str = ""
@@ -102,7 +107,7 @@ class DashboardClient:
                     await stack.enter_async_context(self._large_body_lock)
                 size += len(chunk)
                 if size > _MAX_BODY_BYTES:
-                    raise DashboardError("too large")
+                    raise DashboardError("too large", size)
                 chunks.append(chunk)
             body = b"".join(chunks)
             chunks.clear()

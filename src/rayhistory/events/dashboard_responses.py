@@ -12,13 +12,15 @@ from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
 
 FAILED_TASKS_URI = "/api/v0/tasks?detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=FAILED"
-"""Polled while a driver does not export events. The only list of tasks that is read in addition to events."""
+"""Polled while a driver does not export events."""
+TASK_SPANS_URI = "/api/v0/tasks?detail=1&limit=10000&exclude_driver=false"
+"""Polled before Ray 2.55, which does not export all profile spans. Only the spans of this list are stored and read."""
 _DRIVER_SUFFIX = "f" * 24
 """Suffix of the id of a driver's worker. The job id comes before it."""
 
 
 def add_dashboard_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anomaly | None:
-    """Add jobs, placement groups, workers and nodes of a response. Other responses have no rows."""
+    """Add jobs, placement groups, workers, nodes and names of actors in a response. Other responses have no rows."""
     path = uri.partition("?")[0].rstrip("/")
     reader = _READERS.get(path)
     if reader is None:
@@ -138,6 +140,29 @@ def _add_nodes(rows: RowBuffer, body: Any, ns: int) -> None:
         )
 
 
+def alive_columns(actor: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of an actor's transition, as far as the dashboard knows its place."""
+    address = actor.get("address") or {}
+    return {
+        "actor_id": actor["actorId"],
+        "node_id": as_text(address.get("nodeId")),
+        "worker_id": as_text(address.get("workerId")),
+        "pid": actor.get("pid") or None,
+        "port": address.get("port") or None,
+        "repr_name": as_text(actor.get("reprName")),
+        "restart_reason": None,
+        "death_cause": None,
+        "reported_by": "dashboard",
+    }
+
+
+def _add_repr_names(rows: RowBuffer, body: Any, ns: int) -> None:
+    """Add the `__repr__` of actors, which Ray's events lack before 2.54."""
+    for actor in body["data"]["actors"].values():
+        if actor.get("reprName") and (started := ms_to_ns(actor.get("startTime"))):
+            rows.add("actor_transitions", **alive_columns(actor), ns=started, state="ALIVE")
+
+
 def _add_hostnames(rows: RowBuffer, body: Any, ns: int) -> None:
     """Add the hostnames of nodes, which Ray's events lack before 2.54."""
     for node in body["data"]["summary"]:
@@ -152,4 +177,5 @@ _READERS: dict[str, Callable[[RowBuffer, Any, int], None]] = {
     "/api/v0/workers": _add_workers,
     "/api/v0/nodes": _add_nodes,
     "/nodes": _add_hostnames,
+    "/logical/actors": _add_repr_names,
 }

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Raw
 
 from rayhistory.events import entity_rows, event_types, task_rows
-from rayhistory.events.dashboard_responses import FAILED_TASKS_URI, add_dashboard_rows
+from rayhistory.events.dashboard_responses import FAILED_TASKS_URI, TASK_SPANS_URI, add_dashboard_rows
 from rayhistory.events.export_files import add_export_record
 from rayhistory.events.row_buffer import Anomaly, RowBuffer
-from rayhistory.events.state_api import add_state_rows
+from rayhistory.events.state_api import add_span_rows, add_state_rows
 from rayhistory.gaps import GapCode
 
 
@@ -71,9 +71,14 @@ def _add_platform_event(rows: RowBuffer, event: event_types.Event, nested: Raw, 
 def _add_dashboard_response(rows: RowBuffer, response: event_types.DashboardResponse, ns: int) -> Anomaly | None:
     if not response.uri or not response.body:
         return GapCode.DASHBOARD_RESPONSE_EMPTY, response.uri
-    rows.add("snapshots", uri=response.uri, ns=ns, body=str(response.body, "utf-8"))
-    add = add_state_rows if response.only or response.uri == FAILED_TASKS_URI else add_dashboard_rows
+    add = add_state_rows if response.only else _LIST_READERS.get(response.uri, add_dashboard_rows)
+    if add is not add_span_rows:  # the collector has reduced this response to new spans
+        rows.add("snapshots", uri=response.uri, ns=ns, body=str(response.body, "utf-8"))
     return add(rows, response.uri, msgspec.json.decode(response.body), ns)
+
+
+_LIST_READERS = {FAILED_TASKS_URI: add_state_rows, TASK_SPANS_URI: add_span_rows}
+"""Lists of tasks that are read in addition to events."""
 
 
 def _add_export_record(rows: RowBuffer, record: event_types.ExportRecord, ns: int) -> Anomaly | None:

@@ -14,6 +14,14 @@ def camel_spans(text: str) -> str:
     return text
 
 
+def span_identity(name: str, start_ns: int, end_ns: int) -> tuple[str, float, float]:
+    """Return what two reports of the same span have in common.
+
+    Events have nanoseconds. The dashboard lists milliseconds as floating-point numbers, which are a little coarser.
+    """
+    return name, start_ns / 1e6, end_ns / 1e6
+
+
 def read_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Convert a row of profile_events to one row per span, ordered by end. Malformed spans are left out."""
     try:

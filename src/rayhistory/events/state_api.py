@@ -1,7 +1,8 @@
 """Rows of the dashboard's State API lists, for sessions and drivers without events.
 
-If there is a collector, these lists are stored but not read, because events are more exact. Only failed tasks are read,
-which the collector polls while a driver does not export events.
+If there is a collector, these lists are stored but not read, because events are more exact. There are two exceptions:
+failed tasks, which the collector polls while a driver does not export events, and spans, which old versions do not
+export.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.dashboard_responses import add_dashboard_rows, as_json, as_text, listed
+from rayhistory.events.dashboard_responses import add_dashboard_rows, alive_columns, as_json, as_text, listed
 from rayhistory.events.export_files import log_columns, pause_columns, place_columns
 from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
@@ -31,6 +32,16 @@ def add_state_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anomaly 
         return anomaly or (_incompleteness(path, body) if path.startswith("/api/v0/") else None)
     except MALFORMED_ERRORS as error:
         return GapCode.DASHBOARD_RESPONSE_UNEXPECTED, f"{uri}: {error!r}"
+
+
+def add_span_rows(rows: RowBuffer, uri: str, body: object, ns: int) -> Anomaly | None:
+    """Add only the profile spans of a list of tasks."""
+    try:
+        for task in listed(body):
+            _add_spans(rows, task)
+    except MALFORMED_ERRORS as error:
+        return GapCode.DASHBOARD_RESPONSE_UNEXPECTED, f"{uri}: {error!r}"
+    return None
 
 
 def is_truncated(body: Any) -> bool:
@@ -57,7 +68,7 @@ def _missing_entries(result: dict[str, Any]) -> int:
 
 def _add_tasks(rows: RowBuffer, body: Any, ns: int) -> None:
     for task in listed(body):
-        key = {"task_id": task["task_id"], "attempt": task["attempt_number"], "job_id": as_text(task["job_id"])}
+        key = _key(task)
         times = _state_times(task)
         environment = (task.get("runtime_env_info") or {}).get("serialized_runtime_env")
         fallback = task.get("fallback_strategy") or {}
@@ -92,16 +103,24 @@ def _add_tasks(rows: RowBuffer, body: Any, ns: int) -> None:
             error_message=as_text(task.get("error_message")),
             **{state_column(state): times.get(state) for state in TASK_STATES},
         )
-        profile = task.get("profiling_data") or {}
-        if spans := _spans(profile):
-            rows.add(
-                "profile_events",
-                **key,
-                component_type=as_text(profile.get("component_type")),
-                component_id=as_text(profile.get("component_id")),
-                node_ip=as_text(profile.get("node_ip_address")),
-                spans=spans,
-            )
+        _add_spans(rows, task)
+
+
+def _key(task: dict[str, Any]) -> dict[str, Any]:
+    return {"task_id": task["task_id"], "attempt": task["attempt_number"], "job_id": as_text(task["job_id"])}
+
+
+def _add_spans(rows: RowBuffer, task: dict[str, Any]) -> None:
+    profile = task.get("profiling_data") or {}
+    if spans := _spans(profile):
+        rows.add(
+            "profile_events",
+            **_key(task),
+            component_type=as_text(profile.get("component_type")),
+            component_id=as_text(profile.get("component_id")),
+            node_ip=as_text(profile.get("node_ip_address")),
+            spans=spans,
+        )
 
 
 def _state_times(task: dict[str, Any]) -> dict[str, int]:
@@ -139,18 +158,7 @@ def _add_dashboard_actors(rows: RowBuffer, body: Any, ns: int) -> None:
     Only the number of restarts is listed; they happened before its start.
     """
     for actor in body["data"]["actors"].values():
-        state, address = actor["state"], actor.get("address") or {}
-        columns = {
-            "actor_id": actor["actorId"],
-            "node_id": as_text(address.get("nodeId")),
-            "worker_id": as_text(address.get("workerId")),
-            "pid": actor.get("pid") or None,
-            "port": address.get("port") or None,
-            "repr_name": as_text(actor.get("reprName")),
-            "restart_reason": None,
-            "death_cause": None,
-            "reported_by": "dashboard",
-        }
+        state, columns = actor["state"], alive_columns(actor)
         started, ended = ms_to_ns(actor.get("startTime")), ms_to_ns(actor.get("endTime"))
         if started:
             rows.add("actor_transitions", **columns, ns=started, state="ALIVE")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rayhistory.collector.dashboard.new_spans import NewSpans
 from rayhistory.collector.dashboard.response_record import dashboard_response_record, response_digest
 from rayhistory.collector.dashboard.schedule import (
     ACTORS,
@@ -17,6 +18,7 @@ from rayhistory.collector.dashboard.schedule import (
     JOBS,
     NODES,
     SERVE,
+    TASK_SPANS,
     TRAIN,
     VERSION,
     Poll,
@@ -30,6 +32,7 @@ from rayhistory.collector.spool.spool import Spool, SpoolError
 from rayhistory.collector.supervise import backoff_delays
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreError
+from rayhistory.ray_env import ALL_SPANS_SINCE, is_before
 from rayhistory.sessions.keys import DASHBOARD_RESPONSES
 
 log = logging.getLogger(__name__)
@@ -104,6 +107,7 @@ class DashboardPoller:
         self._drivers = drivers
         self._silent_drivers: set[str] = set()
         self._spooled_digests: dict[str, bytes] = {}
+        self._spans = NewSpans()
         self._endpoint_digests: dict[str, bytes] = {}
         self._actor_classes: set[str] = set()
         self._job_states: dict[str, str] = {}
@@ -168,11 +172,14 @@ class DashboardPoller:
         try:
             async with self._dashboard.open_response(poll.request) as body:
                 self._update_schedule(poll.uri, body)
-                await self._store(poll, body, final=final)
+                if poll.uri == TASK_SPANS:
+                    await self._store_spans(body)
+                else:
+                    await self._store(poll, body, final=final)
                 self._schedule.succeeded(poll, time.monotonic(), len(body))
         except DashboardError as failure:
             self._report_failure(poll.uri, str(failure))
-            self._schedule.failed(poll, time.monotonic())
+            self._schedule.failed(poll, time.monotonic(), failure.size)
 
     async def _verify(self) -> bool:
         """Check that the dashboard runs and belongs to this session."""
@@ -183,6 +190,8 @@ class DashboardPoller:
             self._report_failure(VERSION, str(failure))
             return False
         self._record.update(ray_version=ray_version, dashboard=self._dashboard.address)
+        if is_before(ray_version, ALL_SPANS_SINCE):
+            self._schedule.add_task_spans()
         await self._store(Poll(VERSION, 0.0), body, final=False)
         return True
 
@@ -200,16 +209,8 @@ class DashboardPoller:
 
     async def _store(self, poll: Poll, body: bytes, *, final: bool) -> None:
         uri, digest = poll.uri, response_digest(body)
-        if self._spooled_digests.get(uri) != digest:
-            line = dashboard_response_record(self._session, self._spool.node_of(self._session), uri, body)
-            try:
-                await self._spool.append({self._session: [Block(DASHBOARD_RESPONSES, 1, line)]})
-            except SpoolError:
-                self._telemetry.dashboard_responses_dropped.inc()
-                self._telemetry.lost_count += 1
-            else:
-                self._spooled_digests[uri] = digest
-                self._telemetry.dashboard_responses_stored.inc()
+        if self._spooled_digests.get(uri) != digest and await self._append(uri, body):
+            self._spooled_digests[uri] = digest
         if poll.kuberay and self._endpoint_digests.get(uri) != digest and not _is_empty(uri, body, final=final):
             try:
                 await self._put_endpoint(uri, body)
@@ -221,6 +222,24 @@ class DashboardPoller:
                 )
             else:
                 self._endpoint_digests[uri] = digest
+
+    async def _store_spans(self, body: bytes) -> None:
+        """Store the spans that earlier lists did not have: a list has thousands of tasks, and few of them are new."""
+        found = await asyncio.to_thread(self._spans.find, body)
+        if found and await self._append(TASK_SPANS, found):
+            self._spans.confirm()
+
+    async def _append(self, uri: str, body: bytes) -> bool:
+        """Append a response to the spool; return False if that failed."""
+        line = dashboard_response_record(self._session, self._spool.node_of(self._session), uri, body)
+        try:
+            await self._spool.append({self._session: [Block(DASHBOARD_RESPONSES, 1, line)]})
+        except SpoolError:
+            self._telemetry.dashboard_responses_dropped.inc()
+            self._telemetry.lost_count += 1
+            return False
+        self._telemetry.dashboard_responses_stored.inc()
+        return True
 
     def _update_schedule(self, uri: str, body: bytes) -> None:
         """Add and remove polls according to the nodes, actors and jobs in a response."""

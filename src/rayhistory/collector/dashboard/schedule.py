@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rayhistory.events.dashboard_responses import FAILED_TASKS_URI
+from rayhistory.events.dashboard_responses import FAILED_TASKS_URI, TASK_SPANS_URI
 
 VERSION = "/api/version"
 JOBS = "/api/jobs/"
@@ -13,6 +13,7 @@ DATASETS = "/api/data/datasets/"
 TRAIN = "/api/train/v2/runs/v1"
 GRAFANA = "/api/grafana_health"
 FAILED_TASKS = FAILED_TASKS_URI
+TASK_SPANS = TASK_SPANS_URI
 PLACEMENT_GROUPS = "/api/v0/placement_groups?detail=1&limit=10000"
 
 _ONCE = float("inf")
@@ -81,6 +82,10 @@ class PollSchedule:
         """Add a poll for failed tasks, for drivers that do not export events."""
         self._polls.setdefault(FAILED_TASKS, Poll(FAILED_TASKS, _FAILED_TASKS_INTERVAL_S))
 
+    def add_task_spans(self) -> None:
+        """Add a poll for profile spans, for versions of Ray that do not export all of them."""
+        self._polls.setdefault(TASK_SPANS, Poll(TASK_SPANS, self._poll_interval))
+
     def remove(self, uri: str) -> None:
         self._polls.pop(uri, None)
 
@@ -109,10 +114,12 @@ class PollSchedule:
         poll.due = now + max(poll.interval, size / _BYTES_PER_SECOND)
         self._rotate_nodes(poll, now, size)
 
-    def failed(self, poll: Poll, now: float) -> None:
+    def failed(self, poll: Poll, now: float, size: int = 0) -> None:
+        """Schedule the next try. `size` is the number of bytes that were received in vain."""
         poll.failures += 1
         interval = min(poll.interval, _MAX_RETRY_INTERVAL_S)
-        poll.due = now + min(_MAX_RETRY_INTERVAL_S, max(interval, 2.0**poll.failures))
+        delay = min(_MAX_RETRY_INTERVAL_S, max(interval, 2.0**poll.failures))
+        poll.due = now + max(delay, size / _BYTES_PER_SECOND)
         self._rotate_nodes(poll, now, 0)
 
     def _rotate_nodes(self, poll: Poll, now: float, size: int) -> None:

@@ -27,7 +27,6 @@ WITH reported AS (
   SELECT actor_id, arg_max(state, {'ns': ns, 'rank': rank}) AS newest_state,
     arg_max({'node_id': node_id, 'worker_id': worker_id, 'pid': pid, 'port': port}, {'ns': ns, 'worker': worker_id})
       FILTER (WHERE state = 'ALIVE') AS place,
-    arg_max(repr_name, ns) FILTER (WHERE repr_name IS NOT NULL) AS repr_name,
     min(ns) FILTER (WHERE state = 'DEAD' AND ns >= coalesce(lived_ns, ns)) AS death_ns,
     arg_max({'ns': ns, 'cause': death_cause}, {'ns': ns, 'text': death_cause}) FILTER (WHERE state = 'DEAD')
       AS newest_death,
@@ -41,12 +40,16 @@ WITH reported AS (
     count(DISTINCT ns) FILTER (WHERE restart_reason = 'LINEAGE_RECONSTRUCTION') AS lineage_restarts,
     count(DISTINCT ns) FILTER (WHERE restart_reason = 'NODE_PREEMPTION') AS preemption_restarts
   FROM changes GROUP BY actor_id
+), names AS (
+  -- Also from export files and dashboard responses: before 2.54, events have no name.
+  SELECT actor_id, arg_max(repr_name, {'ns': ns, 'name': repr_name}) AS repr_name
+  FROM reported WHERE repr_name IS NOT NULL GROUP BY actor_id
 ), history AS (
   SELECT *, CASE WHEN deaths > revivals THEN 'DEAD' ELSE newest_state END AS last_state,
     CASE WHEN last_state = 'DEAD' THEN coalesce(death_ns, newest_death.ns) END AS dead_ns,
     CASE WHEN last_state = 'DEAD' THEN if(death_ns IS NULL, newest_death.cause, cause) END AS death_cause,
     place.node_id AS node_id, place.worker_id AS worker_id, place.pid AS pid, place.port AS port
-  FROM lives
+  FROM lives LEFT JOIN names USING (actor_id)
 )
 SELECT actor_id, d.class_name, CASE WHEN {closed} THEN 'DEAD' ELSE coalesce(h.last_state, 'DEPENDENCIES_UNREADY') END
     AS state,

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory import ids
-from rayhistory.events.profile_spans import read_spans
+from rayhistory.events.profile_spans import read_spans, span_identity
 from rayhistory.index.query.query import Filter, Query, Row
+from rayhistory.ray_env import ALL_SPANS_SINCE
 from rayhistory.server.http.response_cache import LARGE_RESPONSE_ROWS, stream_json_response
 from rayhistory.server.http.view_routes import view_route
 from rayhistory.server.ray_api.state_options import check_id
@@ -75,7 +76,11 @@ class _TraceWriter:
 
     def _encode_spans(self, tasks: list[Row], profiles: list[Row]) -> bytes:
         """Encode the spans and free the rows, because the client may read slowly."""
-        spans = by_attempt(sorted((span for row in profiles for span in read_spans(row)), key=_span_order))
+        found = [span for row in profiles for span in read_spans(row)]
+        if self._view.is_before(ALL_SPANS_SINCE):
+            found = list({_identity(span): span for span in found}.values())
+        spans = by_attempt(sorted(found, key=_span_order))
+        found.clear()
         profiles.clear()
         encoded = self._encode(
             [
@@ -137,6 +142,11 @@ def _event(task: Row, span: Row, trace_ids: _TraceIds) -> Row:
         },
         "ph": "X",
     }
+
+
+def _identity(span: Row) -> tuple[object, ...]:
+    """Return the same for two reports of a span: an exported span may also be in the dashboard's list of tasks."""
+    return span["task_id"], span["attempt"], *span_identity(span["event_name"], span["start_ns"], span["end_ns"])
 
 
 def _span_order(span: Row) -> tuple[str, int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.events.merged_tables import TASK_STATES, state_column
-from rayhistory.events.profile_spans import read_spans
+from rayhistory.events.profile_spans import read_spans, span_identity
 from rayhistory.index.manifest import Nanoseconds
 from rayhistory.index.query.query import Row
 from rayhistory.server.http.responses import strip_ansi
@@ -120,19 +120,23 @@ def profiling_data(profile: list[Row]) -> Row:
     with_spans = [(row, spans) for row in profile if (spans := _spans(row))]
     if not with_spans:
         return {}
-    first, spans = with_spans[0] if len(with_spans) == 1 else min(with_spans, key=lambda pair: min(map(_end, pair[1])))
+    last, spans = with_spans[0] if len(with_spans) == 1 else max(with_spans, key=lambda pair: max(map(_end, pair[1])))
     if len(with_spans) > 1:
-        spans = [span for _, more in with_spans for span in more]
+        spans = list({_identity(span): span for _, more in with_spans for span in more}.values())
     spans.sort(key=_end)
     return {
-        "component_type": first["component_type"] or "",
-        "component_id": first["component_id"] or "",
-        "node_ip_address": first["node_ip"] or "",
+        "component_type": last["component_type"] or "",
+        "component_id": last["component_id"] or "",
+        "node_ip_address": last["node_ip"] or "",
         "events": [
             _ProfileEvent(span.start_time / 1e6, span.end_time / 1e6, extra_data(span.extra_data), span.event_name)
             for span in spans
         ],
     }
+
+
+def _identity(span: _Span) -> tuple[str, float, float]:
+    return span_identity(span.event_name, span.start_time, span.end_time)
 
 
 def _end(span: _Span) -> tuple[int, int]:

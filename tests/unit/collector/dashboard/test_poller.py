@@ -16,6 +16,7 @@ from rayhistory.collector.dashboard.schedule import (
     NODES,
     PLACEMENT_GROUPS,
     SERVE,
+    TASK_SPANS,
     PollSchedule,
 )
 from rayhistory.collector.dashboard_client import DashboardClient
@@ -230,3 +231,31 @@ def test_failed_tasks_are_not_polled_if_all_drivers_export(tmp_path: Path) -> No
 
     records, _ = run_poller(tmp_path, use)
     assert bodies(records, FAILED_TASKS) == []
+
+
+def task_list(*names: str) -> dict[str, Any]:
+    events = [{"event_name": name, "start_time": 1.5, "end_time": 2.5, "extra_data": {}} for name in names]
+    row = {"task_id": "aa" * 24, "attempt_number": 0, "job_id": "01000000", "profiling_data": {"events": events}}
+    return {"data": {"result": {"result": [row]}}}
+
+
+def test_new_spans_are_stored_if_ray_does_not_export_all(tmp_path: Path) -> None:
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses["/api/version"] = VERSION | {"ray_version": "2.54.1"}
+        for names in (("a",), ("a",), ("a", "b")):
+            dashboard.responses[TASK_SPANS] = task_list(*names)
+            await poller.poll_final()
+
+    records, dashboard = run_poller(tmp_path, use)
+    assert dashboard.count(TASK_SPANS) == 3
+    assert bodies(records, TASK_SPANS) == [task_list("a"), task_list("b")]
+
+
+def test_spans_are_not_polled_if_ray_exports_all(tmp_path: Path) -> None:
+    async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
+        dashboard.responses["/api/version"] = VERSION | {"ray_version": "2.55.0"}
+        await poller.poll_final()
+
+    _, dashboard = run_poller(tmp_path, use)
+    assert dashboard.count(JOBS) == 1
+    assert dashboard.count(TASK_SPANS) == 0

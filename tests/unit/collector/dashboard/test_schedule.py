@@ -28,3 +28,10 @@ def test_large_responses_are_polled_less_often() -> None:
     poll = schedule.next()
     schedule.succeeded(poll, 100.0, 10 * 2**20)
     assert poll.due == 100.0 + 160.0
+
+
+def test_response_that_is_too_large_is_not_requested_every_minute() -> None:
+    schedule = PollSchedule(0.0, 30.0)
+    poll = schedule.next()
+    schedule.failed(poll, 100.0, 64 * 2**20)
+    assert poll.due == 100.0 + 1024.0
