@@ -3,8 +3,9 @@
 cd tests && python -m recorded.parity [--reasons] [PYTHON …]
 
 Each interpreter has its own version of Ray; without any, this one is used. RAYHISTORY_TEST_RECORDING names a directory
-that keeps the recordings. Not compared are statistics that change with every request, and what changed because the
-cluster went on after the request, and ended. All other differences count as unequal, with a reason or without.
+that keeps the recordings. Not compared are statistics that change with every request, what changed because the cluster
+went on after the request, and ended, and requests for which Ray's code raised an exception. All other differences count
+as unequal, with a reason or without.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from recorded.recorder import Recording, record_once
 from support.server_process import running_server
 
 HEADING = f"""\
-| Ray | fields | measured | later | compared | equal | accepted | unexplained | equal ÷ compared |
-|{"---|" * 9}"""
+| Ray | fields | measured | later | crashed | compared | equal | accepted | unexplained | equal ÷ compared |
+|{"---|" * 10}"""
 
 
 class Parity(msgspec.Struct):
@@ -39,7 +40,7 @@ class Parity(msgspec.Struct):
 
     @property
     def compared(self) -> int:
-        return self.fields - self.differences[Kind.MEASURED] - self.differences[Kind.LATER]
+        return self.fields - sum(count for kind, count in self.differences.items() if kind is not Kind.OTHER)
 
     @property
     def share(self) -> float:
@@ -89,9 +90,9 @@ def main() -> None:
 
 
 def table_row(version: Version, found: Parity) -> str:
-    different = found.differences
-    counts = (found.fields, different[Kind.MEASURED], different[Kind.LATER], found.compared, found.equal,
-              different[Kind.OTHER], found.unexplained)  # fmt: skip
+    not_compared = (found.differences[kind] for kind in (Kind.MEASURED, Kind.LATER, Kind.CRASHED))
+    accepted = found.differences[Kind.OTHER]
+    counts = (found.fields, *not_compared, found.compared, found.equal, accepted, found.unexplained)
     return f"| {'.'.join(map(str, version))} | {' | '.join(f'{count:,}' for count in counts)} | {found.share:.2%} |"
 
 

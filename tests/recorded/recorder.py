@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from rayhistory.cli.local_ray.recording import RecordingOptions, start_recording
-from rayhistory.ray_env import Version, parse_version
+from rayhistory.ray_env import ALL_SPANS_SINCE, Version, parse_version
 from rayhistory.sessions import SessionRef
 from rayhistory.settings import CLI, resolve
 from recorded import ray_versions
@@ -143,8 +143,9 @@ def _record_again_if_unsent(work: Path, python: str, recorder: Recorder) -> None
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         recorder(work, python)
-        tasks = Recording.load(work).live(full_list("tasks"))["data"]["result"]["result"]
-        if not unsent_profiles(work / "store", tasks):
+        recorded = Recording.load(work)
+        tasks = recorded.live(full_list("tasks"))["data"]["result"]["result"]
+        if recorded.version < ALL_SPANS_SINCE or not unsent_profiles(work / "store", tasks):
             return
 
 
