@@ -119,23 +119,28 @@ the last rows is SeaweedFS behind a relay that delays each request by 30 ms.""",
     "Requests": """HTTP requests to the session of {largest:,} tasks, in milliseconds.
 
 - *first* is the first request of its kind.
-- *p50* and *p99* are of requests that differ from each other, so that none is served from the response cache.
-- *cached* repeats the first request.""",
-    "Points in time": """Moves of the slider on the session of {largest:,} tasks, each to a new point in time.
-*overview* is the page on which the dashboard opens, with all its requests at once.""",
-    "Visitors": """Requests that the Ray Dashboard's pages send, for the same session, by one visitor and by twenty at
-once.""",
-    "Ray's command line": """Commands of Ray on the same session.
+- *p50* and *p99* are of requests that differ from each other, so that the server's cache of responses has none of them.
+- *cached* repeats the first request.
+- The lines below *20 visitors at once* have the time until all twenty have their responses, and the server's highest
+  memory so far.""",
+    "Points in time": """How long a visitor waits after moving the slider to a new point in time, on the session of
+{largest:,} tasks. *overview* is the first page of the dashboard, with all its requests at once. *CPU* is the processor
+time of the server.""",
+    "Visitors": """Response times of the requests that pages of the Ray Dashboard send, for the same session. First for
+one visitor, then for twenty at once without and with a browser cache (ETags).""",
+    "Ray's command line": """How long Ray's own commands take on the same session, in seconds.
 
-- *client alone* is the same command against a server that replays recorded responses. Ray's client needs most of the
-  time, mainly to print YAML.
-- *server, first* is the time of all requests of the first run.""",
-    "SQL": """The whole command `rayhistory sql --all`, for twenty sessions of 100,000 tasks each.""",
-    "Library": """The Python library on a session of {largest:,} tasks that was indexed 20 times while it ran, so that
-later parts replace rows of earlier ones.""",
-    "Runs": """Lists of runs over 10,000 sessions in S3 (SeaweedFS on the same machine), and planted regressions.""",
-    "Many sessions": """Visitors open many sessions in random order. The figure to watch is the memory of the server
-process.""",
+- *client alone* is the same command with a server that replays recorded responses. The difference to *first* is the
+  time of the history server. Ray's client needs most of the time, mainly to print YAML.
+- *server, first* is the time of all requests of the first run, measured at the server.""",
+    "SQL": """How long the whole command `rayhistory sql --all` takes, for twenty sessions of 100,000 tasks each.""",
+    "Library": """How long calls of the Python library take, on a session of {largest:,} tasks that was indexed in 20
+steps while it ran. *of this process* is the processor time of the calling process.""",
+    "Runs": """A run is one job of one session. The first lines show how many jobs that became slower are found, in
+generated runs whose durations vary by 2 to 20 % (*noise*). The other lines show the time and size of the run table, and
+the response times of its pages, for 10,000 sessions in S3 (SeaweedFS on the same machine).""",
+    "Many sessions": """Visitors open many sessions in random order. The server's memory must not grow with the number
+of sessions.""",
 }
 
 
@@ -145,7 +150,7 @@ def page(folds: dict[str, list[Fold]], opening: dict[str, float], outputs: dict[
     notes = [note for note, group in folds.items() for _ in group]
     table = [f"| {' | '.join([*COLUMNS, ''])} |", f"|{'---:|' * len(COLUMNS)}---|"]
     table += [f"| {' | '.join([*row.row(), note])} |" for row, note in zip(rows, notes, strict=True)]
-    opening_list = "\n".join(f"- from {name}: {milliseconds:.0f} ms" for name, milliseconds in opening.items())
+    opening_list = "\n".join(f"- {name}: {milliseconds:.0f} ms" for name, milliseconds in opening.items())
     sections = [
         f"## {name}\n\n{NOTES[name].format(largest=largest)}\n\n```\n{printed}\n```\n"
         for name, printed in outputs.items()
@@ -153,18 +158,21 @@ def page(folds: dict[str, list[Fold]], opening: dict[str, float], outputs: dict[
     return f"""# Performance
 
 Measured by `make bench-performance` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()},
-Python {platform.python_version()}. Figures of other machines and other hours differ. Run the benchmark yourself, and
-compare figures of one run only.
+Python {platform.python_version()}. The same machine gives other figures at other times. So compare only figures of one
+run.
 
 ## Indexing
 
-How long it takes to index a session that has no index yet.
+The server builds the tables (the index) of a session from its events. This table shows how long that takes for a
+session without an index.
 
-- The sessions have about four events of a kilobyte per task, out of order and partly repeated, as Ray sends them.
+- The events are generated: about four events of a kilobyte per task, out of order and partly repeated, as Ray sends
+  them.
 - *index MB* is the size of the index, and *of raw* compares it with the uncompressed events (*raw MB*).
-- *peak MB* is the memory of all index processes together.
-- *stolen* is the share of CPU time that the host of this virtual machine used for others.
-- The last column has the compression of the events and `--index-memory`.
+- *MB/s* is *raw MB* divided by *seconds*.
+- *peak MB* is the highest memory of all processes that build the index, together.
+- *stolen* is the share of CPU time that the host gave to other virtual machines.
+- The last column has the compression of the events and the setting `--index-memory`.
 
 {chr(10).join(table)}
 
@@ -172,8 +180,8 @@ How long it takes to index a session that has no index yet.
 
 ## Opening
 
-Time to the first page of tasks of an indexed session of {largest:,} tasks, on a server with an empty cache; median of
-five:
+How long a visitor waits for the first page of tasks of a session with {largest:,} tasks. The session is already
+indexed, and the server's cache is empty. Median of five measurements, with the store in:
 
 {opening_list}
 

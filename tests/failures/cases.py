@@ -101,9 +101,9 @@ HEALTHY: list[Case] = [
 
 NOT_PLANTED = {
     "container_oom_killed": "needs a memory cgroup around a whole Ray node",
-    "object_store_full": "Ray spills and then allocates on disk: a full store ends as `out_of_disk`",
-    "node_preempted": "needs an autoscaler of a cloud that takes nodes back",
-    "unexplained": "what is left when evidence is missing: see the variants",
+    "object_store_full": "Ray then moves objects to disk, so that a full object store ends as `out_of_disk`",
+    "node_preempted": "needs a cloud that takes nodes back",
+    "unexplained": "the verdict when evidence is missing; only the diagnoses without metrics or logs have it",
 }
 """Codes of failures that no case plants, and why."""
 

@@ -137,40 +137,44 @@ def _lines(outcomes: list[Outcome]) -> Iterator[str]:
     yield ""
     yield "*Written by `tests/failures/score.py` (`make test-failures`) from failures planted on a real Ray.*"
     yield ""
-    yield f"{len(failures)} sessions with a planted failure, {len(healthy)} sessions without one, many of them noisy."
+    yield "Jobs that fail in a known way (*planted* failures) run on a real Ray, and the diagnosis must name the cause."
+    yield f"There are {len(failures)} sessions with a planted failure and {len(healthy)} without one. Many of those"
+    yield "without one contain errors that the job handled."
     variants = len({each.name for each in outcomes if each.variant != "complete"})
-    yield f"{len(complete)} of {len(CASES)} cases were recorded, {variants} of them also diagnosed with parts missing."
+    yield f"{len(complete)} of {len(CASES)} cases were recorded. {variants} of them were also diagnosed without a part"
+    yield "of their data: without the session's end, without metrics, and without logs."
+    yield ""
     yield "`os._exit()` and `kill -9` leave the same traces in Ray's data, unless the raylet reaps its children. The"
     yield "diagnosis then says which one is likely, or names both as `worker_killed` with the confidence `unexplained`."
     yield ""
-    yield f"- precision of verdicts: {right}/{given} ({right / max(given, 1):.0%})"
-    yield f"- recall of failures: {right}/{len(failures)} ({right / max(len(failures), 1):.0%})"
+    yield f"- verdicts that are right (precision): {right}/{given} ({right / max(given, 1):.0%})"
+    yield f"- planted failures that are found (recall): {right}/{len(failures)} ({right / max(len(failures), 1):.0%})"
     exact = sum(each.verdict == each.wanted for each in failures)
-    yield f"- the code that was planted, not another one that the case allows: {exact}/{len(failures)}"
+    yield f"- verdicts with exactly the planted code (some cases allow a second one): {exact}/{len(failures)}"
     first = sum(each.codes[:1] == [each.verdict] for each in failures if each.is_right)
-    yield f"- root cause first: {first}/{len(failures)}"
-    yield f"- verdicts on healthy sessions: {sum(each.verdict is not None for each in healthy)}"
+    yield f"- diagnoses that list the root cause first: {first}/{len(failures)}"
+    yield f"- verdicts on sessions without a failure: {sum(each.verdict is not None for each in healthy)}"
     planted = [code for each in complete for code in CASES[each.name].findings]
     missed = sum(len(each.missing) for each in complete)
-    yield f"- findings of slowness that were planted: {len(planted) - missed}/{len(planted)} found"
+    yield f"- planted slowness that is found: {len(planted) - missed}/{len(planted)}"
     for variant in VARIANTS[1:]:
         of_variant = [each for each in outcomes if each.variant == variant]
         same = sum(each.verdict == each.wanted for each in of_variant)
         honest = sum(each.is_right for each in of_variant)
         total = len(of_variant)
-        yield f"- {variant}: {same}/{total} the same verdict, {honest}/{total} the same or less specific"
+        yield f"- {variant}: the same verdict in {same}/{total}, the same or a less specific one in {honest}/{total}"
     yield ""
     yield "| code | planted | found | wrong |"
     yield "|---|---|---|---|"
     yield from _by_code(complete)
     yield ""
-    yield "Failures that are not planted:"
+    yield "Failures that cannot be planted here:"
     yield ""
     yield from (f"- `{code}`: {reason}" for code, reason in NOT_PLANTED.items())
     wrong = [each for each in outcomes if not each.is_right or each.missing]
     if wrong:
         yield ""
-        yield "| not as planted | planted | found |"
+        yield "| wrong verdict in | planted | found |"
         yield "|---|---|---|"
         yield from (f"| {each.name}, {each.variant} | {each.wanted or 'nothing'}{_and(each.missing)} | "
                     f"{each.verdict or 'nothing'} |" for each in wrong)  # fmt: skip
