@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
 from pathlib import Path
 
 import httpx
@@ -16,15 +17,27 @@ _PROJECTED_TOKEN = Path("/var/run/secrets/ray.io/serviceaccount/token")
 _LARGE_BODY_BYTES = 2**20
 _MAX_BODY_BYTES = 64 * 2**20
 _MAX_VERSION_BYTES = 2**16
-_UNAUTHENTICATED = "authentication"
 _TIMEOUT_S = 30.0  # the first request about Serve, Data or Train starts a driver inside Ray
+
+
+class DashboardFailure(StrEnum):
+    """Why a request failed."""
+
+    UNAUTHENTICATED = "authentication"
+    NO_TOKEN = "no token"  # noqa: S105
+    NO_CONNECTION = "no connection"
+    STATUS = "status"
+    TOO_LARGE = "too large"
+    UNREADABLE = "unreadable response"
+    OTHER_SESSION = "dashboard of another session"
 
 
 class DashboardError(Exception):
     """A request failed; the message is a short reason, also used as a metric label."""
 
-    def __init__(self, reason: str, size: int = 0) -> None:
-        super().__init__(reason)
+    def __init__(self, code: DashboardFailure, detail: str = "", size: int = 0) -> None:
+        super().__init__(f"{code} {detail}".strip())
+        self.code = code
         self.size = size
         """The number of bytes of a response that was too large."""
 
@@ -64,12 +77,15 @@ class DashboardClient:
         try:
             body = await self._get_version()
             version = msgspec.json.decode(body, type=_Version)
-        except (DashboardError, msgspec.MsgspecError) as error:
+        except DashboardError:
             await self._switch_address()
-            raise DashboardError(str(error)) from None
+            raise
+        except msgspec.MsgspecError:
+            await self._switch_address()
+            raise DashboardError(DashboardFailure.UNREADABLE) from None
         if version.session_name != self._session:
             await self._switch_address()
-            raise DashboardError("dashboard of another session")
+            raise DashboardError(DashboardFailure.OTHER_SESSION)
         self.verified = True
         return version.ray_version, body
 
@@ -78,7 +94,7 @@ class DashboardClient:
         try:
             return b"".join([chunk async for chunk in self._stream("/api/version", {}, _MAX_VERSION_BYTES)])
         except DashboardError as error:
-            if str(error) != _UNAUTHENTICATED:
+            if error.code is not DashboardFailure.UNAUTHENTICATED:
                 raise
         return b"".join(
             [chunk async for chunk in self._stream("/api/version", await self._authorization(), _MAX_VERSION_BYTES)]
@@ -107,7 +123,7 @@ class DashboardClient:
                     await stack.enter_async_context(self._large_body_lock)
                 size += len(chunk)
                 if size > _MAX_BODY_BYTES:
-                    raise DashboardError("too large", size)
+                    raise DashboardError(DashboardFailure.TOO_LARGE, size=size)
                 chunks.append(chunk)
             body = b"".join(chunks)
             chunks.clear()
@@ -125,17 +141,17 @@ class DashboardClient:
         try:
             async with self._http.stream("GET", self.address + uri, headers=headers) as response:
                 if response.status_code in {401, 403}:
-                    raise DashboardError(_UNAUTHENTICATED)
+                    raise DashboardError(DashboardFailure.UNAUTHENTICATED)
                 if response.status_code != 200:
-                    raise DashboardError(f"status {response.status_code}")
+                    raise DashboardError(DashboardFailure.STATUS, str(response.status_code))
                 async for chunk in response.aiter_bytes():
                     size += len(chunk)
                     if size > max_bytes:
-                        raise DashboardError("too large")
+                        raise DashboardError(DashboardFailure.TOO_LARGE)
                     yield chunk
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self.verified = False
-            raise DashboardError("no connection") from error
+            raise DashboardError(DashboardFailure.NO_CONNECTION) from error
 
     async def _authorization(self) -> dict[str, str]:
         """Return the header that KubeRay's collector sends: the projected token, else the static one, else none."""
@@ -148,7 +164,7 @@ class DashboardClient:
         else:
             token = settings.ray_auth_token.strip()
         if not token and (settings.ray_enable_k8s_token_auth or settings.ray_auth_mode.lower() == "token"):
-            raise DashboardError("no token")
+            raise DashboardError(DashboardFailure.NO_TOKEN)
         return {"x-ray-authorization": f"Bearer {token}"} if token else {}
 
 

@@ -7,7 +7,12 @@ import pytest
 
 from rayhistory.collector import dashboard_client
 from rayhistory.collector.dashboard.schedule import JOBS
-from rayhistory.collector.dashboard_client import DashboardClient, DashboardError, operator_dashboard_address
+from rayhistory.collector.dashboard_client import (
+    DashboardClient,
+    DashboardError,
+    DashboardFailure,
+    operator_dashboard_address,
+)
 from rayhistory.settings import Settings
 from support.dashboard_double import SESSION, FakeDashboard, run_dashboard
 
@@ -46,19 +51,23 @@ def test_operator_address_is_accepted_in_all_its_forms() -> None:
     assert {text: operator_dashboard_address(Settings(fq_ray_ip=text)) for text in addresses} == addresses
 
 
-def reason_of(settings: Settings, uri: str = JOBS) -> str:
+def failure_of(settings: Settings, uri: str = JOBS) -> DashboardError:
     """Return why a request fails."""
 
-    async def request() -> str:
+    async def request() -> DashboardError:
         client = DashboardClient(settings, SESSION, lambda: None)
         try:
             with pytest.raises(DashboardError) as caught:
                 await client.get(uri)
         finally:
             await client.close()
-        return str(caught.value)
+        return caught.value
 
     return asyncio.run(request())
+
+
+def reason_of(settings: Settings, uri: str = JOBS) -> str:
+    return str(failure_of(settings, uri))
 
 
 RIGHT, WRONG = "right", "wrong"
@@ -73,6 +82,7 @@ def test_failed_request_has_a_short_reason(monkeypatch: pytest.MonkeyPatch) -> N
         assert reason_of(dataclasses.replace(none, ray_auth_token=WRONG)) == "authentication"
         assert reason_of(dataclasses.replace(none, ray_auth_mode="token")) == "no token"
         assert reason_of(right, "/unknown") == "status 500"
+        assert failure_of(right, "/unknown").code is DashboardFailure.STATUS
         dashboard.responses["/large"] = "x" * 2000
         monkeypatch.setattr(dashboard_client, "_MAX_BODY_BYTES", 1000)
         assert reason_of(right, "/large") == "too large"

@@ -24,7 +24,7 @@ from rayhistory.collector.dashboard.schedule import (
     Poll,
     PollSchedule,
 )
-from rayhistory.collector.dashboard_client import DashboardClient, DashboardError
+from rayhistory.collector.dashboard_client import DashboardClient, DashboardError, DashboardFailure
 from rayhistory.collector.ingest.driver_watch import SILENT_AFTER_S, DriverWatch
 from rayhistory.collector.session.session_record import SessionRecord
 from rayhistory.collector.spool.block import Block
@@ -178,7 +178,7 @@ class DashboardPoller:
                     await self._store(poll, body, final=final)
                 self._schedule.succeeded(poll, time.monotonic(), len(body))
         except DashboardError as failure:
-            self._report_failure(poll.uri, str(failure))
+            self._report_failure(poll.uri, failure)
             self._schedule.failed(poll, time.monotonic(), failure.size)
 
     async def _verify(self) -> bool:
@@ -187,7 +187,7 @@ class DashboardPoller:
         try:
             ray_version, body = await self._dashboard.verify()
         except DashboardError as failure:
-            self._report_failure(VERSION, str(failure))
+            self._report_failure(VERSION, failure)
             return False
         self._record.update(ray_version=ray_version, dashboard=self._dashboard.address)
         if is_before(ray_version, ALL_SPANS_SINCE):
@@ -195,9 +195,10 @@ class DashboardPoller:
         await self._store(Poll(VERSION, 0.0), body, final=False)
         return True
 
-    def _report_failure(self, uri: str, reason: str) -> None:
+    def _report_failure(self, uri: str, failure: DashboardError) -> None:
+        reason = str(failure)
         self._telemetry.dashboard_poll_failures.labels(reason).inc()
-        has_no_grafana = uri == GRAFANA and reason.startswith("status")
+        has_no_grafana = uri == GRAFANA and failure.code is DashboardFailure.STATUS
         key = f"{uri} {reason}" if has_no_grafana else reason
         if key not in self._logged_failures:
             self._logged_failures.add(key)
