@@ -9,7 +9,6 @@ from typing import Any, Self
 import httpx
 from arro3.core import Table
 
-from rayhistory.api.arrow_files import read_archive, read_parquet
 from rayhistory.api.async_history import AsyncHistory, AsyncSession, RowSelection
 from rayhistory.api.background_loop import BackgroundLoop
 from rayhistory.api.rows import Row, RowList, Rows, rows_html
@@ -206,6 +205,9 @@ class TableQuery(Rows):
     def _downloaded_table(self) -> Table:
         if self._selection.is_whole_table and (stored := self._stored_table()) is not None:
             return stored
+        # Imported here, because numpy takes a fifth of the time to start a command.
+        from rayhistory.api.arrow_files import read_parquet  # noqa: PLC0415
+
         with tempfile.NamedTemporaryFile(prefix="rayhistory-", suffix=".parquet") as file:
             self._loop.run(self._session.write_parquet(self._selection, file))
             file.flush()
@@ -213,6 +215,9 @@ class TableQuery(Rows):
 
     def _stored_table(self) -> Table | None:
         """Return the table as stored in the index, which needs no encoding; None if the server is too old for this."""
+        # Imported here, because numpy takes a fifth of the time to start a command.
+        from rayhistory.api.arrow_files import read_archive  # noqa: PLC0415
+
         with tempfile.TemporaryFile(prefix="rayhistory-") as file:
             try:
                 self._loop.run(self._session.write_archive(self._selection.table, file))
