@@ -1,5 +1,6 @@
 """A browser that records errors of the console, of scripts and of requests."""
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -91,5 +92,8 @@ class MonitoredBrowser:
 
 
 def save_screenshot(page: Page, name: str) -> None:
+    """Keep a picture of the page for a person to look at, if RAYHISTORY_TEST_SCREENSHOTS is set: it needs CPU."""
+    if not os.environ.get("RAYHISTORY_TEST_SCREENSHOTS"):
+        return
     ARTIFACTS.mkdir(exist_ok=True)
     page.screenshot(path=ARTIFACTS / f"{name}.png", full_page=True)
