@@ -251,7 +251,7 @@ class HeadUnavailable(HeadError):
 
 
 class SessionNotIndexed(RayHistoryError):
-    """The session is being folded; `progress` is between 0 and 1, or None if unknown."""
+    """The session is being indexed; `progress` is between 0 and 1, or None if unknown."""
 
     code = "session_not_indexed"
     http_status = 503
@@ -306,7 +306,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 def disk_full_error(error: Exception) -> DiskFull | None:
     """Return the error to report if another one says that a disk is full; None if it says something else.
 
-    DuckDB has no numbers of errors, but the system's texts.
+    DuckDB reports no error numbers, only the system's error texts.
     """
     text = str(error)
     is_full = getattr(error, "errno", None) in _DISK_FULL or any(os.strerror(number) in text for number in _DISK_FULL)
@@ -314,7 +314,7 @@ def disk_full_error(error: Exception) -> DiskFull | None:
 
 
 class IndexFailed(RayHistoryError):
-    """The process that folded the session ended with an error."""
+    """The process that indexed the session ended with an error."""
 
     code = "index_failed"
 

@@ -62,7 +62,7 @@ def host_matches(host: str, patterns: Iterable[str]) -> bool:
 
 
 def is_same_origin(connection: HTTPConnection, other_origins: Iterable[str] = ()) -> bool:
-    """Return True for requests of our own pages, of allowed origins, or without a page."""
+    """Return True for requests of our own pages, of allowed origins, or without an Origin header."""
     origin = connection.headers.get("origin")
     if origin is None:
         return connection.headers.get("sec-fetch-site") not in ("cross-site", "same-site")

@@ -40,7 +40,7 @@ class RetentionCandidate(msgspec.Struct, frozen=True):
     """None if the session is not indexed."""
     pinned: bool = False
     idle_after: float = 0.0
-    """A session may still be running until it has not been written to for this long."""
+    """A session may still be running until nothing was written to it for this many seconds."""
     index_size: int = 0
     """The bytes of `size` that can be rebuilt."""
 

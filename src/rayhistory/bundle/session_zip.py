@@ -12,7 +12,7 @@ _FREE_SPACE_BYTES = 256 << 20
 
 
 def write_zip(folder: Path, file: Path) -> int:
-    """Write all files of a folder, and return their number. They are not compressed, because most already are."""
+    """Write all files of a directory, and return their number. They are not compressed, because most already are."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for path in paths:
@@ -21,7 +21,7 @@ def write_zip(folder: Path, file: Path) -> int:
 
 
 def extract_zip(file: Path, folder: Path) -> None:
-    """Extract an untrusted archive: only files below the folder, and only if they fit on the disk."""
+    """Extract an untrusted archive: only files below the directory, and only if they fit on the disk."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
@@ -41,7 +41,7 @@ def _check(file: Path, members: list[zipfile.ZipInfo], folder: Path) -> None:
         path = PurePosixPath(member.filename)
         if path.is_absolute() or ".." in path.parts or "\\" in member.filename or "\0" in member.filename:
             raise UsageError(
-                f"{file} is not safe to unpack: its file {member.filename[:200]!r} is outside of the archive's folder"
+                f"{file} is not safe to unpack: its file {member.filename[:200]!r} is outside of the archive"
             )
     size, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
     if size + _FREE_SPACE_BYTES > free:

@@ -1,6 +1,6 @@
 """Open files relative to directory descriptors, and never through a symbolic link.
 
-Jobs can write to Ray's temporary directory. A job can replace a file or folder by a link between the check of a path
+Jobs can write to Ray's temporary directory. A job can replace a file or directory by a link between the check of a path
 and its use. A descriptor still refers to the checked file.
 """
 
@@ -18,7 +18,7 @@ _CLOSE_DELAY_S = 600.0  # a store's thread may still open the path of a cancelle
 
 
 def open_file_below(folder: int, name: str) -> int:
-    """Open a regular file below a folder's descriptor for reading; raise OSError for anything else."""
+    """Open a regular file below an open directory for reading; raise OSError for anything else."""
     *folders, last = name.split("/")
     inner = open_folder_below(folder, "/".join(folders))
     try:
@@ -32,7 +32,7 @@ def open_file_below(folder: int, name: str) -> int:
 
 
 def open_folder_below(folder: int, name: str) -> int:
-    """Open a folder below a folder's descriptor. An empty name opens the same folder again."""
+    """Open a directory below an open directory. An empty name opens the same directory again."""
     inner = os.dup(folder)
     for part in filter(None, name.split("/")):
         outer = inner

@@ -385,7 +385,7 @@ class Collector:
         await run_unless(self._give_up, self._seal_ended_sessions())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, BaseException):
-                log.error("error while closing a session", exc_info=failure)
+                log.error("unexpected error while closing a session, some of its data may be missing", exc_info=failure)
 
     def _run_in_background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(restart_on_error(name, work, self._context.telemetry)))

@@ -11,7 +11,7 @@ _MAX_GLOB_LENGTH, _MAX_GLOB_PARTS = 1000, 32
 
 
 class PathGlob:
-    """A glob as in Python: `*` matches within a folder, `**` across folders."""
+    """A glob as in Python: `*` matches within a directory, `**` across directories."""
 
     def __init__(self, glob: str) -> None:
         parts = [part for part in glob.split("/") if part not in ("", ".")] or ["*"]
@@ -29,7 +29,7 @@ class PathGlob:
         return len(self._parts) in states
 
     def _skip(self, states: set[int]) -> set[int]:
-        """Add the states after each `**`, which may match no folder at all."""
+        """Add the states after each `**`, which may match no directory at all."""
         reached = set(states)
         for state in range(len(self._parts)):
             if state in reached and self._parts[state] is None:

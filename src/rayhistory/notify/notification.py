@@ -1,4 +1,4 @@
-"""A notification: what happened to one run. Its id is the same on every server and after every restart."""
+"""A notification about one run. Its id is the same on every server and after every restart."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping

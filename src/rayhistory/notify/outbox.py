@@ -1,4 +1,4 @@
-"""The outbox in the store: what is to be sent, and what was sent.
+"""The outbox in the store: notifications to send, and marks of sent ones.
 
     ray-history/notifications/outbox/<id>-<rule>.json   waiting, with the number of attempts
     ray-history/notifications/sent/<id>-<rule>          sent, or given up

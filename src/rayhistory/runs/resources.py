@@ -1,4 +1,4 @@
-"""Resource hours of a session: what its nodes had, what tasks and actors reserved, and what was used."""
+"""Resource hours of a session: of its nodes, reserved by tasks and actors, and used."""
 
 from collections.abc import Iterable
 from statistics import fmean

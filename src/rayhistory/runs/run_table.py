@@ -113,7 +113,8 @@ class RunTable:
     async def _refresh(self) -> None:
         """Read what is new. The inbox is read beside the parts.
 
-        An entry leaves the inbox once a manifest has its row: a manifest older than the list of the inbox may lack it.
+        An entry leaves the inbox once a manifest has its row. So a manifest that is older than the listing of the inbox
+        may lack rows that are no longer in the inbox.
         """
         manifest, (inbox, generation) = await asyncio.gather(self._load_parts(), self._load_inbox())
         if generation > manifest.generation:

@@ -256,7 +256,7 @@ class Layout(KubeRayLayout):
         """Return the key of a session's summary for this generation of its tables. The token makes it unique.
 
         Sessions have no separate folders, because directories and some S3 servers keep and list empty folders.
-        Only if the name would be too long for a file it has one, as all sessions had before.
+        A session has its own folder only if its name would be too long for a file. Earlier releases always wrote one.
         """
         name, folder = f"{generation}-{token}.json", f"{self.run_inbox_prefix()}/{ref.namespace}"
         flat = f"{ref.cluster}_{ref.session}_{name}"

@@ -15,13 +15,20 @@ _INTRODUCTION = """\
 
 *Generated from `src/rayhistory/sessions/keys.py` by `make docs`; a test fails when the two differ.*
 
-All keys share an optional prefix (`--storage-root-dir`, or the path in `--store`). A session is identified by
-`<namespace>`, `<cluster>` and `<session>`; its owner, a RayJob or RayService, is an attribute. `<node>` is a node
-id in hex, `<hour>` is `YYYY-MM-DD-HH` in UTC, and `<ns>` and `<ms>` are nanoseconds and milliseconds since the epoch.
+This page lists the keys of all objects in the store: their content, and which program writes and reads them.
 
-KubeRay's history server reads its own layout and never lists `ray-history/`. Our server reads the layouts of all
-releases, also mixed within one session; the legacy layout only with `--read-legacy-layout`. Objects are immutable,
-except `start.json`, `alive`, and log files and dashboard responses that are overwritten when they have changed.
+- All keys begin with the prefix of the store, if it has one (`--storage-root-dir`, or the path in `--store`).
+- `<namespace>`, `<cluster>` and `<session>` identify a session. `<owner>` is its RayJob or RayService.
+- `<node>` is a node id in hex. `<hour>` is `YYYY-MM-DD-HH` in UTC. `<ns>` and `<ms>` are nanoseconds and milliseconds
+  since 1970.
+- *Fold* is the process that builds the tables (the index) of a session. *Product builder* is the process that builds
+  other derived data, such as the diagnosis. Other words: [glossary](glossary.md).
+
+KubeRay's history server reads only KubeRay's layout and never `ray-history/`. Our server reads the layouts of all
+releases, even if a session has objects of several. It reads the legacy layout only with `--read-legacy-layout`.
+
+Most objects are never changed. Exceptions are `start.json`, `alive`, seals, leases, metrics of the current hour, and
+log files and dashboard responses in KubeRay's layout. These are overwritten when their content has changed.
 """
 
 _REF = SessionRef("<namespace>", "<cluster>", "<session>")
@@ -93,7 +100,7 @@ SECTIONS: dict[str, list[Row]] = {
         Row("legacy_metadata_key", lambda layout: layout.legacy_metadata_key(_REF),
             "any content: the session exists", "other tools", SERVER),
     ],
-    "Our own tree": [
+    "Our own keys": [
         Row("start_key", lambda layout: layout.start_key(_REF),
             "start time, head node and Ray version", f"{HEAD}, {CLI}", SERVER),
         Row("alive_key", lambda layout: layout.alive_key(_REF),

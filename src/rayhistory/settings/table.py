@@ -241,9 +241,9 @@ class Settings:
         "all (default: none)", _SERVER_AND_CLI, parse=parse_list, metavar="ORIGINS",
     )  # fmt: skip
     dashboard_dir: str = setting(
-        "", "directory of Ray Dashboard frontends: one folder per Ray version, or a single frontend for all sessions. "
-        "The frontend of an installed Ray is used, too (default: /dashboard if it exists, else dashboards in the "
-        "cache directory)", _SERVER_AND_CLI, metavar="DIR",
+        "", "directory of Ray Dashboard frontends: one subdirectory per Ray version, or a single frontend for all "
+        "sessions. The frontend of an installed Ray is used, too (default: /dashboard if it exists, else dashboards in "
+        "the cache directory)", _SERVER_AND_CLI, metavar="DIR",
     )  # fmt: skip
     sql: bool = setting(
         False, "allow SQL queries over HTTP (POST api/history/sql)", _SERVER_AND_CLI,

@@ -185,9 +185,9 @@ class LocalStore:
                 yield from _entry_info(prefix, entry)
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
-        """Return the entries of a folder, sorted by name.
+        """Return the entries of a directory, sorted by name.
 
-        A missing folder is empty, because object stores have no folders.
+        A missing directory is empty, as a prefix without objects.
         """
         path = self._path(prefix) if prefix else self._directory
         try:
@@ -203,7 +203,7 @@ class LocalStore:
 
 
 def _entry_info(prefix: str, entry: os.DirEntry[str]) -> Iterator[ObjectInfo]:
-    """Yield the object, or nothing if it was deleted while the folder was listed."""
+    """Yield the object, or nothing if it was deleted while the directory was listed."""
     with suppress(FileNotFoundError):
         stat = entry.stat()
         yield ObjectInfo(f"{prefix}/{entry.name}" if prefix else entry.name, stat.st_size, stat.st_mtime)

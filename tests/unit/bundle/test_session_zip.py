@@ -28,7 +28,7 @@ def test_file_outside_of_the_folder_is_refused(tmp_path: Path, name: str) -> Non
     with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
         archive.writestr("inside", b"1")
         archive.writestr(name, b"2")
-    with pytest.raises(UsageError, match="outside of the archive's folder"):
+    with pytest.raises(UsageError, match="outside of the archive"):
         extract_zip(tmp_path / "run.zip", target)
     assert not list(target.iterdir())
 

@@ -157,7 +157,7 @@ def _unpack(package: zipfile.ZipFile, target: Path) -> None:
     for info in members:
         relative = PurePosixPath(info.filename.removeprefix(_WHEEL_PREFIX))
         if relative.is_absolute() or ".." in relative.parts:
-            raise UsageError(f"{package.filename} is not safe to unpack: {info.filename!r} is outside of its folder")
+            raise UsageError(f"{package.filename} is not safe to unpack: {info.filename!r} is outside of the wheel")
         path = target / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(package.read(info))

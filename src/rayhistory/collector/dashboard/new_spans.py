@@ -23,7 +23,7 @@ class _Task(msgspec.Struct):
     profiling_data: _Profile | None = None
 
     def spans(self) -> dict[int, msgspec.Raw]:
-        """Return the spans by a hash of all that identifies them."""
+        """Return the spans, keyed by a hash of the fields that identify them."""
         profile = self.profiling_data or _Profile()
         return {hash((self.task_id, self.attempt_number, bytes(span))): span for span in profile.events}
 

@@ -1,1 +1,1 @@
-"""Tail a node's log files and ship the appended bytes."""
+"""Tail a node's log files and upload the appended bytes."""

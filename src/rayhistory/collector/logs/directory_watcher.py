@@ -18,7 +18,7 @@ _MASK = flags.CREATE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE | flags.
 
 
 class DirectoryWatcher:
-    """Reports changes in folders. If inotify is unavailable it reports none, and callers poll."""
+    """Reports changes in directories. If inotify is unavailable it reports none, and callers poll."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()

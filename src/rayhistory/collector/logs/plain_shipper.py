@@ -1,4 +1,4 @@
-"""Ship each log file as one object, under KubeRay's key.
+"""Upload each log file as one object, under KubeRay's key.
 
 A growing file is uploaded again only when it has grown by a quarter, or has stopped growing. So the uploaded bytes
 stay proportional to its size. At the end, every file that differs from its object is uploaded.
@@ -40,7 +40,7 @@ class LocalLogFile(msgspec.Struct, frozen=True):
 
 
 class PlainShipper:
-    """Ships the log files of one directory; `key_of` returns the object key of a file's name."""
+    """Uploads the log files of one directory; `key_of` returns the object key of a file's name."""
 
     def __init__(
         self,

@@ -48,4 +48,6 @@ class SeriesStarts:
             self._directory.make()
             self._directory.write(_FILE, msgspec.json.encode(newest))
         except OSError as error:
-            log.warning("cannot remember the numbers of log packs", extra={"reason": str(error)})
+            log.warning(
+                "cannot save the numbers of log packs, a restart may use them again", extra={"reason": str(error)}
+            )

@@ -15,13 +15,13 @@ from rayhistory.storage import Store
 
 class Shipper(Protocol):
     def follow(self, directory: Path) -> None:
-        """Start to ship the logs in this directory."""
+        """Start to upload the logs in this directory."""
 
     async def run(self) -> None:
-        """Ship logs while the session runs; never return."""
+        """Upload logs while the session runs; never return."""
 
     async def finish(self) -> None:
-        """Ship everything that is left; retry until cancelled while the store is unavailable."""
+        """Upload the rest. While the store is unavailable, retry until cancelled."""
 
     def unshipped(self) -> list[str]:
         """List files whose current content is not in the store."""
@@ -31,7 +31,7 @@ class Shipper(Protocol):
 
 
 class CombinedShipper:
-    """Ship packs while the session runs, and plain files up to a size limit at its end."""
+    """Upload packs while the session runs, and plain files up to a size limit at its end."""
 
     def __init__(self, packs: PackShipper, plain: PlainShipper) -> None:
         self._packs = packs

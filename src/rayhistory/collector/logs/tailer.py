@@ -241,7 +241,7 @@ class Tailer:
         """Find the copy that a rotation made of a file.
 
         Logs of many workers start alike, so equal content is not enough. A copy has the same name except for what
-        rotation adds, and either was first seen after the scan `new_since` or holds exactly the shipped bytes.
+        rotation adds, and either was first seen after the scan `new_since` or holds exactly the uploaded bytes.
         """
         stream = file.stream
         folder, slash, base = stream.name.rpartition("/")
@@ -308,7 +308,7 @@ class Tailer:
         )
 
     def unshipped(self) -> dict[str, int]:
-        """Map the names of files that have grown since they were shipped to the number of new bytes."""
+        """Return the number of new bytes of each file that has grown since its last upload."""
         return {file.stream.name: file.unshipped_bytes for file in self._present() if file.unshipped_bytes}
 
     def read(self, file: TrackedFile, max_bytes: int) -> Iterator[tuple[int, int, bytes]]:

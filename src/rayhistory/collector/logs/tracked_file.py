@@ -1,4 +1,4 @@
-"""Tracked log files, and checks that a file still has the content that was shipped.
+"""Tracked log files, and checks that a file still has the content that was uploaded.
 
 Inodes are reused, so a file is identified by its inode and by its first and last uploaded bytes.
 """
@@ -32,7 +32,7 @@ class TrackedFile(msgspec.Struct):
     """The largest size seen so far."""
     modified_ns: int = 0
     shipped_modified_ns: int = -1
-    """Modification time up to which all content has been shipped."""
+    """Modification time up to which all content has been uploaded."""
     last_round: int = 0
     """The last scan that found the file."""
     first_round: int = 0
@@ -102,7 +102,7 @@ def contains_stream(root: Path | None, entry: FileEntry, stream: Stream, *, comp
 
 
 def continues_stream(descriptor: int, stream: Stream) -> bool:
-    """Check that the first bytes, and the last bytes before the shipped size, are unchanged."""
+    """Check that the first bytes, and the last bytes before the uploaded size, are unchanged."""
     try:
         head = os.pread(descriptor, stream.head_size, 0)
         if len(head) != stream.head_size or crc32(head) != stream.head_crc:

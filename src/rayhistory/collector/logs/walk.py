@@ -1,7 +1,7 @@
 """Find log files: regular files below the logs directory, and links to such files inside it.
 
-The directory is untrusted: its owner may replace anything with a link after it was listed. So a folder is read only if
-it is still the one that was found, and a file is opened without following any link below the directory.
+The directory is untrusted: its owner may replace anything with a link after it was listed. So a directory is read only
+if it is still the one that was found, and a file is opened without following any link below the directory.
 """
 
 import os
@@ -31,7 +31,7 @@ class WalkResult(NamedTuple):
     """Names of symbolic links, and their targets."""
     folders: list[str]
     excess: int
-    """Number of files, links and folders over the limit."""
+    """Number of files, links and directories over the limit."""
 
 
 def walk(root: str, limit: int | None = None, tracked: Container[tuple[int, int]] = ()) -> WalkResult | None:
@@ -52,7 +52,7 @@ def open_inside(root: str, name: str) -> int:
 
 
 def describe_excess(excess: int) -> list[str]:
-    """Return an entry about files over the limit for a list of unshipped files."""
+    """Describe files over the limit, for a list of files that are not uploaded."""
     return [f"({excess} more, over the limit of {MAX_FILES} files)"] if excess else []
 
 

@@ -1,7 +1,7 @@
 """Move logs from KubeRay's `prev-logs` to `persist-complete-logs` when they are stored.
 
-Jobs can write to both folders. So every step is relative to an open directory and follows no link, and the move cannot
-leave Ray's temporary directory.
+Jobs can write to both directories. So every step is relative to an open directory and follows no link, and the move
+cannot leave Ray's temporary directory.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Upload logs of orphaned sessions: sessions that ended before the collector started, and KubeRay's `prev-logs`.
 
     <ray-tmp-root>/session_…/logs                        node id from port files or the raylet's log
-    <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the folder's name
+    <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the directory's name
 
 The upload continues where an earlier collector stopped. Uploaded logs are marked in the spool's directory, and are
 uploaded again only if they change. Logs below `prev-logs` may have any session name. They are moved to
@@ -48,7 +48,7 @@ class OrphanedSession(msgspec.Struct, frozen=True):
     session: str
     node: str
     place: str
-    """The folder that contains `logs`, below Ray's temporary directory."""
+    """The directory that contains `logs`, below Ray's temporary directory."""
 
 
 class OrphanedSessionShipper:
@@ -216,7 +216,7 @@ def _is_quiet(logs: Path) -> bool:
 
 
 def _folders(root: Path, *names: str) -> Iterator[HeldDirectory]:
-    """Open the folders of a directory one after another, ordered by name."""
+    """Open the subdirectories of a directory one after another, ordered by name."""
     for name, status in sorted(list_folder(root, "/".join(names))):
         if stat.S_ISDIR(status.st_mode):
             with suppress(OSError):

@@ -18,7 +18,7 @@ def open_regular_file(directory: Path, name: str) -> BinaryIO:
 
 
 def list_folder(directory: Path, name: str = "") -> list[tuple[str, os.stat_result]]:
-    """List the names below a directory with their status; empty if there is no such folder."""
+    """List the names below a directory with their status; empty if there is no such directory."""
     entries = []
     try:
         with _opened(directory, name) as folder, os.scandir(folder) as inside:

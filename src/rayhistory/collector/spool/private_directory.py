@@ -1,7 +1,8 @@
 """A directory that only the collector can use, even if jobs can write to the directory around it.
 
-The directory and its folders have mode 0700 and must belong to the collector's user. Every file is opened relative to a
-directory descriptor and without following links. So a job cannot make the collector read or write elsewhere.
+The directory and its subdirectories have mode 0700 and must belong to the collector's user. Every file is opened
+relative to a directory descriptor and without following links. So a job cannot make the collector read or write
+elsewhere.
 """
 
 import os
@@ -19,7 +20,7 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_
 
 
 class PrivateDirectory:
-    """Holds the directory open. Folders in it are opened for each call, because there may be a thousand.
+    """Holds the directory open. Subdirectories are opened for each call, because there may be a thousand.
 
     The path down to `base` (by default the parent) is chosen by the operator and may contain links. Nothing below may.
     """
@@ -32,7 +33,7 @@ class PrivateDirectory:
         self._lock = threading.Lock()
 
     def folder(self, name: str) -> "PrivateDirectory":
-        """Return a folder of this directory. It need not exist."""
+        """Return a subdirectory. It need not exist."""
         return PrivateDirectory(self.path / name, parent=self)
 
     # Directories
@@ -61,15 +62,15 @@ class PrivateDirectory:
             os.fsync(descriptor)
 
     def clear(self) -> None:
-        """Remove the files in the directory; folders stay."""
+        """Remove the files in the directory; subdirectories stay."""
         with self._open() as descriptor:
             for name in os.listdir(descriptor):  # noqa: PTH208
                 with suppress(IsADirectoryError):
                     os.unlink(name, dir_fd=descriptor)
 
     def remove(self) -> None:
-        """Remove this folder, if it is empty."""
-        assert self._parent  # noqa: S101 - only folders are removed
+        """Remove this subdirectory, if it is empty."""
+        assert self._parent  # noqa: S101 - only subdirectories are removed
         with self._parent._open() as descriptor:
             os.rmdir(self.path.name, dir_fd=descriptor)
 

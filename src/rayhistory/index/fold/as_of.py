@@ -76,7 +76,7 @@ class AsOfJob(msgspec.Struct):
     merged: dict[str, list[str]]
     """The files of the merged tables that `AS_OF_TABLES` names."""
     folder: str
-    """The folder that the served tables are written to."""
+    """The directory that the served tables are written to."""
     ns: int
     file_counts: dict[str, int]
     """The number of files of each table."""

@@ -55,7 +55,7 @@ _MAX_MERGED_ROWS = 1_000_000
 _MAX_COUNT = 2**53
 _MAX_JOB_TEXTS, _MAX_JOB_TEXT = 50, 200
 PREVIOUS_FOLDER = "earlier"
-"""The folder of the scratch directory with rows of the previous generation, which are merged with new ones."""
+"""The subdirectory with rows of the previous generation, which are merged with new ones."""
 
 _ONE_ROW_TABLES = ("task_definitions", "task_updates")
 """Task tables with one row per attempt."""

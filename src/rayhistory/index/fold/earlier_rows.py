@@ -32,7 +32,7 @@ AFFECTED = "affected"
 _MERGED_NAMES = {"task_definitions": DEFINITIONS, "task_updates": UPDATES, "profile_events": "profile_events"}
 _WORKER_END = "worker_id, end_ms, dead_ns, exit_type, exit_detail"
 _USES_PROCESS = "placed_pid IS NULL AND process_pid IS NOT NULL"
-"""Of a row: its pid is that of its worker's process, if that is known."""
+"""Condition for rows whose pid is known only from their worker's process."""
 _NO_KEYS = "SELECT ''::VARCHAR AS task_id, 0::BIGINT AS attempt WHERE false"
 
 

@@ -232,7 +232,10 @@ class IndexBuilder:
                 if not self._recent_failure(ref) and (listing := await self._uncovered(ref, manifest)):
                     self._start(ref, closing, listing=listing)
             except StoreError as error:
-                log.warning("cannot check session for new data", extra={"session": ref.path, "reason": str(error)})
+                log.warning(
+                    "cannot check the session for new data, serving its current index",
+                    extra={"session": ref.path, "reason": str(error)},
+                )
 
         task = asyncio.create_task(check())
         self._checks.add(task)
@@ -375,8 +378,8 @@ class IndexBuilder:
 def quantize_ms(as_of_ms: int, first_ms: int, last_ms: int) -> int:
     """Round a time up to one of a limited number of points, so that close times share their tables.
 
-    The points are a millisecond apart for a session of a minute, and about a second for a day. Objects that started
-    shortly before the first event, such as the head node, are visible by the second.
+    The points are a millisecond apart for a session of a minute, and about a second for a day. Before
+    the first event, where the head node may have started, they are a second apart.
     """
     step = max(1, (last_ms - first_ms) // _POINTS_PER_SESSION)
     if as_of_ms >= first_ms:

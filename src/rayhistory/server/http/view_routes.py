@@ -96,7 +96,7 @@ def view_route(
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Make a response only while the client waits, because points in time are expensive and sliders move on."""
+    """Make a response only while the client waits. A point in time is expensive, and visitors move the slider on."""
 
     async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":

@@ -56,7 +56,7 @@ async def log_error_status(view: SessionView, query: QueryParams, error: RayHist
 
 
 def names_in_folder(groups: dict[str, list[str]], glob: str) -> dict[str, list[str]]:
-    """Return the names of a listing relative to the folder at the start of a glob."""
+    """Return the names of a listing relative to the directory at the start of a glob."""
     folder = ""
     for part in glob.split("/")[:-1]:
         if _GLOB_CHARACTERS & {*part}:

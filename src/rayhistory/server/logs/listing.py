@@ -1,4 +1,4 @@
-"""Listings of a node's log files in Ray's form: filtered by a glob, with folders, in groups."""
+"""Listings of a node's log files in Ray's form: filtered by a glob, with directories, in groups."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from rayhistory.logs.path_glob import PathGlob
 
 
 def group_logs(paths: Iterable[str], glob: str) -> dict[str, list[str]]:
-    """Return the matching files and folders (with a final slash), grouped by the process that wrote them."""
+    """Return the matching files and directories (with a final slash), grouped by the process that wrote them."""
     pattern = PathGlob(glob)
     entries = {entry for path in paths for entry in _with_folders(path) if pattern.matches(entry)}
     groups: dict[str, list[str]] = {}

@@ -145,7 +145,7 @@ def _event(task: Row, span: Row, trace_ids: _TraceIds) -> Row:
 
 
 def _identity(span: Row) -> tuple[object, ...]:
-    """Return the same for two reports of a span: an exported span may also be in the dashboard's list of tasks."""
+    """Return an equal value for two reports of a span: it may be exported and in the dashboard's list of tasks."""
     return span["task_id"], span["attempt"], *span_identity(span["event_name"], span["start_ns"], span["end_ns"])
 
 

@@ -57,7 +57,7 @@ def _actors(
 
 
 def _default_statistics(view: SessionView) -> dict[str, Any]:
-    """Return what Ray lists of an actor that was never sampled."""
+    """Return the statistics that Ray lists for an actor that was never sampled."""
     tpus: dict[str, Any] = {} if view.is_before(TPUS_SINCE) else {"tpus": []}
     return {"gpus": [], **tpus, "mem": [], "processStats": None}
 

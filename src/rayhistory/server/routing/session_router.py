@@ -136,7 +136,7 @@ async def _no_session_response(scope: Scope) -> Response:
 def _cookie_error(error: NoSessionSelected) -> Response:
     """Report an error in the shape and with the words of KubeRay's history server.
 
-    The words come last, because Ray's commands print the whole text to people who have never chosen a cookie.
+    KubeRay's words come last: Ray's commands print the whole text, also for people who do not use cookies.
     """
     return json_response(f"{error} ({_KUBERAYS_ERROR})", error.http_status, error_headers(error))
 

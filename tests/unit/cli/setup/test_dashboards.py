@@ -98,7 +98,7 @@ def test_file_names_are_unique_across_versions(command: Command, dashboard_dir: 
         (("add", "encrypted.whl"), "cannot read the wheel"),
         (("add", "packed.whl"), "cannot read the wheel"),
         (("add", "other.whl"), "is not a Ray wheel with a dashboard"),
-        (("add", "outside.whl"), "is outside of its folder"),
+        (("add", "outside.whl"), "is outside of the wheel"),
         (("add", "empty"), "has no Ray Dashboard frontend"),
         (("add", "2.52.0", "--as", "../../2.52.0"), "is not a Ray version"),
         (("add", "2.52.0", "--dashboard-dir", "broken.whl"), "cannot write"),
