@@ -1,4 +1,7 @@
-"""The objects that a manifest of tables or of a product lists."""
+"""The objects that a manifest of tables or of a product lists, and how to check them."""
+
+import hashlib
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +14,16 @@ class PromisedObject(msgspec.Struct, frozen=True):
     size: int
     sha256: str = ""
     """Empty if the manifest has no checksum."""
+
+    def has_content(self, path: Path) -> bool:
+        """Return whether a local copy has the promised checksum."""
+        return not self.sha256 or file_sha256(path) == self.sha256
+
+
+def file_sha256(path: Path) -> str:
+    """Return the checksum of a file, as in manifests."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def table_objects(layout: Layout, ref: SessionRef, manifest: Manifest) -> dict[str, PromisedObject]:

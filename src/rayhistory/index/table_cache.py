@@ -1,6 +1,7 @@
 """Local copies of index tables, shared by all processes of this machine, up to a maximum size.
 
-A generation never changes, so a copy with the right size is valid. The least recently used copies are evicted first.
+A generation never changes, so a copy with the right size is valid. Its digest was checked when it was downloaded. The
+least recently used copies are evicted first.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 
 from rayhistory.concurrency import ByteBudget, concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound
+from rayhistory.index.index_objects import PromisedObject
 from rayhistory.index.manifest import Manifest, StoredFile
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.sessions import Layout, SessionRef
@@ -70,20 +72,21 @@ class TableCache:
         path = self.folder(ref, file.folder) / f"{name}.{file.number}.parquet"
         key = self._layout.index_file_key(ref, file.folder, name, file.number)
         what = f"index table {name} of {ref.path} is {{}} (generation {manifest.generation})"
-        return await self.file(key, file.size, path, what, refetch=refetch)
+        return await self.file(key, PromisedObject(file.size, file.digest), path, what, refetch=refetch)
 
-    async def file(self, key: str, size: int, path: Path, what: str, *, refetch: bool = False) -> Path:
-        """Return the local copy of an object with this size. `what` is a format string for the message about damage."""
+    async def file(self, key: str, expected: PromisedObject, path: Path, what: str, *, refetch: bool = False) -> Path:
+        """Return the local copy of an object. `what` is a format string for the message about damage."""
         async with self._fetch_locks.setdefault(path, asyncio.Lock()):
-            if refetch or not _has_size(path, size):
-                await self._fetch(key, size, path, what)
+            if refetch or not _has_size(path, expected.size):
+                await self._fetch(key, expected, path, what)
         self._fetch_locks.pop(path, None)
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
 
-    async def _fetch(self, key: str, size: int, path: Path, what: str) -> None:
+    async def _fetch(self, key: str, expected: PromisedObject, path: Path, what: str) -> None:
         """Download in chunks. The last request asks for one byte more, to detect an object that is too long."""
+        size = expected.size
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
         async def fetch_chunk(start: int) -> None:
@@ -96,6 +99,8 @@ class TableCache:
 
         try:
             await concurrently(map(fetch_chunk, range(0, max(size, 1), _CHUNK_BYTES)), _MAX_CHUNKS_AT_ONCE)
+            if not await asyncio.to_thread(expected.has_content, partial):
+                raise IndexDamaged(what.format("damaged"))
             await asyncio.to_thread(partial.replace, path)
         except ObjectNotFound:
             raise IndexDamaged(what.format("missing")) from None

@@ -9,6 +9,7 @@ import pytest
 
 from rayhistory.errors import IndexDamaged
 from rayhistory.index import table_cache
+from rayhistory.index.index_objects import file_sha256
 from rayhistory.index.manifest import Manifest, StoredFile
 from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import Layout
@@ -86,3 +87,19 @@ def test_part_of_wrong_size_is_damaged_and_not_cached(
     with pytest.raises(IndexDamaged, match=r"index table tasks of .* is damaged \(generation 1\)"):
         fetch(LocalStore(tmp_path), tmp_path, manifest)
     assert not [path for path in (tmp_path / "copies").rglob(f"*tasks.{part}.*") if path.is_file()]
+
+
+def test_copy_with_another_byte_is_damaged_and_not_cached(tmp_path: Path, manifest: Manifest) -> None:
+    """Parquet readers do not notice every changed byte: the checksum does."""
+    path = part_path(tmp_path, manifest, 0)
+    files = [msgspec.structs.replace(manifest.files["tasks"][0], digest=file_sha256(path))]
+    manifest = msgspec.structs.replace(manifest, files={**manifest.files, "tasks": files})
+    assert fetch(LocalStore(tmp_path), tmp_path / "whole", manifest) == [path.read_bytes()]
+    path.write_bytes(flip_byte(path.read_bytes(), CHUNK + 1))
+    with pytest.raises(IndexDamaged, match=r"index table tasks of .* is damaged \(generation 1\)"):
+        fetch(LocalStore(tmp_path), tmp_path, manifest)
+    assert not [path for path in (tmp_path / "copies").rglob("*tasks*") if path.is_file()]
+
+
+def flip_byte(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]

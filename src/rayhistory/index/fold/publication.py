@@ -13,8 +13,8 @@ import msgspec
 
 from rayhistory.concurrency import concurrently
 from rayhistory.errors import StoreError
-from rayhistory.index.fold.previous_index import file_digest
 from rayhistory.index.fold.table_files import row_count
+from rayhistory.index.index_objects import file_sha256
 from rayhistory.index.manifest import Manifest, StoredFile, Tables, publish_manifest, used_generations
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
@@ -66,7 +66,7 @@ class Publication:
         if name == "tasks":
             with duckdb.connect() as database:
                 rows = row_count(database, path)
-        return StoredFile(self.folder, number, path.stat().st_size, rows, file_digest(path))
+        return StoredFile(self.folder, number, path.stat().st_size, rows, file_sha256(path))
 
 
 async def delete_old_generations(store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rayhistory.errors import IndexDamaged, ObjectNotFound, ProductNotBuilt
+from rayhistory.index.index_objects import PromisedObject
 from rayhistory.index.products.product_manifest import ProductFile, ProductManifest
 from rayhistory.index.table_cache import TableCache
 from rayhistory.sessions import Layout, SessionRef
@@ -21,11 +22,11 @@ class ProductFiles:
         self._cache = cache
 
     async def fetch(self, ref: SessionRef, manifest: ProductManifest, name: str) -> Path:
-        """Return a local copy of a file. Raise IndexDamaged if it is missing or has a wrong size."""
+        """Return a local copy of a file. Raise IndexDamaged if it is missing or damaged."""
         file = _file(ref, manifest, name)
         key = self._layout.product_file_key(ref, manifest.product, file.build, name)
         path = self._cache.folder(ref, f"{PRODUCTS_FOLDER}/{manifest.product}/{file.build}") / name
-        return await self._cache.file(key, file.size, path, _message(ref, manifest, name))
+        return await self._cache.file(key, PromisedObject(file.size, file.sha256), path, _message(ref, manifest, name))
 
     async def read(self, ref: SessionRef, manifest: ProductManifest, name: str, span: tuple[int, int]) -> bytes:
         """Return the bytes [start, end) of a file from the store; raise IndexDamaged if it does not have them."""

@@ -7,7 +7,6 @@ after any failure.
 
 import asyncio
 import contextlib
-import hashlib
 import resource
 import secrets
 import sys
@@ -20,6 +19,7 @@ import msgspec
 
 from rayhistory.errors import IndexDamaged, RayHistoryError, StoreError
 from rayhistory.index.child_process import start_work
+from rayhistory.index.index_objects import file_sha256
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product import BuiltProduct, Product, ProductContext, load_product
@@ -161,7 +161,7 @@ async def _publish(stores: _Stores, job: ProductJob, product: Product, build: _F
     folder = f"{generation}-{secrets.token_hex(4)}"
     files = {name: build.previous.files[name] for name in build.built.reused} if build.previous else {}
     for name, path in build.built.files.items():
-        files[name] = ProductFile(folder, path.stat().st_size, await asyncio.to_thread(_sha256, path))
+        files[name] = ProductFile(folder, path.stat().st_size, await asyncio.to_thread(file_sha256, path))
         await store.put(layout.product_file_key(ref, product.name, folder, name), path)
     manifest = ProductManifest(
         product=product.name, version=product.version, generation=generation, build=folder, files=files,
@@ -189,11 +189,6 @@ async def _delete_unused(store: Store, layout: Layout, ref: SessionRef, product:
     with contextlib.suppress(StoreError):
         for key in await unused_product_keys(store, layout, ref, product, generation - 1):
             await store.delete(key)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _limit_memory(settings: dict[str, Any]) -> None:

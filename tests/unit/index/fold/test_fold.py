@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -132,12 +133,16 @@ def test_running_entities_end_with_the_session_and_are_marked(
 
 
 @pytest.mark.slow
-def test_damaged_previous_generation_is_not_extended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["task_updates", "workers"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-10], lambda data: data[:40] + bytes(4) + data[44:]])
+def test_damaged_previous_generation_is_not_extended(
+    tmp_path: Path, table: str, damage: Callable[[bytes], bytes]
+) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
     first = fold_session(tmp_path)
     expected = tables(tmp_path, first)
-    (damaged,) = files_of(tmp_path, first, MERGED_PREFIX + "task_updates")
-    damaged.write_bytes(damaged.read_bytes()[:-10])
+    (damaged,) = files_of(tmp_path, first, MERGED_PREFIX + table)
+    damaged.write_bytes(damage(damaged.read_bytes()))
     second = fold_session(tmp_path)
     assert second.generation == 2
     assert second.events == len(RECORDED)

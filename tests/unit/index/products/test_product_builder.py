@@ -202,7 +202,10 @@ def test_product_of_an_ended_session_is_not_outgrown(tmp_path: Path, tables: Man
     with_products(settings_for(tmp_path), GOOD, work=work)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"?" * path.stat().st_size)],
+)
 def test_damaged_product_is_rebuilt(tmp_path: Path, tables: Manifest, damage: Callable[[Path], object]) -> None:
     (first,) = build(tmp_path, tables)
     damage(tmp_path / FOLDER / first.build / "names.json")
