@@ -4,9 +4,13 @@ import ast
 import builtins
 import re
 import textwrap
+from typing import Any
 
 import pytest
 
+from rayhistory.diagnosis.findings import Counts
+from rayhistory.diagnosis.roots import find_chains
+from rayhistory.diagnosis.rules.rule import FailureRule, Group
 from support.paths import DOCS, ROOT
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
@@ -72,6 +76,25 @@ def test_names_that_an_example_uses_are_in_its_file(path: str, code: str) -> Non
     known = {*dir(builtins), *bound_names(module), *bound_names(ast.parse(code))}
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     assert sorted(used - known) == []
+
+
+def test_rule_of_the_example_explains_its_example_and_nothing_else() -> None:
+    """The two blocks that begin with a docstring are whole files: the rule and its test."""
+    rule, test = (run_module(textwrap.dedent(code)) for _, code in CODE if code.lstrip().startswith('"""'))
+    found: FailureRule = rule["RULE"]
+    facts = found.example.facts
+    (chain,) = find_chains(facts)
+    match = found.match(chain.root, facts)
+    assert match
+    group = Group(roots=[chain.root], matches=[match], consequences=[], counts=Counts(tasks=1))
+    assert found.describe(group, facts).headline == found.example.headline
+    test["test_missing_local_file_is_an_ordinary_exception"]()
+
+
+def run_module(code: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code, "CONTRIBUTING.md", "exec"), namespace)  # noqa: S102 - our own page
+    return namespace
 
 
 def bound_names(module: ast.Module) -> set[str]:
