@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
-import jmespath
 import pytest
 
 from rayhistory.sessions import SessionRef
@@ -31,8 +30,7 @@ def delete_markers(client: Any, bucket: str, session: str) -> list[list[str]]:
     text = (DOCS / "how-to/kubernetes/production.md").read_text().replace("\\\n", " ")
     (query,) = re.findall(r'--query "(DeleteMarkers.*?)" \|', text)
     pages = client.get_paginator("list_object_versions").paginate(Bucket=bucket)
-    found = [jmespath.search(query.replace("$SESSION", session), page) or [] for page in pages]
-    return [marker for page in found for marker in page]
+    return [marker for marker in pages.search(query.replace("$SESSION", session)) if marker]
 
 
 def test_removed_session_is_restored_from_its_versions(seaweed: str, client: Any) -> None:

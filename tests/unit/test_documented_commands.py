@@ -19,7 +19,7 @@ PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md
 OURS = ("rayhistory", "collector", "historyserver")
 RUN_ELSEWHERE = {"kubectl", "helm", "curl", "make", "export", "envsubst", "sed", "echo", "bash"}
 """Programs whose commands are run by tests of guides and references, or, for make, exist by a test."""
-KEYWORDS = {"for"}
+KEYWORDS = {"for", "while"}
 ON_YOUR_MACHINE = {
     "ray",
     "python",
