@@ -191,6 +191,23 @@ def test_policies_name_every_prefix_without_patterns_across_folders(
     assert not re.search(r"\*[^'\"]*\$\{NAMESPACE\}", texts[collector].replace("acs:oss:*:*:", ""))
 
 
+def test_manifests_write_below_the_prefix_of_the_policies() -> None:
+    """A policy with PREFIX denies everything to a program that writes elsewhere."""
+    for name in MANIFESTS:
+        text = (DEPLOY / "manifests" / name).read_text()
+        for backend, variables in re.findall(r"STORAGE_BACKEND, value: (\w+)}((?:\n *- {name: .*)*)", text):
+            if "${" in variables:
+                assert "{name: STORAGE_ROOT_DIR, value: " + '"${PREFIX}"}' in variables, (name, backend)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_chart_has_the_prefix_and_the_tag_that_the_guide_exports(guide: Path) -> None:
+    installs = [line for line in commands(guide) if re.match(r"helm (upgrade --)?install .*deploy/helm", line)]
+    for name, flag in (("PREFIX", "--set store.rootDir=$PREFIX"), ("TAG", "--set image.tag=$TAG")):
+        missing = [line for line in installs if flag not in line and "--values" not in line]
+        assert name not in exports(guide) or guide.name == "ack-oss.md" or missing == []
+
+
 def test_azure_condition_restricts_reading_and_listing() -> None:
     text = (ROOT / "deploy/policies/azure/collector-condition.txt").read_text()
     assert text.count("(") == text.count(")")
