@@ -4,11 +4,14 @@
 
 A test that fails beside others and passes alone is flaky: it is reported by name, and the run fails unless the list
 names the test with a reason. A test that fails twice is a failure. Lines of the list are `<test id>  # <reason>`.
+
+Temporary files are in memory if there is room, because our programs sync nearly every file that they write.
 """
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,10 @@ MAX_RERUNS = 25
 """More failures than this are not flakiness, and are not rerun."""
 
 _TESTS_FAILED = 1  # pytest's exit status when tests ran and some failed
+
+_MEMORY_FILES = Path("/dev/shm")  # noqa: S108
+_MIN_FREE_BYTES = 8 << 30
+"""A whole run needs 1.3 GB. The rest is for Ray and for memory of processes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"run_tests.py: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # temporary files are removed then, too
     status, failed = run_pytest(pytest_arguments)
     if status != _TESTS_FAILED or not failed:
         return status
@@ -42,17 +50,36 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_pytest(arguments: list[str]) -> tuple[int, list[str]]:
     """Return pytest's exit status and the ids of the tests that failed."""
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(dir=memory_directory(), prefix="rt") as directory:
+        Path(directory).chmod(0o755)  # some tests read files as another user
+        cache = Path(directory) / "cache"
         command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments]
-        status = subprocess.run(command, env=_environment(), check=False).returncode
-        path = Path(cache) / "v" / "cache" / "lastfailed"
+        status = subprocess.run(command, env=_environment(directory), check=False).returncode
+        path = cache / "v" / "cache" / "lastfailed"
         failed = sorted(json.loads(path.read_text())) if path.exists() else []
     return status, failed
 
 
-def _environment() -> dict[str, str]:
+def memory_directory(path: Path = _MEMORY_FILES, min_free_bytes: int = _MIN_FREE_BYTES) -> Path | None:
+    """Return a directory in memory that tests can use, or None: theirs is on disk then."""
+    if "TMPDIR" in os.environ or not os.access(path, os.W_OK):
+        return None
+    status = os.statvfs(path)
+    may_execute = not status.f_flag & os.ST_NOEXEC  # tests write programs
+    free_bytes = min(status.f_bavail * status.f_frsize, _available_memory())
+    return path if may_execute and free_bytes >= min_free_bytes else None
+
+
+def _available_memory() -> int:
+    """Return the memory that processes can use without swapping, in bytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _environment(temporary: str) -> dict[str, str]:
     """Return the environment with compiled modules cached: the tests start thousands of processes."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"TMPDIR": temporary}
 
 
 def read_flaky_list(path: Path) -> dict[str, str]:

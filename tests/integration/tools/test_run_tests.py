@@ -1,12 +1,19 @@
 """The test runner: a test that passes only alone fails the run unless it is listed."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from run_tests import memory_directory
 
 PASSING = "def test_passing():\n    pass\n"
 FAILING = "def test_failing():\n    assert False\n"
@@ -26,7 +33,8 @@ def run(directory: Path, *arguments: str, **files: str) -> subprocess.CompletedP
         (directory / f"{name}.py").write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, str(ROOT / "tools/run_tests.py"), "--flaky", "flaky.txt", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing plugins takes longer than the tests
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_passing_run_succeeds(tmp_path: Path) -> None:
@@ -40,7 +48,7 @@ def test_failure_is_run_again_and_fails_the_run(tmp_path: Path) -> None:
     assert "FLAKY" not in result.stdout
 
 
-@pytest.mark.parametrize("distribution", [[], ["--numprocesses", "2"]])
+@pytest.mark.parametrize("distribution", [[], ["-p", "xdist", "--numprocesses", "2"]])
 def test_unlisted_flaky_test_is_named_and_fails_the_run(tmp_path: Path, distribution: list[str]) -> None:
     result = run(tmp_path, *distribution, test_a=PASSING, test_b=FLAKY)
     assert result.returncode == 1
@@ -77,6 +85,36 @@ def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
     result = run(tmp_path, test_a=many)
     assert result.returncode == 1
     assert "more than the 25 that are run again" in result.stdout
+
+
+ENDLESS = """\
+import tempfile, time
+from pathlib import Path
+
+def test_endless():
+    Path("directory").write_text(tempfile.gettempdir())
+    time.sleep(600)
+"""
+
+
+def test_terminated_run_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(ENDLESS)
+    with subprocess.Popen([sys.executable, str(ROOT / "tools/run_tests.py")], cwd=tmp_path) as process:
+        while not (written := tmp_path / "directory").exists() or not written.read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert (temporary := Path(written.read_text())).is_dir()
+        process.send_signal(signal.SIGTERM)
+    assert not temporary.exists()
+
+
+def test_files_are_in_memory_only_if_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert memory_directory(tmp_path, min_free_bytes=1) == tmp_path
+    assert memory_directory(tmp_path, min_free_bytes=1 << 60) is None
+    assert memory_directory(tmp_path / "missing", min_free_bytes=1) is None
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    assert memory_directory(tmp_path, min_free_bytes=1) is None
 
 
 def test_the_list_of_flaky_tests_is_empty() -> None:
