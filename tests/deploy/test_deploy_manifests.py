@@ -23,6 +23,7 @@ from deploy.files import (
     DEPLOY,
     HELM,
     MANIFESTS,
+    ROOT,
     VARIABLES,
     collectors,
     containers,
@@ -312,3 +313,32 @@ def test_metrics_in_alerts_and_dashboards_exist(name: str, metrics: set[str]) ->
     used = set(re.findall(r"\b(rayhistory_\w+)\b", expression))
     assert used
     assert used <= metrics
+
+
+MONITORING = ROOT / "docs/how-to/kubernetes/monitoring.md"
+
+
+def test_every_metric_is_documented(metrics: set[str]) -> None:
+    server, _, collector = MONITORING.read_text().partition("## Metrics of a collector")
+    named = set(re.findall(r"`(rayhistory_\w+)`", server))
+    named |= {f"rayhistory_collector_{name}" for name in re.findall(r"`([a-z]+_\w+[a-z])`", collector)}
+    exported = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics if not name.endswith("_created")}
+    assert named == exported
+
+
+def test_every_alert_is_on_the_page_of_monitoring() -> None:
+    sources = [CHART / "alerts.yaml", CHART / "templates/monitoring.yaml"]
+    alerts = {name for source in sources for name in re.findall(r"- alert: (\w+)", source.read_text())}
+    assert len(alerts) > 10
+    assert set(re.findall(r"`(RayHistory\w+)`", MONITORING.read_text())) == alerts
+
+
+def test_scrape_configuration_selects_both_programs() -> None:
+    """As Prometheus joins the two labels: container and port."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", MONITORING.read_text(), re.DOTALL)
+    keep, *others = yaml.safe_load(block)["scrape_configs"][0]["relabel_configs"]
+    assert [rule["target_label"] for rule in others] == ["namespace", "pod"]
+    for container in our_containers():
+        (port,) = container["ports"]
+        assert re.fullmatch(keep["regex"], f"{container['name']};{port['name']}")
+    assert not re.fullmatch(keep["regex"], "oauth2-proxy;oauth2-proxy")
