@@ -50,3 +50,39 @@ def test_collector_image_has_a_subset_of_the_dependencies() -> None:
     dependencies = requirement_names([*project["dependencies"], *project["optional-dependencies"]["oss"]])
     assert listed < dependencies
     assert "duckdb" not in listed
+
+
+def test_release_images_have_the_tag_that_the_release_stores() -> None:
+    """`make images` alone builds the default tag, which `docker save` of another tag does not find."""
+    workflow = (ROOT / ".github/workflows/release.yaml").read_text()
+    assert "make images TAG=$GITHUB_REF_NAME\n" in workflow
+    assert "docker save collector:$GITHUB_REF_NAME historyserver:$GITHUB_REF_NAME" in workflow
+
+
+DOCTOR = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+from rayhistory.cli.main import main
+sys.argv = ["rayhistory", "doctor", "--as", "collector", "--namespace", "team-a", "--store", sys.argv[1]]
+sys.exit(main())
+"""
+ONLY_IN_THE_SERVER = ("arro3", "duckdb", "jinja2", "numpy", "promql_parser", "re2", "rich", "websockets", "yaml")
+
+
+def test_doctor_runs_with_the_packages_of_the_collector_image(tmp_path: Path) -> None:
+    """The guides run it in the collector's container, whose image has no database and no pages."""
+    locked = (DEPLOY / "docker/locked-collector.txt").read_text()
+    assert [name for name in ONLY_IN_THE_SERVER if re.search(rf"^{name}\b", locked, re.MULTILINE)] == []
+    code = DOCTOR.replace("{absent}", repr(ONLY_IN_THE_SERVER))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok    store: write below ray-history/logs/team-a/" in done.stdout
