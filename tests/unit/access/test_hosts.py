@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import WebSocketDenialResponse
 
+from rayhistory.access.hosts import LOOPBACK, default_allowed_hosts
 from support.recorded_sample import REF
 from support.two_namespaces import ALLOWED_TOKEN, bearer, serve_two_namespaces, write_access_file
 
@@ -45,3 +46,19 @@ def test_pages_of_other_sites_can_neither_sign_in_nor_open_sockets(tmp_path: Pat
         with pytest.raises(WebSocketDenialResponse) as denied, socket:
             pass
         assert denied.value.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("listen", "allowed"),
+    [
+        ("127.0.0.1", (*LOOPBACK, "127.0.0.1")),
+        ("::1", (*LOOPBACK, "::1")),
+        ("localhost", (*LOOPBACK, "localhost")),
+        ("0.0.0.0", ()),
+        ("history.internal", ()),
+    ],
+)
+def test_server_on_loopback_allows_only_names_of_loopback(listen: str, allowed: tuple[str, ...]) -> None:
+    """No allowed hosts means all."""
+    assert default_allowed_hosts((), listen) == allowed
+    assert default_allowed_hosts(("history.example",), listen) == ("history.example",)
