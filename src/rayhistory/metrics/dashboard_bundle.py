@@ -19,14 +19,14 @@ _ZSTD_LEVEL = 9
 
 
 def encode_bundle(files: dict[str, bytes]) -> bytes:
-    """Encode dashboard files. Files that are not JSON objects are left out."""
+    """Encode files of Grafana dashboards. Files that are not JSON objects are left out."""
     valid = {name: msgspec.Raw(body) for name, body in sorted(files.items()) if _is_object(body)}
     packed = msgspec.json.encode(valid)
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress(packed)
 
 
 def decode_bundle(data: bytes) -> list[dict[str, Any]]:
-    """Return the dashboards in a bundle; raise MetricsDamaged if it cannot be read."""
+    """Return the Grafana dashboards in a bundle; raise MetricsDamaged if it cannot be read."""
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_BUNDLE_BYTES:

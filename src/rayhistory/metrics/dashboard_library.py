@@ -28,7 +28,7 @@ _WELL_KNOWN = {
 class DashboardSet(msgspec.Struct, frozen=True):
     dashboards: dict[str, Dashboard]
     from_session: bool
-    """Whether the session has its own dashboards."""
+    """Whether the session has its own Grafana dashboards."""
     damaged: bool = False
 
     def uids(self) -> dict[str, str]:

@@ -111,7 +111,7 @@ class Dashboard(msgspec.Struct, frozen=True):
 
 
 def parse_dashboard(document: dict[str, Any]) -> Dashboard | None:
-    """Return the dashboard; None if it has no valid uid."""
+    """Return the Grafana dashboard; None if it has no valid uid."""
     uid = document.get("uid")
     if not isinstance(uid, str) or not _UID.fullmatch(uid):
         return None

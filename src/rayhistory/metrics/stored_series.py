@@ -1,4 +1,4 @@
-"""Answer the queries of dashboard variables from samples that are already loaded."""
+"""Answer the queries of Grafana variables from samples that are already loaded."""
 
 from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.engine import evaluate, grid

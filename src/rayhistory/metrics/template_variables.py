@@ -1,4 +1,4 @@
-"""Variables of a dashboard: their options from stored series, and their values inside queries."""
+"""Variables of a Grafana dashboard: their options from stored series, and their values inside queries."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ class VariableChoice(msgspec.Struct, frozen=True):
 def resolve_variables(
     variables: Iterable[Variable], requested: Mapping[str, list[str]], source: SeriesQueries, times: TimeRange
 ) -> dict[str, VariableChoice]:
-    """Choose values: the requested ones, else All, else the dashboard's default, else the first option."""
+    """Choose values: the requested ones, else All, else the variable's default, else the first option."""
     choices: dict[str, VariableChoice] = {}
     for variable in variables:
         options = tuple(_options(variable, choices, source, times))[:MAX_OPTIONS]

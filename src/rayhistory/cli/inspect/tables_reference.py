@@ -41,7 +41,7 @@ def document() -> str:
     for name, columns in schema().items():
         keys = ", ".join(f"`{key}`" for key in KEY_COLUMNS[name])
         text = _DESCRIPTIONS.get(name) or TABLES_BY_NAME[name].description
-        parts.append(f"## `{name}`\n\n{text} Key: {keys}.\n\n| column | type |\n|---|---|")
+        parts.append(f"## `{name}`\n\n{text} Primary key: {keys}.\n\n| column | type |\n|---|---|")
         parts += [f"| `{column}` | {_type_name(column, kind)} |" for column, kind in columns.items()]
         parts.append("")
     return "\n".join(parts)

@@ -24,7 +24,7 @@ _MAX_TOTAL_BYTES = 8 * READ_BYTES
 
 
 class DashboardFiles:
-    """Uploads the dashboards when they appear, and again when they change."""
+    """Uploads the Grafana dashboards when they appear, and again when they change."""
 
     def __init__(self, directory: Path, store: Store, key: str, telemetry: Telemetry) -> None:
         self._directory = directory
@@ -34,7 +34,7 @@ class DashboardFiles:
         self._uploaded: list[tuple[str, int, int]] = []
 
     async def run(self) -> None:
-        """Poll often until the head has written the dashboards, which takes some seconds."""
+        """Poll often until the head has written the Grafana dashboards, which takes some seconds."""
         polls = 0
         while True:
             await self.upload_if_changed()
@@ -59,7 +59,7 @@ class DashboardFiles:
 
 
 def list_dashboards(directory: Path) -> list[tuple[str, int, int]]:
-    """List the dashboard files with their times and sizes. Files that are too large are skipped."""
+    """List the files of Grafana dashboards with their times and sizes. Files that are too large are skipped."""
     entries = [
         (name, status.st_mtime_ns, status.st_size)
         for name, status in list_folder(directory, _FOLDER)

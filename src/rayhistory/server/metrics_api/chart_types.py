@@ -11,7 +11,7 @@ class DashboardTitle(msgspec.Struct):
 class DashboardTitles(msgspec.Struct):
     dashboards: list[DashboardTitle]
     from_session: bool
-    """Whether the session has its own dashboards. Otherwise built-in ones are used."""
+    """Whether the session has its own Grafana dashboards. Otherwise built-in ones are used."""
     first_ms: int
     last_ms: int
     """Times of the first and last samples; 0 if none are stored."""
