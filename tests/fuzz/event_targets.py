@@ -83,6 +83,7 @@ def responses(data: bytes) -> None:
     rows = RowBuffer()
     dashboard_responses.add_dashboard_rows(rows, uri.decode("latin-1"), document, 1_794_770_300_000_000_000)
     export_files.add_export_record(rows, document, 1_794_770_300_000_000_000)
+    state_api.add_span_rows(rows, uri.decode("latin-1"), document, 1_794_770_300_000_000_000)
     state_api.add_state_rows(rows, uri.decode("latin-1"), document, 1_794_770_300_000_000_000)
     _check_columns(rows)
 

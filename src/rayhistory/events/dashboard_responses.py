@@ -140,27 +140,27 @@ def _add_nodes(rows: RowBuffer, body: Any, ns: int) -> None:
         )
 
 
-def alive_columns(actor: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of an actor's transition, as far as the dashboard knows its place."""
-    address = actor.get("address") or {}
-    return {
-        "actor_id": actor["actorId"],
-        "node_id": as_text(address.get("nodeId")),
-        "worker_id": as_text(address.get("workerId")),
-        "pid": actor.get("pid") or None,
-        "port": address.get("port") or None,
-        "repr_name": as_text(actor.get("reprName")),
-        "restart_reason": None,
-        "death_cause": None,
-        "reported_by": "dashboard",
-    }
-
-
 def _add_repr_names(rows: RowBuffer, body: Any, ns: int) -> None:
-    """Add the `__repr__` of actors, which Ray's events lack before 2.54."""
+    """Add the `__repr__` of actors, which Ray's events lack before 2.54.
+
+    The place is left to events: the dashboard has the first start of an actor, and its last worker.
+    """
     for actor in body["data"]["actors"].values():
         if actor.get("reprName") and (started := ms_to_ns(actor.get("startTime"))):
-            rows.add("actor_transitions", **alive_columns(actor), ns=started, state="ALIVE")
+            rows.add(
+                "actor_transitions",
+                actor_id=actor["actorId"],
+                ns=started,
+                state="ALIVE",
+                node_id=None,
+                worker_id=None,
+                pid=None,
+                port=None,
+                repr_name=as_text(actor["reprName"]),
+                restart_reason=None,
+                death_cause=None,
+                reported_by="dashboard",
+            )
 
 
 def _add_hostnames(rows: RowBuffer, body: Any, ns: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.events.dashboard_responses import add_dashboard_rows, alive_columns, as_json, as_text, listed
+from rayhistory.events.dashboard_responses import add_dashboard_rows, as_json, as_text, listed
 from rayhistory.events.export_files import log_columns, pause_columns, place_columns
 from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
@@ -158,7 +158,18 @@ def _add_dashboard_actors(rows: RowBuffer, body: Any, ns: int) -> None:
     Only the number of restarts is listed; they happened before its start.
     """
     for actor in body["data"]["actors"].values():
-        state, columns = actor["state"], alive_columns(actor)
+        state, address = actor["state"], actor.get("address") or {}
+        columns = {
+            "actor_id": actor["actorId"],
+            "node_id": as_text(address.get("nodeId")),
+            "worker_id": as_text(address.get("workerId")),
+            "pid": actor.get("pid") or None,
+            "port": address.get("port") or None,
+            "repr_name": as_text(actor.get("reprName")),
+            "restart_reason": None,
+            "death_cause": None,
+            "reported_by": "dashboard",
+        }
         started, ended = ms_to_ns(actor.get("startTime")), ms_to_ns(actor.get("endTime"))
         if started:
             rows.add("actor_transitions", **columns, ns=started, state="ALIVE")

@@ -26,7 +26,7 @@ WITH reported AS (
 ), lives AS (
   SELECT actor_id, arg_max(state, {'ns': ns, 'rank': rank}) AS newest_state,
     arg_max({'node_id': node_id, 'worker_id': worker_id, 'pid': pid, 'port': port}, {'ns': ns, 'worker': worker_id})
-      FILTER (WHERE state = 'ALIVE') AS place,
+      FILTER (WHERE state = 'ALIVE' AND (reported_by IS DISTINCT FROM 'dashboard' OR worker_id IS NOT NULL)) AS place,
     min(ns) FILTER (WHERE state = 'DEAD' AND ns >= coalesce(lived_ns, ns)) AS death_ns,
     arg_max({'ns': ns, 'cause': death_cause}, {'ns': ns, 'text': death_cause}) FILTER (WHERE state = 'DEAD')
       AS newest_death,

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.events.dashboard_responses import TASK_SPANS_URI
-from support.recorded_sample import live, live_rows, serving, serving_with
+from support.recorded_sample import NODE, live, live_rows, serving, serving_with
 
 Row = dict[str, Any]
 
@@ -34,6 +34,7 @@ def old(current: TestClient, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The sample as Ray 2.53 would have left it: the dashboard has a name and a span that no event has."""
     started = current.get(f"logical/actors/{ACTOR}").json()["data"]["detail"]["startTime"]
     actor = {"actorId": ACTOR, "state": "ALIVE", "startTime": started - 3, "reprName": "Cache(size=3)"}
+    actor["address"] = {"nodeId": NODE, "workerId": "ab" * 28}  # of its last life, with the start of its first one
     responses = {
         "/api/version": live("version") | {"ray_version": "2.53.0"},
         "/logical/actors": {"data": {"actors": {ACTOR: actor}}},
@@ -79,6 +80,13 @@ def test_names_of_actors_come_from_the_dashboard(old: TestClient, current: TestC
     )
     assert before == {name: value for name, value in after.items() if name in before} | {"repr_name": "Cache(size=3)"}
     assert after["repr_name"] == ""
+
+
+def test_only_events_tell_on_which_workers_an_actor_lived(old: TestClient, current: TestClient) -> None:
+    """The latest incarnation has the log that is shown."""
+    query = f"api/history/rows/actor_transitions?where=actor_id%3D{ACTOR}"
+    before, after = (client.get(query).json()["rows"] for client in (old, current))
+    assert {row["worker_id"] for row in before} - {None} == {row["worker_id"] for row in after} - {None}
 
 
 def test_spans_of_the_dashboard_complete_those_of_events(old: TestClient, current: TestClient) -> None:
