@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -237,30 +237,6 @@ def _without_empty_folders(difference: Difference) -> bool:
     return str(live).endswith("/") and dead == ABSENT
 
 
-def _not_exported(difference: Difference) -> bool:
-    """Allow a field that the history does not have, or has without a value."""
-    return difference.dead in (ABSENT, None, "") or (difference.live == ABSENT and _nothing(difference.dead))
-
-
-def _some_of_the_spans(difference: Difference) -> bool:
-    """Allow missing spans: every span in the history is one of the live cluster, or later."""
-    of_task = re.search(r"[0-9a-f]{48}#\d+", difference.path)
-    if of_task is None:
-        return True
-    live, dead = (list(_spans(fields, of_task[0])) for fields in (difference.live_fields, difference.dead_fields))
-    latest = max((time for _, time in live), default=0.0)
-    return all(time > latest or any(name == one and abs(time - then) <= 1 for one, then in live) for name, time in dead)
-
-
-def _spans(fields: Fields, task: str) -> Iterator[tuple[str, float]]:
-    """Yield names and start times in microseconds, from a task list or a timeline."""
-    for path, value in fields.items():
-        if task in path and path.endswith(".event_name"):
-            yield value, fields[path.removesuffix("event_name") + "start_time"] * 1000
-        elif path.startswith(f".spans.{task}") and path.endswith(".ts"):
-            yield path.split("#")[2], value
-
-
 def _is_later(earlier: Any, later: Any) -> bool:
     return isinstance(earlier, int | float) and isinstance(later, int | float) and later > earlier
 
@@ -469,9 +445,6 @@ EXPECTED_DIFFERENCES = (
              "this version of Ray did not redact environment variables", (2, 60)),
     Expected("/api/v0/logs/file.task_id", "status code|text", _crashed_on_empty_output,
              "Ray raised an exception for a task without output", (2, 58), kind=Kind.CRASHED),
-    Expected("/api/v0/tasks", "(profiling_data|spans)[.].+", _some_of_the_spans,
-             "only the last span of a second was exported", (2, 55)),
-    Expected("/api/v0/tasks/timeline", "workers[.].+", _not_exported, "no span of some workers was exported", (2, 55)),
     Expected("/api/v0/tasks", "created_ms|(creation|start|end)_time_ms|timestamp", _later,
              "a restarted actor's tasks had the same ids again, and the history has the first times", (2, 55)),
     Expected("/api/v0/tasks/summarize.*lineage", "(summary|children)[.]order", _same_names,
