@@ -1,10 +1,11 @@
-"""Run many coroutines concurrently, limited by number and bytes. After a failure, no request is left running."""
+"""Run many coroutines concurrently, limited by number and bytes; share calls with the same result."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -29,6 +30,25 @@ async def concurrently(calls: Iterable[Coroutine[Any, Any, T]], limit: int) -> l
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return [results[number] for number in range(len(results))]
+
+
+class SharedCalls(Generic[K, T]):
+    """Concurrent calls with the same key share one coroutine. It continues if one of its callers is cancelled."""
+
+    def __init__(self) -> None:
+        self._running: dict[K, asyncio.Future[T]] = {}
+
+    async def call(self, key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = asyncio.ensure_future(make())
+            running.add_done_callback(lambda done: self._finished(key, done))
+        return await asyncio.shield(running)
+
+    def _finished(self, key: K, done: "asyncio.Future[T]") -> None:
+        self._running.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # reported to those who wait, if anybody still does
 
 
 class ByteBudget:

@@ -23,7 +23,7 @@ from rayhistory.cli.inspect.index_access import open_resolver
 from rayhistory.diagnosis.diagnosis_product import RULES_VERSION, diagnose_index
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.node_samples import node_samples
-from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.selection import Selection
 from rayhistory.settings import CLI, resolve

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayhistory.concurrency import concurrently
+from rayhistory.concurrency import SharedCalls, concurrently
 
 
 class Calls:
@@ -60,3 +60,39 @@ def test_cancellation_ends_all_calls() -> None:
         assert calls.running == 0
 
     asyncio.run(work())
+
+
+def test_calls_with_the_same_key_share_one() -> None:
+    """It continues when the first caller gives up, and the next call after its end is a new one."""
+    calls: list[str] = []
+
+    async def run() -> list[int]:
+        shared: SharedCalls[str, int] = SharedCalls()
+        may_end = asyncio.Event()
+
+        async def work(name: str) -> int:
+            calls.append(name)
+            await may_end.wait()
+            return len(calls)
+
+        first, second = (asyncio.create_task(shared.call("key", lambda: work("one"))) for _ in range(2))
+        other = asyncio.create_task(shared.call("other", lambda: work("other")))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        return [await second, await other, await shared.call("key", lambda: work("again"))]
+
+    assert asyncio.run(run()) == [2, 2, 3]
+    assert calls == ["one", "other", "again"]
+
+
+def test_failure_of_a_shared_call_is_raised_for_all() -> None:
+    async def fail() -> int:
+        raise ValueError("damaged")
+
+    async def run() -> list[object]:
+        shared: SharedCalls[str, int] = SharedCalls()
+        return await asyncio.gather(*(shared.call("key", fail) for _ in range(2)), return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(run())] == ["damaged", "damaged"]

@@ -12,7 +12,8 @@ from rayhistory.index.products.product import BuiltProduct, ProductContext
 from rayhistory.index.query.database import set_limits
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.logs.source import CombinedLogs, LogSource, PackLogs, object_logs
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
+from rayhistory.metrics.metrics_reader import MetricsReader
+from rayhistory.metrics.object_listing import MetricQuery
 
 NAME = "diagnosis"
 FILE = "diagnosis.json"

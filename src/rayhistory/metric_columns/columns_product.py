@@ -9,7 +9,8 @@ from typing import Any
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.metrics.column_file import DIRECTORY, VolumeWriter, decode_directory, volumes
 from rayhistory.metrics.column_reader import ColumnReader
-from rayhistory.metrics.metrics_reader import MetricsObject, MetricsReader, newest_of_nodes
+from rayhistory.metrics.metrics_reader import MetricsReader
+from rayhistory.metrics.object_listing import MetricsObject, newest_of_nodes
 from rayhistory.metrics.sample_tiles import SampleTile, places
 from rayhistory.metrics.samples import MetricsDamaged
 from rayhistory.metrics.utilization import METRICS, utilization
@@ -27,7 +28,7 @@ class MetricColumnsProduct:
 
     def build(self, context: ProductContext) -> BuiltProduct:
         reader = MetricsReader(context.store, context.layout, cache_bytes=0)
-        objects = context.run(reader.objects(context.ref))
+        objects = context.run(reader.listing(context.ref)).objects
         if context.closing is None:  # the newest object of a node is still being overwritten
             newest = newest_of_nodes(objects)
             objects = [each for each in objects if each not in newest]

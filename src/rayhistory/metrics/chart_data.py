@@ -20,6 +20,7 @@ from rayhistory.promql.values import Scalar, Value, Vector
 MAX_SERIES = 300
 _MAX_NAME = 300
 _LEGEND_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
+_CACHED_MATCHES = 8192
 _SINGLE_VALUE = (STAT, GAUGE, TABLE, BARS)
 
 
@@ -116,14 +117,15 @@ def _constant(value: object) -> Vector:
 
 def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int) -> list[ChartSeries]:
     found = []
-    for row in sorted(range(len(vector.labels)), key=lambda number: vector.labels[number])[: max(0, room)]:
+    labels = list(vector.labels)
+    hidden = ~(vector.present & np.isfinite(vector.values))
+    for row in sorted(range(len(labels)), key=labels.__getitem__)[: max(0, room)]:
         values: list[float | None] = vector.values[row].tolist()
-        shown = vector.present[row] & np.isfinite(vector.values[row])
-        for step in np.flatnonzero(~shown).tolist():
+        for step in np.flatnonzero(hidden[row]).tolist():
             values[step] = None
         if len(values) < steps:
             values[:0] = [None] * (steps - len(values))
-        found.append(_styled(panel, series_name(target.legend, vector.labels[row]), vector.labels[row], values))
+        found.append(_styled(panel, series_name(target.legend, labels[row]), labels[row], values))
     return found
 
 
@@ -148,6 +150,7 @@ def _styled(panel: Panel, name: str, labels: Labels, values: list[float | None])
     return series
 
 
+@lru_cache(maxsize=_CACHED_MATCHES)
 def style_matches(style: SeriesStyle, name: str) -> bool:
     if len(style.name) < 3 or not (style.name.startswith("/") and style.name.endswith("/")):
         return style.name == name

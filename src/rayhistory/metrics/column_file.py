@@ -14,7 +14,7 @@ import zstandard
 
 from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric
 from rayhistory.metrics.samples import MetricsDamaged
-from rayhistory.promql.arrays import Floats
+from rayhistory.promql.arrays import Floats, Rows
 from rayhistory.promql.label_table import LabelColumn, LabelTable
 
 LABELS, VALUES, DIRECTORY = "labels", "values", "directory"
@@ -84,15 +84,23 @@ def _clocks(stored: _StoredClocks) -> TileClocks:
 
 
 def decode_metric(clocks: TileClocks, chunk: Chunk, labels: bytes, values: bytes) -> TileMetric:
-    stored = _decode(labels, _MAX_FRAME_BYTES, _StoredLabels)
+    return TileMetric(*decode_labels(clocks, chunk, labels), decode_values(clocks, chunk, values))
+
+
+def decode_labels(clocks: TileClocks, chunk: Chunk, data: bytes) -> tuple[LabelTable, Rows]:
+    """Return the labels of each series, and the row of its times."""
+    stored = _decode(data, _MAX_FRAME_BYTES, _StoredLabels)
     clock = _codes(stored.clock, chunk.rows, len(clocks.nodes)).astype(np.intp)
     columns = {name: LabelColumn(texts, _codes(codes, chunk.rows, len(texts))) for name, texts, codes in stored.columns}
-    raw = np.frombuffer(_decompress(values, _MAX_FRAME_BYTES), dtype="<f8")
+    return LabelTable(columns, chunk.rows), clock
+
+
+def decode_values(clocks: TileClocks, chunk: Chunk, data: bytes) -> Floats:
+    raw = np.frombuffer(_decompress(data, _MAX_FRAME_BYTES), dtype="<f8")
     width = clocks.times.shape[1]
     if raw.size != chunk.rows * width:
         raise MetricsDamaged("stored metrics columns are damaged: a metric has a wrong number of values")
-    matrix: Floats = raw.reshape(chunk.rows, width)
-    return TileMetric(LabelTable(columns, chunk.rows), clock, matrix)
+    return raw.reshape(chunk.rows, width)
 
 
 def _codes(data: bytes, count: int, limit: int) -> "np.ndarray[Any, np.dtype[np.int32]]":

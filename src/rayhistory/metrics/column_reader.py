@@ -1,47 +1,32 @@
-"""Read samples from the columns of a session: only the ranges for the metrics and times of a query."""
+"""Read samples from the columns of a session: only the ranges for the metrics and times of a query.
+
+Of most metrics, a chart of a long time needs only the latest sample at each step: the others are not kept.
+"""
 
 import asyncio
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Hashable
+from typing import Any, Protocol
 
 import msgspec
 
+from rayhistory.concurrency import SharedCalls
 from rayhistory.errors import RayHistoryError
 from rayhistory.lru import LruCache
-from rayhistory.metrics.column_file import (
-    DIRECTORY,
-    LABELS,
-    VALUES,
-    Chunk,
-    ColumnDirectory,
-    Span,
-    decode_directory,
-    decode_metric,
-    volumes,
-)
-from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric
+from rayhistory.metrics.column_file import DIRECTORY, Chunk, Span, volumes
+from rayhistory.metrics.column_volume import StoredColumns, Volume, open_volume
+from rayhistory.metrics.sample_tiles import SampleTile, TileMetric
 from rayhistory.metrics.samples import MetricsDamaged
+from rayhistory.metrics.step_samples import StepPositions, StepSamples, step_positions
+from rayhistory.promql.arrays import Times
 from rayhistory.sessions import SessionRef
 
 _CACHE_BYTES = 96 << 20
 _CACHED_VOLUMES = 16
+_CACHED_PLANS = 16
 _MAX_CONCURRENT_READS = 16
 _LABEL_BYTES = 12
 _NO_COLUMNS_S = 60.0
 """Columns that could not be read are not tried again sooner."""
-
-
-class StoredColumns(Protocol):
-    """The files of one build of a session's columns."""
-
-    @property
-    def build(self) -> str: ...
-
-    @property
-    def files(self) -> dict[str, int]:
-        """File names and sizes."""
-
-    async def read(self, name: str, start: int, end: int) -> bytes: ...
 
 
 class ColumnStore(Protocol):
@@ -49,19 +34,20 @@ class ColumnStore(Protocol):
         """Return the columns of a session; None if they are not built."""
 
 
-class _Volume(msgspec.Struct):
-    prefix: str
-    directory: ColumnDirectory
-    clocks: list[TileClocks]
-
-
 class OpenColumns(msgspec.Struct):
     """The columns of a session: the objects that they cover, and their locations."""
 
     stored: StoredColumns
-    volumes: list[_Volume]
+    volumes: list[Volume]
     covered: frozenset[tuple[str, int]]
     """Keys and sizes of the covered objects."""
+
+
+class StepPlan(msgspec.Struct):
+    """The samples of each group that are the latest ones at some step. Groups with few samples are left out."""
+
+    positions: dict[int, StepPositions]
+    key: Hashable = None
 
 
 class ColumnReader:
@@ -69,9 +55,14 @@ class ColumnReader:
         self._store = store
         self._open: LruCache[tuple[tuple[str, str, str], str], OpenColumns] = LruCache(_CACHED_VOLUMES)
         self._damaged: LruCache[str, bool] = LruCache(_CACHED_VOLUMES, ttl=_NO_COLUMNS_S)
-        self._metrics: LruCache[tuple[str, str, str, int], TileMetric] = LruCache(cache_bytes, cost=_memory_bytes)
+        self._metrics: LruCache[Hashable, TileMetric] = LruCache(cache_bytes, cost=_memory_bytes)
+        self._at_steps: LruCache[Hashable, list[SampleTile]] = LruCache(
+            cache_bytes // 4, cost=lambda tiles: sum(tile.memory_bytes() for tile in tiles)
+        )
+        self._plans: LruCache[Hashable, StepPlan] = LruCache(_CACHED_PLANS)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._opening = asyncio.Lock()
+        self._shared: SharedCalls[Hashable, Any] = SharedCalls()
 
     async def open(self, ref: SessionRef) -> OpenColumns | None:
         """Return the columns of a session; None if there are none or they cannot be read."""
@@ -94,81 +85,94 @@ class ColumnReader:
         for prefix in volumes(stored.files):
             name = f"{prefix}-{DIRECTORY}"
             data = await stored.read(name, 0, stored.files[name])
-            directory = await asyncio.to_thread(decode_directory, data)
-            opened.append(_Volume(prefix, directory, await asyncio.to_thread(directory.clocks)))
+            opened.append(await asyncio.to_thread(open_volume, stored, prefix, data))
         covered = frozenset((key, size) for volume in opened for key, size in volume.directory.objects)
         return OpenColumns(stored, opened, covered)
 
-    async def tiles(self, columns: OpenColumns, span: Span, metrics: Collection[str] | None) -> list[SampleTile]:
-        """Read the tiles between two times. Raise MetricsDamaged on failure."""
-        found = await asyncio.gather(
-            *(self._of_volume(columns.stored, each, span, metrics) for each in columns.volumes)
-        )
+    async def tiles(
+        self, columns: OpenColumns, span: Span, metrics: Collection[str] | None, steps: StepSamples | None = None
+    ) -> list[SampleTile]:
+        """Read the tiles between two times. Raise MetricsDamaged on failure.
+
+        Of the metrics of `steps`, samples that are not the latest one at some step are left out.
+        """
+        found = await asyncio.gather(*(self._of_volume(each, span, metrics, steps) for each in columns.volumes))
         return [tile for tiles in found for tile in tiles]
 
     async def _of_volume(
-        self, stored: StoredColumns, volume: _Volume, span: Span, metrics: Collection[str] | None
+        self, volume: Volume, span: Span, metrics: Collection[str] | None, steps: StepSamples | None
     ) -> list[SampleTile]:
-        start_ms, end_ms = span
-        directory = volume.directory
-        chosen = {
-            number
-            for number, clocks in enumerate(volume.clocks)
-            if clocks.first_ms <= end_ms and clocks.last_ms >= start_ms
-        }
-        names = directory.metrics.keys() if metrics is None else [name for name in metrics if name in directory.metrics]
-        wanted = {name: [chunk for chunk in directory.metrics[name] if chunk.tile in chosen] for name in names}
-        series = dict(
-            zip(
-                wanted,
-                await asyncio.gather(*(self._metric(stored, volume, *each) for each in wanted.items())),
-                strict=True,
-            )
+        groups = volume.between(span)
+        names = volume.directory.metrics if metrics is None else metrics
+        plan = await self._plan(volume, groups, steps.times) if steps else StepPlan({})
+        at_steps = [name for name in names if steps and name in steps.metrics]
+        others = [number for number in groups if number not in plan.positions]
+        parts = await asyncio.gather(
+            self._whole(volume, groups, {n: volume.chunks(n, others if n in at_steps else groups) for n in names}),
+            *(self._metric_at_steps(volume, name, plan) for name in at_steps),
         )
-        return [
-            SampleTile(
-                volume.clocks[number],
-                {name: of_metric[number] for name, of_metric in series.items() if number in of_metric},
-                directory.types,
-                directory.tiles[number].dropped,
-            )
-            for number in sorted(chosen)
-        ]
+        return [tile for part in parts for tile in part]
 
-    async def _metric(
-        self, stored: StoredColumns, volume: _Volume, name: str, chunks: list[Chunk]
-    ) -> dict[int, TileMetric]:
-        """Read one metric of several tiles: one request for labels and one for values, whose frames are adjacent."""
-        key = stored.build, volume.prefix, name
-        found = {chunk.tile: metric for chunk in chunks if (metric := self._metrics.get((*key, chunk.tile)))}
-        missing = [chunk for chunk in chunks if chunk.tile not in found]
+    async def _whole(
+        self, volume: Volume, groups: tuple[int, ...], chunks: dict[str, dict[int, list[Chunk]]]
+    ) -> list[SampleTile]:
+        """Read all samples of some metrics, one tile for each group."""
+        found = await asyncio.gather(*(self._metric(volume, name, each) for name, each in chunks.items()))
+        of_group: dict[int, dict[str, TileMetric]] = {number: {} for number in groups}
+        for name, each in zip(chunks, found, strict=True):
+            for number, metric in each.items():
+                of_group[number][name] = metric
+        return [volume.tile([number], volume.groups[number].clocks, each) for number, each in of_group.items()]
+
+    async def _metric(self, volume: Volume, name: str, chunks: dict[int, list[Chunk]]) -> dict[int, TileMetric]:
+        found = {number: metric for number in chunks if (metric := self._metrics.get(volume.key(name, number)))}
+        missing = {number: some for number, some in chunks.items() if number not in found}
         if missing:
-            async with self._slots:
-                labels, values = await asyncio.gather(
-                    _read(stored, f"{volume.prefix}-{LABELS}", [chunk.labels for chunk in missing]),
-                    _read(stored, f"{volume.prefix}-{VALUES}", [chunk.values for chunk in missing]),
-                )
-                decoded = await asyncio.to_thread(_decoded, volume.clocks, missing, labels, values)
-            for chunk, metric in zip(missing, decoded, strict=True):
-                found[chunk.tile] = metric
-                self._metrics.put((*key, chunk.tile), metric)
+            decoded: list[TileMetric] = await self._shared.call(
+                volume.key(name, *missing), lambda: self._decoded(volume, missing)
+            )
+            for number, metric in zip(missing, decoded, strict=True):
+                found[number] = metric
+                self._metrics.put(volume.key(name, number), metric)
         return found
 
+    async def _decoded(self, volume: Volume, chunks: dict[int, list[Chunk]]) -> list[TileMetric]:
+        async with self._slots:
+            frames = await volume.frames(chunks)
+            return await asyncio.to_thread(lambda: [volume.decoded(each) for each in frames])
 
-async def _read(stored: StoredColumns, name: str, spans: list[Span]) -> list[bytes]:
-    start, end = min(each[0] for each in spans), max(each[1] for each in spans)
-    if not 0 <= start <= end <= stored.files.get(name, 0):
-        raise MetricsDamaged("stored metrics columns are damaged: the file is too short")
-    data = await stored.read(name, start, end)
-    return [data[first - start : last - start] for first, last in spans]
+    async def _plan(self, volume: Volume, groups: tuple[int, ...], steps: Times) -> StepPlan:
+        key = volume.key(groups, steps.tobytes())
+        found = self._plans.get(key)
+        if found is None:
+            found = StepPlan(await asyncio.to_thread(_positions, volume, groups, steps), key)
+            self._plans.put(key, found)
+        return found
+
+    async def _metric_at_steps(self, volume: Volume, name: str, plan: StepPlan) -> list[SampleTile]:
+        chunks = volume.chunks(name, plan.positions)
+        if not chunks:
+            return []
+        key = plan.key, name
+        found = self._at_steps.get(key)
+        if found is None:
+            found = await self._shared.call(key, lambda: self._decoded_at_steps(volume, name, chunks, plan))
+            self._at_steps.put(key, found)
+        return found
+
+    async def _decoded_at_steps(
+        self, volume: Volume, name: str, chunks: dict[int, list[Chunk]], plan: StepPlan
+    ) -> list[SampleTile]:
+        async with self._slots:
+            frames = await volume.frames(chunks)
+            positions = [plan.positions[number] for number in chunks]
+            tiled = await asyncio.to_thread(volume.decoded_at_steps, frames, positions)
+        return [volume.tile(chunks, clocks, {name: metric}) for clocks, metric in tiled]
 
 
-def _decoded(
-    clocks: list[TileClocks], chunks: list[Chunk], labels: list[bytes], values: list[bytes]
-) -> list[TileMetric]:
-    return [
-        decode_metric(clocks[chunk.tile], chunk, *frames) for chunk, *frames in zip(chunks, labels, values, strict=True)
-    ]
+def _positions(volume: Volume, groups: tuple[int, ...], steps: Times) -> dict[int, StepPositions]:
+    found = {number: step_positions(volume.groups[number].clocks, steps) for number in groups}
+    return {number: each for number, each in found.items() if each}
 
 
 def _memory_bytes(metric: TileMetric) -> int:

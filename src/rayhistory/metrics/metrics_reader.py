@@ -1,18 +1,20 @@
 """Read stored metrics samples of a session by node and time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
 
 import msgspec
 
+from rayhistory.concurrency import SharedCalls
 from rayhistory.errors import ObjectNotFound, ProductNotBuilt, UsageError
 from rayhistory.lru import LruCache
-from rayhistory.metrics.column_reader import ColumnReader
+from rayhistory.metrics.column_reader import ColumnReader, OpenColumns
+from rayhistory.metrics.object_listing import MetricQuery, MetricsObject, ObjectListing
 from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile, places
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
-from rayhistory.metrics.time_ranges import SessionTimes
+from rayhistory.metrics.step_samples import StepSamples
+from rayhistory.metrics.time_ranges import SessionTimes, session_times
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
@@ -30,32 +32,7 @@ _SERIES_BYTES = 900
 _CACHE_BYTES = 128 << 20
 _LISTING_TTL_S = 5.0
 _CACHED_LISTINGS = 64
-_NEWEST_OBJECTS = 4
-_END_OF_TIME_MS = 2**62
-
-
-class MetricQuery(msgspec.Struct, frozen=True):
-    """A selection of samples: one node or all nodes, and a time range in ms."""
-
-    node: str | None = None
-    start: int = 0
-    end: int = _END_OF_TIME_MS
-
-
-class MetricsObject(msgspec.Struct, frozen=True):
-    node: str
-    first_ms: int
-    key: str
-    size: int
-    modified: float
-
-
-def newest_of_nodes(objects: Iterable[MetricsObject]) -> set[MetricsObject]:
-    """Return the last object of each node, which its collector may still overwrite."""
-    newest: dict[str, MetricsObject] = {}
-    for each in sorted(objects, key=lambda each: each.first_ms):
-        newest[each.node] = each
-    return set(newest.values())
+_CACHED_TIMES = 64
 
 
 class MetricsGap(msgspec.Struct, frozen=True):
@@ -140,14 +117,13 @@ class MetricsReader:
         self._tiles: LruCache[_TileObjects, _LoadedTile] = LruCache(cache_bytes, cost=_LoadedTile.memory_bytes)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self._tile_slots = asyncio.Semaphore(_MAX_CONCURRENT_TILES)
-        self._reading: dict[MetricsObject, asyncio.Future[Samples | None]] = {}
-        self._reading_tiles: dict[_TileObjects, asyncio.Future[_LoadedTile]] = {}
-        self._listings: LruCache[tuple[str, str, str], list[MetricsObject]] = LruCache(
-            _CACHED_LISTINGS, ttl=_LISTING_TTL_S
-        )
+        self._reading: SharedCalls[MetricsObject, Samples | None] = SharedCalls()
+        self._reading_tiles: SharedCalls[_TileObjects, _LoadedTile] = SharedCalls()
+        self._listings: LruCache[tuple[str, str, str], ObjectListing] = LruCache(_CACHED_LISTINGS, ttl=_LISTING_TTL_S)
+        self._times: LruCache[tuple[int, tuple[MetricsObject, ...]], SessionTimes] = LruCache(_CACHED_TIMES)
 
     async def read(self, ref: SessionRef, query: MetricQuery) -> StoredMetrics:
-        between = await self._between(ref, query)
+        between = (await self.listing(ref)).between(query).objects
         chosen = [each for each, _ in between]
         if sum(each.size for each in chosen) > _MAX_QUERY_BYTES:
             raise UsageError(
@@ -163,11 +139,24 @@ class MetricsReader:
         ]
         return StoredMetrics(samples, gaps)
 
-    async def tiles(self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None = None) -> StoredTiles:
-        """Read samples of all or some metrics. Covered objects are read from columns."""
-        between = await self._between(ref, query)
-        from_columns, covered = await self._column_tiles(ref, query, metrics)
-        between = [(each, end) for each, end in between if (each.key, each.size) not in covered]
+    async def tiles(
+        self,
+        ref: SessionRef,
+        query: MetricQuery,
+        metrics: Collection[str] | None = None,
+        steps: StepSamples | None = None,
+    ) -> StoredTiles:
+        """Read samples of all or some metrics. Covered objects are read from columns.
+
+        Of the metrics of `steps`, samples that are not the latest one at some step may be left out.
+        """
+        listing = await self.listing(ref)
+        from_columns, columns = await self._column_tiles(ref, query, metrics, steps)
+        between = (
+            listing.uncovered(query, columns.stored.build, columns.covered)
+            if columns
+            else listing.between(query).objects
+        )
         if sum(each.size for each, _ in between) > (_MAX_QUERY_BYTES if metrics is None else _MAX_NAMED_BYTES):
             raise UsageError(
                 f"query reads {len(between)} files of metrics, which is too much data: restrict it by from or to"
@@ -186,16 +175,16 @@ class MetricsReader:
         return StoredTiles(tiles, gaps)
 
     async def _column_tiles(
-        self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None
-    ) -> tuple[list[SampleTile], Collection[tuple[str, int]]]:
+        self, ref: SessionRef, query: MetricQuery, metrics: Collection[str] | None, steps: StepSamples | None
+    ) -> tuple[list[SampleTile], OpenColumns | None]:
         reader = self._columns
         columns = await reader.open(ref) if reader and query.node is None else None
         if reader is None or columns is None:
-            return [], ()
+            return [], None
         try:
-            return await reader.tiles(columns, (query.start, query.end), metrics), columns.covered
+            return await reader.tiles(columns, (query.start, query.end), metrics, steps), columns
         except (MetricsDamaged, ProductNotBuilt):
-            return [], ()
+            return [], None
 
     async def _tile(
         self, place: TilePlace, objects: list[MetricsObject], metrics: Collection[str] | None
@@ -203,11 +192,7 @@ class MetricsReader:
         key = place, tuple(objects)
         found = self._tiles.get(key)
         if found is None:
-            reading = self._reading_tiles.get(key)
-            if reading is None:
-                reading = self._reading_tiles[key] = asyncio.ensure_future(self._load_tile(key))
-                reading.add_done_callback(lambda done: _finished(self._reading_tiles, key, done))
-            found = await asyncio.shield(reading)  # another request may wait for it
+            found = await self._reading_tiles.call(key, lambda: self._load_tile(key))
         return found if metrics is None else found.only(metrics)
 
     async def _load_tile(self, key: "_TileObjects") -> "_LoadedTile":
@@ -228,30 +213,28 @@ class MetricsReader:
 
     async def version(self, ref: SessionRef, query: MetricQuery) -> int:
         """Return a number that changes when the stored objects of a query change."""
-        return hash(tuple(each for each, _ in await self._between(ref, query)))
-
-    async def _between(self, ref: SessionRef, query: MetricQuery) -> list[tuple[MetricsObject, int]]:
-        """Return the objects of a query, each with the start of the next object of its node."""
-        objects = [each for each in await self.objects(ref) if query.node in (None, each.node)]
-        return [(each, end) for each, end in _with_end(objects) if each.first_ms <= query.end and end >= query.start]
+        return (await self.listing(ref)).between(query).version
 
     async def times(self, ref: SessionRef) -> SessionTimes | None:
         """Return the times of the first and last samples; None if there are none."""
-        objects = await self.objects(ref)
-        newest = sorted(objects, key=lambda each: (each.modified, each.first_ms))[-_NEWEST_OBJECTS:]
-        last = [max(each.times) for each in await self._read_all(newest) if each and each.times]
-        if not last:
-            return None
-        return SessionTimes(min(each.first_ms for each in objects), max(last))
+        listing = await self.listing(ref)
+        key = listing.first_ms, listing.newest
+        found = self._times.get(key)
+        if found is None:
+            clocks = [each.times for each in await self._read_all(listing.newest) if each]
+            found = await asyncio.to_thread(session_times, listing.first_ms, clocks)
+            if found:
+                self._times.put(key, found)
+        return found
 
-    async def _read_all(self, chosen: list[MetricsObject]) -> list[Samples | None]:
+    async def _read_all(self, chosen: Sequence[MetricsObject]) -> list[Samples | None]:
         return await asyncio.gather(*map(self._read, chosen))
 
-    async def objects(self, ref: SessionRef) -> list[MetricsObject]:
+    async def listing(self, ref: SessionRef) -> ObjectListing:
         """List the objects. A listing is reused for some seconds, because a page requests dozens of panels at once."""
         found = self._listings.get(ref.identity)
         if found is None:
-            found = [each async for each in self._list(ref)]
+            found = ObjectListing([each async for each in self._list(ref)])
             self._listings.put(ref.identity, found)
         return found
 
@@ -264,11 +247,7 @@ class MetricsReader:
         """Read an object; None if it is damaged or removed. Concurrent requests share one read."""
         if cached := self._cache.get(each):
             return cached
-        reading = self._reading.get(each)
-        if reading is None:
-            reading = self._reading[each] = asyncio.ensure_future(self._load(each))
-            reading.add_done_callback(lambda done: _finished(self._reading, each, done))
-        return await asyncio.shield(reading)  # another request may wait for it
+        return await self._reading.call(each, lambda: self._load(each))
 
     async def _load(self, each: MetricsObject) -> Samples | None:
         samples = await self._decoded(each)
@@ -301,22 +280,7 @@ class _LoadedTile(msgspec.Struct):
 
 
 _TileObjects = tuple[TilePlace, tuple[MetricsObject, ...]]
-T = TypeVar("T")
-
-
-def _finished(reading: dict[Any, "asyncio.Future[T]"], key: object, done: "asyncio.Future[T]") -> None:
-    reading.pop(key, None)
-    if not done.cancelled():
-        done.exception()  # reported to those who wait, if anybody still does
 
 
 def _memory_bytes(samples: Samples) -> int:
     return sum(len(series.values) + _SERIES_BYTES for series in samples.series) + 16 * len(samples.times)
-
-
-def _with_end(objects: Iterable[MetricsObject]) -> Iterator[tuple[MetricsObject, int]]:
-    """Yield each object with the start of the next object of its node."""
-    for _, group in groupby(sorted(objects, key=lambda each: (each.node, each.first_ms)), lambda each: each.node):
-        of_node = list(group)
-        yield from ((each, following.first_ms) for each, following in pairwise(of_node))
-        yield of_node[-1], _END_OF_TIME_MS

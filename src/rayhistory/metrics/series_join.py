@@ -93,4 +93,6 @@ def _between(times: Times, labels: LabelTable, clock: Rows, values: Floats, span
     chosen = slice(int(columns[0]), int(columns[-1]) + 1)
     cut = np.where(times[:, chosen] <= end_ms, times[:, chosen], NO_TIME)
     kept = np.ascontiguousarray(values[:, chosen])
-    return SeriesSet(cut, labels, kept, ~np.isnan(kept), clock)
+    missing = np.isnan(kept)
+    is_whole = not missing.any() or not (missing & (cut < NO_TIME)[clock]).any()
+    return SeriesSet(cut, labels, kept, None if is_whole else ~missing, clock)

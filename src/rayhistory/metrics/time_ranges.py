@@ -1,6 +1,8 @@
 """Time ranges of charts: Grafana's `from` and `to`, and the step between two points."""
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -15,6 +17,11 @@ _STEPS_MS = tuple(
 )
 _SCRAPE_INTERVAL_MS = 15_000
 MAX_POINTS = 2_000
+_MIN_INTERVALS = 20
+"""Shorter ranges have finer steps than the samples, because some samples may be closer together."""
+_CLOSER = 0.7
+_EARLY_MS = 240_000
+"""Collectors sample the first minutes of a session more often."""
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -31,10 +38,33 @@ class TimeRange(msgspec.Struct, frozen=True):
 
 
 class SessionTimes(msgspec.Struct, frozen=True):
-    """The times of the first and last sample of a session, in ms. The last one is used as *now*."""
+    """The times of a session's samples, in ms. The last one is used as *now*."""
 
     first_ms: int
     last_ms: int
+    interval_ms: int = 0
+    """The usual time between two samples of a node; 0 if unknown."""
+    fine_until_ms: int = 0
+    """Samples up to this time may be closer together."""
+
+    def min_step_ms(self, start_ms: int, end_ms: int) -> int:
+        """Return the smallest useful step: between two samples, a chart has nothing to show."""
+        if start_ms < self.fine_until_ms or end_ms - start_ms < _MIN_INTERVALS * self.interval_ms:
+            return 0
+        return max((step for step in _STEPS_MS if step <= 1.1 * self.interval_ms), default=0)
+
+
+def session_times(first_ms: int, clocks: Sequence[Sequence[int]]) -> SessionTimes | None:
+    """Return the times of a session from those of some nodes' last samples; None if they have none."""
+    clocks = [sorted(clock) for clock in clocks if clock]
+    if not clocks:
+        return None
+    gaps = [(after - before, after) for clock in clocks for before, after in pairwise(clock)]
+    interval = sorted(gap for gap, _ in gaps)[len(gaps) // 2] if gaps else 0
+    fine_until = max((after for gap, after in gaps if gap < _CLOSER * interval), default=0)
+    if min(clock[0] for clock in clocks) > first_ms:
+        fine_until = max(fine_until, first_ms + _EARLY_MS)
+    return SessionTimes(first_ms, max(clock[-1] for clock in clocks), interval, fine_until)
 
 
 def parse_range(start: str, end: str, times: SessionTimes, points: int) -> TimeRange:
@@ -46,7 +76,7 @@ def parse_range(start: str, end: str, times: SessionTimes, points: int) -> TimeR
         if not start.startswith("now"):
             raise UsageError(f"time range from {start} to {end} is empty")
         first = last - 1000
-    step = step_for(last - first, points)
+    step = max(step_for(last - first, points), times.min_step_ms(first, last))
     return TimeRange(first // step * step, -(-last // step) * step, step)
 
 

@@ -11,7 +11,7 @@ from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import METRIC_NAME, Labels, labels_of
 from rayhistory.promql.query_errors import EvaluationFailed
 from rayhistory.promql.range_functions import exact_mean, exact_sum, quantiles
-from rayhistory.promql.values import Vector, concatenate, group_rows
+from rayhistory.promql.values import Vector, concatenate, group_positions, group_rows
 
 _EXACT_LIMIT = 1e15
 
@@ -42,20 +42,21 @@ def groups_of(vector: Vector, group: Grouping) -> dict[Labels, Rows]:
 
 def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
     """Aggregate by an operator without parameter."""
-    labels, groups = group_rows(group.of_all(vector.labels))
-    if not groups:
+    if not vector.labels:
         return concatenate([], vector.values.shape[1])
+    labels, position = group_positions(group.of_all(vector.labels))
+    order = np.argsort(position, kind="stable")
+    starts = np.cumsum(np.bincount(position)) - np.bincount(position)
     with np.errstate(all="ignore"):
         if operator in _SORTED_REDUCTIONS and not _needs_exact(vector.values, vector.present):
-            return Vector(list(labels), *_reduce_sorted(operator, vector, groups))
+            return Vector(labels, *_reduce_sorted(operator, vector, order, starts))
+        groups = np.split(order, starts[1:])
         values = [_REDUCTIONS[operator](vector.values[rows], vector.present[rows]) for rows in groups]
-    return Vector(list(labels), np.array(values), np.array([vector.present[rows].any(axis=0) for rows in groups]))
+    return Vector(labels, np.array(values), np.array([vector.present[rows].any(axis=0) for rows in groups]))
 
 
-def _reduce_sorted(operator: str, vector: Vector, groups: list[Rows]) -> tuple[Floats, Mask]:
-    """Reduce all groups at once. Rows are sorted by group first, so that each group is a range of rows."""
-    order = np.concatenate(groups)
-    starts = np.cumsum([0, *map(len, groups[:-1])])
+def _reduce_sorted(operator: str, vector: Vector, order: Rows, starts: Rows) -> tuple[Floats, Mask]:
+    """Reduce all groups at once. In `order`, each group is a range of rows."""
     present = vector.present[order]
     function, missing = _SORTED_REDUCTIONS[operator]
     counts = np.add.reduceat(present, starts, axis=0, dtype=np.float64)

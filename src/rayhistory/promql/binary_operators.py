@@ -97,9 +97,11 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, *, r
     fill_many, fill_one = matching.fill_left, matching.fill_right
     if swapped:
         fill_many, fill_one = fill_one, fill_many
-    ones = _one_side(one, matching.key, "left" if swapped else "right")
     operation = _Operation(operator, matching, swapped=swapped, return_bool=return_bool)
     steps = many.values.shape[1]
+    if (pairs := _unique_pairs(left, right, matching)) is not None:
+        return operation.of_all(*pairs)
+    ones = _one_side(one, matching.key, "left" if swapped else "right")
     nowhere = np.zeros(steps, dtype=bool)
     matched: dict[Labels, Mask] = {}
     for row, labels in enumerate(many.labels):
@@ -122,23 +124,39 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, *, r
     return operation.result(steps)
 
 
+def _unique_pairs(left: Vector, right: Vector, matching: Matching) -> tuple[Vector, Vector] | None:
+    """Return the series that have a partner, in the same order; None if that is not the simple case.
+
+    In the simple case, no two series of a side have the same key, so that all pairs can be computed at once.
+    """
+    if matching.many_side or matching.fill_left is not None or matching.fill_right is not None:
+        return None
+    left_keys, right_keys = ([matching.key(labels) for labels in side.labels] for side in (left, right))
+    numbers = {key: number for number, key in enumerate(right_keys)}
+    if len(numbers) < len(right_keys) or len(set(left_keys)) < len(left_keys):
+        return None
+    rows = [row for row, key in enumerate(left_keys) if key in numbers]
+    return left.rows(rows), right.rows([numbers[left_keys[row]] for row in rows])
+
+
 def _one_side(vector: Vector, key: Key, side: str) -> dict[Labels, tuple[Labels, Floats, Mask]]:
     """Return the series of the side whose keys must be unique at each step."""
     groups: dict[Labels, list[int]] = {}
-    for row, labels in enumerate(vector.labels):
+    all_labels = list(vector.labels)
+    for row, labels in enumerate(all_labels):
         groups.setdefault(key(labels), []).append(row)
     found = {}
     for group, rows in groups.items():
         joined = join_rows(vector, np.array(rows))
         if joined is None:
             step = int(np.flatnonzero(vector.present[rows].sum(axis=0) > 1)[0])
-            names = [format_labels(vector.labels[row]) for row in rows if vector.present[row, step]][:2]
+            names = [format_labels(all_labels[row]) for row in rows if vector.present[row, step]][:2]
             raise EvaluationFailed(
                 f"found duplicate series for the match group {format_labels(group)} on the {side} hand-side of the "
                 f"operation: [{', '.join(names)}];"
                 "many-to-many matching not allowed: matching labels must be unique on one side"
             )
-        found[group] = (vector.labels[rows[0]], *joined)
+        found[group] = (all_labels[rows[0]], *joined)
     return found
 
 
@@ -162,19 +180,27 @@ class _Operation:
         self._values: list[Floats] = []
         self._present: list[Mask] = []
 
+    def of_all(self, left: Vector, right: Vector) -> Vector:
+        """Apply the operator to vectors whose rows are pairs."""
+        if not left.labels:
+            return concatenate([], left.values.shape[1])
+        values, present = self._computed(left.values, right.values, left.present & right.present)
+        labels = [self._result_labels(*pair) for pair in zip(left.labels, right.labels, strict=True)]
+        return self._unique(Vector(labels, values, present))
+
     def add(self, many: _Row, one: _Row) -> None:
-        present = many.present & one.present
         left, right = (one.values, many.values) if self._swapped else (many.values, one.values)
-        with np.errstate(all="ignore"):
-            if self._operator in ARITHMETIC:
-                values = ARITHMETIC[self._operator](left, right)
-            else:
-                matches = COMPARISONS[self._operator](left, right)
-                values = matches.astype(float) if self._return_bool else left
-                present = present if self._return_bool else present & matches
+        values, present = self._computed(left, right, many.present & one.present)
         self._labels.append(self._result_labels(many.labels, one.labels))
         self._values.append(values)
         self._present.append(present)
+
+    def _computed(self, left: Floats, right: Floats, present: Mask) -> tuple[Floats, Mask]:
+        with np.errstate(all="ignore"):
+            if self._operator in ARITHMETIC:
+                return ARITHMETIC[self._operator](left, right), present
+            matches = COMPARISONS[self._operator](left, right)
+        return (matches.astype(float), present) if self._return_bool else (left, present & matches)
 
     def _result_labels(self, labels: Labels, other_labels: Labels) -> Labels:
         matching = self._matching
@@ -193,7 +219,9 @@ class _Operation:
     def result(self, steps: int) -> Vector:
         if not self._labels:
             return concatenate([], steps)
-        vector = Vector(self._labels, np.array(self._values), np.array(self._present))
+        return self._unique(Vector(self._labels, np.array(self._values), np.array(self._present)))
+
+    def _unique(self, vector: Vector) -> Vector:
         try:
             return unique_rows(vector)
         except EvaluationFailed:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import promql_parser as nodes
 
-from rayhistory.promql import aggregations, binary_operators, instant_functions
+from rayhistory.promql import aggregations, binary_operators, instant_functions, ratio_sample
 from rayhistory.promql.arrays import Floats, Times
 from rayhistory.promql.functions import FUNCTIONS, one_series
 from rayhistory.promql.label_table import LabelTable, without_names
@@ -21,7 +21,7 @@ from rayhistory.promql.labels import METRIC_NAME, Labels, metric_name
 from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
 from rayhistory.promql.range_functions import KEEPS_NAME, KERNELS, NEEDS_COUNTER, PARAMETER_KERNELS, Result
-from rayhistory.promql.selectors import Windows, latest_samples
+from rayhistory.promql.selectors import Windows, latest_samples, latest_times
 from rayhistory.promql.selectors import windows as split_windows
 from rayhistory.promql.syntax import (
     SampleSelection,
@@ -83,14 +83,23 @@ def required_samples(query: str, start_ms: int, end_ms: int, limits: Limits | No
 def named_metrics(query: str) -> list[str] | None:
     """Return the metrics that a query reads; None if it does not name them or cannot be parsed."""
     try:
-        needed = required_samples(query, 0, 0)
+        named = [_names(each) for each in required_samples(query, 0, 0)]
     except PromqlError:
         return None
-    named = [
-        [matcher.value for matcher in each.matchers if (matcher.name, matcher.operator) == (METRIC_NAME, "=")]
-        for each in needed
-    ]
     return sorted({name for names in named for name in names}) if all(named) else None
+
+
+def metrics_at_steps(query: str) -> frozenset[str]:
+    """Return the metrics of which a query needs only the latest sample at each of its steps."""
+    needed = required_samples(query, 0, 0)
+    if not all(map(_names, needed)):  # a selector without a name may read any of the others
+        return frozenset()
+    at_steps = {name for each in needed if each.is_at_steps for name in _names(each)}
+    return frozenset(at_steps.difference(name for each in needed if not each.is_at_steps for name in _names(each)))
+
+
+def _names(selection: SampleSelection) -> list[str]:
+    return [each.value for each in selection.matchers if (each.name, each.operator) == (METRIC_NAME, "=")]
 
 
 def evaluate(query: str, times: Times, source: SampleSource, limits: Limits | None = None) -> QueryResult:
@@ -189,13 +198,17 @@ class Evaluation:
             )
 
     def _selector(self, node: Any, times: Times) -> Vector:
-        return self.latest(node, times)[0]
+        return latest_samples(*self._latest(node, times))
 
-    def latest(self, node: Any, times: Times) -> tuple[Vector, Floats]:
+    def sample_times(self, node: Any, times: Times) -> Vector:
+        """Return the times of the samples that a selector finds, in seconds."""
+        return latest_times(*self._latest(node, times))
+
+    def _latest(self, node: Any, times: Times) -> tuple[list[SeriesSet], Times, int]:
         ends = self._ends(node, times)
         series_sets = self._select(node, ends, self._limits.lookback_ms)
         self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), times.size)
-        return latest_samples(series_sets, ends, self._limits.lookback_ms)
+        return series_sets, ends, self._limits.lookback_ms
 
     def windows(self, node: Any, times: Times) -> list[Windows]:
         node = without_parentheses(node)
@@ -270,12 +283,23 @@ class Evaluation:
             return aggregations.quantile(vector, group, parameter)
         if operator == "limitk":
             return aggregations.limit(vector, group, parameter)
+        if operator == "limit_ratio":
+            return ratio_sample.limit_ratio(vector, self.capped_ratio(parameter))
         raise NotSupported(f"aggregation {operator} is not supported")
 
     def check_quantiles(self, parameter: Floats) -> None:
         outside = parameter[~((parameter >= 0) & (parameter <= 1))]
         if outside.size:
             self.note(f"PromQL warning: quantile value should be between 0 and 1, got {outside[0]:g}")
+
+    def capped_ratio(self, parameter: Floats) -> Floats:
+        outside = parameter[np.abs(parameter) > 1]
+        if outside.size:
+            limit = np.sign(outside[0])
+            self.note(
+                f"PromQL warning: ratio value should be between -1 and 1, got {outside[0]:g}, capping to {limit:g}"
+            )
+        return np.clip(parameter, -1, 1)
 
     # Functions
 

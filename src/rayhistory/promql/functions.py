@@ -77,8 +77,7 @@ def _max_of(evaluation: "Evaluation", arguments: list[Any], times: Times) -> Sca
 def _timestamp(evaluation: "Evaluation", arguments: list[Any], times: Times) -> Vector:
     node = without_parentheses(arguments[0])
     if isinstance(node, nodes.VectorSelector):
-        vector, sample_times = evaluation.latest(node, times)
-        return Vector(vector.labels, sample_times, vector.present).drop_names()
+        return evaluation.sample_times(node, times).drop_names()
     vector = evaluation.vector(node, times)
     return Vector(vector.labels, np.broadcast_to(times / 1000, vector.values.shape), vector.present).drop_names()
 

@@ -15,30 +15,44 @@ from rayhistory.promql.values import NO_TIME, SeriesSet, Vector, concatenate
 _Element = TypeVar("_Element", bound=np.generic)
 
 
-def latest_samples(series_sets: list[SeriesSet], ends: Times, lookback_ms: int) -> tuple[Vector, Floats]:
-    """Return the latest sample of each series at each step, and its time in seconds.
+def latest_samples(series_sets: list[SeriesSet], ends: Times, lookback_ms: int) -> Vector:
+    """Return the latest sample of each series at each step.
 
     Windows are open at their start. A series that is stale at its latest time has no sample.
     """
-    vectors, sample_times = [], []
+    vectors = []
     for series_set in series_sets:
-        if not series_set.times.size:
-            continue
+        if series_set.times.size:
+            latest = _Latest(series_set, ends, lookback_ms)
+            vectors.append(Vector(series_set.labels, latest.picked.take(series_set.values), latest.present))
+    return concatenate(vectors, ends.size)
+
+
+def latest_times(series_sets: list[SeriesSet], ends: Times, lookback_ms: int) -> Vector:
+    """Return the time of the latest sample of each series at each step, in seconds."""
+    vectors = []
+    for series_set in series_sets:
+        if series_set.times.size:
+            latest = _Latest(series_set, ends, lookback_ms)
+            vectors.append(Vector(series_set.labels, latest.picked.expand(latest.times / 1000), latest.present))
+    return concatenate(vectors, ends.size)
+
+
+class _Latest:
+    """The positions and times of the latest samples, by clock and step."""
+
+    def __init__(self, series_set: SeriesSet, ends: Times, lookback_ms: int) -> None:
         times = np.atleast_2d(series_set.times)
-        position = _positions(times, ends) - 1
-        latest = np.take_along_axis(times, np.maximum(position, 0), axis=1)
-        is_recent = (position >= 0) & (latest > ends - lookback_ms)
-        picked = Picked(series_set.clock, np.maximum(position, 0), len(series_set.labels))
-        present = picked.expand(is_recent)
+        position = sample_positions(times, ends) - 1
+        self.picked = Picked(series_set.clock, np.maximum(position, 0), len(series_set.labels))
+        self.times = np.take_along_axis(times, np.maximum(position, 0), axis=1)
+        is_recent = (position >= 0) & (self.times > ends - lookback_ms)
+        self.present = self.picked.expand(is_recent)
         if series_set.present is not None:
-            present = present & picked.take(series_set.present)
-        vectors.append(Vector(series_set.labels, picked.take(series_set.values), present))
-        sample_times.append(picked.expand(latest / 1000))
-    joined = np.concatenate(sample_times) if sample_times else np.empty((0, ends.size))
-    return concatenate(vectors, ends.size), joined
+            self.present = self.present & self.picked.take(series_set.present)
 
 
-def _positions(times: Times, ends: Times) -> Rows:
+def sample_positions(times: Times, ends: Times) -> Rows:
     """Return for each clock and each end the number of times up to it."""
     if len(times) == 1:
         return np.searchsorted(times[0], ends, side="right")[None, :]
@@ -61,7 +75,8 @@ class Picked:
     def take(self, matrix: NDArray[_Element]) -> NDArray[_Element]:
         if self._clock is None:
             return matrix[:, self._positions[0]]
-        flat = self._positions[self._clock] + (np.arange(len(matrix)) * matrix.shape[1])[:, None]
+        flat = self._positions[self._clock]
+        flat += (np.arange(len(matrix)) * matrix.shape[1])[:, None]
         picked: NDArray[_Element] = matrix.ravel().take(flat)
         return picked
 
@@ -88,8 +103,8 @@ class Windows:
         self.ends = ends
         """The ends of the windows: the steps, shifted by `@` and `offset`."""
         self.range_ms = range_ms
-        self.left = _positions(self.times, ends - range_ms)
-        self.right = _positions(self.times, ends)
+        self.left = sample_positions(self.times, ends - range_ms)
+        self.right = sample_positions(self.times, ends)
 
     @cached_property
     def counts(self) -> Rows:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -12,16 +13,21 @@ from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
 
 MAX_QUERY_CHARACTERS = 20_000
+_CACHED_QUERIES = 256
+"""A query is parsed to find its samples, then to evaluate it, and panels are loaded again and again."""
 MAX_DEPTH = 200
 """Maximum nesting of expressions. The parser is recursive, and would end the process on a stack overflow."""
 _QUOTED = re.compile(
     r"""#[^\n]*+|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z)|`[^`]*+(?:`|\Z)""", re.DOTALL
 )
 """An unterminated quotation is matched to the end, because trying again at each character would take quadratic time."""
+_ESCAPES = re.compile(r"((?:\\x[0-9a-fA-F]{2}|\\[0-7]{3})+)|\\.", re.DOTALL)
+_FIRST_NOT_ASCII = 0x80
 _OPERATOR = re.compile(r"[-+*/%^]|[=!><]=|[><]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 _AT_TIME = re.compile(r"@ (-?[0-9.]+)(?: offset \S+)?$")
 
 
+@lru_cache(maxsize=_CACHED_QUERIES)
 def parse(query: str) -> Any:
     """Parse a query. Raise an error with a clear message if it is invalid."""
     if len(query) > MAX_QUERY_CHARACTERS:
@@ -29,9 +35,26 @@ def parse(query: str) -> Any:
     if max_depth(query) > MAX_DEPTH:
         raise QuerySyntaxError(f"query has more than {MAX_DEPTH} nested levels or operators")
     try:
-        return nodes.parse(query)
+        return nodes.parse(_QUOTED.sub(_with_characters, query))
     except ValueError as error:
         raise QuerySyntaxError(f"parse error: {error}") from None
+
+
+def _with_characters(quoted: re.Match[str]) -> str:
+    r"""Replace bytes such as `\xc3\xbf` in a string by their characters, which the parser does not do."""
+    text = quoted[0]
+    if text[0] not in "\"'":
+        return text
+    try:
+        return _ESCAPES.sub(_characters, text)
+    except ValueError:
+        raise QuerySyntaxError(f"invalid label name {text[:80]} or label value: not valid UTF-8") from None
+
+
+def _characters(escapes: re.Match[str]) -> str:
+    codes = escapes[0].split("\\")[1:] if escapes[1] else []
+    numbers = [int(code[1:], 16) if code[0] == "x" else int(code, 8) for code in codes]
+    return escapes[0] if max(numbers, default=0) < _FIRST_NOT_ASCII else bytes(numbers).decode()
 
 
 def max_depth(query: str) -> int:
@@ -77,6 +100,8 @@ class SampleSelection(msgspec.Struct, frozen=True):
     matchers: tuple[Matcher, ...]
     start_ms: int
     end_ms: int
+    is_at_steps: bool = False
+    """Only the latest sample at each step of the query is needed."""
 
 
 def selections(node: Any, start_ms: int, end_ms: int, lookback_ms: int, default_step_ms: int) -> list[SampleSelection]:
@@ -89,14 +114,16 @@ def _selections(
 ) -> Iterator[SampleSelection]:
     if isinstance(node, nodes.VectorSelector):
         start, end = shifted(node, times, query)
-        yield SampleSelection(matchers_of(node), start - lookback_ms, end)
+        is_at_steps = node.at is None and offset_ms(node) == 0
+        yield SampleSelection(matchers_of(node), start - lookback_ms, end, is_at_steps)
     elif isinstance(node, nodes.MatrixSelector):
         start, end = shifted(node.vector_selector, times, query)
         yield SampleSelection(matchers_of(node.vector_selector), start - milliseconds(node.range), end)
     elif isinstance(node, nodes.SubqueryExpr):
         start, end = shifted(node, times, query)
         inner = start - milliseconds(node.range), end
-        yield from _selections(node.expr, inner, query, lookback_ms, default_step_ms)
+        for each in _selections(node.expr, inner, query, lookback_ms, default_step_ms):
+            yield SampleSelection(each.matchers, each.start_ms, each.end_ms)
     else:
         for child in children(node):
             yield from _selections(child, times, query, lookback_ms, default_step_ms)

@@ -84,16 +84,22 @@ def _concatenated_labels(parts: Sequence[Sequence[Labels]]) -> Sequence[Labels]:
     return [labels for part in parts for labels in part]
 
 
+def group_positions(labels: Sequence[Labels]) -> tuple[Sequence[Labels], Rows]:
+    """Return distinct labels, in the order of their first occurrence, and the number of those of each row."""
+    if isinstance(labels, LabelTable):
+        return labels.groups()
+    numbers: dict[Labels, int] = {}
+    positions = [numbers.setdefault(each, len(numbers)) for each in labels]
+    return list(numbers), np.array(positions, dtype=np.intp)
+
+
 def group_rows(labels: Sequence[Labels]) -> tuple[Sequence[Labels], list[Rows]]:
     """Return distinct labels, in the order of their first occurrence, and the rows that have them."""
-    if isinstance(labels, LabelTable):
-        unique, position = labels.groups()
-        order = np.argsort(position, kind="stable")
-        return unique, np.split(order, np.cumsum(np.bincount(position, minlength=len(unique)))[:-1])
-    positions: dict[Labels, list[int]] = {}
-    for row, each in enumerate(labels):
-        positions.setdefault(each, []).append(row)
-    return list(positions), [np.array(rows, dtype=np.intp) for rows in positions.values()]
+    if not labels:
+        return [], []
+    unique, position = group_positions(labels)
+    order = np.argsort(position, kind="stable")
+    return unique, np.split(order, np.cumsum(np.bincount(position, minlength=len(unique)))[:-1])
 
 
 def unique_rows(vector: Vector) -> Vector:

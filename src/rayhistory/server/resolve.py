@@ -8,7 +8,9 @@ from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.lru import LruCache
 from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.dashboard_library import DashboardLibrary, DashboardSet
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader, StoredMetrics, StoredTiles
+from rayhistory.metrics.metrics_reader import MetricsReader, StoredMetrics, StoredTiles
+from rayhistory.metrics.object_listing import MetricQuery
+from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.metrics.time_ranges import SessionTimes
 from rayhistory.packs.pack_reader import PackCache
 from rayhistory.server.metrics_api.session_columns import ProductColumnStore
@@ -63,10 +65,14 @@ class SessionResolver:
         return await self._metrics.read((await self.entry(selection)).ref, query)
 
     async def metric_tiles(
-        self, selection: Selection, query: MetricQuery, metrics: Collection[str] | None = None
+        self,
+        selection: Selection,
+        query: MetricQuery,
+        metrics: Collection[str] | None = None,
+        steps: StepSamples | None = None,
     ) -> StoredTiles:
         """Read the samples of all or some metrics, for charts."""
-        return await self._metrics.tiles((await self.entry(selection)).ref, query, metrics)
+        return await self._metrics.tiles((await self.entry(selection)).ref, query, metrics, steps)
 
     def search_logs(self, ref: SessionRef) -> CombinedLogs:
         """Return the logs of a session for a search. They have separate caches."""
@@ -81,7 +87,8 @@ class SessionResolver:
         times = await self._metrics.times((await self.entry(selection)).ref)
         if times is None or selection.as_of_ms is None:
             return times
-        return SessionTimes(times.first_ms, min(max(selection.as_of_ms, times.first_ms), times.last_ms))
+        last_ms = min(max(selection.as_of_ms, times.first_ms), times.last_ms)
+        return SessionTimes(times.first_ms, last_ms, times.interval_ms, times.fine_until_ms)
 
     async def dashboards(self, selection: Selection) -> DashboardSet:
         """Read the definitions of a session's charts."""

@@ -11,7 +11,8 @@ import pytest
 from rayhistory.index.products.product import BuiltProduct, PreviousProduct, ProductContext
 from rayhistory.metric_columns.columns_product import PRODUCT
 from rayhistory.metrics.column_reader import ColumnReader
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
+from rayhistory.metrics.metrics_reader import MetricsReader
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.promql.engine import evaluate, grid
 from rayhistory.promql.values import Vector

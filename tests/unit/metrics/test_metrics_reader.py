@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsReader
+from rayhistory.metrics.metrics_reader import MetricsReader
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.metrics.samples import SampledSeries, Samples, encode
 from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout, SessionRef

@@ -3,7 +3,7 @@
 import pytest
 
 from rayhistory.errors import UsageError
-from rayhistory.metrics.time_ranges import SessionTimes, format_duration, parse_range, step_for
+from rayhistory.metrics.time_ranges import SessionTimes, format_duration, parse_range, session_times, step_for
 
 TIMES = SessionTimes(first_ms=1_794_770_000_000, last_ms=1_794_773_600_000)
 
@@ -60,3 +60,44 @@ def test_fractions_of_milliseconds_are_accepted() -> None:
     assert parse_range("1794770000000.5", "1794770060000.25", TIMES, 300) == parse_range(
         "1794770000000", "1794770060000", TIMES, 300
     )
+
+
+def sampled(first: int, *intervals: tuple[int, int]) -> list[int]:
+    """Times in ms: (count, seconds) for each part."""
+    times = [first]
+    for count, seconds in intervals:
+        times += [times[-1] + 1000 * seconds * (number + 1) for number in range(count)]
+    return times
+
+
+def test_steps_are_not_shorter_than_the_interval_of_samples() -> None:
+    first = TIMES.first_ms
+    times = session_times(first, [sampled(first, (240, 15)), sampled(first + 7, (240, 15))])
+    assert times
+    assert parse_range("now-30m", "now", times, 1000).step_ms == 15_000
+    assert parse_range("now-24h", "now", times, 10).step_ms == 600_000
+
+
+def test_first_minutes_are_shown_in_detail() -> None:
+    """Collectors sample them more often."""
+    first = TIMES.first_ms
+    times = session_times(first, [sampled(first, (36, 5), (200, 15))])
+    assert times
+    assert parse_range("now-24h", "now", times, 1000).step_ms == 5_000
+    assert parse_range("now-30m", "now", times, 1000).step_ms == 15_000
+    later = session_times(first, [sampled(first + 7_200_000, (200, 15))])
+    assert later
+    assert later.min_step_ms(first, first + 3_600_000) == 0
+
+
+def test_short_ranges_have_fine_steps() -> None:
+    """Single samples may be closer together than usual."""
+    times = session_times(TIMES.first_ms, [sampled(TIMES.first_ms, (240, 15))])
+    assert times
+    assert parse_range("now-2m", "now", times, 300).step_ms == 1_000
+
+
+@pytest.mark.parametrize("clocks", [[], [[]], [[TIMES.first_ms]], [[TIMES.first_ms] * 3]])
+def test_session_with_few_samples_has_no_interval(clocks: list[list[int]]) -> None:
+    times = session_times(TIMES.first_ms, clocks)
+    assert times is None or times.min_step_ms(0, 10**12) == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from promql import promqltest
 from promql.promqltest import Case, MemorySource, Script
-from rayhistory.promql.engine import Limits, evaluate, grid, required_samples
+from rayhistory.promql.engine import Limits, evaluate, grid, metrics_at_steps, required_samples
 from rayhistory.promql.label_table import LabelTable
 from rayhistory.promql.labels import labels_of
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
@@ -136,7 +136,6 @@ def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: 
         ("(" * 5000 + "x" + ")" * 5000, QuerySyntaxError),
         ("-" * 5000 + "x", QuerySyntaxError),
         ("x" * 100_000, QuerySyntaxError),
-        ("limit_ratio(0.5, x)", NotSupported),
         ("info(x)", NotSupported),
         ('x{a="b" or c="d"}', NotSupported),
         ('count_values("", x)', None),
@@ -205,3 +204,64 @@ def test_computed_values_are_limited(query: str) -> None:
     inner = query if query.startswith(("count", "x")) else f"max_over_time({query})"
     with pytest.raises(EvaluationFailed, match="would compute more than"):
         evaluate(inner, grid(0, 1_000_000, 100), source_of([[1.0] * 20] * 200), Limits(max_cells=1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("query", "metrics"),
+    [
+        ("sum(x) / on() y", {"x", "y"}),
+        ("timestamp(x)", {"x"}),
+        ("x + rate(x[5m])", set()),
+        ("y + rate(x[5m])", {"y"}),
+        ("x offset 5m + y @ 10 + z", {"z"}),
+        ("max_over_time(x[5m:1m]) + y", {"y"}),
+        ("x + rate({__name__=~'x|y'}[5m])", set()),
+        ("vector(1)", set()),
+    ],
+)
+def test_metrics_of_which_only_the_latest_samples_are_needed(query: str, metrics: set[str]) -> None:
+    assert metrics_at_steps(query) == metrics
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"),
+    [
+        (r'"\xc3\xbf"', "ÿ"),
+        (r'"\303\277 \x41"', "ÿ A"),
+        (r"'\\xff'", "\\xff"),
+        (r"`\xff`", "\\xff"),
+        (r'"\u00ff"', "ÿ"),
+    ],
+)
+def test_bytes_in_strings_are_characters(literal: str, text: str) -> None:
+    source = MemorySource()
+    source.series_sets.append(
+        SeriesSet(np.array([0], dtype=np.int64), [labels_of({"__name__": "x", "a": text})], np.ones((1, 1)))
+    )
+    value = evaluate(f"x{{a={literal}}}", grid(0, 0, 1), source).value
+    assert isinstance(value, Vector)
+    assert len(value.labels) == 1
+
+
+def test_string_that_is_not_utf8_is_an_error() -> None:
+    with pytest.raises(QuerySyntaxError, match="not valid UTF-8"):
+        evaluate(r'label_replace(x, "\xff", "", "src", "(.*)")', grid(0, 0, 1), MemorySource())
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.9])
+def test_ratio_and_its_complement_choose_every_series_once(ratio: float) -> None:
+    source = MemorySource()
+    labels = [labels_of({"__name__": "x", "node": str(number)}) for number in range(200)]
+    source.series_sets = [SeriesSet(np.array([0], dtype=np.int64), [each], np.ones((1, 1))) for each in labels]
+    one, other = (evaluate(f"limit_ratio({share}, x)", grid(0, 0, 1), source).value for share in (ratio, ratio - 1))
+    assert isinstance(one, Vector)
+    assert isinstance(other, Vector)
+    assert sorted((*one.labels, *other.labels)) == sorted(labels)
+    assert abs(len(one.labels) - 200 * ratio) < 30
+
+
+@pytest.mark.parametrize("query", ["quantile(0.5, x)", "topk(2, x)", "limitk(1, x)", "sum(x)", "stddev(x)", "x + x"])
+def test_operators_on_nothing_return_nothing(query: str) -> None:
+    value = evaluate(query, grid(0, 60_000, 60_000), MemorySource()).value
+    assert isinstance(value, Vector)
+    assert len(value.labels) == 0

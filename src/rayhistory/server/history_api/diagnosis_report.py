@@ -12,7 +12,7 @@ from rayhistory.diagnosis.links import with_links
 from rayhistory.diagnosis.node_samples import node_samples
 from rayhistory.diagnosis.session_facts import NodeSamples
 from rayhistory.errors import UsageError
-from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 from rayhistory.server.runs_api.run_listing import run_listing_of
 from rayhistory.server.view import SessionView

@@ -12,7 +12,8 @@ from rayhistory.errors import NotFound, RayHistoryError
 from rayhistory.lru import LruCache
 from rayhistory.metrics.chart_data import ChartData, ChartGap, PanelQuery, panel_data, panel_queries
 from rayhistory.metrics.dashboard_model import Dashboard, Panel
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsGap
+from rayhistory.metrics.metrics_reader import MetricsGap
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.metrics.stored_series import StoredSeries
 from rayhistory.metrics.template_variables import (
     VariableChoice,

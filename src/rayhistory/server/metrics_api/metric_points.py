@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError, UsageError
-from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.server.http.error_responses import api_error_response
 from rayhistory.server.http.responses import json_response
 from rayhistory.server.http.view_routes import plain_route, resolver_of, selection_of

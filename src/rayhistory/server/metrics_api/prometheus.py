@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError
-from rayhistory.metrics.metrics_reader import MetricQuery
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.promql.arrays import Times
 from rayhistory.promql.engine import QueryResult, grid
 from rayhistory.promql.labels import Labels

@@ -3,13 +3,16 @@
 import asyncio
 
 import msgspec
+import numpy as np
 from starlette.requests import Request
 
 from rayhistory.lru import LruCache
-from rayhistory.metrics.metrics_reader import MetricQuery, MetricsGap, StoredTiles
+from rayhistory.metrics.metrics_reader import MetricsGap, StoredTiles
+from rayhistory.metrics.object_listing import MetricQuery
 from rayhistory.metrics.sample_querier import SampleQuerier
+from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.promql.arrays import Times
-from rayhistory.promql.engine import QueryResult, evaluate, named_metrics, required_samples
+from rayhistory.promql.engine import QueryResult, evaluate, metrics_at_steps, named_metrics, required_samples
 from rayhistory.promql.values import Vector
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 
@@ -55,7 +58,8 @@ class QueryCache:
         key = text, version, (int(times[0]), int(times[-1]), times.size, chosen.end)
         found = self._results.get(key)
         if found is None:
-            source, stored = await open_querier(request, chosen, named_metrics(text))
+            at_steps = StepSamples(np.unique(np.minimum(times, chosen.end)), metrics_at_steps(text))
+            source, stored = await open_querier(request, chosen, named_metrics(text), at_steps)
             async with _evaluation_slots(request):
                 result = await asyncio.to_thread(evaluate, text, times, source)
             found = Evaluated(result, stored.gaps, stored.series_dropped)
@@ -82,12 +86,12 @@ def _evaluation_slots(request: Request) -> asyncio.Semaphore:
 
 
 async def open_querier(
-    request: Request, chosen: MetricQuery, metrics: list[str] | None = None
+    request: Request, chosen: MetricQuery, metrics: list[str] | None = None, steps: StepSamples | None = None
 ) -> tuple[SampleQuerier, StoredTiles]:
     """Return a querier for the stored samples up to the chosen point in time."""
     chosen = _until_as_of(request, chosen)
     ref = (await resolver_of(request).entry(selection_of(request))).ref
-    stored = await resolver_of(request).metric_tiles(selection_of(request), chosen, metrics)
+    stored = await resolver_of(request).metric_tiles(selection_of(request), chosen, metrics, steps)
     return SampleQuerier(ref, stored.tiles, chosen.end), stored
 
 

@@ -1,0 +1,187 @@
+"""An open volume of metrics columns: which tiles it has, and the samples of one metric in some of them.
+
+Tiles of the same hour are read together, because a chart shows all nodes.
+"""
+
+import asyncio
+from collections.abc import Collection, Hashable, Iterable
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from rayhistory.metrics.column_file import (
+    LABELS,
+    VALUES,
+    Chunk,
+    ColumnDirectory,
+    Span,
+    decode_directory,
+    decode_labels,
+    decode_values,
+)
+from rayhistory.metrics.sample_tiles import SampleTile, TileClocks, TileMetric
+from rayhistory.metrics.samples import MetricsDamaged
+from rayhistory.metrics.series_join import TiledMetric
+from rayhistory.metrics.step_samples import StepPositions, connected
+from rayhistory.promql.arrays import Floats, Rows
+from rayhistory.promql.label_table import LabelTable, concatenate_tables
+from rayhistory.promql.values import NO_TIME
+
+_MAX_GROUP_NODES = 1024
+
+
+class StoredColumns(Protocol):
+    """The files of one build of a session's columns."""
+
+    @property
+    def build(self) -> str: ...
+
+    @property
+    def files(self) -> dict[str, int]:
+        """File names and sizes."""
+
+    async def read(self, name: str, start: int, end: int) -> bytes: ...
+
+
+class TileGroup(msgspec.Struct):
+    """Tiles of one hour with different nodes."""
+
+    rows: dict[int, int]
+    """The first row of each tile's times."""
+    clocks: TileClocks
+    span: Span
+    """The times of the first and last sample."""
+
+
+class Frames(msgspec.Struct):
+    """Chunks of one metric in a group, and their compressed labels and values."""
+
+    group: TileGroup
+    chunks: list[Chunk]
+    labels: tuple[bytes, ...]
+    values: list[bytes]
+
+
+class Volume(msgspec.Struct):
+    stored: StoredColumns
+    prefix: str
+    directory: ColumnDirectory
+    clocks: list[TileClocks]
+    """The times of each tile."""
+    groups: list[TileGroup]
+
+    def between(self, span: Span) -> tuple[int, ...]:
+        """Return the groups that have samples between two times."""
+        start, end = span
+        return tuple(n for n, each in enumerate(self.groups) if each.span[0] <= end and each.span[1] >= start)
+
+    def chunks(self, name: str, groups: Iterable[int]) -> dict[int, list[Chunk]]:
+        """Return the chunks of a metric by group. Groups without the metric are left out."""
+        all_chunks = self.directory.metrics.get(name, [])
+        found = {number: [each for each in all_chunks if each.tile in self.groups[number].rows] for number in groups}
+        return {number: each for number, each in found.items() if each}
+
+    def key(self, *more: Hashable) -> Hashable:
+        return self.stored.build, self.prefix, *more
+
+    def tile(self, groups: Collection[int], clocks: TileClocks, metrics: dict[str, TileMetric]) -> SampleTile:
+        tiles = self.directory.tiles
+        dropped = max((tiles[tile].dropped for number in groups for tile in self.groups[number].rows), default=0)
+        return SampleTile(clocks, metrics, self.directory.types, dropped)
+
+    async def frames(self, chunks: dict[int, list[Chunk]]) -> list[Frames]:
+        """Read labels and values: one request each, because the frames of a metric are adjacent."""
+        every = [chunk for some in chunks.values() for chunk in some]
+        labels, values = await asyncio.gather(
+            self._read(LABELS, [chunk.labels for chunk in every]), self._read(VALUES, [chunk.values for chunk in every])
+        )
+        found, done = [], 0
+        for number, some in chunks.items():
+            part = slice(done, done + len(some))
+            found.append(Frames(self.groups[number], some, tuple(labels[part]), values[part]))
+            done += len(some)
+        return found
+
+    async def _read(self, kind: str, spans: list[Span]) -> list[bytes]:
+        name = f"{self.prefix}-{kind}"
+        start, end = min(each[0] for each in spans), max(each[1] for each in spans)
+        if not 0 <= start <= end <= self.stored.files.get(name, 0):
+            raise MetricsDamaged("stored metrics columns are damaged: the file is too short")
+        data = await self.stored.read(name, start, end)
+        return [data[first - start : last - start] for first, last in spans]
+
+    def decoded(self, frames: Frames) -> TileMetric:
+        """Decode a metric of one group."""
+        return TileMetric(*self._labels(frames), self._values(frames))
+
+    def decoded_at_steps(self, frames: list[Frames], positions: list[StepPositions]) -> list[TiledMetric]:
+        """Decode one group after another, because all samples of a day would need much memory."""
+        tiled: list[TiledMetric] = []
+        known: dict[Hashable, tuple[LabelTable, Rows]] = {}
+        for each, steps in zip(frames, positions, strict=True):
+            rows = [(chunk.rows, each.group.rows[chunk.tile]) for chunk in each.chunks]
+            key = each.labels, tuple(rows), len(each.group.clocks.nodes)
+            if key not in known:  # most hours of a session have the same series
+                known[key] = self._labels(each)
+            tiled.append((steps.clocks, steps.taken(TileMetric(*known[key], self._values(each)))))
+        return connected(tiled)
+
+    def _labels(self, frames: Frames) -> tuple[LabelTable, Rows]:
+        found = [
+            decode_labels(self.clocks[chunk.tile], chunk, data)
+            for chunk, data in zip(frames.chunks, frames.labels, strict=True)
+        ]
+        clocks = [clock + frames.group.rows[chunk.tile] for chunk, (_, clock) in zip(frames.chunks, found, strict=True)]
+        return concatenate_tables([table for table, _ in found]), np.concatenate(clocks)
+
+    def _values(self, frames: Frames) -> Floats:
+        found = [
+            decode_values(self.clocks[chunk.tile], chunk, data)
+            for chunk, data in zip(frames.chunks, frames.values, strict=True)
+        ]
+        width = frames.group.clocks.times.shape[1]
+        if len(found) == 1 and found[0].shape[1] == width:
+            return found[0]
+        values, done = np.full((sum(map(len, found)), width), np.nan), 0
+        for each in found:
+            values[done : done + len(each), : each.shape[1]] = each
+            done += len(each)
+        return values
+
+
+def open_volume(stored: StoredColumns, prefix: str, data: bytes) -> Volume:
+    directory = decode_directory(data)
+    clocks = directory.clocks()
+    return Volume(stored, prefix, directory, clocks, [_group(clocks, tiles) for tiles in _grouped(clocks)])
+
+
+def _grouped(clocks: list[TileClocks]) -> list[list[int]]:
+    """Return tiles of the same hour together, unless they have the same nodes or are too large."""
+    groups: list[tuple[int, set[str], list[int]]] = []
+    for number, each in enumerate(clocks):
+        for hour, nodes, tiles in groups:
+            fits = len(nodes) + len(each.nodes) <= _MAX_GROUP_NODES
+            if hour == each.hour and fits and nodes.isdisjoint(each.nodes):
+                nodes.update(each.nodes)
+                tiles.append(number)
+                break
+        else:
+            groups.append((each.hour, set(each.nodes), [number]))
+    return [tiles for _, _, tiles in groups]
+
+
+def _group(clocks: list[TileClocks], tiles: list[int]) -> TileGroup:
+    chosen = [clocks[number] for number in tiles]
+    rows = dict(zip(tiles, np.cumsum([0, *(len(each.nodes) for each in chosen)]).tolist(), strict=False))
+    joined = chosen[0] if len(chosen) == 1 else _joined(chosen)
+    return TileGroup(rows, joined, (joined.first_ms, joined.last_ms))
+
+
+def _joined(clocks: list[TileClocks]) -> TileClocks:
+    width = max(each.times.shape[1] for each in clocks)
+    times = np.concatenate(
+        [np.pad(each.times, ((0, 0), (0, width - each.times.shape[1])), constant_values=NO_TIME) for each in clocks]
+    )
+    nodes, addresses = [node for each in clocks for node in each.nodes], [a for each in clocks for a in each.addresses]
+    return TileClocks(clocks[0].hour, nodes, addresses, times)
