@@ -30,7 +30,7 @@ from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage.local import LocalStore
 from support.folding import NODE, RECORDED, as_lines, fold_session, put, rows
 from support.recorded_sample import REF, settings_for, store_indexed_sample, store_sample
-from support.stored_manifest import set_file_size
+from support.stored_manifest import describe_file
 
 HOSTILE = SessionRef.checked("default", "hostile", "session_2026-11-15_20-00-00_000000_1")
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -153,13 +153,13 @@ def test_manifest_with_too_many_tables_is_invalid() -> None:
 
 
 def _replace_table(directory: Path, table: str, query: str) -> None:
-    """Replace a table by another Parquet file, and its size in the manifest."""
+    """Replace a table by another Parquet file, and its size and digest in the manifest."""
 
     def change(manifest: dict[str, Any]) -> None:
         path = directory / "store" / LAYOUT.index_file_key(REF, manifest["build"], table, 0)
         with duckdb.connect() as database:
             database.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
-        set_file_size(manifest, table, path.stat().st_size)
+        describe_file(manifest, table, path)
 
     _change_manifest(directory, change)
     for path in (directory / "cache").rglob("*.parquet"):

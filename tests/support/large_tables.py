@@ -8,7 +8,7 @@ import duckdb
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.sessions import Layout
 from support.recorded_sample import REF, settings_for, store_indexed_sample
-from support.stored_manifest import set_file_size
+from support.stored_manifest import describe_file
 
 _LAYOUT = Layout()
 _TEXT = 300
@@ -29,13 +29,13 @@ def store_large_tables(directory: Path, rows: int, events: int) -> None:
     for table in KEY_COLUMNS:
         if table not in ("tasks", "profile_events", "snapshots"):
             file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
-            size = _repeat(file, table, events if table in _EMPTY_ROWS else rows)
-            set_file_size(manifest, table, size)
+            _repeat(file, table, events if table in _EMPTY_ROWS else rows)
+            describe_file(manifest, table, file)
     path.write_bytes(json.dumps(manifest).encode())
 
 
-def _repeat(file: Path, table: str, times: int) -> int:
-    """Rewrite a table with its last row repeated under other keys; return the size of the file."""
+def _repeat(file: Path, table: str, times: int) -> None:
+    """Rewrite a table with its last row repeated under other keys."""
     repeated = file.with_suffix(".more")
     keys = KEY_COLUMNS[table]
     with duckdb.connect() as database:
@@ -51,4 +51,4 @@ def _repeat(file: Path, table: str, times: int) -> int:
             f"COPY (SELECT * EXCLUDE (i) REPLACE ({number} AS {changed}) FROM one, range({times}) AS numbers(i) "
             f"ORDER BY {', '.join(keys)}) TO '{repeated}' (FORMAT parquet, ROW_GROUP_SIZE 20480)"
         )
-    return repeated.replace(file).stat().st_size
+    repeated.replace(file)

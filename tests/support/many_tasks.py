@@ -7,7 +7,7 @@ import duckdb
 
 from rayhistory.sessions import Layout
 from support.recorded_sample import REF, settings_for, store_indexed_sample
-from support.stored_manifest import set_file_size
+from support.stored_manifest import describe_file
 
 TASK = "c2668a65bda616c1ffffffffffffffffffffffff01000000"
 SMALL_JOB = "02000000"
@@ -22,13 +22,14 @@ def store_many_tasks(directory: Path, tasks: int, *, small_job: int = 0) -> None
     manifest = json.loads(path.read_bytes())
     for table, order in _SORT_ORDERS.items():
         file = directory / "store" / _LAYOUT.index_file_key(REF, manifest["build"], table, 0)
-        set_file_size(manifest, table, _repeat(file, order, tasks, small_job))
+        _repeat(file, order, tasks, small_job)
+        describe_file(manifest, table, file)
     manifest["counts"]["tasks"] = tasks
     path.write_bytes(json.dumps(manifest).encode())
 
 
-def _repeat(file: Path, order: str, times: int, small_job: int) -> int:
-    """Rewrite a table with the rows of the one task repeated; return the size of the file."""
+def _repeat(file: Path, order: str, times: int, small_job: int) -> None:
+    """Rewrite a table with the rows of the one task repeated."""
     repeated = file.with_suffix(".more")
     job = f"CASE WHEN i < {small_job} THEN '{SMALL_JOB}' ELSE '01000000' END"
     ids = f"left(md5(i::VARCHAR), 16) || repeat('f', 24) || {job}"
@@ -38,4 +39,4 @@ def _repeat(file: Path, order: str, times: int, small_job: int) -> int:
             f"FROM read_parquet('{file}'), range({times}) AS numbers(i) WHERE task_id = '{TASK}' ORDER BY {order}) "
             f"TO '{repeated}' (FORMAT parquet, ROW_GROUP_SIZE 10240)"
         )
-    return repeated.replace(file).stat().st_size
+    repeated.replace(file)

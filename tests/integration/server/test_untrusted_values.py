@@ -18,7 +18,7 @@ from rayhistory.server.app import create_app
 from rayhistory.server.ray_api import state_schema
 from rayhistory.sessions import Layout
 from support.recorded_sample import NODE, REF, settings_for, store_indexed_sample
-from support.stored_manifest import set_file_size
+from support.stored_manifest import describe_file
 
 Change = tuple[str, list[Any]]
 
@@ -116,7 +116,7 @@ def serve_changed(indexed: Path, directory: Path, changes: dict[str, list[Change
             for statement, values in statements:
                 database.execute(statement, values)
             database.execute(f"COPY {table} TO '{file}' (FORMAT parquet)")
-        set_file_size(manifest, table, file.stat().st_size)
+        describe_file(manifest, table, file)
     path.write_bytes(json.dumps(manifest).encode())
     with serve(directory) as client:
         yield client

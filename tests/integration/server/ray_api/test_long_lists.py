@@ -126,7 +126,7 @@ LARGE = (
 @pytest.mark.parametrize("address", LARGE)
 def test_concurrent_large_responses_need_the_memory_of_one(tmp_path: Path, address: str) -> None:
     """Large responses are made one at a time. Every request is different, so none is cached."""
-    store_many_tasks(tmp_path, MANY)
+    store_many_tasks(tmp_path, 20_000)
     with run_historyserver(tmp_path) as server, ThreadPoolExecutor(6) as clients:
 
         def fetch(number: int) -> int:
