@@ -179,7 +179,8 @@ def test_address_of_the_server_alone_gets_the_addresses_of_sessions(
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     listed = re.findall(r'http://\S+/s/[^\s,"]+', done.stderr.partition("use the address of a session:")[2])
-    assert listed == [addresses["the session"], f"{server}{recorded.vanished.url.rstrip('/')}"]
+    # The vanished session is listed first as long as its last heartbeat is fresh.
+    assert sorted(listed) == sorted([addresses["the session"], f"{server}{recorded.vanished.url.rstrip('/')}"])
 
 
 def test_writing_calls_are_refused_with_a_reason(python: str, addresses: dict[str, str]) -> None:
