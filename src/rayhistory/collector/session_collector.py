@@ -248,7 +248,9 @@ class SessionCollector:
             if self._heartbeat:
                 await _cancel([self._heartbeat])
             await self._record.end(reason, ended_ms)
-        log.info("collector closed the session", extra={"session": session, "reason": reason, "unshipped": unshipped})
+        log.info(
+            "collector closed the session", extra={"session": session, "reason": reason, "not_uploaded": unshipped}
+        )
 
     async def _unshipped(self) -> list[str]:
         segments = [segment.path.name for segment in self._context.spool.segments(self.ref.session)]

@@ -86,7 +86,7 @@ def parse_time(text: str, now_ms: int) -> int:
         return int(absolute[1])
     found = _RELATIVE.fullmatch(text)
     if found is None:
-        raise UsageError(f"invalid time {text[:40]!r}: use milliseconds since 1970, or now-5m")
+        raise UsageError(f"invalid time {text[:40]!r}: use milliseconds since 1970, or a relative time such as now-5m")
     return now_ms - (int(found[1]) * _UNIT_MS[found[2]] if found[1] else 0)
 
 

@@ -48,7 +48,7 @@ class ShardHeader(msgspec.Struct, array_like=True):
 
 
 def encode_shard(units: list[IndexedUnit], unit_bytes: int, keys: list[Keys], tokens: Iterable[bytes]) -> bytes:
-    """Encode a shard. `keys` has the keys of each unit."""
+    """Encode a shard. `keys` has the token keys of each unit."""
     compress = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress
     all_keys = np.concatenate([np.empty(0, np.uint32), *keys])
     numbers = np.repeat(np.arange(len(keys), dtype=np.uint16), [len(each) for each in keys])

@@ -135,14 +135,14 @@ class Layout(KubeRayLayout):
         return EventObject(key, size, name[: match.start()]) if match else None
 
     def packs_prefix(self, ref: SessionRef) -> str:
-        """Parent of one folder per node."""
+        """Return the prefix below which each node has a folder."""
         return self._own("logs", ref)
 
     def node_packs_prefix(self, ref: SessionRef, node: str) -> str:
         return f"{self.packs_prefix(ref)}/{node}"
 
     def metrics_prefix(self, ref: SessionRef) -> str:
-        """Parent of one folder per node."""
+        """Return the prefix below which each node has a folder."""
         return self._own("metrics", ref)
 
     def metrics_key(self, ref: SessionRef, node: str, first_ms: int) -> str:
@@ -187,7 +187,7 @@ class Layout(KubeRayLayout):
         return f"{self.index_prefix(ref)}/{build}/covered.json"
 
     def products_prefix(self, ref: SessionRef) -> str:
-        """Parent of one folder per product."""
+        """Return the prefix below which each product has a folder."""
         return f"{self.index_prefix(ref)}/{PRODUCTS_FOLDER}"
 
     def product_prefix(self, ref: SessionRef, product: str) -> str:

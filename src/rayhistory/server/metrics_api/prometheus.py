@@ -115,7 +115,7 @@ async def _everything(request: Request) -> MetricQuery:
 async def _matching_labels(request: Request, parameters: Parameters) -> set[Labels]:
     selectors = parameters.get("match[]", [])
     if len(selectors) > _MAX_SELECTORS:
-        raise QuerySyntaxError(f"more than {_MAX_SELECTORS} match[] parameters")
+        raise QuerySyntaxError(f"too many match[] parameters: use at most {_MAX_SELECTORS}")
     matchers = [matchers_of(parse(selector)) for selector in selectors] or [()]
     everything = await _everything(request)
     chosen = MetricQuery(

@@ -81,7 +81,10 @@ async def start_sessions_search(
     request: Request, params: Mapping[str, str], time_budget_s: float | None
 ) -> MultiSessionSearch:
     if one_session := [name for name in _ONE_SESSION if params.get(name)]:
-        raise UsageError(f"{', '.join(one_session)}: search one session, at /s/{{namespace}}/{{cluster}}/{{session}}/")
+        raise UsageError(
+            f"{', '.join(one_session)} cannot be used in a search of all sessions: "
+            "search one session, at /s/{namespace}/{cluster}/{session}/"
+        )
     cursor = decode_multi_session_cursor(params["cursor"]) if params.get("cursor") else None
     query = parse_search({name: value for name, value in params.items() if name != "cursor"}, SESSION_FILTERS)
     query.pattern()  # before sessions are listed
