@@ -85,6 +85,9 @@ class FoldReport(msgspec.Struct, omit_defaults=True):
     """The error of the store that made the fold fail."""
     ready: bool = False
     """The process waits for its next job."""
+    warning: str = ""
+    """A message for the log of the server, which names the session."""
+    reason: str = ""
 
 
 def _ignore(manifest: Manifest) -> None:
@@ -365,8 +368,16 @@ async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
 def main() -> None:
     start_work(_NICENESS)
     with start_pool() as pool:
+        log.addHandler(_ReportedWarnings())  # not in the pool, whose processes share standard output
         for line in sys.stdin.buffer:
             _serve(msgspec.json.decode(line, type=FoldJob), pool)
+
+
+class _ReportedWarnings(logging.Handler):
+    """Reports warnings to the server, because nobody reads the error output of a fold that succeeds."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _write_report(FoldReport(warning=record.getMessage(), reason=getattr(record, "reason", "")))
 
 
 def _serve(job: FoldJob, pool: Executor) -> None:

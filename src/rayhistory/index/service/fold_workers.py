@@ -6,6 +6,7 @@ job, or after many jobs, to free its memory.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,6 +15,8 @@ import msgspec
 
 from rayhistory.index.child_process import child_process
 from rayhistory.index.fold.process import FoldJob, FoldReport
+
+log = logging.getLogger(__name__)
 
 _MODULE = "rayhistory.index.fold.process"
 _IDLE_S = 60.0
@@ -39,6 +42,8 @@ class FoldWorker:
         self._stderr = asyncio.create_task(process.stderr.read())
         self.jobs = 0
         """Number of jobs so far."""
+        self._session = ""
+        """The session of the last job."""
 
     @classmethod
     async def start(cls) -> "FoldWorker":
@@ -52,17 +57,20 @@ class FoldWorker:
     async def send(self, job: FoldJob) -> None:
         assert self._process.stdin  # noqa: S101
         self.jobs += 1
+        self._session = job.ref.path
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
         with contextlib.suppress(ConnectionError):  # the next report says that the worker died
             await self._process.stdin.drain()
 
     async def report(self) -> FoldReport:
-        """Wait for the next report; raise WorkerDied if there is none."""
+        """Wait for the next report, and log warnings before it; raise WorkerDied if there is none."""
         assert self._process.stdout  # noqa: S101
-        line = await self._process.stdout.readline()
-        if not line:
-            raise WorkerDied((await self._stderr).decode(errors="replace"))
-        return msgspec.json.decode(line, type=FoldReport)
+        while line := await self._process.stdout.readline():
+            report = msgspec.json.decode(line, type=FoldReport)
+            if not report.warning:
+                return report
+            log.warning("%s", report.warning, extra={"session": self._session, "reason": report.reason})
+        raise WorkerDied((await self._stderr).decode(errors="replace"))
 
     async def close(self) -> None:
         """Kill the process and its children, which ends all their requests."""

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from rayhistory.errors import IndexFailed, StoreUnavailable
+from rayhistory.index.fold.part_tables import KEYS
 from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import Manifest
@@ -39,11 +40,13 @@ class Folds:
         self.engine = ProcessEngine()
         self.workers = self.engine._workers
 
-    async def fold(self, on_report: Callable[[FoldReport], None] = lambda report: None) -> Manifest:
+    async def fold(
+        self, on_report: Callable[[FoldReport], None] = lambda report: None, *, fresh: bool = True
+    ) -> Manifest:
         settings = settings_for(self.directory)
         sources = await list_sources(open_store(settings), Layout(), REF)
         with tempfile.TemporaryDirectory() as scratch:
-            job = FoldJob(msgspec.to_builtins(settings), REF, END, scratch, fresh=True, sources=sources)
+            job = FoldJob(msgspec.to_builtins(settings), REF, END, scratch, fresh=fresh, sources=sources)
             return await self.engine.fold(job, on_report)
 
     async def idle_pids(self) -> list[int]:
@@ -78,6 +81,21 @@ def test_folds_share_a_process(tmp_path: Path) -> None:
         assert not running(pids[0])
 
     run(tmp_path, work)
+
+
+def test_warnings_of_a_fold_are_logged_with_its_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(folds: Folds) -> None:
+        first = await folds.fold()
+        pids = await folds.idle_pids()
+        (tmp_path / Layout().index_file_key(REF, first.build, KEYS, 0)).write_bytes(b"damaged")
+        await asyncio.to_thread(put, tmp_path, 1, as_lines(RECORDED[50:]))
+        assert (await folds.fold(fresh=False)).events == len(RECORDED)
+        assert await folds.idle_pids() == pids
+
+    run(tmp_path, work)
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.getMessage() == "some files of the index are damaged, rebuilding them"
+    assert (vars(record)["session"], KEYS in vars(record)["reason"]) == (REF.path, True)
 
 
 def test_process_that_was_killed_while_idle_is_replaced(tmp_path: Path) -> None:
