@@ -1,4 +1,7 @@
-"""Read the input of a diagnosis: tables, log tails and metrics. Everything is limited here."""
+"""Read the input of a diagnosis: tables, log tails and metrics.
+
+The number of rows and the length of texts are limited here.
+"""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
-"""Samples of a session by metric, as files of a product. A chart reads only the ranges of its metrics.
+"""Metrics samples of a session, ordered by metric, so that a chart reads only the bytes of its own metrics.
 
-A volume has three files. `<n>-labels` and `<n>-values` have one zstd frame per metric and tile; the frames of a metric
-are adjacent. `<n>-directory` has the times of all tiles and the location of each frame. All files are untrusted.
+They are stored as volumes, which are sets of three files. `<n>-labels` and `<n>-values` have one zstd frame for each
+metric and tile (one hour of some nodes); the frames of a metric are adjacent. `<n>-directory` has the times of all
+tiles, and the location of each frame. All three are untrusted.
 """
 
 from collections.abc import Iterable, Iterator

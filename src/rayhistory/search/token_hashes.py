@@ -88,7 +88,7 @@ def distinct_sorted(values: npt.NDArray[_T]) -> npt.NDArray[_T]:
 
 
 def absent(values: Hashes, among: Hashes) -> Hashes:
-    """Return the values that are not among others. Both are sorted."""
+    """Return the values that are not in `among`. Both arguments must be sorted."""
     if not len(among):
         return values
     places = np.minimum(np.searchsorted(among, values), len(among) - 1)

@@ -33,7 +33,7 @@ class RowFiles:
     """Writes results to temporary files. The number of files in progress and on disk is limited."""
 
     def __init__(self) -> None:
-        self._slots = FairSlots("files of rows")
+        self._slots = FairSlots("downloads of rows")
         self._files: Counter[str] = Counter()
 
     async def parquet(self, view: SessionView, query: Query, visitor: str) -> FileResponse:

@@ -252,7 +252,7 @@ class StoreContract:
         self.run(work)
 
     def test_bulk_deletes_remove_exactly_the_named_objects(self) -> None:
-        """`delete_many` is optional. If it exists, it deletes any key, and missing keys are not an error."""
+        """`delete_many` is optional. A store that has it accepts every valid key, and a missing key is no error."""
 
         async def work(store: Store) -> None:
             names = [f"bulk/{number:04d}" for number in range(BULK_KEYS + 20)] + [f"bulk/{n}" for n in UNUSUAL_NAMES]

@@ -209,7 +209,7 @@ class ProductBuilder:
         if self._rebuilt.get(key) == damaged.build:
             self._record_failure(key, f"{damaged.product} was rebuilt and still cannot be read: {reason}")
         elif not self._recent_failure(ref, damaged.product):
-            log.warning("%s is damaged, rebuilding it", damaged.product, extra=fields)
+            log.warning("product %s is damaged, rebuilding it", damaged.product, extra=fields)
             self._latest.pop(key)
             self._start(ref, damaged.product, tables, fresh=True).hurry.set()
         return ProductNotBuilt(f"{damaged.product} is damaged and being rebuilt")
@@ -236,7 +236,7 @@ class ProductBuilder:
             self._latest.put(key, task.result())
             self._built_at.put(key, (time.monotonic(), task.result().seconds))
             return
-        log.error("building %s failed", name, extra={"session": ref.path, "product": name, "reason": str(error)})
+        log.error("cannot build product %s", name, extra={"session": ref.path, "product": name, "reason": str(error)})
         if isinstance(error, ProductFailed):
             self._record_failure(key, str(error))
 
@@ -274,11 +274,11 @@ class ProductBuilder:
 
     async def _build_now(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
         fields: dict[str, Any] = {"session": ref.path, "product": name}
-        log.info("building %s", name, extra=fields)
+        log.info("building product %s", name, extra=fields)
         manifest = await self._run(ref, name, running, fresh=fresh)
         if fresh:
             self._rebuilt.put((ref.identity, name), manifest.build)
-        log.info("%s built", name, extra={**fields, "seconds": manifest.seconds})
+        log.info("product %s built", name, extra={**fields, "seconds": manifest.seconds})
         return manifest
 
     async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:

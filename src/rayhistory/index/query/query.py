@@ -1,4 +1,4 @@
-"""Query values: table, columns, filters, sort and page."""
+"""What a query asks for, as plain values: table, columns, filters, sort order and page."""
 
 from typing import Any
 

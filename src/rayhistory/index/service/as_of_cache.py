@@ -59,13 +59,13 @@ class AsOfPoint(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> list[str]:
-        """The tables that are read."""
+        """Names of the tables that computing this point reads."""
         tasks = ["tasks", *self.sources.needed(["tasks"])] if self.gaps else []
         return list(dict.fromkeys((*map(merged_table_name, AS_OF_TABLES), *tasks)))
 
     @property
     def tables(self) -> list[str]:
-        """The tables that are written."""
+        """Names of the tables that computing this point produces."""
         if self.gaps:
             return ["gaps"]
         return [name for name in self.manifest.files if not name.startswith(MERGED_PREFIX) and name != "gaps"]
@@ -97,7 +97,7 @@ class AsOfCache:
     def __init__(self, settings: Settings, cache: TableCache) -> None:
         self._settings = settings
         self._cache = cache
-        self._slots = FairSlots("points in time")
+        self._slots = FairSlots("requests for a point in time")
         self._reads = FairSlots("requests for tasks as of a point in time", _MAX_READS_PER_VISITOR)
         self._processes = WarmProcess("rayhistory.index.fold.as_of")
         self._builds: dict[Path, _AsOfBuild] = {}

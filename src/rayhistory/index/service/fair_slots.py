@@ -29,7 +29,7 @@ class FairSlots:
         Without `session`, two visitors can work on the same session.
         """
         if self._users[f"visitor {visitor}"] > self._max_waiting:
-            raise RateLimited(f"too many {self._work} at once, retry in a few seconds", _RETRY_AFTER_S)
+            raise RateLimited(f"you have too many {self._work} waiting: retry in a few seconds", _RETRY_AFTER_S)
         per_session = self._only_one(f"session {session}") if session else nullcontext()
         async with self._only_one(f"visitor {visitor}"), per_session, self._all:
             yield

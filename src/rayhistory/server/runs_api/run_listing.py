@@ -122,7 +122,7 @@ class RunListing:
         """Return one group. Raise NotFound if the visitor may see none with this key."""
         groups = await self._groups(await self.visible(request), since_ms)
         if key not in groups.grouped:
-            raise NotFound("no runs have this key: select one from the list of runs")
+            raise NotFound("no group of runs has this key: choose a group from the list of runs")
         group = groups.grouped[key]
         details = await self.table.details(sessions_of_details(group))
         return group_details(group, details, self.prices)
