@@ -21,7 +21,7 @@ import msgspec
 from collector import stolen
 from generate import generate, session_ref
 
-from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.sessions import Layout
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import SERVER, resolve
@@ -93,7 +93,7 @@ async def _fold(job: bytes) -> tuple[FoldReport, int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "rayhistory.index.fold.process",
+        "rayhistory.index.fold.fold_process",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         limit=1 << 22,

@@ -22,7 +22,7 @@ import msgspec
 from generate import BEGIN, SESSION, TASKS_PER_FILE, generate_events
 from isal import igzip
 
-from rayhistory.index.fold.process import FoldJob
+from rayhistory.index.fold.fold_process import FoldJob
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.settings import SERVER, resolve
@@ -106,7 +106,7 @@ def fold(root: Path, src: Path, memory: str, closing: Closing | None, *, fresh: 
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         job = FoldJob(msgspec.to_builtins(settings), REF, closing, scratch, fresh)
         subprocess.run(
-            [sys.executable, "-m", "rayhistory.index.fold.process"],
+            [sys.executable, "-m", "rayhistory.index.fold.fold_process"],
             input=msgspec.json.encode(job),
             stdout=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": str(src)},

@@ -18,7 +18,7 @@ from support.server_process import running_server
 WITHOUT_RAY = "import sys\nsys.modules['ray'] = None\n"
 WAIT_FOR_GATE = """
 import pathlib, sys, time
-while "rayhistory.index.fold.process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
+while "rayhistory.index.fold.fold_process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
     time.sleep(0.05)
 """
 

@@ -36,7 +36,7 @@ FREE_TEXT = {
 SUBMITTED = "sub-ok"
 WAITS = """
 import pathlib, sys, time
-while "rayhistory.index.fold.process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
+while "rayhistory.index.fold.fold_process" in sys.orig_argv and not pathlib.Path({gate!r}).exists():
     time.sleep(0.05)
 """
 

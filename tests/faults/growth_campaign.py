@@ -37,7 +37,7 @@ EVENTS = RECORDED + SKEWED
 _TIMEOUT_S = 120.0
 _MAX_REPAIRS = 3
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["rayhistory.index.fold.process", "support.folding"])
+_PROCESSES.set_forkserver_preload(["rayhistory.index.fold.fold_process", "support.folding"])
 
 
 class GrowthScenario:

@@ -14,7 +14,7 @@ import msgspec
 
 from rayhistory.errors import StoreError, StoreUnavailable
 from rayhistory.index.fold import compaction
-from rayhistory.index.fold.process import FoldJob, fold
+from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.sessions.records import Closing
 from rayhistory.storage.local import LocalStore
 from support.folding import REF, settings_for

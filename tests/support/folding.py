@@ -17,8 +17,8 @@ import msgspec
 from rayhistory.events.row_buffer import RowBuffer
 from rayhistory.index.fold.as_of import serve_as_of
 from rayhistory.index.fold.fetch_ahead import FetchAhead
+from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.index.fold.merge import parquet
-from rayhistory.index.fold.process import FoldJob, fold
 from rayhistory.index.fold.source_ranges import SourceRanges
 from rayhistory.index.fold.source_reader import read_source
 from rayhistory.index.fold.sources import Source

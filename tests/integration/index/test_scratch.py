@@ -26,7 +26,7 @@ PARENT = """
 import asyncio, sys
 from rayhistory.index.child_process import child_process
 async def main():
-    async with child_process("rayhistory.index.fold.process") as process:
+    async with child_process("rayhistory.index.fold.fold_process") as process:
         print(process.pid, flush=True)
         await process.wait()
 asyncio.run(main())

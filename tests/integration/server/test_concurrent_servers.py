@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from starlette.testclient import TestClient
 
-from rayhistory.index.fold.process import FoldJob, fold
+from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.index.query.query import Query
 from rayhistory.index.service.builder import IndexBuilder

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rayhistory.errors import IndexFailed, SessionNotIndexed, StoreError
-from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import Source, list_sources, sources_digest
 from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest, read_latest_manifest

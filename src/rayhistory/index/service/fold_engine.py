@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rayhistory.errors import IndexFailed, StoreUnavailable
-from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service.fold_workers import FoldWorker, FoldWorkers, WorkerDied
 from rayhistory.sessions import SessionRef

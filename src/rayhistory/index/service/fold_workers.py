@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from rayhistory.index.child_process import child_process
-from rayhistory.index.fold.process import FoldJob, FoldReport
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 
 log = logging.getLogger(__name__)
 
-_MODULE = "rayhistory.index.fold.process"
+_MODULE = "rayhistory.index.fold.fold_process"
 _IDLE_S = 60.0
 _WARM_UP_DELAY_S = 2.0
 """Delay after the server's start, which has other work to do."""

@@ -17,7 +17,7 @@ import msgspec
 
 from rayhistory.errors import IndexFailed, StoreError, StoreUnavailable, UsageError
 from rayhistory.index.fold.build import fold_partition, partition_inputs
-from rayhistory.index.fold.process import FoldJob, FoldReport, estimate, fold, partitions_for
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport, estimate, fold, partitions_for
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service.fold_engine import ReportProgress

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayhistory.events.row_buffer import RowBuffer
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.index.fold.parallel_decode import DecodeWork, decode
 from rayhistory.index.fold.partitions import MAX_PARTITIONS, Partitions
-from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import Source, SourceKind
 from rayhistory.index.manifest import Manifest
 from rayhistory.storage import open_store
@@ -134,7 +134,9 @@ def fold_and_measure(directory: Path, memory: str) -> tuple[Manifest, int]:
     job = FoldJob(msgspec.to_builtins(settings_for(directory, memory)), REF, END, str(directory / "scratch"))
     (directory / "job.json").write_bytes(msgspec.json.encode(job))
     with (directory / "job.json").open("rb") as stdin, (directory / "reports").open("wb") as stdout:
-        process = subprocess.Popen([sys.executable, "-m", "rayhistory.index.fold.process"], stdin=stdin, stdout=stdout)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rayhistory.index.fold.fold_process"], stdin=stdin, stdout=stdout
+        )
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(memory_of, process_tree(process.pid))))

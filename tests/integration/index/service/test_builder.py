@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rayhistory.errors import IndexDamaged, IndexFailed, ObjectExists, StoreDenied, StoreUnavailable
-from rayhistory.index.fold.process import FoldJob
+from rayhistory.index.fold.fold_process import FoldJob
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import MERGED_PREFIX, Manifest, read_latest_manifest
 from rayhistory.index.overlay import Overlay

@@ -8,7 +8,7 @@ import pytest
 
 from rayhistory.errors import ObjectNotFound, StoreUnavailable
 from rayhistory.gaps import GapCode
-from rayhistory.index.fold import fetch_ahead, parallel_decode, process
+from rayhistory.index.fold import fetch_ahead, fold_process, parallel_decode
 from rayhistory.index.fold.fetch_ahead import MAX_REQUESTS, PIECE_BYTES, FetchAhead
 from rayhistory.index.fold.parallel_decode import DecodeWork, decode
 from rayhistory.index.fold.partitions import Partitions
@@ -202,7 +202,7 @@ def test_outage_midway_publishes_no_index(tmp_path: Path, monkeypatch: pytest.Mo
     """An outage is never an index with holes."""
     sources = sources_in(tmp_path, 40)
     store = UnreliableStore(tmp_path, outage=sources[20].key)
-    for module in (process, parallel_decode):
+    for module in (fold_process, parallel_decode):
         monkeypatch.setattr(module, "open_store", lambda settings: store)
     with pytest.raises(StoreUnavailable, match="the store is down"):
         fold_session(tmp_path)

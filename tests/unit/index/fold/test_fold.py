@@ -271,7 +271,7 @@ def test_large_session_is_merged_by_all_processes(tmp_path: Path, monkeypatch: p
     put(tmp_path, 1, as_lines(RECORDED[70:]))
     with ThreadPoolExecutor(2) as pool:
         single = fold_session(tmp_path, pool=pool)
-        monkeypatch.setattr("rayhistory.index.fold.process._MIN_BYTES_PER_PROCESS", 1)
+        monkeypatch.setattr("rayhistory.index.fold.fold_process._MIN_BYTES_PER_PROCESS", 1)
         parallel = fold_session(tmp_path, fresh=True, pool=pool)
     assert (len(single.files_of("tasks")), len(parallel.files_of("tasks"))) == (1, available_cores())
     assert tables(tmp_path, parallel) == tables(tmp_path, single)

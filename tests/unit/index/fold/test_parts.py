@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayhistory.index.fold import compaction
+from rayhistory.index.fold.fold_process import FoldJob, fold
 from rayhistory.index.fold.part_tables import KEYS
-from rayhistory.index.fold.process import FoldJob, fold
 from rayhistory.index.manifest import Manifest, Part
 from rayhistory.sessions import Layout
 from rayhistory.sessions.records import Closing

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.index.fold import parallel_decode, process
-from rayhistory.index.fold.process import FoldJob
+from rayhistory.index.fold import fold_process, parallel_decode
+from rayhistory.index.fold.fold_process import FoldJob
 from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service import builder as index_builder
@@ -26,13 +26,13 @@ class InProcessEngine:
 
     async def fold(self, job: FoldJob, *_: object) -> Manifest:
         self.jobs.append(job)
-        return await process.fold(job, lambda progress, detail: None)
+        return await fold_process.fold(job, lambda progress, detail: None)
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     counting = CountingStore(tmp_path / "store")
-    monkeypatch.setattr(process, "open_store", lambda settings: counting)
+    monkeypatch.setattr(fold_process, "open_store", lambda settings: counting)
     monkeypatch.setattr(parallel_decode, "open_store", lambda settings: counting)
     return counting
 

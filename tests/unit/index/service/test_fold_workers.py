@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from rayhistory.errors import IndexFailed, StoreUnavailable
+from rayhistory.index.fold.fold_process import FoldJob, FoldReport
 from rayhistory.index.fold.part_tables import KEYS
-from rayhistory.index.fold.process import FoldJob, FoldReport
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.service import fold_workers

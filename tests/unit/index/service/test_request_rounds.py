@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rayhistory.index.fold import parallel_decode, process
-from rayhistory.index.fold.process import FoldJob
+from rayhistory.index.fold import fold_process, parallel_decode
+from rayhistory.index.fold.fold_process import FoldJob
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.query.query import Query
@@ -33,7 +33,7 @@ def put_objects(directory: Path, count: int, start: int = 0) -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundsStore:
     rounds_store = RoundsStore(tmp_path / "store")
-    monkeypatch.setattr(process, "open_store", lambda settings: rounds_store)
+    monkeypatch.setattr(fold_process, "open_store", lambda settings: rounds_store)
     monkeypatch.setattr(parallel_decode, "open_store", lambda settings: rounds_store)
     return rounds_store
 
@@ -65,7 +65,7 @@ def test_listing_the_sources_of_many_nodes_takes_few_requests_in_sequence(store:
 
 class InProcessEngine:
     async def fold(self, job: FoldJob, *_: object) -> Manifest:
-        return await process.fold(job, lambda progress, detail: None)
+        return await fold_process.fold(job, lambda progress, detail: None)
 
 
 def fold_rounds(store: RoundsStore, tmp_path: Path) -> tuple[int, int]:

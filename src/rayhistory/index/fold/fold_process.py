@@ -1,4 +1,4 @@
-"""The fold of a session, in a separate process: `python -m rayhistory.index.fold.process`.
+"""The fold of a session, in a separate process: `python -m rayhistory.index.fold.fold_process`.
 
 A separate process isolates memory and CPU from the server. It reads FoldJobs from standard input and writes FoldReports
 to standard output, each as a JSON line: the progress of a job, its manifest, and that it is ready for the next job. It
