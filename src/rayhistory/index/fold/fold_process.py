@@ -37,10 +37,10 @@ from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.previous_index import CoveredSource, PartDamaged, PreviousIndex
 from rayhistory.index.fold.publication import Publication, delete_old_generations
 from rayhistory.index.fold.served_tables import merged_table_name
-from rayhistory.index.fold.sources import Source, SourceKind, list_sources, sources_digest, unread_sources
+from rayhistory.index.fold.sources import Source, list_sources, read_seals, sources_digest, unread_sources
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, Part, next_generation, read_latest_manifest
 from rayhistory.index.overlay import index_store
-from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
+from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
 from rayhistory.sessions.stored_size import stored_bytes
 from rayhistory.settings import Settings
@@ -54,7 +54,6 @@ _MEMORY_PER_LONG_BYTE = 10
 """DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
 """Above twice this size, processes that merge one partition each are faster than one process with threads."""
-_MAX_CONCURRENT_RECORDS = 32
 _NICENESS = 10
 """Folds run at lower CPU priority than requests."""
 
@@ -198,7 +197,7 @@ class _Fold:
         inputs = FoldInputs(
             partitions.finer(partitions_for(self._settings, decoded).count),
             self._job.closing,
-            await _read_seals(self._store, self._sources),
+            await read_seals(self._store, self._sources),
             removed,
             previous,
             partition_again,
@@ -352,17 +351,6 @@ def partitions_for(settings: Settings, decoded: DecodeStats, min_count: int = 1)
     """Return enough partitions for each to fit into the memory of the process that folds it."""
     memory = decoded.raw_bytes * _MEMORY_PER_BYTE + decoded.long_bytes * _MEMORY_PER_LONG_BYTE
     return Partitions(max(min_count, math.ceil(memory * available_cores() / settings.index_memory)))
-
-
-async def _read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
-    async def read(source: Source) -> NodeSeal | None:
-        try:
-            return read_record(await store.get_range(source.key, 0, MAX_RECORD_BYTES), NodeSeal)
-        except ObjectNotFound:
-            return None
-
-    seals = (read(source) for source in sources if source.kind is SourceKind.SEAL)
-    return [seal for seal in await concurrently(seals, _MAX_CONCURRENT_RECORDS) if seal]
 
 
 def main() -> None:

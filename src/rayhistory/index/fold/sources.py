@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from rayhistory.concurrency import concurrently
+from rayhistory.errors import ObjectNotFound
 from rayhistory.packs.pack_reader import PackReader
-from rayhistory.sessions import Layout, SessionRef
+from rayhistory.sessions import MAX_RECORD_BYTES, Layout, NodeSeal, SessionRef, read_record
 from rayhistory.sessions.kuberay_keys import EVENT_FOLDERS, is_event_file, is_node_folder
 from rayhistory.storage import ObjectInfo, Store
 
@@ -221,3 +222,16 @@ def sources_digest(sources: list[Source]) -> str:
     """Return a digest that is equal if and only if an index covers exactly these objects."""
     versions = "\n".join(f"{source.key} {source.version}" for source in sources)
     return hashlib.sha256(versions.encode()).hexdigest()
+
+
+async def read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
+    """Return what the collectors of the nodes counted, as far as it is stored."""
+
+    async def read(source: Source) -> NodeSeal | None:
+        try:
+            return read_record(await store.get_range(source.key, 0, MAX_RECORD_BYTES), NodeSeal)
+        except ObjectNotFound:
+            return None
+
+    seals = (read(source) for source in sources if source.kind is SourceKind.SEAL)
+    return [seal for seal in await concurrently(seals, _MAX_CONCURRENT_READS) if seal]
