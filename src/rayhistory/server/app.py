@@ -1,6 +1,7 @@
 """The ASGI application of the history server: components, routes and middleware, wired together."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -70,6 +71,7 @@ from rayhistory.storage import Store, open_store
 
 
 def create_app(settings: Settings, store: Store | None = None) -> Starlette:
+    tempfile.gettempdir()  # Python chooses it at the first call, and passes over a directory that is full by then
     rules = read_rules(settings.notify_rules) if settings.notify_rules else NotifyRules()
     store = store or open_store(settings)
     layout = Layout(settings.storage_root_dir)
