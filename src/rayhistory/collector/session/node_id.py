@@ -26,6 +26,7 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -47,7 +48,7 @@ _RAYLET_LOG = re.compile(r"raylet(\.\d+)?\.out\Z")
 _RAYLET_LINE = re.compile(rb"Raylet of id, ([0-9a-f]{56}) started")
 _MAX_RAYLET_LINE_BYTES = 128
 _MAX_RAYLET_LOG_BYTES = 1 << 30
-_MAX_READ_POSITIONS = 256
+_MAX_READ_LOGS = 256
 
 
 class NodeIdFinder:
@@ -137,8 +138,17 @@ def _from_raylet_logs(directory: Path) -> str | None:
     return next(filter(None, found), None)
 
 
-_read_positions: dict[tuple[str, int, int], tuple[int, str | None]] = {}
-"""How far each raylet log was read, and the last id found, by name, device and inode."""
+class _ReadLog(NamedTuple):
+    """How far a raylet log was read, and the last id found in it."""
+
+    beginning: bytes = b""
+    """The first bytes of the file. A new file can have the inode of a removed one."""
+    end: int = 0
+    node: str | None = None
+
+
+_read_logs: dict[tuple[str, int, int], _ReadLog] = {}
+"""Raylet logs by name, device and inode."""
 
 
 def _last_raylet_id(directory: Path, name: str) -> str | None:
@@ -146,20 +156,22 @@ def _last_raylet_id(directory: Path, name: str) -> str | None:
         with open_regular_file(directory, name) as file:
             status = os.fstat(file.fileno())
             key = name, status.st_dev, status.st_ino
-            end, node = _read_positions.pop(key, (0, None))
-            if end > status.st_size:
-                end, node = 0, None
+            beginning = os.pread(file.fileno(), _MAX_RAYLET_LINE_BYTES, 0)
+            earlier = _read_logs.pop(key, _ReadLog())
+            if earlier.end > status.st_size or not beginning.startswith(earlier.beginning):
+                earlier = _ReadLog()
+            _, end, node = earlier
             file.seek(max(0, end - _MAX_RAYLET_LINE_BYTES, status.st_size - _MAX_RAYLET_LOG_BYTES))
             rest = b""
             while chunk := file.read(min(READ_BYTES, max(0, status.st_size - file.tell()))):
                 for match in _RAYLET_LINE.findall(rest + chunk):
                     node = match.decode()
                 rest = chunk[-_MAX_RAYLET_LINE_BYTES:]
-            _read_positions[key] = file.tell(), node
+            _read_logs[key] = _ReadLog(beginning, file.tell(), node)
     except OSError:
         return None
-    for oldest in list(_read_positions)[:-_MAX_READ_POSITIONS]:
-        _read_positions.pop(oldest, None)
+    for oldest in list(_read_logs)[:-_MAX_READ_LOGS]:
+        _read_logs.pop(oldest, None)
     return node
 
 

@@ -41,6 +41,14 @@ def test_last_line_of_the_raylet_log_is_used_before_ray_2_54(tmp_path: Path, ses
     assert find_node_id(session, tmp_path) == NODES[-1]
 
 
+def test_log_with_the_inode_of_a_removed_one_is_read_from_its_start(tmp_path: Path, session: Path) -> None:
+    log = session / "logs" / "raylet.out"
+    log.write_text(RAYLET_LINE.format(NODES[0]) + "a line\n" * 100)
+    assert find_node_id(session, tmp_path) == NODES[0]
+    log.write_text(RAYLET_LINE.format(NODES[1]) + "a line\n" * 1000)  # the same inode
+    assert find_node_id(session, tmp_path) == NODES[1]
+
+
 def test_restarted_raylet_is_found_anywhere_in_its_logs(tmp_path: Path, session: Path) -> None:
     """In the middle of a long file that grows, and in a file that was rotated meanwhile."""
     filler = "x" * 79 + "\n"
