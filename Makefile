@@ -25,7 +25,7 @@ help: ## list the targets
 run: $(INSTALLED) ## record a sample session if there is none, and serve it (PORT=8080)
 	@$(BIN)/rayhistory demo --port $(PORT)
 
-test-unit: $(READY) ## fast tests, under a minute: no Ray, no browser
+test-unit: $(READY) ## fast tests, one or two minutes: no Ray, no browser
 	@$(BIN)/python tools/run_tests.py tests/unit -m "not slow" $(XDIST) 2
 
 test: $(READY) browser ## all tests, with real Ray and a real browser; a flaky test fails the run (tests/flaky.txt; WORKERS=3)
