@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import httpx
 import msgspec
+import pytest
 
 from rayhistory.cli.local_ray.recording import RecordingOptions, start_recording
 from rayhistory.ray_env import ALL_SPANS_SINCE, Version, parse_version
@@ -42,8 +43,17 @@ _TASK_LISTING_DELAY_S = 5.0
 _MAX_RECORDINGS = 2
 """A second one with unsent events is kept: then the loss is ours, and tests fail on it."""
 
+_POLL_INTERVAL = "2s"
+"""Interval of the collector's polls. Its last poll of datasets makes the dashboard run a task, which has to be over
+before responses are recorded.
+"""
 _SETTLED_S = 5.0
 """A cluster without a change for so long has reported what it did."""
+
+_SILENCE_S = 2.0
+"""The last heartbeat of the vanished copy is so much older than the end of the other session. Then it has vanished from
+the start, by the limit of `running_server`. With heartbeats of the same age, both would count as running for a while.
+"""
 
 
 class LiveResponse(msgspec.Struct, frozen=True):
@@ -153,6 +163,12 @@ async def _record(directory: Path, python: str, workload: Workload) -> None:
     arguments = {"setting_local_storage_dir": str(directory / "store")}
     settings, _ = resolve(CLI, arguments, {})
     options = RecordingOptions([], settings, CLUSTER, num_cpus=4, ray_command=ray_versions.ray_command(python))
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("RAY_COLLECTOR_POLL_INTERVAL", _POLL_INTERVAL)
+        await _record_workload(directory, python, workload, options)
+
+
+async def _record_workload(directory: Path, python: str, workload: Workload, options: RecordingOptions) -> None:
     async with start_recording(options) as session:
         await workload(session.ray, python)
         await session.settle()
@@ -184,8 +200,9 @@ async def _responses(dashboard: str) -> list[LiveResponse]:
         await _wait_until_settled(http)
         lists = {path: (await send(DashboardRequest(path))).json for path in ("/logical/actors", "/api/jobs/")}
         responses = [await send(request) for request in library_requests(lists)]
-        if responses:
+        if responses:  # the dashboard has run tasks for them
             await asyncio.sleep(_TASK_LISTING_DELAY_S)
+            await _wait_until_settled(http)
         responses += [await send(request) for request in general_requests()]
         bodies = {each.request.name: each.json for each in responses if each.status == 200}
         return responses + [await send(request) for request in detail_requests(bodies)]
@@ -223,9 +240,10 @@ def _add_vanished(store: Path) -> None:
             continue
         copy = store.joinpath(*(names.get(part, part) for part in parts))
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.name == "end.json":  # the heartbeat stays, with the time of the end
+        if path.name == "end.json":
             copy = copy.with_name("alive")
             copy.touch()
-            shutil.copystat(path, copy)
+            heartbeat_s = path.stat().st_mtime - _SILENCE_S
+            os.utime(copy, (heartbeat_s, heartbeat_s))
         else:
             shutil.copy2(path, copy)

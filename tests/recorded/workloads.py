@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.cli.local_ray import sample_job
 from rayhistory.cli.local_ray.local_ray import LocalRay
+from support.paths import SAMPLE_JOB
 
 SAMPLE, FAILING, RUNNING = "sample-job", "failing-job", "running-job"
 HOSTILE_ARGUMENT = "<script>document.title='owned'</script>"
@@ -26,7 +26,7 @@ async def mixed(ray: LocalRay, python: str) -> None:
     # Ray's dashboard and the history server read every file named event_*.log.
     (ray.session_dir / "logs" / "events" / "event_JOBS_hostile.log").write_bytes(_hostile_event() + b"\n")
     await ray.submit([python, str(_JOBS / "running.py")], RUNNING, metadata={"team": "watch"})
-    await ray.submit([python, sample_job.__file__], SAMPLE, {"API_TOKEN": SECRET}, {"team": "training"})
+    await ray.submit([python, str(SAMPLE_JOB)], SAMPLE, {"API_TOKEN": SECRET}, {"team": "training"})
     await ray.submit([python, str(_JOBS / "failing.py"), HOSTILE_ARGUMENT], FAILING)
     await _started(ray, RUNNING)
     statuses = [(await ray.wait(job))["status"] for job in (SAMPLE, FAILING)]
