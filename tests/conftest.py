@@ -1,11 +1,12 @@
 """Fixtures that several test packages share: one recorded session, and a real server that serves it."""
 
 from collections.abc import Iterator
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from support.run_order import FileToRun, in_order
 
 if TYPE_CHECKING:
     from recorded.recorder import Recording
@@ -16,14 +17,12 @@ pytest_plugins = ["support.collector_process", "support.dashboard_of_running_clu
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Alternate files that start Ray with others: the first mostly wait, and few Rays start at the same time."""
-    with_ray: dict[Path, list[pytest.Item]] = {}
-    others: dict[Path, list[pytest.Item]] = {}
+    files: dict[Path, FileToRun[pytest.Item]] = {}
     for item in items:
-        files = with_ray if item.path.is_relative_to(E2E) else others
-        files.setdefault(item.path, []).append(item)
-    pairs = zip_longest(with_ray.values(), others.values(), fillvalue=())
-    items[:] = chain.from_iterable(chain.from_iterable(pairs))
+        file = files.setdefault(item.path, FileToRun([], item.path.is_relative_to(E2E)))
+        file.items.append(item)
+        file.recordings.update({"recorded", "uncollected"} & set(getattr(item, "fixturenames", ())))
+    items[:] = [item for file in in_order(list(files.values())) for item in file.items]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

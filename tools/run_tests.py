@@ -61,7 +61,7 @@ def run_pytest(arguments: list[str]) -> tuple[int, list[str]]:
 
 
 def memory_directory(path: Path = _MEMORY_FILES, min_free_bytes: int = _MIN_FREE_BYTES) -> Path | None:
-    """Return a directory in memory that tests can use, or None: theirs is on disk then."""
+    """Return a directory in memory for temporary files; None if they must be on disk."""
     if "TMPDIR" in os.environ or not os.access(path, os.W_OK):
         return None
     status = os.statvfs(path)
@@ -77,7 +77,7 @@ def _available_memory() -> int:
 
 
 def _environment(temporary: str) -> dict[str, str]:
-    """Return the environment with compiled modules cached: the tests start thousands of processes."""
+    """Return an environment in which Python caches compiled modules: the tests start thousands of processes."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return inherited | {"TMPDIR": temporary}
 

@@ -98,7 +98,7 @@ def start_collector(ray: LocalRay, home: Path, *flags: str, port: int = 0) -> su
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return asyncio.run(record(tmp_path_factory.mktemp("collectors")))
 
 
@@ -153,33 +153,33 @@ async def wait_for(path: Path) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_session_ends_with_ray_while_the_collector_lives(recorded: Recorded) -> None:
+def test_session_ends_with_ray_while_the_collector_lives(collected: Recorded) -> None:
     """As after `ray stop`: the end is Ray's last sign of life, and not when the collector noticed."""
-    records = recorded.outliving / "store/ray-history/sessions/default/test" / recorded.session
+    records = collected.outliving / "store/ray-history/sessions/default/test" / collected.session
     end = json.loads((records / "end.json").read_text())
     assert end["reason"] == "Ray has exited"
-    before, after = recorded.stopped_s
+    before, after = collected.stopped_s
     assert before <= end["ended_ms"] / 1000 <= after
 
 
-def test_logs_of_a_killed_collector_are_in_the_store(recorded: Recorded) -> None:
+def test_logs_of_a_killed_collector_are_in_the_store(collected: Recorded) -> None:
     """As after the loss of a node: output of ten seconds earlier is stored."""
-    found = stored_logs(recorded.killed / "store", "test", recorded.session)
-    log = found[f"job-driver-{recorded.submission}.log"]
-    assert len(log) >= recorded.printed_bytes
+    found = stored_logs(collected.killed / "store", "test", collected.session)
+    log = found[f"job-driver-{collected.submission}.log"]
+    assert len(log) >= collected.printed_bytes
     assert b"finished 3" in log
     assert any(b"squaring 3" in content for name, content in found.items() if name.startswith("worker-"))
     assert found["raylet.out"]
-    assert not list((recorded.killed / "store").glob("cluster-history/**/logs/*"))
+    assert not list((collected.killed / "store").glob("cluster-history/**/logs/*"))
 
 
 def lines(paths: list[Path]) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def test_real_session_is_complete_in_the_store(recorded: Recorded) -> None:
+def test_real_session_is_complete_in_the_store(collected: Recorded) -> None:
     """The collector starts before Ray and gets SIGTERM with it: records, events, logs and dashboard responses."""
-    session, submission, store = recorded.session, recorded.submission, recorded.complete / "store"
+    session, submission, store = collected.session, collected.submission, collected.complete / "store"
     assert (store / "cluster-metadata/raycluster/default_test" / session).read_bytes() == b""
 
     records = store / "ray-history/sessions/default/test" / session

@@ -1,6 +1,7 @@
 """Ray's own dashboard as a proxy of the history server: `ray start --head --proxy-server-url=…`."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from browser.chart_frames import expect_charts_of_the_api
 from browser.monitored_browser import MonitoredBrowser, chromium, save_screenshot
 from rayhistory.server.frontend import Frontends
 from recorded.ray_versions import PYTHONS, THIS_PYTHON, name, ray_command
@@ -213,6 +215,31 @@ def test_dashboard_of_ray_shows_the_selected_session(
         walk(page, "proxied-own-frontend")
         expect(page.locator("html")).to_have_attribute("lang", "en-GB")
         shutil.rmtree(added)
+        monitored.close()
+    assert monitored.errors == []
+
+
+def test_charts_are_shown_through_the_proxy(
+    dashboard: str, server: str, entered: httpx.Client, recorded: Recording
+) -> None:
+    """Metrics page and overview cards of Ray's own frontend, with the series of the server's API."""
+    health = entered.get("/api/grafana_health").raise_for_status().json()["data"]
+    assert health["sessionName"] == recorded.ref.session
+    assert entered.get("/api/prometheus_health").raise_for_status().json()["result"] is True
+    ref = recorded.ref
+    with chromium() as browser:
+        monitored = MonitoredBrowser(browser)
+        monitored.expected_404s.add(PLATFORM_EVENTS)
+        page = monitored.open(f"{dashboard}/enter_cluster/{ref.namespace}/{ref.cluster}/{ref.session}")
+        expect_texts(page, "success")
+        page.goto(f"{dashboard}/#/overview")
+        expect_texts(page, "Recent jobs", SAMPLE)
+        expect(page.locator("iframe")).to_have_count(2)
+        assert expect_charts_of_the_api(page, f"{server}{ref.url}") == 2
+        page.get_by_role("link", name="Metrics", exact=True).click()
+        expect(page).to_have_url(re.compile("#/metrics"))
+        assert expect_charts_of_the_api(page, f"{server}{ref.url}") > 10
+        save_screenshot(page, "proxied-metrics")
         monitored.close()
     assert monitored.errors == []
 

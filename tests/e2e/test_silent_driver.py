@@ -49,7 +49,7 @@ time.sleep(3)  # workers send their events every second, and end with the driver
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CollectorProcess]:
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CollectorProcess]:
     """A collector that asked the dashboard about the driver's tasks, and ended with the cluster."""
     temp_dir = Path(f"/tmp/rh-silent-{os.getpid()}")  # short, for Ray's sockets
     temp_dir.mkdir()
@@ -86,9 +86,9 @@ def has_failed_tasks(collector: CollectorProcess) -> bool:
 
 @pytest.fixture
 def rayhistory(
-    recorded: CollectorProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    collector: CollectorProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
-    return Command(recorded.home, monkeypatch, capfd)
+    return Command(collector.home, monkeypatch, capfd)
 
 
 def test_causes_come_from_the_dashboard_while_the_cluster_lives(rayhistory: Command) -> None:
@@ -102,8 +102,8 @@ def test_causes_come_from_the_dashboard_while_the_cluster_lives(rayhistory: Comm
     assert "row 17 has no label" in tasks["load_rows"]["error_message"]
 
 
-def test_collector_logs_the_silent_driver_with_the_remedy(recorded: CollectorProcess) -> None:
-    (line,) = [line for line in recorded.log() if line["event"].startswith(SILENT_DRIVER)]
+def test_collector_logs_the_silent_driver_with_the_remedy(collector: CollectorProcess) -> None:
+    (line,) = [line for line in collector.log() if line["event"].startswith(SILENT_DRIVER)]
     assert line["job"] == "01000000"
     assert REMEDY in line["event"]
 
