@@ -46,6 +46,11 @@ def moved(objects: dict[str, bytes], source: StoreLocation, target: StoreLocatio
     return {source.layout.moved(key, target.layout): data for key, data in objects.items()}
 
 
+def copied(target: StoreLocation) -> dict[str, bytes]:
+    """Return the objects of a copy that the original has, too."""
+    return {key: data for key, data in target.objects().items() if "/first-stored-" not in key}
+
+
 def states(location: StoreLocation) -> dict[str, str]:
     async def work(store: Store) -> dict[str, str]:
         catalog = SessionCatalog(store, location.layout, 3600)
@@ -73,7 +78,7 @@ def test_copy_has_the_objects_of_the_session_only(location: StoreLocation, targe
     done = copy(location, target)
     assert done.returncode == 0, done.stderr
     assert f"ns/c/{SESSION}  copied and verified: {len(objects)} objects" in done.stdout
-    assert target.objects() == moved(objects, location, target)
+    assert copied(target) == moved(objects, location, target)
     assert states(target) == {f"ns/c/{SESSION}": "ended"}
     again = copy(location, target)
     # KubeRay's two metadata keys and the heartbeat are always written.
@@ -96,7 +101,7 @@ def test_copy_resumes_after_being_killed(tmp_path: Path, calls: int) -> None:
     assert calls > 12 or not visible
     done = copy(location, target)
     assert done.returncode == 0, done.stderr
-    assert {key: data for key, data in target.objects().items() if "doctor" not in key} == objects
+    assert {key: data for key, data in copied(target).items() if "doctor" not in key} == objects
 
 
 def test_different_object_of_the_same_size_is_replaced(location: StoreLocation, target: StoreLocation) -> None:
@@ -104,7 +109,7 @@ def test_different_object_of_the_same_size_is_replaced(location: StoreLocation, 
     wrong = {key: bytes(len(data)) for key, data in moved(objects, location, target).items()}
     target.put(wrong)
     assert copy(location, target).returncode == 0
-    assert target.objects() == moved(objects, location, target)
+    assert copied(target) == moved(objects, location, target)
 
 
 def test_copy_of_a_vanished_session_has_its_last_heartbeat(tmp_path: Path) -> None:
@@ -142,6 +147,21 @@ def test_records_of_a_copy_have_the_times_of_the_first_store(tmp_path: Path) -> 
         expected = msgspec.structs.replace(record, stored_ms=1_700_000_000_000)
         assert msgspec.json.decode(objects[key], type=type(record)) == expected
     assert ", 2 already there" in copy(source, first).stdout
+
+
+def test_copies_keep_the_order_of_their_sessions(tmp_path: Path) -> None:
+    """Also if they are copied in another order, and all of them were recorded today."""
+    source, target = archived_sessions.directory(tmp_path / "source"), archived_sessions.directory(tmp_path / "target")
+    now = time.time()
+    names = [time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_", time.gmtime(now)) + each for each in "12"]
+    newer, older = (SessionRef("ns", "c", name) for name in names)
+    for ref, age in ((newer, 60), (older, 600)):
+        source.put(session_objects(source.layout, ref))
+        os.utime(tmp_path / "source" / source.layout.start_key(ref), (now - age, now - age))
+    for ref in (newer, older):
+        done = rayhistory(source, "copy", ref.path, "--to", target.url)
+        assert done.returncode == 0, done.stderr
+    assert list(states(target)) == [newer.path, older.path]
 
 
 def test_repeated_copy_updates_the_state(tmp_path: Path) -> None:
@@ -317,7 +337,7 @@ def test_target_has_its_own_configuration(tmp_path: Path, seaweed: str) -> None:
         **credentials,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert target.objects() == objects
+    assert copied(target) == objects
 
 
 def test_copy_is_rejected_while_the_target_removes_the_session(tmp_path: Path) -> None:
@@ -337,7 +357,7 @@ def test_copy_is_rejected_while_the_target_removes_the_session(tmp_path: Path) -
         (["ns/c", "--to", "s3://"], "the bucket is missing"),
         (["ns/c", "--to", "tape://x/y"], "unknown storage backend 'tape'"),
         (["ns/c", "--to", "file://x"], "three slashes"),
-        (["ns/c", "--to", "/proc/x"], "--to /proc/x: cannot create the directory"),
+        (["ns/c", "--to", "/proc/x"], "--to=file:///proc/x: cannot create the directory"),
         (["ns/c", "--to", "s3://bucket", "--to-config", "/nowhere"], "--to-config=/nowhere"),
         (["ns/c", "--to", "{tmp}/t", "--log-layout", "packs"], "invalid choice: 'packs'"),
     ],

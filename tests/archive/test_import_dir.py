@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -136,6 +138,22 @@ def test_directory_without_export_files_has_logs(tmp_path: Path) -> None:
     with serve_store(tmp_path / "store", tmp_path / "cache") as client:
         file = client.get(f"{session_path(client)}/api/v0/logs/file?node_id=unknown&filename=raylet.out")
         assert file.text == "hello\n"
+
+
+def test_import_of_an_earlier_session_is_not_the_newest(tmp_path: Path) -> None:
+    location, now = archived_sessions.directory(tmp_path / "store"), time.time()
+    recorded = SessionRef("default", "recorded", time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_2", time.gmtime(now)))
+    location.put(session_objects(location.layout, recorded))
+    logs = tmp_path / time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_1", time.gmtime(now - 7200)) / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("hello\n")
+    for path in (logs / "raylet.out", logs):
+        os.utime(path, (now - 7200, now - 7200))
+    done = rayhistory(location, "import-dir", str(logs.parent), "--name", "disk")
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(rayhistory(location, "sessions", "--json").stdout)
+    assert [session["cluster"] for session in listed] == ["recorded", "disk"]
+    assert recorded.path in rayhistory(location, "jobs").stderr
 
 
 @pytest.mark.parametrize("number", ["1e18", "-1e18", "1e300", "NaN", "253402300800"])

@@ -109,6 +109,19 @@ def test_age_is_counted_by_the_clock_of_the_store(tmp_path: Path) -> None:
     assert location.objects().keys() >= objects.keys()
 
 
+def test_session_of_a_node_whose_clock_was_ahead_is_removed(tmp_path: Path) -> None:
+    """Its name has a time in the future, and the store has had it for 40 days."""
+    location = archived_sessions.directory(tmp_path)
+    location.put(session_objects(location.layout, ref("c", "session_2099-01-01_00-00-00_000000_1")))
+    stored = time.time() - 40 * DAY_S
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (stored, stored))
+    done = rayhistory(location, "retention", "--max-age", "30d", "--failed-max-age", "30d", *REMOVE_NOW)
+    assert done.returncode == 0, done.stderr
+    assert "removing 1 of 1 sessions" in done.stdout
+    assert location.objects() == {}
+
+
 def test_failed_max_age_alone_is_a_limit(tmp_path: Path) -> None:
     """It applies to sessions without an index, too."""
     location = archived_sessions.directory(tmp_path)
@@ -157,12 +170,25 @@ def test_session_of_kuberays_collector_is_kept_while_it_is_written_to(tmp_path: 
     location = archived_sessions.directory(tmp_path)
     location.put(session_objects(location.layout, ref("c"), ours=False))
     done = rayhistory(location, "retention", "--max-age", "30d", "--yes")
-    assert "may be running" in done.stdout
+    assert "a collector may still upload (kept for 24.0 hours after the last write)" in done.stdout
     assert visible(location) == {"c"}
     for path in tmp_path.rglob("*"):
         os.utime(path, (1_735_800_000, 1_735_800_000))
     assert rayhistory(location, "retention", "--max-age", "30d", "--yes").returncode == 0
     assert location.objects() == {}
+
+
+def test_ended_session_is_kept_until_its_collectors_cannot_upload_any_more(tmp_path: Path) -> None:
+    """The head's collector writes the end record. Those of other nodes may still upload."""
+    location = archived_sessions.directory(tmp_path)
+    location.put(session_objects(location.layout, ref("c")))
+    done = rayhistory(location, "retention", "--max-age", "30d", "--yes")
+    assert " ago, a collector may still upload (kept for 120 s after the last write)" in done.stdout
+    assert visible(location) == {"c"}
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (time.time() - 121, time.time() - 121))
+    assert rayhistory(location, "retention", "--max-sessions", "1", "--max-bytes", "1", "--yes").returncode == 0
+    assert visible(location) == set()
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3, 5, 11, 17])

@@ -31,14 +31,14 @@ from rayhistory.sessions import (
     VanishedRecord,
     read_record,
 )
-from rayhistory.sessions.catalog import is_resumed
 from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD
 from rayhistory.sessions.kuberay_keys import is_node_folder
+from rayhistory.sessions.records import is_resumed
 from rayhistory.storage import ObjectInfo, Store
 
 _CONCURRENT_OBJECTS = 8
 _MAX_MISSING_BYTES = 256 << 20
-"""If more bytes of a file are missing than stored, it is unpacked only if fewer bytes than this are missing."""
+"""Maximum number of missing bytes of a file that is unpacked. No maximum applies if half of the file is stored."""
 _RECORDS = (END_RECORD, VANISHED_RECORD, ALIVE_RECORD, START_RECORD)
 """Records that are copied last, in this order."""
 _TIMED_RECORDS: dict[str, type[StartRecord] | type[EndRecord]] = {START_RECORD: StartRecord, END_RECORD: EndRecord}
@@ -50,11 +50,11 @@ class CopyResult(msgspec.Struct):
     objects: int = 0
     size: int = 0
     skipped: int = 0
-    """Objects that the target already had."""
+    """Number of objects that were not copied, because the target already had them."""
     damaged: int = 0
-    """Unreadable ranges in packs, which are replaced by a filler in plain files."""
+    """Number of unreadable ranges in packs. In plain files, a filler replaces them."""
     left_out: int = 0
-    """Files of which the packs have only a small share of the bytes."""
+    """Number of files that were not copied, because too many of their bytes are missing in the packs."""
 
 
 class SessionCopy:
@@ -81,8 +81,8 @@ class SessionCopy:
     async def run(self, owners: list[Owner], *, vanished_ms: int | None = None, plain: bool = False) -> CopyResult:
         """Copy the session.
 
-        `vanished_ms` is the last heartbeat of a vanished session, because modification times do not survive a copy.
-        With `plain`, packs become whole files.
+        `vanished_ms` is the last heartbeat of a vanished session. The copy stores it in a record, because its objects
+        have new modification times. With `plain`, packs become whole files.
         """
         await self._refuse_if_removed()
         prefixes = await session_prefixes(self._source, self._from, self._ref, owners)
@@ -142,19 +142,31 @@ class SessionCopy:
         self._count(info.size, is_new=is_new)
 
     async def _copy_record(self, info: ObjectInfo) -> None:
-        """Copy a record. Start and end records get the source's modification time, because the copy has a new one."""
+        """Copy a record.
+
+        In start and end records, store the modification time of the source, because the copied object has a new one.
+        """
         kind = _TIMED_RECORDS.get(info.key.rpartition("/")[2])
         data = await self._source.get_range(info.key, 0, MAX_RECORD_BYTES) if kind else b""
         record = read_record(data, kind) if kind else None
+        modified_ms = int(info.modified * 1000)
+        if isinstance(record, StartRecord):
+            await self._put_first_stored(min(record.stored_ms or modified_ms, modified_ms))
         if record is None or record.stored_ms is not None:
             await self._copy(info)
             return
-        record.stored_ms = int(info.modified * 1000)
+        record.stored_ms = modified_ms
         key, timed = self._from.moved(info.key, self._to), msgspec.json.encode(record)
         is_new = key not in self._existing or await self._target.get(key) != timed
         if is_new:
             await self._transfer.put(key, timed)
         self._count(info.size, is_new=is_new)
+
+    async def _put_first_stored(self, stored_ms: int) -> None:
+        """Write the time that determines the position of the copy in lists of the target's sessions."""
+        key = self._to.first_stored_key(self._ref, stored_ms)
+        if key not in self._existing:
+            await self._target.put(key, b"")
 
     async def _copy_if_present(self, key: str) -> None:
         try:
@@ -192,7 +204,10 @@ class SessionCopy:
             self._result.damaged += reader.damaged
 
     async def _is_mostly_stored(self, reader: PackReader, stream: Stream) -> bool:
-        """Return whether packs have enough of a stream. A pack may claim any size, and missing bytes are filled."""
+        """Return whether the packs contain enough bytes of a stream to write it as a file. If not, add 1 to `left_out`.
+
+        Missing bytes are replaced by a filler. A damaged pack may claim any size, so the filler must be limited.
+        """
         missing = await reader.missing_bytes(stream)
         mostly_stored = missing <= max(_MAX_MISSING_BYTES, stream.size - missing)
         self._result.left_out += not mostly_stored
@@ -235,7 +250,10 @@ class SessionCopy:
 
 
 def _without_void_end(records: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Drop the end record of a resumed session. In the copy, its time would not show that it is void."""
+    """Drop the end record of a session that was resumed later.
+
+    In the source, the modification time of this record shows that it is void. A copy of the record has a new time.
+    """
     modified = {info.key.rpartition("/")[2]: info.modified for info in records}
     if not is_resumed(modified.get(ALIVE_RECORD), modified.get(END_RECORD)):
         return records
@@ -248,9 +266,9 @@ def _record_order(info: ObjectInfo) -> int:
 
 
 async def is_same_store(source: tuple[Store, Layout], target: tuple[Store, Layout]) -> bool:
-    """Write a probe object to the target and look for it in the source.
+    """Return whether two stores are the same: write a probe object to the target and look for it in the source.
 
-    This also fails early if the target is not writable, and creates a missing bucket.
+    The write also fails early if the target is not writable, and creates a missing bucket.
     """
     key = f"{target[1].scratch_prefix()}/{secrets.token_hex(8)}"
     await target[0].put(key, b"")

@@ -39,7 +39,7 @@ class ImportResult(msgspec.Struct):
     records: int = 0
     bad_lines: int = 0
     skipped: list[str] = []
-    """Files whose names are not valid keys."""
+    """Files that were not imported, because their names are not valid keys."""
 
 
 def check_directory(text: str) -> Path:
@@ -103,7 +103,7 @@ async def import_directory(
 
 
 def _started_ms(directory: Path, times: list[int]) -> int:
-    """Return the time of the oldest file, unless it contradicts the directory's name.
+    """Return the start of the session: the time of the oldest file, unless it contradicts the directory's name.
 
     The name has the start in an unknown time zone. A copied directory may have only newer files.
     """

@@ -9,7 +9,8 @@ from rayhistory.storage import Store
 async def pin(store: Store, layout: Layout, ref: SessionRef) -> None:
     """Pin a session.
 
-    Check for a tombstone before and after, because a removal writes its tombstone before it checks for pins.
+    Check for a tombstone before and after writing the pin, because a removal writes its tombstone before it checks for
+    pins.
     """
     await _refuse_if_removed(store, layout, ref)
     await store.put(layout.pin_key(ref), b"")

@@ -12,11 +12,14 @@ from rayhistory.storage import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 IMPORTED, SNAPSHOT = "imported", "snapshot"
-"""End reasons that only registration writes. Records with another reason are a collector's, and are not changed."""
+"""End reasons that only registration writes.
+
+A record with another reason was written by a collector, and is not changed.
+"""
 
 
 async def require_writable(store: Store, layout: Layout, ref: SessionRef, vanished_after: float) -> None:
-    """Raise UsageError if a collector is recording the session, or if it is being removed."""
+    """Raise UsageError if a collector is recording the session, or if the session is being removed."""
     catalog = SessionCatalog(store, layout, vanished_after)
     try:
         entries = await catalog.entries()
@@ -74,6 +77,7 @@ async def register_session(
             collector_version=__version__,
             stored_ms=origin.started_ms,  # an import is as old as its session, not the newest one of its cluster
         )
+        await store.put(layout.first_stored_key(ref, origin.started_ms), b"")
         await store.put(layout.start_key(ref), msgspec.json.encode(start))
     await store.put(layout.metadata_key(ref), b"")
 

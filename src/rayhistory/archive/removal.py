@@ -12,7 +12,7 @@ import msgspec
 from rayhistory.archive.session_objects import for_each, session_prefixes
 from rayhistory.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from rayhistory.sessions import MAX_RECORD_BYTES, Layout, Owner, SessionRef, Tombstone, read_record
-from rayhistory.sessions.catalog import is_resumed
+from rayhistory.sessions.records import is_resumed
 from rayhistory.storage import Store
 from rayhistory.storage.bulk_delete import delete_many
 

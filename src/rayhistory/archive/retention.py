@@ -32,17 +32,17 @@ class RetentionCandidate(msgspec.Struct, frozen=True):
     state: str
     started: float
     ended: float
-    """The end, or the last heartbeat of a vanished session."""
+    """The end of the session, or the last heartbeat if it vanished."""
     size: int
-    """Size of all its objects."""
+    """Size of all objects of the session."""
     last_write: float
     failed: bool | None
-    """None if the session is not indexed."""
+    """True if the session failed; None if it is not indexed."""
     pinned: bool = False
     idle_after: float = 0.0
-    """A session may still be running until nothing was written to it for this many seconds."""
+    """The session is kept for this many seconds after its last write, because a collector may still upload."""
     index_size: int = 0
-    """The bytes of `size` that can be rebuilt."""
+    """The size of the index, which can be rebuilt. It is part of `size`."""
 
 
 class RetentionDecision(msgspec.Struct, frozen=True):
@@ -52,7 +52,10 @@ class RetentionDecision(msgspec.Struct, frozen=True):
 
 
 def decide(candidates: Iterable[RetentionCandidate], policy: RetentionPolicy, now: float) -> list[RetentionDecision]:
-    """Remove sessions that are too old, then the oldest of the rest, failed ones last, until all limits are met."""
+    """Decide which sessions to remove: all that are too old, then others until the other limits are met.
+
+    Of these others, successful sessions are removed before failed ones, and older sessions before newer ones.
+    """
     candidates = list(candidates)
     decisions = {candidate.ref.identity: _decide_by_age(candidate, policy, now) for candidate in candidates}
     kept = [candidate for candidate in candidates if not decisions[candidate.ref.identity].remove]
@@ -87,7 +90,10 @@ def _reason_to_keep(candidate: RetentionCandidate, now: float) -> str:
     if candidate.pinned:
         return "pinned"
     if now - candidate.last_write < candidate.idle_after:
-        return "written to recently, may be running"
+        return (
+            f"last written {_format_age(now - candidate.last_write)} ago, a collector may still upload "
+            f"(kept for {_format_age(candidate.idle_after)} after the last write)"
+        )
     return ""
 
 
@@ -100,4 +106,6 @@ def _exceeded_limit(policy: RetentionPolicy, count: int, size: int) -> str | Non
 
 
 def _format_age(seconds: float) -> str:
-    return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else f"{seconds / 3600:.1f} hours"
+    if seconds >= 2 * DAY_S:
+        return f"{seconds / DAY_S:.0f} days"
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{max(seconds, 0):.0f} s"

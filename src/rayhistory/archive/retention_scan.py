@@ -1,4 +1,4 @@
-"""Find sessions that a retention policy may apply to. Each costs a listing of all its objects."""
+"""Find sessions that a retention policy may apply to. For each of them, all objects are listed."""
 
 from rayhistory.archive.pins import list_pins
 from rayhistory.archive.retention import DAY_S, RetentionCandidate, RetentionPolicy
@@ -12,7 +12,10 @@ _CONCURRENT_SESSIONS = 8
 
 
 class RetentionScan:
-    """`now` is the store's time. Sessions are judged by the store's clock only, because other clocks may be wrong."""
+    """Finds candidates for retention.
+
+    `now` is the store's time. Only the store's clock is used, because other clocks may be wrong.
+    """
 
     def __init__(
         self, store: Store, layout: Layout, catalog: SessionCatalog, vanished_after: float, now: float
@@ -65,7 +68,10 @@ class RetentionScan:
         )
 
     async def _ended(self, entry: CatalogEntry, state: str, last_write: float) -> float:
-        """Return when the end record was stored. Without our records, return the last write."""
+        """Return the time when the end record was stored.
+
+        For a session without records, return the time of its last write.
+        """
         if state == RUNNING:
             return self._now
         return await self._catalog.ended_at(entry) or last_write

@@ -20,13 +20,13 @@ class SessionPrefixes(msgspec.Struct, frozen=True):
     metadata: list[str]
     """KubeRay's metadata keys. They and the records make a session visible."""
     records: list[str]
-    """Prefixes of records."""
+    """Prefixes of the session's records."""
     data: list[str]
-    """Prefixes of all other objects."""
+    """Prefixes of all objects except metadata and records."""
 
 
 async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, list[Owner]]:
-    """Return the owners of all sessions in KubeRay's metadata keys."""
+    """Return the owners of all sessions, as KubeRay's metadata keys name them."""
     owners: dict[SessionIdentity, list[Owner]] = {}
     async for info in store.list_all(layout.metadata_prefix()):
         ref = layout.parse_metadata_key(info.key)
@@ -36,7 +36,10 @@ async def list_owners(store: Store, layout: Layout) -> dict[SessionIdentity, lis
 
 
 async def session_prefixes(store: Store, layout: Layout, ref: SessionRef, owners: Iterable[Owner]) -> SessionPrefixes:
-    """Return the prefixes with and without owners, of KubeRay v1.6 and v1.7, and of our trees."""
+    """Return all prefixes of a session.
+
+    They are those of KubeRay v1.6 and v1.7, with and without owners, and those below `ray-history/`.
+    """
     refs = [SessionRef(*ref.identity), *(SessionRef(*ref.identity, owner.kind, owner.name) for owner in owners)]
     folders = (await store.list_folder(layout.own_prefix())).folders
     own_trees = [tree for tree in folders if layout.is_tree_of_sessions(tree)]
@@ -60,7 +63,7 @@ async def list_objects(store: Store, prefixes: Iterable[str]) -> list[ObjectInfo
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], concurrency: int = 32) -> None:
-    """Await `work` for each item, some at a time. The first failure cancels the rest."""
+    """Await `work` for each item, at most `concurrency` at a time. The first failure cancels the rest."""
     remaining = iter(list(items))
 
     async def worker() -> None:

@@ -46,7 +46,7 @@ class CaptureResult(msgspec.Struct):
     files: int = 0
     size: int = 0
     truncated: list[str] = []
-    """Log files larger than the limit."""
+    """Log files of which only the beginning was stored, because they are larger than the limit."""
 
 
 class _LogFilesByKind(msgspec.Struct):
@@ -140,7 +140,7 @@ class DashboardCapture:
         return nodes
 
     async def _capture_tasks(self, jobs: list[str]) -> None:
-        """Capture the tasks of all jobs. If that list is truncated, capture one list per job."""
+        """Capture the list of all tasks. If the dashboard truncates it, capture one list of tasks per job instead."""
         body = await self._get(_TASKS)
         if body is None:
             return

@@ -20,22 +20,22 @@ from rayhistory.storage import ObjectInfo, Store
 
 TABLES = "tables"
 _MIN_AGE_S = 3600.0
-"""Younger objects may belong to a running build."""
+"""Unused objects are reported only if they are older than this, because newer ones may belong to a running build."""
 _BLOCK_BYTES = 8 << 20
 
 
-class StoreFinding(msgspec.Struct, frozen=True):
+class StoreProblem(msgspec.Struct, frozen=True):
     """One problem of one session."""
 
     code: str
-    """What is wrong with the store. It decides what a repair does.
+    """The kind of problem, which decides what a repair does.
 
     `missing_file`, `wrong_size`, `wrong_checksum`: rebuilt. `unused`, `no_session`: deleted. `unfinished_removal`: left
     to retention.
     """
     ref: SessionRef
     what: str
-    """`tables` or the name of a product."""
+    """The part of the index with the problem: `tables`, or the name of a product."""
     detail: str
     size: int = 0
     """Number of bytes that a repair frees."""
@@ -56,20 +56,20 @@ class StoreCheck:
         self._now = now
         self._checksums = checksums
 
-    async def session(self, ref: SessionRef) -> list[StoreFinding]:
+    async def session(self, ref: SessionRef) -> list[StoreProblem]:
         """Check the index of one session."""
         objects = {info.key: info async for info in self._store.list_all(self._layout.index_prefix(ref))}
         products = {product for key in objects if (product := self._product_of(ref, key))}
-        findings = await self._tables(ref, objects)
+        problems = await self._tables(ref, objects)
         for product in sorted(products):
-            findings += await self._product(ref, product, objects)
-        return findings
+            problems += await self._product(ref, product, objects)
+        return problems
 
-    async def orphans(self, known: Iterable[SessionRef]) -> AsyncIterator[StoreFinding]:
+    async def orphans(self, known: Iterable[SessionRef]) -> AsyncIterator[StoreProblem]:
         """Find indexes of sessions that do not exist, and unfinished removals."""
         removed = await list_tombstones(self._store, self._layout)
         for ref in removed:
-            yield StoreFinding("unfinished_removal", ref, TABLES, "run `rayhistory retention` to finish its removal")
+            yield StoreProblem("unfinished_removal", ref, TABLES, "run `rayhistory retention` to finish its removal")
         existing = {ref.identity for ref in (*known, *removed)}
         async for ref in self._indexed():
             if ref.identity not in existing:
@@ -85,7 +85,7 @@ class StoreCheck:
                 for session in (await self._store.list_folder(f"{prefix}/{namespace}/{cluster}")).folders:
                     yield SessionRef(namespace, cluster, session)
 
-    async def _tables(self, ref: SessionRef, objects: dict[str, ObjectInfo]) -> list[StoreFinding]:
+    async def _tables(self, ref: SessionRef, objects: dict[str, ObjectInfo]) -> list[StoreProblem]:
         own = {key: info for key, info in objects.items() if self._product_of(ref, key) is None}
         latest = await read_latest_manifest(self._store, self._layout, ref)
         promised = table_objects(self._layout, ref, latest) if latest else {}
@@ -101,18 +101,18 @@ class StoreCheck:
         ]
         return damage + ([_unused("unused", ref, TABLES, "no manifest refers to them", unused)] if unused else [])
 
-    async def _product(self, ref: SessionRef, product: str, objects: dict[str, ObjectInfo]) -> list[StoreFinding]:
+    async def _product(self, ref: SessionRef, product: str, objects: dict[str, ObjectInfo]) -> list[StoreProblem]:
         prefix = self._layout.product_prefix(ref, product)
         manifests = await used_product_manifests(self._store, self._layout, ref, product)
         if manifests is None:  # of a later release
             return []
         used: dict[str, PromisedObject] = {}
-        damage: list[StoreFinding] = []
+        damage: list[StoreProblem] = []
         for manifest in manifests:
             promised = product_objects(self._layout, ref, manifest)
             key = self._layout.product_manifest_key(ref, product, manifest.generation)
             found = await self._damage(ref, product, promised, objects)
-            damage += [msgspec.structs.replace(finding, keys=(key,)) for finding in found]
+            damage += [msgspec.structs.replace(problem, keys=(key,)) for problem in found]
             used |= promised | {key: PromisedObject(0)}
         unused = [
             info
@@ -123,18 +123,18 @@ class StoreCheck:
 
     async def _damage(
         self, ref: SessionRef, what: str, promised: dict[str, PromisedObject], objects: dict[str, ObjectInfo]
-    ) -> list[StoreFinding]:
-        """Compare the objects in a manifest with the listed ones."""
-        findings = []
+    ) -> list[StoreProblem]:
+        """Compare the objects that a manifest lists with the objects in the store."""
+        problems = []
         for key, expected in promised.items():
             info = objects.get(key)
             if info is None:
-                findings.append(StoreFinding("missing_file", ref, what, key))
+                problems.append(StoreProblem("missing_file", ref, what, key))
             elif info.size != expected.size:
-                findings.append(StoreFinding("wrong_size", ref, what, f"{key}: {info.size} bytes, not {expected.size}"))
+                problems.append(StoreProblem("wrong_size", ref, what, f"{key}: {info.size} bytes, not {expected.size}"))
             elif self._checksums and expected.sha256 and await self._sha256(key, info.size) != expected.sha256:
-                findings.append(StoreFinding("wrong_checksum", ref, what, key))
-        return findings
+                problems.append(StoreProblem("wrong_checksum", ref, what, key))
+        return problems
 
     async def _sha256(self, key: str, size: int) -> str:
         digest = hashlib.sha256()
@@ -158,6 +158,6 @@ def _folder(prefix: str, key: str) -> str:
     return key.removeprefix(prefix + "/").partition("/")[0]
 
 
-def _unused(code: str, ref: SessionRef, what: str, detail: str, infos: list[ObjectInfo]) -> StoreFinding:
+def _unused(code: str, ref: SessionRef, what: str, detail: str, infos: list[ObjectInfo]) -> StoreProblem:
     size = sum(info.size for info in infos)
-    return StoreFinding(code, ref, what, f"{len(infos)} objects: {detail}", size, tuple(info.key for info in infos))
+    return StoreProblem(code, ref, what, f"{len(infos)} objects: {detail}", size, tuple(info.key for info in infos))

@@ -17,7 +17,10 @@ async def read_store_time(store: Store, layout: Layout) -> float:
     try:
         await store.put(key, b"")
     except StoreError as error:
-        log.warning("cannot write to the store to get its time, using the local clock", extra={"reason": str(error)})
+        log.warning(
+            "cannot get the store's time because a test write failed, using the local clock",
+            extra={"reason": str(error)},
+        )
         return time.time()
     try:
         return (await store.head(key)).modified

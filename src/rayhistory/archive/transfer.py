@@ -50,7 +50,7 @@ class Transfer:
         await self._verify(key, len(data), _md5(data).hexdigest())
 
     async def put_ranges(self, key: str, size: int, read: ReadRange, existing: ObjectInfo | None) -> bool:
-        """Write bytes that `read` returns. Return False if the target already has the same bytes."""
+        """Write an object from ranges that `read` returns. Return False if the target already has the same bytes."""
         async with self._buffer(size, read) as (path, digest):
             if existing and existing.size == size and digest == await _digest(self._target, key, size):
                 return False
@@ -59,7 +59,7 @@ class Transfer:
         return True
 
     async def put_chunks(self, key: str, chunks: AsyncIterator[bytes], limit: int) -> tuple[int, bool]:
-        """Write chunks up to `limit` bytes. Return the size, and whether all chunks were written."""
+        """Write an object from chunks, up to `limit` bytes. Return its size, and whether all chunks were written."""
         size, digest, complete = 0, _md5(), True
         with tempfile.NamedTemporaryFile(dir=self._scratch) as file:
             async for chunk in chunks:
@@ -88,20 +88,20 @@ class Transfer:
 
     @asynccontextmanager
     async def _buffer(self, size: int, read: ReadRange) -> AsyncIterator[tuple[Path, str]]:
-        """Yield a scratch file with all bytes, and their MD5."""
+        """Write all chunks to a scratch file. Yield the file, and the MD5 of its bytes."""
         with tempfile.NamedTemporaryFile(dir=self._scratch) as file:
             digest = await _drain(size, read, file)
             yield Path(file.name), digest
 
     async def _is_same(self, info: ObjectInfo, existing: ObjectInfo) -> bool:
-        """Compare tags; if they differ, compare the bytes."""
+        """Return whether the target has the same bytes: compare the ETags and, if they differ, the bytes."""
         if info.size == 0 or (info.tag and info.tag == existing.tag):
             return True
         digest = await _digest(self._source, info.key, info.size)
         return digest == existing.tag or digest == await _digest(self._target, existing.key, existing.size)
 
     async def _verify(self, key: str, size: int, digest: str) -> None:
-        """Verify the written object by its tag, which is the MD5 in most stores, else by reading it back."""
+        """Raise StoreError if the stored bytes differ. They are read back only if the ETag is not the MD5."""
         written = await self._target.head(key)
         if written.size != size or (written.tag != digest and await _digest(self._target, key, size) != digest):
             raise StoreError(
@@ -117,7 +117,7 @@ async def _digest(store: Store, key: str, size: int) -> str:
 
 
 async def _drain(size: int, read: ReadRange, file: IO[bytes] | None = None) -> str:
-    """Return the MD5 of all bytes, and write them to the file if there is one."""
+    """Read all bytes and return their MD5. Also write the bytes to `file`, if given."""
     digest = _md5()
     for start in range(0, size, CHUNK_BYTES):
         chunk = await read(start, min(start + CHUNK_BYTES, size))

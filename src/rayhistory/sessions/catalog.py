@@ -1,4 +1,4 @@
-"""The catalog: all sessions of a store and their states, from listings only."""
+"""The catalog: all sessions of a store. States come from listings alone; records are read when they are needed."""
 
 import asyncio
 import time
@@ -17,74 +17,26 @@ from rayhistory.sessions import (
     VanishedRecord,
     read_record,
 )
-from rayhistory.sessions.keys import ALIVE_RECORD, END_RECORD, START_RECORD, VANISHED_RECORD
+from rayhistory.sessions.catalog_entry import ENDED, RUNNING, VANISHED, CatalogEntry, set_successors
 from rayhistory.sessions.legacy_layout import LegacySessionScanner
-from rayhistory.sessions.records import Closing
-from rayhistory.sessions.ref import session_start_time
+from rayhistory.sessions.records import Closing, bounded_end, is_resumed
 from rayhistory.sessions.selection import LATEST, LIVE
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
 from rayhistory.storage.parallel_listing import RepeatedListing
-from rayhistory.utc import MAX_CLOCK_SKEW_S
 
 T = TypeVar("T", bound=msgspec.Struct)
 P = TypeVar("P")
 
-RUNNING, ENDED, VANISHED = "running", "ended", "vanished"
+__all__ = ["ENDED", "RUNNING", "VANISHED", "CatalogEntry", "SessionCatalog"]
 
 _FRESH_FOR_S = 2.0
 _FAST_LISTING_S = 0.2
 _MAX_AGE_S = 10.0
 _LIST_TIMEOUT_S = 25.0
 _CONCURRENT_RECORDS = 16
-_MAX_NAME_ERROR_S = 26 * 3600.0
-"""A session's name has the head's local time. Time zones span 26 hours."""
-_RESUMED_AFTER_S = 10.0
-"""A heartbeat this much later than the end record voids it. A copy writes both at nearly the same time."""
 _SILENCE_FACTOR = 10
-"""If no session has a fresh heartbeat, sessions vanish only after this many times the usual time."""
-
-
-class CatalogEntry(msgspec.Struct):
-    """A session as found in a listing."""
-
-    ref: SessionRef
-    recorded: bool = False
-    """True if our collector wrote records; KubeRay's collectors write none."""
-    alive: float | None = None
-    """Time of the last heartbeat, in seconds since the epoch."""
-    ended: bool = False
-    vanished: bool = False
-    """True if there is a vanished record, as in a copy of a vanished session."""
-    started_ms: int | None = None
-    """The time in the session's name. The start record is more exact."""
-    stored: float | None = None
-    """The earliest modification time of the keys that make the session visible. A copy has the time of the copy."""
-    end_stored: float | None = None
-    """The modification time of the end record."""
-    heartbeat: float | None = None
-    """The modification time of the heartbeat object. Unlike `alive`, never that of the start record."""
-
-    @classmethod
-    def of(cls, ref: SessionRef) -> "CatalogEntry":
-        start = session_start_time(ref.session)
-        return cls(ref, started_ms=int(start.timestamp() * 1000) if start else None)
-
-    @property
-    def appeared(self) -> float:
-        """Return when the store first had the session, according to the listing. The start record is more exact.
-
-        The time in the name has an unknown time zone. It is used only for copies, which are stored much later.
-        """
-        named = (self.started_ms or 0) / 1000
-        return named if self.stored is None or 0 < named < self.stored - _MAX_NAME_ERROR_S else self.stored
-
-    def state(self, now: float, vanished_after: float) -> str:
-        if self.ended or not self.recorded:
-            return ENDED
-        if self.vanished:
-            return VANISHED
-        return RUNNING if self.alive is not None and now - self.alive < vanished_after else VANISHED
+"""If no session has a fresh heartbeat, sessions vanish only after this many times the usual period."""
 
 
 class SessionCatalog:
@@ -99,7 +51,7 @@ class SessionCatalog:
         *,
         read_legacy_layout: bool = False,
     ) -> None:
-        """`cluster_exists` checks a cluster in Kubernetes, because KubeRay's collectors write no heartbeat."""
+        """`cluster_exists` asks Kubernetes about a cluster, because KubeRay's collectors write no heartbeat."""
         self._store = store
         self._layout = layout
         self._vanished_after = vanished_after
@@ -119,7 +71,7 @@ class SessionCatalog:
         self._newest_sign: float | None = None
         """The newest heartbeat or end record of all listings."""
         self._heard_at: float | None = None
-        """When it last changed, by the monotonic clock."""
+        """The time of the last change of `_newest_sign`, by the monotonic clock."""
 
     @classmethod
     def from_settings(
@@ -232,7 +184,7 @@ class SessionCatalog:
         return await self._select(self._clusters.get((namespace, cluster), []), session, f"{namespace}/{cluster}")
 
     async def find_owned(self, namespace: str, kind: str, name: str, session: str) -> CatalogEntry:
-        """Return the session like `find`, by the owner of the cluster."""
+        """Return a session as `find` does, by the owner of its cluster instead of the cluster's name."""
         owned = [
             entry
             for entry in await self.entries()
@@ -254,13 +206,15 @@ class SessionCatalog:
     async def _newest(self, candidates: list[CatalogEntry]) -> CatalogEntry:
         """Return the session that was added to the store last.
 
-        A session is never newer than its keys. So usually only one batch of start records is read; for copies, all are.
+        The keys of a session give the latest time at which it can have been added. So start records are read in
+        batches, those with the latest of these times first, until no other session can be newer. Copies that earlier
+        releases made have only new keys, so all of their start records are read.
         """
-        by_keys = sorted(candidates, key=_newest_possible, reverse=True)
+        by_keys = sorted(candidates, key=lambda entry: entry.newest_possible, reverse=True)
         newest: list[tuple[float, SessionRef, CatalogEntry]] = []
         for start in range(0, len(by_keys), _CONCURRENT_RECORDS):
             batch = by_keys[start : start + _CONCURRENT_RECORDS]
-            if newest and newest[0][0] > _newest_possible(batch[0]):
+            if newest and newest[0][0] > batch[0].newest_possible:
                 break
             times = await asyncio.gather(*map(self._appeared, batch))
             found = [(at, entry.ref, entry) for at, entry in zip(times, batch, strict=True)]
@@ -270,8 +224,9 @@ class SessionCatalog:
     async def _appeared(self, entry: CatalogEntry) -> float:
         record = await self.start(entry)
         if record is None or record.stored_ms is None:
-            return entry.appeared
-        return min(record.stored_ms / 1000, _newest_possible(entry))
+            later = await self._appeared(entry.successor) if entry.successor else float("inf")
+            return min(entry.appeared, later - 1.0)
+        return min(record.stored_ms / 1000, entry.newest_possible)
 
     async def start(self, entry: CatalogEntry) -> StartRecord | None:
         if not entry.recorded:
@@ -290,11 +245,11 @@ class SessionCatalog:
         if record is None:
             record = await self._read(self._layout.end_key(entry.ref), EndRecord)
             if record is not None:
-                self._ends[entry.ref.identity] = record = _bounded_end(record, entry.end_stored)
+                self._ends[entry.ref.identity] = record = bounded_end(record, entry.end_stored)
         return record
 
     async def ended_at(self, entry: CatalogEntry) -> float | None:
-        """Return when the session ended, by the store's clock; None if it runs or has no record of its end."""
+        """Return the time when the session ended, by the store's clock; None if it runs or has no record of its end."""
         state = self.state(entry)
         if state == VANISHED:
             return await self._last_heartbeat_ns(entry) / 1e9 or None
@@ -339,15 +294,24 @@ class SessionCatalog:
         )
         entries = {ref.identity: CatalogEntry.of(ref) for ref in (*legacy, *(ref for ref, _ in (*v1_6, *v1_7)))}
         for ref, modified in (*v1_6, *v1_7):
-            _add_key(entries[ref.identity], modified)
+            entries[ref.identity].add_key(modified)
+        first_stored: list[tuple[SessionRef, float]] = []
         for (ref, record), modified in records:
+            stored_ms = layout.parse_first_stored(record)
+            if stored_ms is not None:
+                first_stored.append((ref, min(modified, stored_ms / 1000)))
+                continue
             entry = entries.get(ref.identity) or entries.setdefault(ref.identity, CatalogEntry.of(ref))
-            _add_record(entry, record, modified)
+            entry.add_record(record, modified)
+        for ref, stored in first_stored:
+            if ref.identity in entries:
+                entries[ref.identity].add_key(stored)
         for ref, _ in removed:
             entries.pop(ref.identity, None)
         for entry in entries.values():
             if is_resumed(entry.heartbeat, entry.end_stored):
                 entry.ended, entry.end_stored = False, None
+        set_successors(entries.values())
         return entries
 
     async def _legacy_sessions(self) -> list[SessionRef]:
@@ -357,44 +321,3 @@ class SessionCatalog:
         """Return the parsed keys below a prefix with their modification times."""
         listed = await self._listing.objects(prefix)
         return [(parsed, info.modified) for info in listed if (parsed := parse(info.key)) is not None]
-
-
-def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
-    """Return whether a head resumed the session in a new pod after its end record, by the store's clock.
-
-    A collector writes a heartbeat beside the end record of another collector only if Ray runs (`SessionRecord`).
-    """
-    return heartbeat is not None and end_stored is not None and heartbeat > end_stored + _RESUMED_AFTER_S
-
-
-def _add_key(entry: CatalogEntry, modified: float) -> None:
-    entry.stored = min(modified, entry.stored or modified)
-
-
-def _add_record(entry: CatalogEntry, record: str, modified: float) -> None:
-    entry.recorded = True
-    if record == START_RECORD:
-        _add_key(entry, modified)
-    if record == ALIVE_RECORD:
-        entry.heartbeat = modified
-    if record == ALIVE_RECORD or (record == START_RECORD and entry.alive is None):
-        entry.alive = modified
-    elif record == END_RECORD:
-        entry.ended, entry.end_stored = True, modified
-    elif record == VANISHED_RECORD:
-        entry.vanished = True
-
-
-def _newest_possible(entry: CatalogEntry) -> float:
-    """Return the latest time at which the session can have been added to the store."""
-    return entry.appeared if entry.stored is None else entry.stored
-
-
-def _bounded_end(record: EndRecord, modified: float | None) -> EndRecord:
-    """Return the record without an end in the store's future, which only a wrong clock can have written."""
-    stored_ms = int(modified * 1000) if modified else None
-    if record.stored_ms is not None and (stored_ms is None or record.stored_ms < stored_ms):
-        stored_ms = record.stored_ms
-    latest_ms = None if stored_ms is None else stored_ms + int(MAX_CLOCK_SKEW_S * 1000)
-    is_future = latest_ms is not None and record.ended_ms > latest_ms
-    return msgspec.structs.replace(record, ended_ms=stored_ms if is_future else record.ended_ms, stored_ms=stored_ms)

@@ -3,7 +3,8 @@
 KubeRay's keys are in `kuberay_keys`. Everything that KubeRay does not have is in our own tree `ray-history/`, where
 `<session>` stands for `<namespace>/<cluster>/<session name>`:
 
-    sessions/<session>/                                 start.json, alive, end.json or vanished.json
+    sessions/<session>/                                 start.json, alive, end.json or vanished.json,
+                                                        first-stored-<milliseconds> of imports and copies
     seals/<session>/<node>.json                         counts of one node's collector
     snapshots/<session>/<node>-<hour>-<nanoseconds>.jsonl[.gz]
                                                         dashboard responses with their times
@@ -35,13 +36,13 @@ LEASE = "claim"
 PRODUCTS_FOLDER = "products"
 MANIFEST_GLOB = "manifest-*"
 
+_FIRST_STORED = re.compile(r"first-stored-([0-9]{13})\Z")
 _METRICS_FILE = re.compile(r"([0-9]{13,15})\.msgpack\.zst\Z")
 _MANIFEST_FILE = re.compile(r"manifest-([0-9]+)\.json\Z")
 _INBOX_FILE = re.compile(r"([0-9]{1,9})-[0-9a-f]{1,16}\.json\Z")
 _MAX_FILE_NAME = 255
 _PRODUCT_MANIFEST_FILE = re.compile(r"manifest-([0-9]{1,9})\.product\.json\Z")
-"""It differs from the name of a table manifest, because releases without products would delete it as an old generation.
-"""
+"""File name of product manifests. It differs from that of table manifests, which releases without products clean up."""
 
 
 class Layout(KubeRayLayout):
@@ -72,6 +73,18 @@ class Layout(KubeRayLayout):
     def vanished_key(self, ref: SessionRef) -> str:
         return f"{self.records_prefix(ref)}/{VANISHED_RECORD}"
 
+    def first_stored_key(self, ref: SessionRef, stored_ms: int) -> str:
+        """Return the key whose name has the time by which an import or a copy is ordered among other sessions.
+
+        The start record has the same time, but sessions are ordered by listings alone.
+        """
+        return f"{self.records_prefix(ref)}/first-stored-{stored_ms:013d}"
+
+    def parse_first_stored(self, record: str) -> int | None:
+        """Return the time in the name of a `first-stored` record, in ms; None for other names."""
+        match = _FIRST_STORED.match(record)
+        return int(match[1]) if match else None
+
     def node_seal_key(self, ref: SessionRef, node: str) -> str:
         return f"{self.node_seals_prefix(ref)}/{node}.json"
 
@@ -90,7 +103,7 @@ class Layout(KubeRayLayout):
         return SessionRef(parts[0], parts[1], parts[2]), parts[3]
 
     def own_prefix(self) -> str:
-        """Parent of one folder per tree; most trees contain `<namespace>/<cluster>/<session>`."""
+        """Return the prefix of all keys that KubeRay does not have, with one folder (a tree) per kind of data."""
         return self.join("ray-history")
 
     def is_tree_of_sessions(self, tree: str) -> bool:
@@ -123,7 +136,7 @@ class Layout(KubeRayLayout):
         return self._own("snapshots", ref)
 
     def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
-        """Return the key of an uploaded spool segment. Dashboard responses are in our tree, events in KubeRay's."""
+        """Return the key of one object of a spool segment. Dashboard responses are in our tree, events in KubeRay's."""
         if category == DASHBOARD_RESPONSES:
             name = event_file_name(node, created_ns, compressed=compressed)
             return f"{self.dashboard_responses_prefix(ref)}/{name}"
@@ -135,14 +148,14 @@ class Layout(KubeRayLayout):
         return EventObject(key, size, name[: match.start()]) if match else None
 
     def packs_prefix(self, ref: SessionRef) -> str:
-        """Return the prefix below which each node has a folder."""
+        """Return the prefix of a session's packs. Each node has a folder below it."""
         return self._own("logs", ref)
 
     def node_packs_prefix(self, ref: SessionRef, node: str) -> str:
         return f"{self.packs_prefix(ref)}/{node}"
 
     def metrics_prefix(self, ref: SessionRef) -> str:
-        """Return the prefix below which each node has a folder."""
+        """Return the prefix of a session's metrics. Each node has a folder below it."""
         return self._own("metrics", ref)
 
     def metrics_key(self, ref: SessionRef, node: str, first_ms: int) -> str:
@@ -152,7 +165,7 @@ class Layout(KubeRayLayout):
         return f"{self.metrics_prefix(ref)}/dashboards.json.zst"
 
     def parse_metrics_key(self, ref: SessionRef, key: str) -> tuple[str, int] | None:
-        """Return the node and the time of its first sample in ms."""
+        """Return the node of a metrics object, and the time of the object's first sample in ms; None for other keys."""
         parts = key.removeprefix(self.metrics_prefix(ref) + "/").split("/")
         match = _METRICS_FILE.match(parts[-1])
         return (parts[0], int(match[1])) if match and len(parts) == 2 and is_safe_component(parts[0]) else None
@@ -187,7 +200,7 @@ class Layout(KubeRayLayout):
         return f"{self.index_prefix(ref)}/{build}/covered.json"
 
     def products_prefix(self, ref: SessionRef) -> str:
-        """Return the prefix below which each product has a folder."""
+        """Return the prefix of a session's products. Each product has a folder below it."""
         return f"{self.index_prefix(ref)}/{PRODUCTS_FOLDER}"
 
     def product_prefix(self, ref: SessionRef, product: str) -> str:
@@ -244,7 +257,7 @@ class Layout(KubeRayLayout):
         return f"{self.runs_prefix()}/parts/{name}.parquet"
 
     def parse_run_part_key(self, key: str) -> str | None:
-        """Return the name of a part."""
+        """Return the name of the part with this key; None if it is not the key of a part."""
         prefix = f"{self.runs_prefix()}/parts/"
         name = key.removeprefix(prefix).removesuffix(".parquet")
         return name if key == self.run_part_key(name) and is_safe_component(name) else None
@@ -255,20 +268,20 @@ class Layout(KubeRayLayout):
     def run_inbox_key(self, ref: SessionRef, generation: int, token: str) -> str:
         """Return the key of a session's summary for this generation of its tables. The token makes it unique.
 
-        Sessions have no separate folders, because directories and some S3 servers keep and list empty folders.
-        A session has its own folder only if its name would be too long for a file. Earlier releases always wrote one.
+        The sessions of a namespace share a folder, because directories and some S3 servers keep and list empty folders.
+        Only a session whose file name would be too long has its own folder. In earlier releases, every session had one.
         """
         name, folder = f"{generation}-{token}.json", f"{self.run_inbox_prefix()}/{ref.namespace}"
         flat = f"{ref.cluster}_{ref.session}_{name}"
         return f"{folder}/{flat if len(flat) <= _MAX_FILE_NAME else f'{ref.cluster}/{ref.session}/{name}'}"
 
     def run_inbox_prefixes(self, ref: SessionRef) -> list[str]:
-        """Return the prefixes of summaries outside of indexes in a session's namespace: announced and damaged ones."""
+        """Return the prefixes of a namespace's summaries in the inbox and in quarantine, outside of its indexes."""
         prefix = f"{self.run_inbox_prefix()}/{ref.namespace}"
         return [prefix, self.run_quarantine_key(prefix)]
 
     def is_run_summary(self, ref: SessionRef, key: str) -> bool:
-        """Return whether a key below one of these prefixes is that of a summary of the session."""
+        """Return whether a key below a prefix of `run_inbox_prefixes` belongs to a summary of the session."""
         announced = key.replace(self.run_quarantine_key(""), f"{self.runs_prefix()}/", 1)
         parsed = self.parse_run_inbox_key(announced)
         return parsed is not None and parsed[0].identity == ref.identity
@@ -291,9 +304,9 @@ class Layout(KubeRayLayout):
         return f"{self.runs_prefix()}/quarantine/{key.removeprefix(self.runs_prefix() + '/')}"
 
     def is_index_lease(self, ref: SessionRef, key: str) -> bool:
-        """Return whether a key is that of a lease on a session's tables or products."""
+        """Return whether a key belongs to a lease on a session's tables or products."""
         return key.startswith(self.index_prefix(ref) + "/") and key.endswith(f"/{LEASE}")
 
     def is_index_manifest(self, key: str) -> bool:
-        """Return whether a key is that of a manifest, of tables or of a product."""
+        """Return whether a key belongs to a manifest of tables or of a product."""
         return self.parse_manifest_key(key) is not None or self.parse_product_manifest_key(key) is not None

@@ -43,7 +43,7 @@ class EventObject(msgspec.Struct, frozen=True):
 
 
 class KubeRayLayout:
-    """Keys below a common prefix. It reads the layouts of all KubeRay releases, and writes that of one."""
+    """Keys below a common prefix: reads the layouts of all KubeRay releases, and writes the layout of one release."""
 
     def __init__(self, root: str = "", release: str = V1_7) -> None:
         self.root = "/".join(part for part in root.split("/") if part)
@@ -53,7 +53,7 @@ class KubeRayLayout:
         return "/".join(part for part in (self.root, *parts) if part)
 
     def moved(self, key: str, to: "KubeRayLayout") -> str:
-        """Return the same key for a store with another prefix."""
+        """Convert a key of this layout to the corresponding key of a layout with another prefix."""
         return to.join(key.removeprefix(self.root + "/") if self.root else key)
 
     # KubeRay's layout since v1.7
@@ -90,10 +90,10 @@ class KubeRayLayout:
         )
 
     def events_key(self, ref: SessionRef, node: str, category: str, created_ns: int, *, compressed: bool) -> str:
-        """Return the key of an uploaded spool segment. The category is node_events or job_events/<job>.
+        """Return the key of the object with the events of one category of a spool segment.
 
-        KubeRay v1.6 accepts only names that end with the hour. So the nanoseconds, which make the name unique, come
-        before it.
+        The category is node_events or job_events/<job>. KubeRay v1.6 accepts only names that end with the hour. So the
+        nanoseconds, which make the name unique, come before it.
         """
         if self.writes_v1_6:
             return f"{self.v1_6_history_prefix(ref)}/{_v1_6_category(category)}/{node}-{created_ns}-{_hour(created_ns)}"
@@ -143,7 +143,7 @@ class KubeRayLayout:
         return SessionRef(names[1], names[0], parts[1])
 
     def v1_6_history_prefix(self, ref: SessionRef) -> str:
-        """Parent of node_events/, job_events/<base64>/, logs/<node>/ and fetched_endpoints/."""
+        """Return the prefix of node_events/, job_events/<base64>/, logs/<node>/ and fetched_endpoints/."""
         return self.join(f"{ref.cluster}_{ref.namespace}", ref.session)
 
     def v1_6_endpoints_prefixes(self, ref: SessionRef) -> list[str]:
@@ -195,7 +195,7 @@ def endpoint_uri(key: str) -> str:
 
 
 def is_event_file(name: str) -> bool:
-    """Return whether a name is that of an object with events, of any release."""
+    """Return whether an object with this name contains events, in the layout of any release."""
     return EVENT_FILE.search(name) is not None
 
 

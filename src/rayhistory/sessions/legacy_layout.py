@@ -1,7 +1,7 @@
 """Sessions in the legacy layout: `<namespace>/<cluster>/<session>/events.log` or `metadata.json`.
 
 This layout has no list of sessions, so every folder of the bucket must be checked. A scan takes up to 10,000 listings.
-So it needs `--read-legacy-layout`.
+So this layout is read only with `--read-legacy-layout`.
 """
 
 import math

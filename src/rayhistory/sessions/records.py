@@ -4,6 +4,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from rayhistory.utc import MAX_CLOCK_SKEW_S
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 // 10**6)]
@@ -12,7 +14,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 MAX_RECORD_BYTES = 16 << 20
-"""Larger objects are rejected. Real records are far smaller."""
+"""Maximum size of a record. Larger objects are rejected; real records are far smaller."""
+_RESUMED_AFTER_S = 10.0
+"""A heartbeat that is this much newer than the end record voids it. A copy writes both at nearly the same time."""
 
 
 def read_record(data: bytes, kind: type[T]) -> T | None:
@@ -24,7 +28,7 @@ def read_record(data: bytes, kind: type[T]) -> T | None:
 
 
 class StartRecord(msgspec.Struct, omit_defaults=True):
-    """`start.json`: written by the head's collector when it finds the session."""
+    """`start.json`: written by the head's collector when it finds the session, or by an import or a snapshot."""
 
     namespace: str
     cluster: str
@@ -37,7 +41,8 @@ class StartRecord(msgspec.Struct, omit_defaults=True):
     dashboard_address: str | None = None
     collector_version: str = ""
     stored_ms: Milliseconds | None = None
-    """When the store first had the record, by the store's clock. Copies preserve it, unlike the modification time."""
+    """Time when the store first had the record, by the store's clock. Copies preserve it, unlike the modification time.
+    """
     format: int = 1
 
 
@@ -54,12 +59,12 @@ class EndRecord(msgspec.Struct, omit_defaults=True):
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The end of a session that its index uses to infer states. Part of the manifest."""
+    """The end of a session, from which an index infers final states. It is stored in the manifest."""
 
     ns: int
     clean: bool
     open: bool = False
-    """The session continued after its last record, so unfinished tasks and actors keep their states."""
+    """True if the session continued after its last record, so that unfinished tasks and actors keep their states."""
 
 
 class VanishedRecord(msgspec.Struct, omit_defaults=True):
@@ -87,6 +92,27 @@ class Tombstone(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     owners: list[Owner] = []
     format: int = 1
+
+
+def bounded_end(record: EndRecord, modified: float | None) -> EndRecord:
+    """Return the end record. If its end is in the store's future, replace the end by the time of storing.
+
+    Only a wrong clock can report such an end.
+    """
+    stored_ms = int(modified * 1000) if modified else None
+    if record.stored_ms is not None and (stored_ms is None or record.stored_ms < stored_ms):
+        stored_ms = record.stored_ms
+    latest_ms = None if stored_ms is None else stored_ms + int(MAX_CLOCK_SKEW_S * 1000)
+    is_future = latest_ms is not None and record.ended_ms > latest_ms
+    return msgspec.structs.replace(record, ended_ms=stored_ms if is_future else record.ended_ms, stored_ms=stored_ms)
+
+
+def is_resumed(heartbeat: float | None, end_stored: float | None) -> bool:
+    """Return whether a head resumed the session in a new pod after its end record, by the store's clock.
+
+    A collector writes a heartbeat beside the end record of another collector only if Ray runs (`SessionRecord`).
+    """
+    return heartbeat is not None and end_stored is not None and heartbeat > end_stored + _RESUMED_AFTER_S
 
 
 class NodeSeal(msgspec.Struct, omit_defaults=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rayhistory.archive.store_check import StoreCheck, StoreFinding
+from rayhistory.archive.store_check import StoreCheck, StoreProblem
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.products.product_manifest import ProductFile, ProductManifest
 from rayhistory.sessions import Layout, SessionRef, Tombstone
@@ -28,8 +28,8 @@ def tables(tmp_path: Path) -> Manifest:
     return fold_session(tmp_path)
 
 
-def check(directory: Path, *, checksums: bool = False, later_s: float = 0.0) -> list[StoreFinding]:
-    async def work() -> list[StoreFinding]:
+def check(directory: Path, *, checksums: bool = False, later_s: float = 0.0) -> list[StoreProblem]:
+    async def work() -> list[StoreProblem]:
         found = StoreCheck(LocalStore(directory), LAYOUT, time.time() + later_s, checksums=checksums)
         return [*await found.session(REF), *[each async for each in found.orphans([REF])]]
 
@@ -52,11 +52,11 @@ def _write(directory: Path, key: str, data: bytes) -> Path:
     return path
 
 
-def codes(findings: list[StoreFinding]) -> list[tuple[str, str]]:
-    return [(finding.what, finding.code) for finding in findings]
+def codes(problems: list[StoreProblem]) -> list[tuple[str, str]]:
+    return [(problem.what, problem.code) for problem in problems]
 
 
-def test_sound_store_has_no_findings(tmp_path: Path, tables: Manifest) -> None:
+def test_sound_store_has_no_problems(tmp_path: Path, tables: Manifest) -> None:
     put_product(tmp_path, 1, 2)
     assert check(tmp_path, checksums=True, later_s=10**6) == []
 
@@ -66,11 +66,11 @@ def test_missing_and_short_files_are_damage(tmp_path: Path, tables: Manifest) ->
     files_of(tmp_path, tables, "actors")[0].unlink()
     files_of(tmp_path, tables, "jobs")[0].write_bytes(b"short")
     (tmp_path / LAYOUT.product_file_key(REF, "counted", "1-b", "names.json")).unlink()
-    findings = check(tmp_path)
-    assert sorted(codes(findings)) == [
+    problems = check(tmp_path)
+    assert sorted(codes(problems)) == [
         ("counted", "missing_file"), ("tables", "missing_file"), ("tables", "wrong_size"),
     ]  # fmt: skip
-    assert all(finding.is_damage for finding in findings)
+    assert all(problem.is_damage for problem in problems)
 
 
 def test_changed_bytes_are_found_by_their_checksum(tmp_path: Path, tables: Manifest) -> None:
@@ -84,22 +84,22 @@ def test_files_of_interrupted_builds_are_unused_after_an_hour(tmp_path: Path, ta
     _write(tmp_path, LAYOUT.index_file_key(REF, "9-killed", "tasks", 0), b"x" * 100)
     _write(tmp_path, LAYOUT.product_file_key(REF, "counted", "9-killed", "names.json"), b"x" * 10)
     assert check(tmp_path) == []  # a build may be under way
-    findings = check(tmp_path, later_s=3700)
-    assert codes(findings) == [("tables", "unused"), ("counted", "unused")]
-    assert [finding.size for finding in findings] == [100, 10]
-    assert not any(finding.is_damage for finding in findings)
+    problems = check(tmp_path, later_s=3700)
+    assert codes(problems) == [("tables", "unused"), ("counted", "unused")]
+    assert [problem.size for problem in problems] == [100, 10]
+    assert not any(problem.is_damage for problem in problems)
 
 
 def test_builds_of_old_generations_are_unused(tmp_path: Path, tables: Manifest) -> None:
     put_product(tmp_path, 1, 2, 3)
-    (finding,) = check(tmp_path, later_s=3700)
-    assert {key.rpartition("counted/")[2] for key in finding.keys} == {"1-b/names.json", "manifest-1.product.json"}
+    (problem,) = check(tmp_path, later_s=3700)
+    assert {key.rpartition("counted/")[2] for key in problem.keys} == {"1-b/names.json", "manifest-1.product.json"}
 
 
 def test_expired_lease_is_unused(tmp_path: Path, tables: Manifest) -> None:
     _write(tmp_path, LAYOUT.lease_key(REF), b"token")
-    (finding,) = check(tmp_path, later_s=3700)
-    assert finding.keys == (LAYOUT.lease_key(REF),)
+    (problem,) = check(tmp_path, later_s=3700)
+    assert problem.keys == (LAYOUT.lease_key(REF),)
 
 
 def test_product_of_a_later_release_is_left_alone(tmp_path: Path, tables: Manifest) -> None:
@@ -114,10 +114,10 @@ def test_index_without_a_session_and_unfinished_removal_are_found(tmp_path: Path
     for ref in (gone, removed):
         _write(tmp_path, LAYOUT.index_file_key(ref, "1-b", "tasks", 0), b"xx")
     _write(tmp_path, LAYOUT.tombstone_key(removed), msgspec.json.encode(Tombstone(1)))
-    findings = check(tmp_path, later_s=3700)
-    assert [(finding.ref.cluster, finding.code) for finding in findings] == [
+    problems = check(tmp_path, later_s=3700)
+    assert [(problem.ref.cluster, problem.code) for problem in problems] == [
         ("removed", "unfinished_removal"), ("gone", "no_session"),
     ]  # fmt: skip
     old = time.time() - 10
     os.utime(tmp_path / LAYOUT.index_file_key(gone, "1-b", "tasks", 0), (old, old))
-    assert [finding.code for finding in check(tmp_path)] == ["unfinished_removal"]  # it may be written right now
+    assert [problem.code for problem in check(tmp_path)] == ["unfinished_removal"]  # it may be written right now

@@ -147,6 +147,43 @@ def test_latest_in_a_copy_goes_by_the_clock_of_the_first_store(tmp_path: Path) -
     assert latest(tmp_path) == ref("c", 20)
 
 
+def test_imports_and_copies_are_listed_by_the_time_of_their_key_bounded_by_the_store(tmp_path: Path) -> None:
+    """The names of all sessions are too recent to tell, because their time zone is unknown."""
+    now = time.time()
+    recent = time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_", time.gmtime(now))
+    imported, recorded, future = (SessionRef("default", "c", recent + each) for each in "123")
+    stored = {imported: now - 7200, future: now + 10**6}
+    for session, modified in ((imported, now - 10), (recorded, now - 20), (future, now - 30)):
+        write_start(tmp_path, session, modified=modified, stored=stored.get(session))
+    for session, at in stored.items():
+        key = tmp_path / LAYOUT.first_stored_key(session, int(at * 1000))
+        key.write_bytes(b"")
+        os.utime(key, (now - 10, now - 10))
+    assert [entry.ref for entry in asyncio.run(catalog(tmp_path).entries())] == [recorded, future, imported]
+    assert latest(tmp_path) == recorded
+
+
+def test_time_of_an_import_alone_is_no_session(tmp_path: Path) -> None:
+    key = tmp_path / LAYOUT.first_stored_key(ref("c", 1), 1_794_770_300_123)
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    assert asyncio.run(catalog(tmp_path).entries()) == []
+
+
+def test_logs_that_were_uploaded_late_are_not_the_latest_session(tmp_path: Path) -> None:
+    """The logs of a session that ended before its collector started have no records. They arrive during a later one."""
+    now = time.time()
+    names = [time.strftime("session_%Y-%m-%d_%H-%M-%S_000000_1", time.gmtime(now + each)) for each in (-7200, -3600, 0)]
+    older, recorded, newer = (SessionRef("default", "c", name) for name in names)
+    write_start(tmp_path, recorded, modified=now - 3600, stored=now - 3600)
+    for session, age in ((older, 60), (newer, 30)):
+        write_session(tmp_path, session)
+        os.utime(tmp_path / LAYOUT.metadata_key(session), (now - age, now - age))
+        expected = recorded if session == older else newer
+        assert latest(tmp_path) == expected
+        assert asyncio.run(catalog(tmp_path).entries())[0].ref == expected
+
+
 def test_latest_is_a_running_session_if_there_is_one(tmp_path: Path) -> None:
     now = time.time()
     write_session(tmp_path, ref("c", 1), alive=now - 20)
