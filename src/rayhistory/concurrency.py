@@ -1,7 +1,7 @@
 """Run many coroutines concurrently, limited by number and bytes; share calls with the same result."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -26,10 +26,15 @@ async def concurrently(calls: Iterable[Coroutine[Any, Any, T]], limit: int) -> l
     try:
         await asyncio.gather(*workers)
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await cancel_all(workers)
     return [results[number] for number in range(len(results))]
+
+
+async def cancel_all(tasks: Collection["asyncio.Task[None]"]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class SharedCalls(Generic[K, T]):
@@ -52,7 +57,7 @@ class SharedCalls(Generic[K, T]):
 
 
 class ByteBudget:
-    """The bytes that requests may hold in memory at once."""
+    """Limits the bytes that requests hold in memory at once."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -61,7 +66,10 @@ class ByteBudget:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Wait until `size` more bytes fit, and hold them. If `size` exceeds the limit, it is held alone."""
+        """Wait until `size` more bytes fit, and hold them.
+
+        A larger size than the limit must wait until nothing else is held.
+        """
         async with self._released:
             await self._released.wait_for(lambda: not self._held or self._held + size <= self._limit)
             self._held += size

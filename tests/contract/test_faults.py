@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import sys
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -209,6 +210,29 @@ def test_missing_bucket_is_an_error_not_an_empty_store(moto: str, monkeypatch: p
     asyncio.run(work())
 
 
+def test_first_writes_at_once_create_the_bucket_once(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_ENDPOINT", moto)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    settings, _ = resolve(SERVER, {"setting_store": f"s3://missing-{secrets.token_hex(8)}"})
+    requests: list[str] = []
+    open_url = urllib.request.urlopen
+
+    def count(request: urllib.request.Request, timeout: float) -> object:
+        requests.append(request.get_method())
+        return open_url(request, timeout=timeout)
+
+    monkeypatch.setattr(urllib.request, "urlopen", count)
+
+    async def work() -> None:
+        store = open_store(settings, writable=True)
+        await asyncio.gather(*(store.put(f"key-{number}", b"1") for number in range(20)))
+        assert await store.get("key-19") == b"1"
+
+    asyncio.run(work())
+    assert requests == ["PUT"]
+
+
 def test_short_process_exits_cleanly(run: Run, relay: FaultyServer) -> None:
     """Threads of the client may still run at exit."""
     script = """
@@ -230,8 +254,8 @@ asyncio.run(work())
     run(work)
 
 
-def test_oss_honors_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore does not pass Retry-After on, so only OSS can."""
+@pytest.fixture
+def oss(monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     with serving(Double(oss_double.OssBucket, ("a-bucket",))) as double:
         for name, value in {
             "OSS_REGION": oss_double.REGION,
@@ -240,21 +264,67 @@ def test_oss_honors_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
             "ALIBABA_CLOUD_ACCESS_KEY_SECRET": oss_double.SECRET,
         }.items():
             monkeypatch.setenv(name, value)
+        yield double
 
-        async def work() -> None:
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (503, "ServiceUnavailable", StoreThrottled),
+        (408, "RequestTimeout", StoreUnavailable),
+        (400, "ExpiredToken", StoreDenied),
+        (409, "OperationAborted", StoreUnavailable),
+        (409, "FileAlreadyExists", ObjectExists),
+    ],
+)
+def test_oss_errors_are_classified_as_those_of_other_stores(
+    oss: Double, status: int, code: str, expected: type[Exception]
+) -> None:
+    async def work() -> None:
+        store = open_store(resolve(SERVER, {"setting_store": "oss://a-bucket"})[0])
+        oss.faults = [ErrorReply(status, code)] * 8
+        with pytest.raises(expected):
+            await store.put("new", b"1")
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_oss_error_of_a_listing_has_no_empty_key(oss: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        with faulty(oss.url) as relay:
+            monkeypatch.setenv("OSS_ENDPOINT", relay.url)
             store = open_store(resolve(SERVER, {"setting_store": "oss://a-bucket"})[0])
-            await store.put("there", b"1")
-            double.faults = [ErrorReply(503, "DownloadTrafficRateLimitExceeded", headers={"Retry-After": "2"})]
-            started = asyncio.get_running_loop().time()
-            assert await store.get("there") == b"1"
-            assert asyncio.get_running_loop().time() - started >= 2
-            double.faults = [ErrorReply(403, "AccessDenied")] * 8
-            await assert_every_operation_raises(store, StoreDenied)
-            double.faults = []
-            with pytest.raises(ObjectNotFound):
-                await store.get("nothing")
-            with pytest.raises(BucketNotFound):
-                await open_store(resolve(SERVER, {"setting_store": "oss://other"})[0]).list_folder("")
+            relay.plan(always=RESET)
+            with pytest.raises(StoreUnavailable) as root:
+                await store.list_folder("")
+            with pytest.raises(StoreUnavailable) as folder:
+                await store.list_folder("a/b")
             await store.close()
+        assert str(root.value).startswith("oss://a-bucket: ")
+        assert ": :" not in str(root.value)
+        assert str(folder.value).startswith("oss://a-bucket: a/b: ")
 
-        asyncio.run(work())
+    asyncio.run(work())
+
+
+def test_oss_honors_retry_after(oss: Double) -> None:
+    """obstore does not pass Retry-After on, so only OSS can."""
+
+    async def work() -> None:
+        store = open_store(resolve(SERVER, {"setting_store": "oss://a-bucket"})[0])
+        await store.put("there", b"1")
+        oss.faults = [ErrorReply(503, "DownloadTrafficRateLimitExceeded", headers={"Retry-After": "2"})]
+        started = asyncio.get_running_loop().time()
+        assert await store.get("there") == b"1"
+        assert asyncio.get_running_loop().time() - started >= 2
+        oss.faults = [ErrorReply(403, "AccessDenied")] * 8
+        await assert_every_operation_raises(store, StoreDenied)
+        oss.faults = []
+        with pytest.raises(ObjectNotFound):
+            await store.get("nothing")
+        with pytest.raises(BucketNotFound):
+            await open_store(resolve(SERVER, {"setting_store": "oss://other"})[0]).list_folder("")
+        await store.close()
+
+    asyncio.run(work())

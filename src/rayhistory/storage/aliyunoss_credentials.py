@@ -26,7 +26,10 @@ _REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)
 
 
 def find_credentials(environment: Callable[[str], str]) -> Callable[[], Keys]:
-    """Return a provider for the first configured kind; raise if it is incomplete."""
+    """Return a function that returns keys, for the first configured kind of credentials.
+
+    Raise InvalidSetting if this kind is configured incompletely.
+    """
     for names in _STATIC:
         key, secret, token = map(environment, names)
         if key and not secret:

@@ -6,18 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rayhistory.errors import (
-    BucketNotFound,
-    ObjectExists,
-    ObjectNotFound,
-    StoreDenied,
-    StoreError,
-    StoreThrottled,
-    StoreUnavailable,
-)
+from rayhistory.errors import ObjectNotFound, StoreDenied, StoreError, StoreThrottled, StoreUnavailable
 from rayhistory.storage.create_once import WRITER, create_once
 from rayhistory.storage.object_keys import checked_key
-from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo
+from rayhistory.storage.response_errors import RangeBeyondEnd, location, response_error
+from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo, normalize_etag
 
 T = TypeVar("T")
 
@@ -25,10 +18,6 @@ _PARTS_IN_FLIGHT = 2
 _MAX_PARTS = 9_000
 _THREADS = 8
 _MAX_LARGE_UPLOADS = 2
-
-
-class _RangeBeyondEnd(Exception):
-    """A range starts at or after the end of the object."""
 
 
 class AliyunOssStore:
@@ -85,12 +74,14 @@ class AliyunOssStore:
             return await self._read(
                 checked_key(key), range_header=f"bytes={start}-{end - 1}", range_behavior="standard"
             )
-        except _RangeBeyondEnd:
+        except RangeBeyondEnd:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
         response = await self._head(key)
-        return ObjectInfo(key, response.content_length, response.last_modified.timestamp(), _tag(response.etag))
+        return ObjectInfo(
+            key, response.content_length, response.last_modified.timestamp(), normalize_etag(response.etag)
+        )
 
     async def delete(self, key: str) -> None:
         request = self._sdk.DeleteObjectRequest(bucket=self._bucket, key=checked_key(key))
@@ -99,7 +90,7 @@ class AliyunOssStore:
     async def delete_many(self, keys: Sequence[str]) -> None:
         objects = [self._sdk.DeleteObject(key=checked_key(key)) for key in keys]
         request = self._sdk.DeleteMultipleObjectsRequest(bucket=self._bucket, objects=objects, quiet=True)
-        await self._run("", lambda: self._client.delete_multiple_objects(request))
+        await self._run(keys[0], lambda: self._client.delete_multiple_objects(request))
 
     async def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         async for page in self._pages(prefix, start_after=start_after or None):
@@ -144,7 +135,7 @@ class AliyunOssStore:
                 continuation_token=token,
                 **options,
             )
-            page = await self._run("", lambda request=request: self._client.list_objects_v2(request))  # type: ignore[misc]
+            page = await self._run(prefix, lambda request=request: self._client.list_objects_v2(request))  # type: ignore[misc]
             yield page
             token = page.next_continuation_token
             if not page.is_truncated or not token:
@@ -157,45 +148,32 @@ class AliyunOssStore:
         except self._sdk.exceptions.BaseError as error:
             raise self._translated(_innermost(error), key) from None
         except OSError as error:  # errors of requests while it reads a body
-            raise StoreUnavailable(f"{self.url}: {key}: {error}") from None
+            raise StoreUnavailable(f"{location(self.url, key)}: {_one_line(error)}") from None
 
     def _translated(self, error: Exception, key: str) -> Exception:
         exceptions = self._sdk.exceptions
-        where = f"{self.url}: {key}" if key else self.url
+        where = location(self.url, key)
         if isinstance(error, exceptions.CredentialsBaseError | exceptions.ParamNullOrEmptyError):
             return StoreDenied(f"{where}: no credentials available ({_one_line(error)})")
         if not isinstance(error, exceptions.ServiceError):
             return StoreUnavailable(f"{where}: {_one_line(error)}")
         status, code = error.status_code, error.code or ""
         text = f"{status} {code} {error.message or ''}".strip()
-        if code == "NoSuchBucket":
-            return BucketNotFound(f"{self.url}: bucket not found")
-        if status == 404:
-            return ObjectNotFound(f"object {key} not found")
-        if status == 409 and code == "FileAlreadyExists":
-            return ObjectExists(f"object {key} already exists")
-        if status == 416:
-            return _RangeBeyondEnd(key)
-        if status in {401, 403}:
-            return StoreDenied(f"{where}: access denied ({text})")
-        if status == 429 or "QpsLimit" in code or "TrafficRateLimit" in code:
+        if "QpsLimit" in code or "TrafficRateLimit" in code:
             return StoreThrottled(f"{where}: store is overloaded ({text})")
-        return (
-            StoreUnavailable(f"{where}: {text}") if status >= 500 or status == 409 else StoreError(f"{where}: {text}")
-        )
+        if status == 409 and code != "FileAlreadyExists":  # such as a write at the same time, or an immutable object
+            return StoreUnavailable(f"{where}: {text}")
+        found = response_error(status, code, key=key, what=self.url, text=text)
+        return found or StoreError(f"{where}: {text}")
 
 
 def _infos(page: Any) -> list[ObjectInfo]:
     """Return the objects of a page without KubeRay's empty folder markers."""
     return [
-        ObjectInfo(found.key, found.size, found.last_modified.timestamp(), _tag(found.etag))
+        ObjectInfo(found.key, found.size, found.last_modified.timestamp(), normalize_etag(found.etag))
         for found in page.contents or []
         if not found.key.endswith("/")
     ]
-
-
-def _tag(etag: str | None) -> str:
-    return (etag or "").strip('"').lower()
 
 
 def _innermost(error: Any) -> Exception:

@@ -1,9 +1,10 @@
 """Delete many objects: in bulk where the backend can, in bounded memory for any number of keys."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from rayhistory.concurrency import cancel_all
 from rayhistory.storage.store import Store
 
 BULK_KEYS = 1000
@@ -33,7 +34,7 @@ async def delete_many(store: Store, keys: AsyncIterable[str]) -> int:
             deleted += len(chunk)
         await asyncio.gather(*running)
     finally:
-        await _cancel(running)
+        await cancel_all(running)
     return deleted
 
 
@@ -66,13 +67,7 @@ async def delete_one_by_one(store: Store, keys: Sequence[str]) -> None:
     try:
         await asyncio.gather(*workers)
     finally:
-        await _cancel(workers)
-
-
-async def _cancel(tasks: Collection["asyncio.Task[None]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(workers)
 
 
 async def _chunks(keys: AsyncIterable[str]) -> AsyncIterable[list[str]]:

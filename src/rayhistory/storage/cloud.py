@@ -26,10 +26,11 @@ from rayhistory.errors import (
     StoreUnavailable,
 )
 from rayhistory.storage.bulk_delete import delete_one_by_one
-from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, RangeBeyondEnd, translated
+from rayhistory.storage.cloud_errors import OBSTORE_ERRORS, translated
 from rayhistory.storage.create_once import WRITER, create_once
 from rayhistory.storage.object_keys import checked_key
-from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo
+from rayhistory.storage.response_errors import RangeBeyondEnd
+from rayhistory.storage.store import PART_BYTES, Listing, ObjectInfo, normalize_etag
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -47,11 +48,11 @@ _READ_BYTES = 2**20
 _MAX_PARTS = 9_000  # S3 accepts 10,000; larger objects get larger parts
 _MAX_REQUESTS = 16
 _MAX_SMALL_REQUESTS = 64
-"""Listings and requests for a few kilobytes mostly wait for the store, so many can be in flight."""
+"""Maximum number of small requests in flight. Listings and requests for a few kilobytes mostly wait for the store."""
 _SMALL_BYTES = 256 << 10
 _MAX_LARGE_UPLOADS = 2
 _NEW_BUCKET_PAUSES_S = (0.1, 0.5, 2.0)
-"""Pauses before writes to a new bucket are retried, because servers may still report it as missing."""
+"""Pauses between attempts to write to a new bucket, because servers may report it as missing for some time."""
 
 
 # obstore's threads release a response shortly after it was returned. If Python exits at that time, the process aborts
@@ -71,9 +72,9 @@ def client_options(*, allow_http: bool) -> "ClientConfig":
 
 
 def retry_config() -> "RetryConfig":
-    """Return the retry settings: about ten seconds.
+    """Return settings with which a request is retried for about ten seconds.
 
-    Callers that can wait longer, such as the collector, retry themselves.
+    Callers that can wait longer, such as the collector, call again.
     """
     return {
         "max_retries": 5,
@@ -90,6 +91,7 @@ class CloudStore:
         self._url = url
         self._create_bucket = create_bucket
         self._bucket_creation = asyncio.Lock()
+        self._bucket_creations = 0
         self._requests = asyncio.Semaphore(_MAX_REQUESTS)
         self._small_requests = asyncio.Semaphore(_MAX_SMALL_REQUESTS)
         self._large_uploads = asyncio.Semaphore(_MAX_LARGE_UPLOADS)
@@ -242,13 +244,16 @@ class CloudStore:
         return await self._call(key, "head", read)
 
     async def _with_bucket(self, write: Callable[[], Awaitable[None]]) -> None:
+        creations = self._bucket_creations
         try:
             await write()
         except BucketNotFound:
             if self._create_bucket is None:
                 raise
             async with self._bucket_creation:
-                await self._create_bucket()
+                if self._bucket_creations == creations:  # otherwise, another write has created it meanwhile
+                    await self._create_bucket()
+                    self._bucket_creations += 1
             for pause in _NEW_BUCKET_PAUSES_S:
                 try:
                     return await write()
@@ -278,7 +283,7 @@ def _file_size(path: Path) -> int:
 
 
 def _info(meta: "ObjectMeta") -> ObjectInfo:
-    tag = (meta["e_tag"] or "").strip('"').lower()
+    tag = normalize_etag(meta["e_tag"])
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), tag)
 
 

@@ -8,36 +8,20 @@ from typing import NamedTuple
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from rayhistory.errors import (
-    BucketNotFound,
-    ObjectExists,
-    ObjectNotFound,
-    StoreDenied,
-    StoreError,
-    StoreThrottled,
-    StoreUnavailable,
-)
+from rayhistory.errors import ObjectExists, ObjectNotFound, StoreDenied, StoreError, StoreUnavailable
+from rayhistory.storage.response_errors import RangeBeyondEnd, location, response_error
 
 OBSTORE_ERRORS = (BaseError, OSError, ValueError)
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _BULK_DELETE_CODE = re.compile(r"DeleteObjects request failed for key .*\(code: (\w+)\)\Z", re.DOTALL)
-"""S3 answers 200 to a bulk deletion and lists the keys that it refused."""
+"""A pattern for the error code of a refused key. S3 answers a bulk deletion with 200 and a list of refused keys."""
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _CAUSE = re.compile(r'(?:message|error|kind): "?([A-Za-z][^"\n{}]{3,120}?)"?,?\n')
-_NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
-_DENIED_CODES = {
-    "AccessDenied", "AuthorizationHeaderMalformed", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
-    "RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired", "AuthenticationFailed",
-}  # fmt: skip
 _CREDENTIALS_REQUEST = re.compile(
     r"https?://169\.254\.|computeMetadata|/latest/api/token|/oauth2/|AssumeRole|performing \w+ REDACTED|[Cc]redential"
 )
-
-
-class RangeBeyondEnd(Exception):
-    """A range starts at or after the end of the object."""
 
 
 class _ErrorResponse(NamedTuple):
@@ -52,27 +36,21 @@ def translated(error: Exception, key: str, what: str) -> Exception:
     `what` is the URL of the store and the name of the operation.
     """
     response = _read(error)
-    where = f"{what}: {key}" if key else what
-    status, code = response.status, response.code
-    if code in _NO_BUCKET_CODES:
-        return BucketNotFound(f"{what}: bucket not found ({code})")
-    if isinstance(error, FileNotFoundError) or status == 404:
+    where = location(what, key)
+    found = response_error(response.status, response.code, key=key, what=what, text=response.text)
+    if found is not None:
+        return found
+    if isinstance(error, FileNotFoundError):
         return ObjectNotFound(f"object {key} not found")
-    if isinstance(error, AlreadyExistsError | PreconditionError) or status in {409, 412}:
+    if isinstance(error, AlreadyExistsError | PreconditionError):
         return ObjectExists(f"object {key} already exists")
-    if status == 416 or "Wanted range starting at" in str(error):
+    if "Wanted range starting at" in str(error):
         return RangeBeyondEnd(key)
-    if status in {401, 403} or code in _DENIED_CODES:
-        return StoreDenied(f"{where}: access denied ({response.text})")
-    if status in {429, 503}:
-        return StoreThrottled(f"{where}: store is overloaded ({response.text})")
-    if status >= 500 or status == 408:
-        return StoreUnavailable(f"{where}: {response.text}")
     if "incorrectly configured region" in str(error):
         return StoreError(f"{where}: the bucket is in another region: set S3_REGION")
-    if not status and _CREDENTIALS_REQUEST.search(_headline(error)):
+    if not response.status and _CREDENTIALS_REQUEST.search(_headline(error)):
         return StoreDenied(f"{where}: no credentials available ({response.text})")
-    if not status and isinstance(error, BaseError | OSError):
+    if not response.status and isinstance(error, BaseError | OSError):
         return StoreUnavailable(f"{where}: {response.text}")
     return StoreError(f"{where}: {response.text}")
 

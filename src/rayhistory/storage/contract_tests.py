@@ -45,7 +45,7 @@ class StoreContract:
     """Tests of one backend. Subclass it and define `new_store`."""
 
     keeps_byte_order = True
-    """Set to False if `list_all` does not sort keys by their bytes, as S3 does."""
+    """Set to False if `list_all` does not sort keys by their bytes. (S3 does.)"""
 
     large_object_bytes = 12 * 2**20 + 1
     """A size that the backend uploads in several parts."""
@@ -67,7 +67,7 @@ class StoreContract:
         asyncio.run(run_and_close())
 
     def test_get_returns_whole_object_and_ranges(self) -> None:
-        """A range ends at the end of the object; a range behind it is empty."""
+        """A range that is too long ends at the end of the object. A range behind the end is empty."""
 
         async def work(store: Store) -> None:
             await store.put("a/b", b"hello world")
@@ -93,7 +93,7 @@ class StoreContract:
         self.run(work)
 
     def test_put_uploads_files_of_any_size(self, tmp_path: Path) -> None:
-        """A missing file raises ObjectNotFound."""
+        """Uploading a file that does not exist raises ObjectNotFound."""
 
         async def work(store: Store) -> None:
             source = tmp_path / "source"
@@ -110,7 +110,7 @@ class StoreContract:
 
     @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc/self/fd on this system")
     def test_put_uploads_a_deleted_file_by_descriptor(self, tmp_path: Path) -> None:
-        """The name of an open file may be gone, or belong to another file."""
+        """The bytes are those of the open file, even if its name is gone or belongs to another file."""
 
         async def work(store: Store) -> None:
             source = tmp_path / "source"
@@ -133,7 +133,7 @@ class StoreContract:
         self.run(work)
 
     def test_modification_time_is_the_time_of_the_write(self) -> None:
-        """`head` and `list_all` agree on it."""
+        """`head` and `list_all` return the same time."""
 
         async def work(store: Store) -> None:
             before = time.time()

@@ -36,14 +36,17 @@ def open_local(settings: Settings, *, writable: bool = False) -> "LocalStore":
         try:
             _make_directory(directory)
         except OSError as error:
-            raise InvalidSetting(
-                f"LOCAL_STORAGE_DIR={directory}: cannot create the directory ({error.strerror})"
-            ) from None
+            raise InvalidSetting(f"{_setting_of(settings)}: cannot create the directory ({error.strerror})") from None
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise InvalidSetting(f"LOCAL_STORAGE_DIR={directory}: not writable by this user")
+            raise InvalidSetting(f"{_setting_of(settings)}: not writable by this user")
     elif not directory.is_dir() and (directory.exists() or str(directory) != default_data_dir()):
-        raise InvalidSetting(f"LOCAL_STORAGE_DIR={directory}: no such directory")
+        raise InvalidSetting(f"{_setting_of(settings)}: no such directory")
     return LocalStore(directory)
+
+
+def _setting_of(settings: Settings) -> str:
+    """Return the setting that names the directory, as the user gave it."""
+    return f"--store={settings.store}" if settings.store else f"LOCAL_STORAGE_DIR={settings.local_storage_dir}"
 
 
 def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
@@ -54,7 +57,7 @@ def open_scratch(settings: Settings, *, writable: bool = False) -> "LocalStore":
 
 
 class LocalStore:
-    """A store in a directory. With `cache`, a missing directory is an empty store and not an error."""
+    """A store in a directory. With `cache`, a directory that was deleted is an empty store and not an error."""
 
     def __init__(self, directory: Path, *, cache: bool = False) -> None:
         self._directory = directory
@@ -187,7 +190,7 @@ class LocalStore:
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
         """Return the entries of a directory, sorted by name.
 
-        A missing directory is empty, as a prefix without objects.
+        A missing directory is empty, like a prefix without objects.
         """
         path = self._path(prefix) if prefix else self._directory
         try:

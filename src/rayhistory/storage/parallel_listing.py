@@ -7,11 +7,11 @@ from itertools import chain
 from rayhistory.storage.store import ObjectInfo, Store
 
 _SEQUENTIAL_KEYS = 900
-"""If a listing has more keys than this, folders are listed in parallel."""
+"""Number of keys in a listing above which folders are listed in parallel."""
 _MAX_PARALLEL_FOLDERS = 200
 _PAGE_KEYS = 1000
 _MAX_SEQUENTIAL_PAGES = 50
-"""A sequential listing of this many pages takes some seconds."""
+"""Maximum number of pages of a sequential listing, which takes some seconds."""
 
 
 class RepeatedListing:
@@ -32,7 +32,7 @@ class RepeatedListing:
 
 
 def _pages_are_fewer(prefix: str, keys: Iterable[str]) -> bool:
-    """Return whether pages need fewer requests than folders, and not too many."""
+    """Return whether a listing by pages needs fewer requests than a listing by folders, and not too many."""
     parts = [key.removeprefix(f"{prefix}/").split("/", 2) for key in keys]
     upper = {part[0] for part in parts if len(part) > 1}
     lower = {(part[0], part[1]) for part in parts if len(part) > 2}

@@ -11,9 +11,9 @@ class Permissions(NamedTuple):
     read: str
     delete: str
     create_bucket: str = ""
-    """Empty if the collector does not create the bucket."""
+    """Permission to create the bucket; empty if the collector does not create it."""
     role: str = ""
-    """A predefined role that includes all of them."""
+    """A predefined role that includes all these permissions."""
     overwriting_needs_delete: bool = False
 
 

@@ -17,7 +17,7 @@ from rayhistory.errors import InvalidSetting
 from rayhistory.settings import Settings
 
 PART_BYTES = 5 * 2**20
-"""The minimum part size of S3. Larger objects are uploaded in parts, two of which are in memory."""
+"""The minimum part size of S3. Larger objects are uploaded in parts, with two parts in memory."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -29,6 +29,11 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     """Last modification in seconds since 1970, by the store's clock."""
     tag: str = ""
     """The store's ETag, or empty. Most stores use the MD5 of an object that was written in one request."""
+
+
+def normalize_etag(etag: str | None) -> str:
+    """Return an ETag without quotes and in lower case, as stores write it in different ways."""
+    return (etag or "").strip('"').lower()
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -72,7 +77,7 @@ class Store(Protocol):
     def list_all(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Yield all objects below a prefix of whole path components, sorted by key, without folder markers.
 
-        SeaweedFS sorts differently. So do not rely on the order if a different one would lose data.
+        SeaweedFS sorts differently. So another order must not cause a loss of data.
         """
 
     async def list_folder(self, prefix: str) -> Listing:
