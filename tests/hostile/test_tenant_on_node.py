@@ -6,11 +6,21 @@ import re
 import shutil
 import socket
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rayhistory.collector.metrics.dashboard_files import list_dashboards
+from rayhistory.collector.metrics.sampler import SampleWindow
+from rayhistory.collector.metrics.scrape import Scrape
+from rayhistory.collector.session import export_file_reader, orphaned_sessions
+from rayhistory.collector.session.node_id import find_node_id
+from rayhistory.collector.session.ray_discovery import gcs_answers, session_start_ms
 from rayhistory.collector.spool.quarantine import QUARANTINE_DIR
+from rayhistory.metrics.dashboard_bundle import MAX_DASHBOARDS
+from rayhistory.metrics.samples import decode as decode_samples
 from support.collector_process import (
     NODE,
     SESSION,
@@ -176,7 +186,7 @@ def test_job_that_kills_its_raylet_cannot_resume_an_old_session(home: Path, ray:
         impostor.start(OLD_SESSION)
         try:
             collector.start()
-            message = "session already has an end record, not changing it"
+            message = "session already has an end record, keeping it"
             eventually(lambda: [line for line in collector.log() if line["event"] == message])
         finally:
             impostor.stop()
@@ -218,7 +228,88 @@ def test_session_of_the_far_future_does_not_become_the_latest(home: Path, ray: F
     assert len(list(collector.spool.joinpath(QUARANTINE_DIR).glob("*-unknown_session"))) == 2
 
 
+@pytest.mark.parametrize("place", [FUTURE_SESSION, f"prev-logs/{FUTURE_SESSION}/{NODE}"])
+def test_directory_of_a_future_session_is_not_uploaded(home: Path, place: str) -> None:
+    """Its logs were stored like those of a session that ended before the collector started."""
+    for directory in (home / place, home / place.replace(FUTURE_SESSION, OLD_SESSION)):
+        (directory / "logs").mkdir(parents=True)
+        (directory / "logs" / "x.log").write_text("x")
+        os.utime(directory / "logs" / "x.log", (1000, 1000))
+    with running_collector(home, "--role=Head") as collector:
+        eventually(lambda: any(OLD_SESSION in key and "x.log" in key for key in collector.stored_keys()))
+        assert collector.terminate() == 0
+    assert not any(FUTURE_SESSION in key for key in collector.stored_keys())
+
+
 # Memory
+
+
+def list_dashboard_files(session: Path) -> None:
+    assert len(list_dashboards(session)) <= MAX_DASHBOARDS
+
+
+def list_orphaned_sessions(session: Path) -> None:
+    for _ in orphaned_sessions._folders(session, "many"):
+        pass
+
+
+FILE_READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "node id": ("", f"metrics_export_port_{NODE[:-6]}%06x", find_node_id),
+    "raylet logs": ("logs", "raylet.%d.out", find_node_id),
+    "other files": ("", "any-file-that-a-job-may-create-%d", find_node_id),
+    "other logs": ("logs", "any-file-that-a-job-may-create-%d", find_node_id),
+    "GCS ports": ("", f"gcs_server_port_{NODE[:-6]}%06x", gcs_answers),
+    "start": ("", "any-file-that-a-job-may-create-%d", lambda session: session_start_ms(session, 0)),
+    "Grafana dashboards": ("metrics/grafana/dashboards", "dashboard-of-a-job-%d.json", list_dashboard_files),
+    "export files": ("logs/export_events", "any-file-that-a-job-may-create-%d", export_file_reader._export_files),
+    "sessions": ("many", "any-file-that-a-job-may-create-%d", list_orphaned_sessions),
+}
+"""Where the files are, their names, and the function that lists them."""
+
+
+@pytest.mark.parametrize("reader", FILE_READERS)
+def test_many_files_in_a_session_directory_do_not_fill_the_memory(tmp_path: Path, reader: str) -> None:
+    """Every listing kept all names and their status: 300,000 files took the 256 MiB of the collector's pod."""
+    place, name, read = FILE_READERS[reader]
+    folder = tmp_path / place
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(5_000):
+        (folder / (name % number)).write_bytes(b"x")
+    tracemalloc.start()
+    try:
+        read(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * MIB  # 5,000 names and their status are 4 MiB
+
+
+@pytest.mark.parametrize("line", [b"# TYPE %s gauge\n", b"%s 1\n"], ids=["types", "series"])
+def test_new_metrics_in_each_sample_do_not_fill_the_memory(line: bytes) -> None:
+    """A job exposes other metrics each time. Types and the length of names were limited per sample only."""
+    window = SampleWindow("key", NODE, 0)
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            result = Scrape()
+            for metric in range(100):
+                result.add_line(line % (b"m%d_%d_" % (number, metric) + b"x" * 900), ())
+            window.add(number, result)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * MIB  # 20 and 26 MiB before
+    assert len(decode_samples(window.encode()).times) == 200
+
+
+def test_series_with_too_many_labels_hides_no_others() -> None:
+    result = Scrape()
+    result.add_line(b"many{" + b",".join(b'l%d="x"' % number for number in range(1000)) + b"} 1", ())
+    result.add_line(b'few{a="x"} 2', ())
+    window = SampleWindow("key", NODE, 0)
+    window.add(0, result)
+    samples = decode_samples(window.encode())
+    assert ([each.name for each in samples.series], samples.dropped) == (["few"], 1)
 
 
 def test_bodies_that_are_held_back_do_not_fill_the_memory(home: Path) -> None:

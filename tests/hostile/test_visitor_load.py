@@ -2,21 +2,28 @@
 
 import io
 import re
+import threading
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from rayhistory.index.query.query import KEY_COLUMNS
 from rayhistory.server.api_routes import SESSION_ROUTES
+from rayhistory.server.app import create_app
+from rayhistory.server.http import responses
 from support.large_tables import store_large_tables
 from support.recorded_sample import REF, serving, settings_for, store_indexed_sample
 from support.server_process import running_server
@@ -25,6 +32,7 @@ from support.two_namespaces import bearer, run_historyserver, write_access_file
 EVENTS = 200_000
 ROWS = 25_000
 MAX_GROWTH_BYTES = 150 << 20
+MAX_ENCODED_ON_LOOP_BYTES = 100 << 10
 VISITORS = 20
 _PARAMETERS = {
     "node": ["0" * 56],
@@ -117,6 +125,28 @@ def download(address: str, number: int) -> str:
             time.sleep(0.1)
         with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
             return ",".join(f"{info.filename}:{info.CRC}" for info in archive.infolist())
+
+
+@pytest.mark.slow
+def test_no_route_encodes_a_list_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other visitors would wait for it."""
+    store_large_tables(tmp_path, 2_000, 2_000)
+    encode, on_loop = msgspec.json.encode, Counter[str]()
+    with TestClient(create_app(settings_for(tmp_path)), base_url=f"http://testserver{REF.url}") as client:
+        assert client.portal
+        loop_thread, path = client.portal.call(threading.get_ident), ""
+
+        def counting_encode(*args: Any, **options: Any) -> bytes:
+            encoded = encode(*args, **options)
+            if threading.get_ident() == loop_thread:
+                on_loop[path] += len(encoded)
+            return encoded
+
+        monkeypatch.setattr(msgspec.json, "encode", counting_encode)
+        monkeypatch.setattr(responses, "_ENCODER", SimpleNamespace(encode=counting_encode))
+        for path in request_paths():
+            client.get(path)
+    assert {path: size for path, size in on_loop.items() if size > MAX_ENCODED_ON_LOOP_BYTES} == {}
 
 
 _FILTER = "&filter_keys=name&filter_predicates=!%3D&filter_values=x"

@@ -21,25 +21,36 @@ _TIMEOUT_S = 30.0  # the first request about Serve, Data or Train starts a drive
 
 
 class DashboardFailure(StrEnum):
-    """Why a request failed."""
+    """Codes of the reasons for which a request can fail. They are also labels of a metric."""
 
-    UNAUTHENTICATED = "authentication"
-    NO_TOKEN = "no token"  # noqa: S105
-    NO_CONNECTION = "no connection"
+    UNAUTHENTICATED = "unauthenticated"
+    NO_TOKEN = "no_token"  # noqa: S105
+    NO_CONNECTION = "no_connection"
     STATUS = "status"
-    TOO_LARGE = "too large"
-    UNREADABLE = "unreadable response"
-    OTHER_SESSION = "dashboard of another session"
+    TOO_LARGE = "too_large"
+    UNREADABLE = "unreadable"
+    OTHER_SESSION = "other_session"
+
+
+_MESSAGES = {
+    DashboardFailure.UNAUTHENTICATED: "authentication failed",
+    DashboardFailure.NO_TOKEN: "no token",
+    DashboardFailure.NO_CONNECTION: "no connection",
+    DashboardFailure.STATUS: "status",
+    DashboardFailure.TOO_LARGE: "response too large",
+    DashboardFailure.UNREADABLE: "unreadable response",
+    DashboardFailure.OTHER_SESSION: "dashboard of another session",
+}
 
 
 class DashboardError(Exception):
-    """A request failed; the message is a short reason, also used as a metric label."""
+    """A request failed; the message is a short reason."""
 
     def __init__(self, code: DashboardFailure, detail: str = "", size: int = 0) -> None:
-        super().__init__(f"{code} {detail}".strip())
+        super().__init__(f"{_MESSAGES[code]} {detail}".strip())
         self.code = code
         self.size = size
-        """The number of bytes of a response that was too large."""
+        """The number of received bytes of a response that was too large."""
 
 
 class _Version(msgspec.Struct):
@@ -92,13 +103,11 @@ class DashboardClient:
     async def _get_version(self) -> bytes:
         """Return the response of /api/version. Send the token only if a request without it was refused."""
         try:
-            return b"".join([chunk async for chunk in self._stream("/api/version", {}, _MAX_VERSION_BYTES)])
+            return await self._read("/api/version", {}, _MAX_VERSION_BYTES)
         except DashboardError as error:
             if error.code is not DashboardFailure.UNAUTHENTICATED:
                 raise
-        return b"".join(
-            [chunk async for chunk in self._stream("/api/version", await self._authorization(), _MAX_VERSION_BYTES)]
-        )
+        return await self._read("/api/version", await self._authorization(), _MAX_VERSION_BYTES)
 
     async def _switch_address(self) -> None:
         logged = await asyncio.to_thread(self._logged_address)
@@ -108,31 +117,38 @@ class DashboardClient:
         self.address = addresses[(position + 1) % len(addresses)]
 
     async def get(self, uri: str) -> bytes:
-        """Return the body of a 200; raise DashboardError for everything else."""
+        """Return the body of a response with status 200; raise DashboardError for any other response.
+
+        Unlike `open_response`, it does not limit how many large bodies its callers have in memory.
+        """
         async with self.open_response(uri) as body:
             return body
 
     @asynccontextmanager
     async def open_response(self, uri: str) -> AsyncIterator[bytes]:
-        """Yield the body of a 200. Only one large body is in memory at a time."""
+        """Yield the body of a response with status 200.
+
+        Only one large body at a time is received and kept in memory: the next one waits until this context ends.
+        """
         async with AsyncExitStack() as stack:
             chunks: list[bytes] = []
             size = 0
-            async for chunk in self.stream(uri):
+            async for chunk in self._stream(uri, await self._authorization(), _MAX_BODY_BYTES):
                 if size <= _LARGE_BODY_BYTES < size + len(chunk):
                     await stack.enter_async_context(self._large_body_lock)
                 size += len(chunk)
-                if size > _MAX_BODY_BYTES:
-                    raise DashboardError(DashboardFailure.TOO_LARGE, size=size)
                 chunks.append(chunk)
             body = b"".join(chunks)
             chunks.clear()
             yield body
 
     async def stream(self, uri: str) -> AsyncGenerator[bytes, None]:
-        """Yield the body of a 200 in chunks."""
+        """Yield the body of a response with status 200 in chunks."""
         async for chunk in self._stream(uri, await self._authorization()):
             yield chunk
+
+    async def _read(self, uri: str, headers: dict[str, str], max_bytes: float) -> bytes:
+        return b"".join([chunk async for chunk in self._stream(uri, headers, max_bytes)])
 
     async def _stream(
         self, uri: str, headers: dict[str, str], max_bytes: float = math.inf
@@ -147,7 +163,7 @@ class DashboardClient:
                 async for chunk in response.aiter_bytes():
                     size += len(chunk)
                     if size > max_bytes:
-                        raise DashboardError(DashboardFailure.TOO_LARGE)
+                        raise DashboardError(DashboardFailure.TOO_LARGE, size=size)
                     yield chunk
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self.verified = False
@@ -174,7 +190,7 @@ def operator_dashboard_address(settings: Settings) -> str | None:
     if not host:
         return None
     scheme, separator, rest = host.rpartition("://")
-    if ":" in rest and not rest.startswith("[") and rest.count(":") > 1:
+    if not rest.startswith("[") and rest.count(":") > 1:
         rest = f"[{rest}]"  # IPv6
     has_port = ":" in rest.rpartition("]")[2]
     return f"{scheme if separator else 'http'}://{rest}" + ("" if has_port else f":{settings.ray_dashboard_port}")

@@ -51,7 +51,7 @@ class HeldDirectory:
 
     def __init__(self, descriptor: int, place: Path) -> None:
         self.place = place
-        """The path at which the directory was found, for names and messages."""
+        """Path at which the directory was opened. It is used in messages and names only, never to open files."""
         status = os.fstat(descriptor)
         self.key = status.st_dev, status.st_ino
         self.changed_ns = status.st_ctime_ns

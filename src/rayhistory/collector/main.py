@@ -55,7 +55,7 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
     cluster = settings.ray_cluster_name or cluster_name_from(socket.gethostname())
     collector = Collector(settings, cluster, store)
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, _on_signal, collector)
+        loop.add_signal_handler(signal_number, _on_signal, collector, signal_number)
     await collector.start()
     server = _CollectorServer(
         uvicorn.Config(
@@ -96,9 +96,13 @@ async def _run(settings: Settings, store: Store, listener: socket.socket) -> Non
     await collector.shut_down(stop_listening)
 
 
-def _on_signal(collector: Collector) -> None:
+def _on_signal(collector: Collector, number: signal.Signals) -> None:
     """Shut down gracefully on the first signal, and fast on the second."""
-    (collector.fast_shutdown if collector.stop.is_set() else collector.stop).set()
+    if collector.stop.is_set():
+        collector.fast_shutdown.set()
+    else:
+        collector.stop_signal = number.name
+        collector.stop.set()
 
 
 class _CollectorServer(uvicorn.Server):

@@ -36,6 +36,7 @@ from rayhistory.collector.spool.spool_factory import make_quarantine, make_spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless, wait_for_event
 from rayhistory.collector.telemetry import Telemetry
+from rayhistory.concurrency import cancel_all
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
 from rayhistory.storage import Store
@@ -46,7 +47,7 @@ _WATCH_INTERVAL_S = 1.0
 _FIRST_WATCH_TIMEOUT_S = 5.0  # Ray's directory may be on a disk that hangs
 _RAY_EXIT_POLL_INTERVAL_S = 0.25
 _FLUSH_RESERVE_S = 10.0
-"""Share of the grace period that is reserved for the last uploads."""
+"""Seconds of the grace period that are reserved for the last uploads."""
 _SEAL_RESERVE_S = 2.0
 _EXIT_RESERVE_S = 1.0
 _FAST_SHUTDOWN_S = 5.0
@@ -58,8 +59,10 @@ class Collector:
 
     def __init__(self, settings: Settings, cluster: str, store: Store) -> None:
         self.stop = asyncio.Event()
+        self.stop_signal = "SIGTERM"
+        """Name of the signal that set `stop`."""
         self.fast_shutdown = asyncio.Event()
-        """Set by a second signal: do not wait for Ray, and give up uploads soon."""
+        """An event that a second signal sets: then shutdown does not wait for Ray, and gives up uploads soon."""
         self._settings = settings
         self._cluster = cluster
         self._root = Path(settings.ray_tmp_root)
@@ -103,7 +106,7 @@ class Collector:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._give_up = asyncio.Event()
         self._watched = asyncio.Event()
-        """Set after the first search for a session."""
+        """An event that is set after the first search for a session."""
         self._last_responses_stored = False
         self._tasks: list[asyncio.Task[None]] = []
         self._add_gauges(spool, telemetry)
@@ -228,7 +231,7 @@ class Collector:
     async def _may_leave(self, current: SessionCollector | None, next_state: RayletState) -> bool:
         """Return whether the collector may switch to another session.
 
-        It may not while the raylet of this one is alive.
+        It may not while the raylet of the current session is alive.
         """
         if current is None or current.directory is None:
             return True
@@ -285,7 +288,7 @@ class Collector:
         self._closing[session.ref.session] = asyncio.create_task(close)
 
     async def _assign_nodes(self) -> None:
-        """Set the node of segments of other sessions, such as those that an earlier collector process left."""
+        """Set the node of segments whose session is not being collected, such as segments of an earlier process."""
         current = self._current.ref.session if self._current else None
         spool, node_ids = self._context.spool, self._context.node_ids
         for session in spool.sessions_without_node() - {current}:
@@ -293,7 +296,7 @@ class Collector:
                 await spool.assign_node(session, node)
 
     async def _seal_ended_sessions(self) -> None:
-        """Seal ended sessions whose events were left by an earlier collector process, or were stored late."""
+        """Seal ended sessions that had late events, or events of an earlier collector process, in the spool."""
         spool = self._context.spool
         for session, node in list(spool.to_seal.items()):
             if session in self._active_sessions():
@@ -325,7 +328,7 @@ class Collector:
             await self._update_session(await asyncio.to_thread(self._find_session), at_shutdown=True)
         await self._wait_for_ray_to_exit(began + grace - _FLUSH_RESERVE_S)
         await stop_listening()
-        await _cancel(self._tasks)
+        await cancel_all(self._tasks)
         deadline = began + grace - _EXIT_RESERVE_S
         if self.fast_shutdown.is_set():
             deadline = min(deadline, time.monotonic() + _FAST_SHUTDOWN_S)
@@ -351,7 +354,9 @@ class Collector:
         if current is None:
             self._last_responses_stored = True
             return
-        log.info("SIGTERM received, accepting events until Ray exits", extra={"session": current.ref.session})
+        log.info(
+            "%s received, accepting events until Ray exits", self.stop_signal, extra={"session": current.ref.session}
+        )
         last_poll = asyncio.create_task(self._poll_dashboard_last(current))
         while time.monotonic() < deadline and not self.fast_shutdown.is_set():
             if await current.raylet_state() is RayletState.GONE:
@@ -375,7 +380,8 @@ class Collector:
         context.uploader.shutting_down.set()
         closing = [*self._closing.values()]
         if self._current:
-            closing.append(asyncio.create_task(self._current.close("collector received SIGTERM", self._give_up)))
+            reason = f"collector received {self.stop_signal}"
+            closing.append(asyncio.create_task(self._current.close(reason, self._give_up)))
         await context.spool.rotate()
         await self._assign_nodes()
         current = {self._current.ref.session} if self._current else set()
@@ -389,9 +395,3 @@ class Collector:
 
     def _run_in_background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(restart_on_error(name, work, self._context.telemetry)))
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -30,6 +30,7 @@ from rayhistory.collector.spool.spool import Spool
 from rayhistory.collector.spool.upload import Uploader
 from rayhistory.collector.supervise import restart_on_error, run_unless
 from rayhistory.collector.telemetry import Telemetry
+from rayhistory.concurrency import cancel_all
 from rayhistory.masking import mask_env_vars_in_lines
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import Settings
@@ -61,7 +62,7 @@ class CollectorContext:
 class SessionCollector:
     """Collects one session.
 
-    `directory` is None while it is known only from events; `is_running` if its raylet is alive.
+    `directory` is None while the session is known only from its events. `is_running` is True if its raylet is alive.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class SessionCollector:
         self._was_alive = is_running
         self._last_life_ms: int | None = None
         self._gone_since: tuple[float, int] | None = None
-        """When Ray exited: by the monotonic clock, and in milliseconds since 1970."""
+        """Time when Ray exited: by the monotonic clock, and in milliseconds since 1970."""
         self._context = context
         self._node_found = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,7 +166,9 @@ class SessionCollector:
     async def set_node(self, node: str) -> None:
         if node == self.node and node == self._context.spool.node_of(self.ref.session):
             return
-        log.info("node id set", extra={"session": self.ref.session, "node": node, "previous_node": self.node or ""})
+        log.info(
+            "found the node id", extra={"session": self.ref.session, "node": node, "previous_node": self.node or ""}
+        )
         await self._context.spool.assign_node(self.ref.session, node)
         self.node = node
         self._node_found.set()
@@ -182,7 +185,7 @@ class SessionCollector:
     async def poll_final(self) -> None:
         """Poll the dashboard a last time, while Ray is still running."""
         if self._poller:
-            await _cancel(self._tasks)
+            await cancel_all(self._tasks)
             await self._poller.poll_final()
 
     # Ray's life
@@ -197,7 +200,7 @@ class SessionCollector:
         return state
 
     async def is_ray_gone(self) -> bool:
-        """Return whether the raylet, and on the head also the GCS, was alive and has been gone for a while."""
+        """Return whether Ray has exited: its raylet (and GCS, on the head) was alive and has been gone for a while."""
         if await self.raylet_state() is not RayletState.GONE or await self._gcs_answers():
             self._gone_since = None
             return False
@@ -209,7 +212,7 @@ class SessionCollector:
         return self.directory is not None and await asyncio.to_thread(gcs_answers, self.directory.path)
 
     async def _end_ms(self) -> int:
-        """Return when Ray was last alive, or the current time while it runs."""
+        """Return the time when Ray was last alive, or the current time while it runs."""
         now = now_ms()
         if self.directory is None or await self.raylet_state() is not RayletState.GONE:
             return now
@@ -223,7 +226,7 @@ class SessionCollector:
         """Upload the session's data within the available time, and seal the session."""
         context, session = self._context, self.ref.session
         ended_ms = await self._end_ms()
-        await _cancel([task for task in (*self._tasks, self._shipping, self._node_fallback) if task])
+        await cancel_all([task for task in (*self._tasks, self._shipping, self._node_fallback) if task])
         if self._poller:
             await self._poller.close()
         if self._exports:
@@ -246,7 +249,7 @@ class SessionCollector:
         await context.spool.mark_sealed(session)
         if self._record:
             if self._heartbeat:
-                await _cancel([self._heartbeat])
+                await cancel_all([self._heartbeat])
             await self._record.end(reason, ended_ms)
         log.info(
             "collector closed the session", extra={"session": session, "reason": reason, "not_uploaded": unshipped}
@@ -299,9 +302,3 @@ class SessionCollector:
 
     def _start_task(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return asyncio.create_task(restart_on_error(name, work, self._context.telemetry))
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,9 +13,10 @@ class Telemetry:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.quarantined_count = 0
-        """Per process, not per session: most quarantined data has no readable session."""
+        """Number of quarantined events of this process, in all sessions: most quarantined data has no readable session.
+        """
         self.lost_count = 0
-        """Events, dashboard responses and metrics objects that were accepted and then lost."""
+        """Number of events, dashboard responses and metrics objects that were accepted and then lost."""
 
         self.posts = self._counter("posts", "POSTs to /v1/events", "status")
         self.events_received = self._counter("events_received", "Events in request bodies that are valid JSON")
@@ -50,7 +51,7 @@ class Telemetry:
             "metrics_scrape_failures", "Scrapes of the node's Prometheus metrics that failed", "reason"
         )
         self.metrics_series_dropped = self._counter(
-            "metrics_series_dropped", "Series of the node's Prometheus metrics dropped over the limit"
+            "metrics_series_dropped", "Series of the node's Prometheus metrics not stored because the node has too many"
         )
         self.task_failures = self._counter("task_failures", "Background tasks that failed and were restarted", "task")
 

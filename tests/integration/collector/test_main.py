@@ -98,6 +98,21 @@ def test_events_are_accepted_until_the_raylet_exits(home: Path, ray: FakeRay) ->
     assert [each["eventId"] for each in collector.stored_events()] == ["7"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_log_and_end_of_the_session_name_the_signal(home: Path, ray: FakeRay, number: signal.Signals) -> None:
+    ray.start()
+    with running_collector(home, "--role=Head") as collector:
+        eventually(lambda: any(key.endswith("/start.json") for key in collector.stored_keys()))
+        assert collector.process
+        collector.process.send_signal(number)
+        eventually(lambda: any(" received, " in line["event"] for line in collector.log()))
+        ray.stop()
+        assert collector.process.wait(20) == 0
+    events = {line["event"]: line for line in collector.log()}
+    assert f"{number.name} received, accepting events until Ray exits" in events
+    assert events["collector closed the session"]["reason"] == f"collector received {number.name}"
+
+
 def test_second_signal_shuts_down_fast(home: Path, ray: FakeRay) -> None:
     """Pressing Ctrl-C twice does not wait for the raylet."""
     ray.start()

@@ -78,14 +78,15 @@ def test_failed_request_has_a_short_reason(monkeypatch: pytest.MonkeyPatch) -> N
     with run_dashboard(RIGHT) as dashboard:
         none = Settings(ray_dashboard_address=dashboard.url)
         right = dataclasses.replace(none, ray_auth_token=RIGHT)
-        assert reason_of(none) == "authentication"
-        assert reason_of(dataclasses.replace(none, ray_auth_token=WRONG)) == "authentication"
+        assert reason_of(none) == "authentication failed"
+        assert reason_of(dataclasses.replace(none, ray_auth_token=WRONG)) == "authentication failed"
         assert reason_of(dataclasses.replace(none, ray_auth_mode="token")) == "no token"
         assert reason_of(right, "/unknown") == "status 500"
         assert failure_of(right, "/unknown").code is DashboardFailure.STATUS
         dashboard.responses["/large"] = "x" * 2000
         monkeypatch.setattr(dashboard_client, "_MAX_BODY_BYTES", 1000)
-        assert reason_of(right, "/large") == "too large"
+        assert reason_of(right, "/large") == "response too large"
+        assert failure_of(right, "/large").size > 1000
     assert reason_of(right) == "no connection"
 
 

@@ -129,7 +129,7 @@ class DashboardPoller:
                 await asyncio.sleep(_MIN_POLL_INTERVAL_S + next(delays))
 
     async def poll_final(self) -> None:
-        """Poll everything once more, a few requests at a time, while the dashboard still runs."""
+        """Before the dashboard ends, poll all URIs again whose responses may have changed, several at a time."""
         try:
             async with asyncio.timeout(_FINAL_TIMEOUT_S):
                 if not self._dashboard.verified and not await self._verify():
@@ -142,7 +142,7 @@ class DashboardPoller:
                 added += self._schedule.final_node_polls()
                 await asyncio.gather(*map(self._poll_final, added))
         except TimeoutError:
-            log.warning("last dashboard polls before the session's end timed out, some stored responses are outdated")
+            log.warning("final dashboard polls timed out, keeping older responses for some URLs")
 
     async def close(self) -> None:
         await self._dashboard.close()
@@ -150,7 +150,7 @@ class DashboardPoller:
     def _check_drivers(self) -> None:
         """Poll for failed tasks if a driver does not export events.
 
-        Only the dashboard has the names and errors of its tasks.
+        Only the dashboard has the names and errors of the tasks of such a driver.
         """
         silent = self._drivers.silent(self._session, min_seconds=SILENT_AFTER_S)
         for job in silent.keys() - self._silent_drivers:
@@ -197,7 +197,7 @@ class DashboardPoller:
 
     def _report_failure(self, uri: str, failure: DashboardError) -> None:
         reason = str(failure)
-        self._telemetry.dashboard_poll_failures.labels(reason).inc()
+        self._telemetry.dashboard_poll_failures.labels(failure.code).inc()
         has_no_grafana = uri == GRAFANA and failure.code is DashboardFailure.STATUS
         key = f"{uri} {reason}" if has_no_grafana else reason
         if key not in self._logged_failures:
@@ -288,7 +288,7 @@ def _actor_classes(actors: Any) -> set[str]:
 
 
 def _is_empty(uri: str, body: bytes, *, final: bool) -> bool:
-    """Return whether a response is empty. It must not replace an earlier one in the store. The rules are KubeRay's."""
+    """Return whether a response is empty, by KubeRay's rules. An empty response must not replace one in the store."""
     if uri.startswith(DATASETS):
         return not (_decode(body, dict[str, Any]) or {}).get("datasets")
     return uri == SERVE and final and not (_decode(body, dict[str, Any]) or {}).get("applications")

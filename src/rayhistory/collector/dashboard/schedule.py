@@ -18,7 +18,7 @@ PLACEMENT_GROUPS = "/api/v0/placement_groups?detail=1&limit=10000"
 
 _ONCE = float("inf")
 _BYTES_PER_SECOND = 64 * 1024
-"""Large responses are polled less often, so that the stored bytes stay bounded."""
+"""Maximum rate of stored bytes. Large responses are polled less often, to stay below it."""
 _FAILED_TASKS_INTERVAL_S = 5.0
 _MAX_RETRY_INTERVAL_S = 60.0
 _NODE_INTERVAL_S = 15.0
@@ -26,22 +26,22 @@ _MIN_NODE_INTERVAL_S = 5.0
 _MAX_FINAL_NODES = 8
 _CACHED_BY_RAY = ("/nodes", "/logical/")
 _STAGGER_S = 1.5
-"""Time between the first polls, so that they do not delay polls that repeat often."""
+"""Seconds between the first polls of two URIs, so that frequent polls are not delayed by all first polls at once."""
 
 
 class Poll(msgspec.Struct, eq=False):
     uri: str
     interval: float
     kuberay: bool = False
-    """KubeRay's collector also polls this URI. Its response is also stored as KubeRay stores it."""
+    """True if KubeRay's collector also polls this URI. Then its response is also stored as KubeRay stores it."""
     final: bool = True
-    """Whether to poll once more at session end."""
+    """True if this URI is polled once more at session end."""
     due: float = 0.0
     failures: int = 0
 
     @property
     def request(self) -> str:
-        """Return the URI to request. On routes where Ray caches responses, it bypasses the cache."""
+        """Return the URI to request. If Ray caches responses of this route, the URI bypasses the cache."""
         if not self.uri.startswith(_CACHED_BY_RAY):
             return self.uri
         return f"{self.uri}{'&' if '?' in self.uri else '?'}nocache=1"
@@ -95,7 +95,7 @@ class PollSchedule:
         self._nodes = [node for node in self._nodes if node in now] + [node for node in nodes if node not in before]
 
     def next(self) -> Poll:
-        """Return the poll that is due first."""
+        """Return the poll that is due next."""
         first = min(self._polls.values(), key=lambda poll: poll.due)
         if self._nodes and self._node_due < first.due:
             return Poll(f"/nodes/{self._nodes[0]}", 0.0, final=False, due=self._node_due)
@@ -115,7 +115,7 @@ class PollSchedule:
         self._rotate_nodes(poll, now, size)
 
     def failed(self, poll: Poll, now: float, size: int = 0) -> None:
-        """Schedule the next try. `size` is the number of bytes that were received in vain."""
+        """Schedule the next try of a failed poll. `size` is the number of bytes that were received before it failed."""
         poll.failures += 1
         interval = min(poll.interval, _MAX_RETRY_INTERVAL_S)
         delay = min(_MAX_RETRY_INTERVAL_S, max(interval, 2.0**poll.failures))

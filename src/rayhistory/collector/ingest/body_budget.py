@@ -1,7 +1,7 @@
 """Memory budget for request bodies that are being received or stored.
 
-A body counts from its first byte until its response. When the budget is used up, only the oldest body is read on; the
-others wait until memory is free. Clients that send too slowly while others wait are disconnected.
+A body counts from its first byte until its response. When the budget is used up, the collector continues to read only
+the oldest body. The others wait until memory is free. Clients that send too slowly while others wait are disconnected.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ class IncomingBody:
 
     def __init__(self, timeout_s: float) -> None:
         self.timer = asyncio.timeout(timeout_s)
-        """Raises TimeoutError when the body takes too long. Enter it at once."""
+        """A context that raises TimeoutError if the body takes too long. Its time begins when it is created."""
         self.reserved = 0
-        """Bytes reserved in the budget."""
+        """Number of bytes that this body has reserved in the budget."""
         self.complete = False
         self.waiting = False
         """True while the body is not read because the budget is used up."""
         self.blocking_since: float | None = None
-        """Time since when other bodies have been waiting for this one."""
+        """Time when other bodies began to wait for this one."""
 
 
 class BodyBudget:
-    """Limits the bytes of all bodies together to `max_bytes`. Only the oldest body may exceed it."""
+    """Limits the bytes of all bodies together to `max_bytes`. If they are used up, only the oldest body gets more."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -50,7 +50,7 @@ class BodyBudget:
             self._changed.set()
 
     async def reserve(self, body: IncomingBody, size: int) -> None:
-        """Wait until the budget has room for `size` more bytes. The wait does not count against the sender."""
+        """Wait until the budget has room for `size` more bytes. The timeout of the body pauses during the wait."""
         self._bodies[body] = None
         if not self._has_room(body, size):
             now = asyncio.get_running_loop().time

@@ -57,9 +57,10 @@ class DriverWatch:
                 driver.node = ids.to_hex(found[1].decode(errors="replace"), ids.NODE)
 
     def silent(self, session: str, *, min_seconds: float = SILENT_AFTER_S) -> dict[str, str | None]:
-        """Return the jobs whose drivers have sent no events to this collector, with the node of the driver.
+        """Return the jobs whose drivers have sent no events to this collector, each with the node of its driver.
 
-        Drivers on other nodes send their events to the collectors there.
+        Only drivers count that the GCS reported at least `min_seconds` ago. A driver on another node sends its events
+        to the collector there.
         """
         before = time.monotonic() - min_seconds
         return {

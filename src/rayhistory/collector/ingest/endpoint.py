@@ -195,7 +195,7 @@ class IngestEndpoint:
         return self._reported_nodes.get(session)
 
     def latest_session(self, min_seconds: float) -> str | None:
-        """Return the session of the latest events, if this has not changed for `min_seconds`."""
+        """Return the session of the latest events; None unless only its events have arrived for `min_seconds`."""
         if self._latest is None or time.monotonic() - self._latest[1] < min_seconds:
             return None
         return self._latest[0]

@@ -20,7 +20,7 @@ from rayhistory.sessions.ref import is_safe_component, is_session_name
 
 _NODE_EVENT_TYPES = {"NODE_LIFECYCLE_EVENT", "NODE_DEFINITION_EVENT"}
 _NODE_PAYLOADS = {"worker_lifecycle_event"}
-"""Payloads with a job id that KubeRay files as node events."""
+"""Payloads that have a job id, but that KubeRay stores as node events."""
 _SLOW_PATH = "?"
 _COMMA = ord(",")
 _MAX_SESSIONS_PER_BODY = 16  # normally one, or two right after Ray has started a new session
@@ -29,7 +29,7 @@ _MAX_BYTES_TO_SPLIT = 2 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|,', re.DOTALL)
 
 _camel = {field.name: field.encode_name for field in msgspec.structs.fields(event_types.Event)} | {"job_id": "jobId"}
-"""Return the camelCase name of a field. Ray sends snake_case instead if it is configured to preserve proto names."""
+"""The camelCase name of each field. If Ray is set to preserve proto names, it sends the snake_case name."""
 
 
 def _carries_job_id(payload: Any) -> bool:
@@ -60,12 +60,12 @@ class RoutedBatch:
     """The events of one request body, grouped by session and category."""
 
     event_count: int
-    """All events of the body, including malformed ones."""
+    """Number of events in the body, including malformed ones."""
     blocks: dict[str, list[Block]]
     nodes: dict[str, str]
-    """The sending node of each session, where known."""
+    """The node that sent the events of each session, if it is known."""
     malformed: list[tuple[str, bytes]]
-    """Reason codes and bytes of events for the quarantine."""
+    """Events for the quarantine: a reason code and the bytes of each."""
 
 
 def _header_decoder(spelling: Callable[[str], str]) -> Callable[[bytes], Any]:

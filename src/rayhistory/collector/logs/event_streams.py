@@ -17,11 +17,11 @@ _SUFFIX = ".wal"
 
 
 class EventStreams:
-    """Event streams of one session; not thread-safe."""
+    """The spool segments of one session, as streams of its packs. Not thread-safe."""
 
     def __init__(self, spool: Spool, session: str) -> None:
         self.has_more = False
-        """Whether the last read left bytes that existed when the flush started."""
+        """True if the last read left bytes that existed when the flush started."""
         self._spool = spool
         self._session = session
         self._segment_ns = self._flush_end = 0
@@ -29,7 +29,8 @@ class EventStreams:
     def forget_stored(self, tailer: Tailer) -> None:
         """Drop streams whose events are stored as objects.
 
-        Streams that the previous call dropped are final now: the pack that recorded this is in the store.
+        Also let the ledger forget the segments whose streams the previous call dropped: since then, a pack without
+        these streams was stored.
         """
         stored, streams = self._spool.uploaded_segments(self._session), _streams_by_segment(tailer)
         self._spool.forget_uploaded(self._session, stored - streams.keys())

@@ -15,7 +15,7 @@ _CHUNK_OVERHEAD_BYTES = 100
 
 
 class PackBuilder:
-    """Frames of one pack; small chunks share a frame."""
+    """Collects the frames of one pack. Small chunks share a frame."""
 
     def __init__(self, compressor: Compressor) -> None:
         self.parts = [MAGIC]
@@ -42,7 +42,7 @@ class PackBuilder:
             self._close_frame()
 
     def add_directory(self, data: bytes) -> DirectoryLocation:
-        """Append a directory after the frames."""
+        """Append a pack directory after the frames, and return its location in the pack."""
         location = DirectoryLocation("", self.size, len(data))
         self.parts.append(data)
         self.size += len(data)

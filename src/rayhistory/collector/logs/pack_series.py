@@ -44,7 +44,7 @@ class BuiltPack(NamedTuple):
     raw_size: int
     """Number of new bytes before compression."""
     has_more: bool
-    """Whether there are more new bytes than fit into this pack."""
+    """True if there are more new bytes than fit into this pack."""
     files: frozenset[str]
 
 
@@ -162,9 +162,9 @@ class PackSeries:
         return BuiltPack(name, b"".join([*builder.parts, end]), raw_size, has_more, files)
 
     def _is_checkpoint_due(self, ranges: int) -> bool:
-        """Return whether the next pack should be a checkpoint.
+        """Return whether the pack that is being built should be a checkpoint.
 
-        Large roots cost more, so checkpoints are rarer if there are many files.
+        A checkpoint lists all files. So the more files there are, the more changes it takes to make one due.
         """
         streams = len(self.tailer.streams)
         return (
@@ -190,13 +190,13 @@ class PackSeries:
         return root_location
 
     def _add_group(self, builder: PackBuilder, leaves: list[DirectoryCoverage]) -> DirectoryCoverage:
-        """Combine the leaves into a group, and return its coverage without dropped streams."""
+        """Write a directory of these leaves. Return its coverage: the ranges of all leaves, without dropped streams."""
         location = builder.add_directory(self._compressor.directory(DirectoryGroup(leaves)))
         parts = (part for leaf in leaves for part in zip(leaf.streams, leaf.starts, leaf.ends, strict=True))
         return coverage_of(location, self._last, (part for part in parts if part[0] in self.tailer.streams))
 
     def _advance(self, name: str, root: DirectoryLocation, ranges: list[Range]) -> None:
-        """Replace "this pack" in directories by the name of the new pack."""
+        """Insert the name of the new pack, which is known now, into all locations and ranges that are in this pack."""
         self._root = root if root.pack else DirectoryLocation(name, root.offset, root.size)
         for each in (*self._leaves[-1:], *self._groups[-1:]):
             if not each.location.pack:

@@ -95,7 +95,7 @@ class PackShipper:
             self._flush_started = None
 
     def lag(self) -> float:
-        """Return how many seconds the current flush has taken so far."""
+        """Return the seconds that the current flush has taken so far."""
         return time.monotonic() - self._flush_started if self._flush_started else 0.0
 
     def unshipped(self) -> list[str]:
@@ -125,7 +125,7 @@ class PackShipper:
                 continue
             if reader.damaged:
                 log.warning(
-                    "stored log packs are damaged, their log lines are missing",
+                    "cannot read damaged log packs in the store, their log lines are lost",
                     extra={"prefix": prefix, "count": reader.damaged},
                 )
             newest = await asyncio.to_thread(self._starts.skip_used, prefix, reader.newest_number)
@@ -149,7 +149,7 @@ class PackShipper:
         return pack
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run all work in one thread, because the allocator does not return the memory of a thread."""
+        """Run all work in one thread, because the allocator keeps the freed memory of each thread."""
         return await asyncio.get_running_loop().run_in_executor(_thread, work)
 
     async def _upload(self, pack: BuiltPack, max_delay: float) -> None:

@@ -28,7 +28,7 @@ _MAX_FINAL_ROUNDS = 3  # processes that outlive Ray may keep writing, and some f
 
 class LocalLogFile(msgspec.Struct, frozen=True):
     name: str
-    """Path below the logs directory."""
+    """Path of the log file below the logs directory."""
     target: str
     """Path of the file itself; it differs from `name` for a link."""
     size: int

@@ -27,7 +27,10 @@ class SeriesStarts:
         self._lock = threading.Lock()
 
     def skip_used(self, prefix: str, newest_listed: int) -> int:
-        """Return a number that no pack of the series exceeds; -1 for a new series."""
+        """Return the pack number after which a series continues; -1 for a new series.
+
+        Numbers are skipped that an earlier collector may have used for packs that are not listed yet.
+        """
         with self._lock:
             starts = self._read()
             newest = max(newest_listed, starts.pop(prefix, -1))
@@ -49,5 +52,6 @@ class SeriesStarts:
             self._directory.write(_FILE, msgspec.json.encode(newest))
         except OSError as error:
             log.warning(
-                "cannot save the numbers of log packs, a restart may use them again", extra={"reason": str(error)}
+                "cannot save the number of the next log pack, a restarted collector may reuse it",
+                extra={"reason": str(error)},
             )

@@ -27,7 +27,7 @@ class Shipper(Protocol):
         """List files whose current content is not in the store."""
 
     def lag(self) -> float:
-        """Return how many seconds the current upload has taken so far."""
+        """Return the seconds that the current upload has taken so far."""
 
 
 class CombinedShipper:

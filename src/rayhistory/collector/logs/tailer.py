@@ -27,13 +27,14 @@ log = logging.getLogger(__name__)
 _LINE_SEARCH_BYTES = 64 << 10  # how far from the end of a chunk a newline is searched
 _MAX_TRUNCATED_VERSIONS = 8  # streams of one name that are kept after its file was truncated
 _MAX_REMOVED_VERSIONS = 1000  # and after it was removed: rotation ends like that, but a name may be reused for ever
+_MAX_MISSED_SCANS = 5
 _MAX_COPY_SEARCHES = 64  # so many files vanish at once only when a whole directory does
 _LARGE_FILE_BYTES = 4 << 20
 _STATE_DUMP_INTERVAL_S = 60.0
 
 
 class _CandidateMoved(Exception):
-    """A possible copy of a file was renamed before it was read. The next scan handles it."""
+    """Raised if a possible copy of a file was renamed before it could be read. The next scan handles the copy."""
 
 
 class Tailer:
@@ -48,11 +49,11 @@ class Tailer:
         self.folders: list[str] = []
         self.root = root
         self.lost_bytes = 0
-        """Bytes that were removed or truncated before they were read, or dropped with old versions of a file."""
+        """Number of bytes that were removed or truncated before they were read, or dropped with an old file version."""
         self.excess = 0
         """Number of files over the limit."""
         self.needs_rescan = False
-        """A file was truncated or replaced while it was read."""
+        """True if a file was truncated or replaced while it was read."""
         self.next_id = max([first_id, *(number + 1 for number in self.streams)])
         self._scan_number = 0
         self._handled_scan = 0
@@ -148,9 +149,9 @@ class Tailer:
         return unmatched
 
     def _match(self, entry: FileEntry, seen: set[tuple[int, int]]) -> TrackedFile | None:
-        """Match an entry with a new or renamed file.
+        """Assign a directory entry to a new file or to a renamed one.
 
-        Return the file that had this inode before, if it is another one.
+        Return the file that had this inode before, if it is a different file.
         """
         file, replaced = self._by_key.get(entry.key), None
         if file and file.last_round == self._scan_number:
@@ -162,13 +163,21 @@ class Tailer:
         elif (same := contains_stream(self.root, entry, file.stream)) is None:
             file.last_round = self._scan_number
             return None
-        elif not same:
+        elif not same or self._was_removed(file, entry):
             file, replaced = None, file
         if file is None and len(self._by_name) >= MAX_FILES:
             self.excess += 1
             return replaced
         self._set_present(file or self._add_file(entry), entry)
         return replaced
+
+    def _was_removed(self, file: TrackedFile, entry: FileEntry) -> bool:
+        """Return whether a file was removed. If so, an entry with its inode is a new file, and not the renamed one.
+
+        One walk can miss a file that is being renamed, but several walks in a row cannot.
+        """
+        is_renamed = file.stream.name != entry.name
+        return is_renamed and file.stream.state == GONE and 0 < file.last_round < self._scan_number - _MAX_MISSED_SCANS
 
     def _add_file(self, entry: FileEntry) -> TrackedFile:
         stream = self.add_stream(entry.name, LOG)
@@ -191,7 +200,7 @@ class Tailer:
         if file.unshipped_bytes and not file.is_state_dump:
             self.lost_bytes += file.unshipped_bytes
             log.warning(
-                "log file was removed or truncated before its upload, bytes are lost",
+                "log file was removed or truncated before its upload, its last bytes are lost",
                 extra={"file": stream.name, "bytes": file.unshipped_bytes},
             )
         stream.state, stream.since = GONE, self._pack_number
@@ -240,8 +249,8 @@ class Tailer:
     def _find_copy(self, file: TrackedFile, new_since: int) -> TrackedFile | None:
         """Find the copy that a rotation made of a file.
 
-        Logs of many workers start alike, so equal content is not enough. A copy has the same name except for what
-        rotation adds, and either was first seen after the scan `new_since` or holds exactly the uploaded bytes.
+        Logs of many workers start alike, so equal content is not enough. A copy has the same name plus the suffix of a
+        rotation. It was first seen after the scan `new_since`, or contains exactly the uploaded bytes.
         """
         stream = file.stream
         folder, slash, base = stream.name.rpartition("/")
@@ -265,7 +274,7 @@ class Tailer:
         return None
 
     def _limit_versions(self, limit: int, names: set[str]) -> None:
-        """Drop the oldest removed streams of each file name over the limit."""
+        """For each of these names, keep only the newest `limit` streams of removed files, and drop the others."""
         gone: dict[str, list[TrackedFile]] = {}
         for file in self._files.values():
             if file.stream.state == GONE and file.stream.name in names:
@@ -276,7 +285,7 @@ class Tailer:
                 self._forget_file(file)
 
     def _limit_files(self) -> None:
-        """Drop the files that were removed first if there are more than MAX_FILES."""
+        """If there are more than MAX_FILES files, drop removed ones, starting with those that were removed first."""
         excess = len(self._files) - MAX_FILES
         if excess > 0:
             gone = [file for file in self._files.values() if file.stream.state == GONE]
@@ -346,6 +355,6 @@ class Tailer:
 
 
 def _whole_lines(data: bytes) -> bytes:
-    """Drop the start of a line that ends in the next chunk, unless the line is long."""
+    """Return the data without an incomplete last line, which the next chunk then contains. A long line is split."""
     end = data.rfind(b"\n", max(0, len(data) - _LINE_SEARCH_BYTES)) + 1
     return data[:end] if end else data

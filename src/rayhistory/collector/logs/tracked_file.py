@@ -20,7 +20,7 @@ _HEAD_BYTES = 256
 _TAIL_BYTES = 64
 _MAX_WHOLE_CRC_BYTES = 64 << 20
 _STATE_DUMP = re.compile(r"(?:.*/)?debug_state\w*\.txt\Z")
-"""Files that Ray rewrites every few seconds. Only their recent content is useful."""
+"""A pattern for files that Ray rewrites every few seconds. Only their recent content is useful."""
 
 
 class TrackedFile(msgspec.Struct):
@@ -29,17 +29,17 @@ class TrackedFile(msgspec.Struct):
     stream: Stream
     size: int = 0
     max_size: int = 0
-    """The largest size seen so far."""
+    """The largest size of the file so far."""
     modified_ns: int = 0
     shipped_modified_ns: int = -1
     """Modification time up to which all content has been uploaded."""
     last_round: int = 0
-    """The last scan that found the file."""
+    """Number of the last scan that found the file."""
     first_round: int = 0
-    """The first scan that found the file; 0 if the store already had its stream."""
+    """Number of the first scan that found the file; 0 if the store already had its stream."""
     shipped_at: float = float("-inf")
     replaced: bool = False
-    """The content was found to be different. The next scan handles it."""
+    """True if the file was found to have different content. The next scan handles this."""
 
     @property
     def key(self) -> tuple[int, int]:

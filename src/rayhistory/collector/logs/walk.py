@@ -12,15 +12,18 @@ from typing import NamedTuple
 from rayhistory.collector.held_directory import FOLDER_FLAGS, open_file_below
 
 MAX_FILES = 50_000
-"""Each tracked file costs memory, and an entry in a directory that is always read as a whole."""
+"""Maximum number of tracked files.
+
+Each costs memory, and an entry in the pack directory, which is always read as a whole.
+"""
 _MAX_NAME_BYTES = 512
 
 
 class FileEntry(NamedTuple):
     name: str
-    """Path below the logs directory."""
+    """Path of the file below the logs directory."""
     key: tuple[int, int]
-    """Device and inode."""
+    """Device and inode of the file, which identify it."""
     size: int
     modified_ns: int
 
@@ -35,7 +38,7 @@ class WalkResult(NamedTuple):
 
 
 def walk(root: str, limit: int | None = None, tracked: Container[tuple[int, int]] = ()) -> WalkResult | None:
-    """List the files below `root`. Return None if it is not a directory, or a link to one.
+    """List the files below `root`. Return None if `root` is missing, a link, or not a directory.
 
     Above the limit, only files whose keys are in `tracked` are listed. The others are counted.
     """

@@ -4,11 +4,12 @@ They fit the session's version of Ray, because they query the metrics of this ve
 """
 
 import asyncio
+import heapq
 import logging
 import re
 from pathlib import Path
 
-from rayhistory.collector.session.ray_files import READ_BYTES, list_folder, read_start
+from rayhistory.collector.session.ray_files import READ_BYTES, read_start, scan_folder
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreError
 from rayhistory.metrics.dashboard_bundle import MAX_DASHBOARDS, encode_bundle
@@ -17,7 +18,7 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _FOLDER = "metrics/grafana/dashboards"
-_NAME = re.compile(r"[\w.-]{1,100}\.json", re.ASCII)
+_NAME = re.compile(r"[\w.-]{1,100}\.json\Z", re.ASCII)
 _FIRST_INTERVAL_S, _INTERVAL_S = 2.0, 60.0
 _FIRST_POLLS = 30
 _MAX_TOTAL_BYTES = 8 * READ_BYTES
@@ -60,16 +61,16 @@ class DashboardFiles:
 
 def list_dashboards(directory: Path) -> list[tuple[str, int, int]]:
     """List the files of Grafana dashboards with their times and sizes. Files that are too large are skipped."""
-    entries = [
+    entries = (
         (name, status.st_mtime_ns, status.st_size)
-        for name, status in list_folder(directory, _FOLDER)
-        if _NAME.fullmatch(name) and 0 < status.st_size < READ_BYTES
-    ]
-    return sorted(entries)[:MAX_DASHBOARDS]
+        for name, status in scan_folder(directory, _FOLDER, _NAME)
+        if 0 < status.st_size < READ_BYTES
+    )
+    return heapq.nsmallest(MAX_DASHBOARDS, entries)
 
 
 def read_dashboards(directory: Path, names: list[str]) -> dict[str, bytes]:
-    """Read files without following links, up to a total size."""
+    """Read the files of Grafana dashboards without following links, up to a total size."""
     files: dict[str, bytes] = {}
     total = 0
     for name in names:

@@ -13,23 +13,24 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from rayhistory.collector.metrics.scrape import MAX_SERIES, Scrape, ScrapeError, parse_series, scrape
+from rayhistory.collector.metrics.scrape import MAX_NAME_BYTES, Scrape, ScrapeError, parse_series, scrape
 from rayhistory.collector.session.ray_discovery import autoscaler_port, metrics_port
 from rayhistory.collector.supervise import backoff_delays
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreError
-from rayhistory.metrics.samples import SampledSeries, Samples, encode
+from rayhistory.metrics.samples import MAX_LABELS, MAX_SERIES, SampledSeries, Samples, encode
 from rayhistory.storage import Store
 
 log = logging.getLogger(__name__)
 
 _SCRAPE_TIMEOUT_S = 10.0
 _EARLY_S, _EARLY_INTERVAL_S = 180.0, 5.0
-"""The first minutes are sampled more often, so that short sessions have charts."""
+"""Duration of a session's early phase, and the sampling interval in it: short sessions need charts, too."""
 _UPLOAD_INTERVAL_S = 60.0
 _MAX_FIRST_UPLOAD_DELAY_S = 20.0
 _MAX_WINDOW_MS = 3_600_000
 _MAX_WINDOW_VALUES = 500_000
+_MAX_TYPES_SIZE = 1 << 20
 _MAX_PENDING_BYTES = 8 * 2**20
 _MAX_FINAL_RETRY_DELAY_S = 2.0
 
@@ -54,29 +55,36 @@ class SampleWindow:
         self._times = array("q")
         self._columns: dict[bytes, array[float]] = {}
         self._types: dict[str, str] = {}
+        self._names_size = self._types_size = 0
+        """Bytes of all names, and of all types. Both are limited, because a job can expose new names in each sample."""
 
     def add(self, at_ms: int, result: Scrape) -> None:
         rows, dropped = len(self._times), result.dropped
         for series, value in result.values.items():
             column = self._columns.get(series)
             if column is None:
-                if len(self._columns) >= MAX_SERIES:
+                size = self._names_size + len(series)
+                if len(self._columns) >= MAX_SERIES or size > MAX_NAME_BYTES:
                     dropped += 1
                     continue
+                self._names_size = size
                 column = self._columns[series] = array("d", [math.nan]) * rows
             column.append(value)
         self._times.append(at_ms)
         for column in self._columns.values():
             if len(column) == rows:
                 column.append(math.nan)
-        self._types |= result.types
+        for family, kind in result.types.items():
+            size = self._types_size + len(family) + len(kind)
+            if family not in self._types and size <= _MAX_TYPES_SIZE:
+                self._types[family], self._types_size = kind, size
         self.dropped = max(self.dropped, dropped)
         self.changed = True
 
     def is_full(self, now_ms: int) -> bool:
         """Return whether the window is full.
 
-        A clock that was set back also ends it, because the key contains its first time.
+        It is also full if the clock was set back, because the object's key contains the time of the first sample.
         """
         is_in_time = self.first_ms <= now_ms < self.first_ms + _MAX_WINDOW_MS
         return not is_in_time or len(self._columns) * len(self._times) >= _MAX_WINDOW_VALUES
@@ -91,6 +99,9 @@ class SampleWindow:
                 continue
             name, labels = parsed
             useful = tuple((label, value) for label, value in labels.items() if value and label not in _CONSTANT_LABELS)
+            if len(useful) > MAX_LABELS:
+                dropped += 1
+                continue
             columns[name, useful] = column.tobytes()
         series = [SampledSeries(name, dict(labels), values) for (name, labels), values in sorted(columns.items())]
         return encode(Samples(self._times.tolist(), series, self._types, dropped))
@@ -134,7 +145,7 @@ class MetricsSampler:
             tasks.create_task(self._upload_periodically())
 
     async def finish(self) -> None:
-        """Upload everything; retry until cancelled."""
+        """Upload all metrics; retry until cancelled."""
         for delay in backoff_delays(0.5, _MAX_FINAL_RETRY_DELAY_S):
             await self.flush()
             if not self._pending:
@@ -142,7 +153,7 @@ class MetricsSampler:
             await asyncio.sleep(delay)
 
     def unshipped(self) -> list[str]:
-        """List objects that are not in the store."""
+        """List objects with metrics that are not in the store."""
         return sorted(f"metrics/{key.rpartition('/')[2]}" for key in self._pending)
 
     async def flush(self) -> None:

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-MAX_SERIES = 10_000
-_MAX_NAME_BYTES = 4 * 2**20
+from rayhistory.metrics.samples import MAX_SERIES
+
+MAX_NAME_BYTES = 4 * 2**20
 _MAX_LINE_BYTES = 64 * 2**10
 _MAX_BODY_BYTES = 64 * 2**20
 _MAX_HEADER_BYTES = 16 * 2**10
@@ -35,7 +36,7 @@ class Scrape(msgspec.Struct):
     values: dict[bytes, float] = {}
     types: dict[str, str] = {}
     dropped: int = 0
-    """Series over a limit, and malformed lines."""
+    """Number of series over a limit, and of malformed lines."""
     names_size: int = 0
 
     def add_line(self, line: bytes, skip: tuple[bytes, ...]) -> None:
@@ -52,7 +53,7 @@ class Scrape(msgspec.Struct):
             self.dropped += 1
             return
         if series not in self.values:
-            if len(self.values) >= MAX_SERIES or self.names_size + len(series) > _MAX_NAME_BYTES:
+            if len(self.values) >= MAX_SERIES or self.names_size + len(series) > MAX_NAME_BYTES:
                 self.dropped += 1
                 return
             self.names_size += len(series)

@@ -7,6 +7,7 @@ spool. After a crash, some lines may be read again; they get the same id.
 import asyncio
 import base64
 import hashlib
+import heapq
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 from isal.isal_zlib import crc32
 
-from rayhistory.collector.session.ray_files import READ_BYTES, list_folder, open_regular_file
+from rayhistory.collector.session.ray_files import READ_BYTES, open_regular_file, scan_folder
 from rayhistory.collector.spool.block import Block
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.spool.spool import Spool, SpoolError
@@ -35,6 +36,7 @@ _INTERVAL_S = 2.0
 _HEAD_BYTES = 256
 _MAX_LINE_BYTES = 16 << 20
 _MAX_POSITION_FILES = 8
+_MAX_FILES = 10_000
 
 
 class _Position(msgspec.Struct):
@@ -134,8 +136,8 @@ class ExportFileReader:
 
 
 def _export_files(directory: Path) -> list[tuple[str, os.stat_result]]:
-    files = list_folder(directory, _FOLDER)
-    return sorted((name, status) for name, status in files if EXPORT_FILE.match(name) and stat.S_ISREG(status.st_mode))
+    files = scan_folder(directory, _FOLDER, EXPORT_FILE)
+    return heapq.nsmallest(_MAX_FILES, ((name, status) for name, status in files if stat.S_ISREG(status.st_mode)))
 
 
 def _read_from(directory: Path, name: str, position: _Position) -> tuple[_Position, bytes]:
@@ -154,7 +156,7 @@ def _read_from(directory: Path, name: str, position: _Position) -> tuple[_Positi
 
 
 def _read_whole_lines(file: BinaryIO) -> bytes:
-    """Read up to a limit. An unfinished line is left for later, unless it is too long."""
+    """Read whole lines, up to a limit. An unfinished line is left for later, unless it is too long."""
     data = file.read(READ_BYTES)
     while data and b"\n" not in data and len(data) < _MAX_LINE_BYTES:
         more = file.read(READ_BYTES)

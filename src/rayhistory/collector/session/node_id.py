@@ -23,7 +23,6 @@ import logging
 import os
 import re
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +32,7 @@ import msgspec
 
 from rayhistory import ids
 from rayhistory.collector.held_directory import HeldDirectory
-from rayhistory.collector.session.ray_files import READ_BYTES, list_folder, open_regular_file, read_start
+from rayhistory.collector.session.ray_files import READ_BYTES, newest_files, open_regular_file, read_start
 from rayhistory.collector.supervise import wait_for_event
 from rayhistory.settings import Settings
 
@@ -48,11 +47,15 @@ _RAYLET_LOG = re.compile(r"raylet(\.\d+)?\.out\Z")
 _RAYLET_LINE = re.compile(rb"Raylet of id, ([0-9a-f]{56}) started")
 _MAX_RAYLET_LINE_BYTES = 128
 _MAX_RAYLET_LOG_BYTES = 1 << 30
+_MAX_RAYLET_LOGS = 64
 _MAX_READ_LOGS = 256
 
 
 class NodeIdFinder:
-    """Finds the node ids of one collector's sessions, in the order above. `reported_node` returns the id in events."""
+    """Finds the node ids of one collector's sessions, in the order that the module's docstring lists.
+
+    `reported_node` returns the id in the events of a session.
+    """
 
     def __init__(self, settings: Settings, reported_node: Callable[[str], str | None]) -> None:
         self.placeholder = placeholder_node_id(Path(settings.ray_tmp_root))
@@ -60,7 +63,7 @@ class NodeIdFinder:
         self._reported_node = reported_node
 
     def current(self, session: str, from_files: str | None, earlier: str | None) -> str | None:
-        """Choose between the ids from files, from earlier and from events."""
+        """Return the node id from files, else the id found earlier, else the id in events."""
         return from_files or (earlier if earlier != self.placeholder else None) or self._reported_node(session)
 
     def without_files(self, session: str) -> str:
@@ -111,7 +114,7 @@ def placeholder_node_id(ray_tmp_root: Path) -> str:
 
 
 def find_node_id(directory: Path, ray_tmp_root: Path | None = None) -> str | None:
-    """Find the id of the node that owns a session directory in its files."""
+    """Find the node's id in the files of its session directory."""
     return (
         _from_port_files(directory)
         or _from_raylet_logs(directory)
@@ -121,11 +124,9 @@ def find_node_id(directory: Path, ray_tmp_root: Path | None = None) -> str | Non
 
 def _from_port_files(directory: Path) -> str | None:
     """Return the id from the newest port file. A restarted raylet writes a new one."""
-    newest, node = 0, None
-    for name, status in list_folder(directory):
-        if (match := _PORT_FILE.match(name)) and stat.S_ISREG(status.st_mode) and status.st_mtime_ns > newest:
-            newest, node = status.st_mtime_ns, match[1]
-    return node
+    newest = newest_files(directory, "", _PORT_FILE, 1)
+    match = _PORT_FILE.match(newest[0]) if newest else None
+    return match[1] if match else None
 
 
 def _from_raylet_logs(directory: Path) -> str | None:
@@ -133,22 +134,22 @@ def _from_raylet_logs(directory: Path) -> str | None:
 
     A raylet logs its id once at start, and that log may be rotated.
     """
-    logs = [(status.st_mtime_ns, name) for name, status in list_folder(directory, "logs") if _RAYLET_LOG.match(name)]
-    found = (_last_raylet_id(directory, f"logs/{name}") for _, name in sorted(logs, reverse=True))
+    logs = newest_files(directory, "logs", _RAYLET_LOG, _MAX_RAYLET_LOGS)
+    found = (_last_raylet_id(directory, f"logs/{name}") for name in logs)
     return next(filter(None, found), None)
 
 
 class _ReadLog(NamedTuple):
-    """How far a raylet log was read, and the last id found in it."""
+    """The read position of a raylet log, and the last id found before it."""
 
     beginning: bytes = b""
-    """The first bytes of the file. A new file can have the inode of a removed one."""
+    """The first bytes of the log. They distinguish it from a later file with the same inode."""
     end: int = 0
     node: str | None = None
 
 
 _read_logs: dict[tuple[str, int, int], _ReadLog] = {}
-"""Raylet logs by name, device and inode."""
+"""Read positions of raylet logs, by name, device and inode of the log."""
 
 
 def _last_raylet_id(directory: Path, name: str) -> str | None:
@@ -202,7 +203,7 @@ class _NodeListResponse(msgspec.Struct):
 
 
 async def find_node_id_by_ip(ip: str, settings: Settings) -> str | None:
-    """Find the id of the live node with this IP address on the dashboard of the operator's head."""
+    """Return the id of the live node with this IP address, from the dashboard whose address KubeRay's operator sets."""
     # Imported here, because an HTTP client costs memory that most nodes do not need.
     from rayhistory.collector.dashboard_client import (  # noqa: PLC0415
         DashboardClient,
@@ -216,7 +217,10 @@ async def find_node_id_by_ip(ip: str, settings: Settings) -> str | None:
     try:
         response = msgspec.json.decode(await dashboard.get(uri), type=_NodeListResponse)
     except (DashboardError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("cannot get the node id from the head's dashboard", extra={"reason": str(error)})
+        log.warning(
+            "cannot get the node id from the head's dashboard, using a placeholder unless the id appears on the node",
+            extra={"reason": str(error)},
+        )
         return None
     finally:
         await dashboard.close()

@@ -4,11 +4,12 @@
     <ray-tmp-root>/prev-logs/<session>/<node>/logs       node id from the directory's name
 
 The upload continues where an earlier collector stopped. Uploaded logs are marked in the spool's directory, and are
-uploaded again only if they change. Logs below `prev-logs` may have any session name. They are moved to
-`persist-complete-logs` afterwards, as KubeRay does.
+uploaded again only if they change. Sessions that another cluster recorded are not uploaded. Logs below `prev-logs` may
+have any session name. They are moved to `persist-complete-logs` afterwards, as KubeRay does.
 """
 
 import asyncio
+import heapq
 import logging
 import stat
 import time
@@ -26,11 +27,13 @@ from rayhistory.collector.logs.shipper import make_shipper
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.complete_logs import PREV_LOGS, move_to_complete_logs
 from rayhistory.collector.session.node_id import find_node_id, placeholder_node_id
-from rayhistory.collector.session.ray_discovery import RayletState, raylet_state
-from rayhistory.collector.session.ray_files import list_folder
+from rayhistory.collector.session.other_clusters import find_in_spools, find_in_store
+from rayhistory.collector.session.ray_discovery import RayletState, is_in_the_future, raylet_state
+from rayhistory.collector.session.ray_files import scan_folder
 from rayhistory.collector.session.session_record import put_with_retries
 from rayhistory.collector.spool.private_directory import PrivateDirectory
 from rayhistory.collector.telemetry import Telemetry
+from rayhistory.errors import StoreError
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.ref import is_safe_component, is_session_name
 from rayhistory.settings import Settings
@@ -40,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _MARKS_FOLDER = "leftovers"
 _MAX_MARK_BYTES = 4096
+_MAX_FOLDERS = 10_000
 _INTERVAL_S = 60.0
 _QUIET_S = 60.0  # a starting session has no raylet yet, but recent files; a raylet writes its state every 10 s
 
@@ -49,6 +53,10 @@ class OrphanedSession(msgspec.Struct, frozen=True):
     node: str
     place: str
     """The directory that contains `logs`, below Ray's temporary directory."""
+
+    @property
+    def is_prev_logs(self) -> bool:
+        return self.place.startswith(f"{PREV_LOGS}/")
 
 
 class OrphanedSessionShipper:
@@ -81,6 +89,8 @@ class OrphanedSessionShipper:
         self._active_sessions = active_sessions
         self._events_of = events_of
         self._shipping: tuple[str, asyncio.Task[None]] | None = None
+        self._of_others: set[str] = set()
+        """Sessions that another cluster recorded."""
 
     async def run(self) -> None:
         while True:
@@ -89,7 +99,7 @@ class OrphanedSessionShipper:
 
     async def ship_all(self) -> None:
         for orphan in await asyncio.to_thread(lambda: list(self._find())):
-            if self._is_active(orphan):
+            if self._is_active(orphan) or await self._is_of_another_cluster(orphan):
                 continue
             task = asyncio.create_task(self._ship(orphan))
             self._shipping = orphan.session, task
@@ -105,6 +115,38 @@ class OrphanedSessionShipper:
         """Stop uploading a session that turns out to be alive, because a session collector takes over."""
         if self._shipping and self._shipping[0] == session:
             self._shipping[1].cancel()
+
+    async def _is_of_another_cluster(self, orphan: OrphanedSession) -> bool:
+        """Return whether another cluster recorded the session. KubeRay's `prev-logs` belong to this cluster."""
+        if orphan.is_prev_logs or orphan.session in self._of_others:
+            return not orphan.is_prev_logs
+        logs = self._root / orphan.place / "logs"
+        recording = await asyncio.to_thread(
+            lambda: find_in_spools(
+                self._spool.path, orphan.session, f"{_MARKS_FOLDER}/{_mark_name(orphan)}", _version(logs)
+            )
+        )
+        try:
+            recording = recording or await find_in_store(self._store, self._layout, self._ref_of(orphan.session))
+        except StoreError as error:
+            log.warning(
+                "cannot check whether another cluster recorded a session, retrying",
+                extra={**_log_fields(orphan), "reason": str(error)},
+            )
+            return True
+        if recording is None:
+            return False
+        self._of_others.add(orphan.session)
+        extra = {**_log_fields(orphan), "cluster": recording.cluster}
+        if recording.is_complete:
+            log.info("found a session that another cluster has uploaded, skipping it", extra=extra)
+        else:
+            log.warning(
+                "found a session that another cluster has not completely uploaded, skipping it; to upload the rest, "
+                "start a collector with the name of that cluster",
+                extra=extra,
+            )
+        return True
 
     async def _ship(self, orphan: OrphanedSession) -> None:
         ref, node = self._ref_of(orphan.session), orphan.node
@@ -130,7 +172,7 @@ class OrphanedSessionShipper:
             await put_with_retries(lambda: self._store.put(metadata_key, b""), self._telemetry, "record")
         await shipper.finish()
         await asyncio.to_thread(_write_mark, self._spool, orphan, version)
-        if orphan.place.startswith(f"{PREV_LOGS}/"):
+        if orphan.is_prev_logs:
             await asyncio.to_thread(move_to_complete_logs, self._root, orphan.session, orphan.node)
         log.info("uploaded the logs of a session without a collector", extra=_log_fields(orphan))
 
@@ -148,13 +190,16 @@ class OrphanedSessionShipper:
 
     def _ended_sessions(self) -> Iterator[tuple[OrphanedSession, HeldDirectory]]:
         for directory in _folders(self._root):
-            if is_session_name(directory.name) and raylet_state(directory.path) is RayletState.GONE:
+            name = directory.name
+            is_past_session = is_session_name(name) and not is_in_the_future(name, directory)
+            if is_past_session and raylet_state(directory.path) is RayletState.GONE:
                 yield _orphan_in(directory), directory
 
     def _prev_logs(self) -> Iterator[tuple[OrphanedSession, HeldDirectory]]:
         for session in _folders(self._root, PREV_LOGS):
             for node in _folders(self._root, PREV_LOGS, session.name) if is_safe_component(session.name) else ():
-                if is_safe_component(node.name):
+                is_forged = is_session_name(session.name) and is_in_the_future(session.name, node)
+                if is_safe_component(node.name) and not is_forged:
                     place = f"{PREV_LOGS}/{session.name}/{node.name}"
                     yield OrphanedSession(session.name, node.name, place), node
 
@@ -183,7 +228,7 @@ def _write_mark(spool: PrivateDirectory, orphan: OrphanedSession, version: str) 
         marks.write(_mark_name(orphan), version.encode())
     except OSError as error:
         log.warning(
-            "cannot mark the logs of a session as uploaded, they will be checked again",
+            "cannot mark the logs of a session as uploaded, checking them again later",
             extra={**_log_fields(orphan), "reason": str(error)},
         )
 
@@ -216,11 +261,12 @@ def _is_quiet(logs: Path) -> bool:
 
 
 def _folders(root: Path, *names: str) -> Iterator[HeldDirectory]:
-    """Open the subdirectories of a directory one after another, ordered by name."""
-    for name, status in sorted(list_folder(root, "/".join(names))):
-        if stat.S_ISDIR(status.st_mode):
-            with suppress(OSError):
-                yield HeldDirectory.open(root, *names, name)
+    """Open the subdirectories one after another, ordered by name. If there are too many, skip the oldest sessions."""
+    entries = scan_folder(root, "/".join(names))
+    folders = heapq.nlargest(_MAX_FOLDERS, (name for name, status in entries if stat.S_ISDIR(status.st_mode)))
+    for name in reversed(folders):
+        with suppress(OSError):
+            yield HeldDirectory.open(root, *names, name)
 
 
 def _log_fields(orphan: OrphanedSession) -> dict[str, str]:

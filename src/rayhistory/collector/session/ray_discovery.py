@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import msgspec
 from rayhistory.collector.held_directory import HeldDirectory
 from rayhistory.collector.logs.walk import MAX_FILES, walk
 from rayhistory.collector.session.node_id import find_node_id
-from rayhistory.collector.session.ray_files import list_folder, read_start
+from rayhistory.collector.session.ray_files import newest_files, read_start, scan_folder
 from rayhistory.networks import parse_ip
 from rayhistory.sessions.ref import is_session_name, session_start_time
 
@@ -30,7 +31,9 @@ _DASHBOARD_LINE = re.compile(rb"Dashboard head http address: (?:https?://)?([0-9
 _AUTOSCALER_LINE = re.compile(rb"Starting autoscaler metrics server on port (\d{1,5})\n")
 _LOG_ACTIVITY_S = 60.0  # a raylet writes its state every 10 s
 _GCS_PORT_FILE = re.compile(r"gcs_server_port_[0-9a-f]{56}\Z")
+_MAX_GCS_PORT_FILES = 8  # a head has one for each start of its GCS; each may cost a timeout
 _PROBE_TIMEOUT_S = 1.0
+_MAX_EXAMINED_FILES = 10_000
 _MAX_LEAD_S = 26 * 3600.0  # a time zone, and half a day
 
 
@@ -53,9 +56,20 @@ def find_latest_session(ray_tmp_root: Path) -> LatestSession | None:
     try:
         name = ray_tmp_root.joinpath("session_latest").readlink().name  # Ray may have another path to the directory
     except OSError:
+        if not ray_tmp_root.exists():
+            _log_missing_root(str(ray_tmp_root))
         return None
     directory = _open_session(ray_tmp_root, name)
     return LatestSession(name, directory, find_node_id(directory.path, ray_tmp_root)) if directory else None
+
+
+@lru_cache(maxsize=1)
+def _log_missing_root(ray_tmp_root: str) -> None:
+    """Log once that Ray's temporary directory is missing."""
+    log.warning(
+        "Ray's temporary directory does not exist, waiting for it (--ray-tmp-root)",
+        extra={"ray_tmp_root": ray_tmp_root},
+    )
 
 
 def find_running_session(ray_tmp_root: Path, names: Iterable[str]) -> LatestSession | None:
@@ -73,10 +87,10 @@ def session_state(ray_tmp_root: Path, name: str) -> RayletState:
 
 
 def may_run_here(ray_tmp_root: Path, name: str) -> bool:
-    """Return whether a session runs here, or may run where its files are not visible."""
+    """Return whether a session runs on this node, or may run in a container whose files are not visible."""
     if has_directory(ray_tmp_root, name):
         return session_state(ray_tmp_root, name) is not RayletState.GONE
-    return not _is_in_the_future(name, time.time())
+    return not _starts_after(name, time.time())
 
 
 def has_directory(ray_tmp_root: Path, name: str) -> bool:
@@ -91,11 +105,19 @@ def _open_session(ray_tmp_root: Path, name: str) -> HeldDirectory | None:
         directory = HeldDirectory.open(ray_tmp_root, name)
     except OSError:
         return None
-    return None if _is_in_the_future(name, directory.changed_ns / 1e9) else directory
+    return None if is_in_the_future(name, directory) else directory
 
 
-def _is_in_the_future(session: str, now_s: float) -> bool:
-    """Return whether the time in a session's name is in the future, which only a job can have written.
+def is_in_the_future(session: str, directory: HeldDirectory) -> bool:
+    """Return whether the time in a session's name is later than the last change of its directory.
+
+    Only a job can have made such a directory.
+    """
+    return _starts_after(session, directory.changed_ns / 1e9)
+
+
+def _starts_after(session: str, now_s: float) -> bool:
+    """Return whether the time in a session's name is after `now_s`, or impossible.
 
     The time has no time zone, and clocks of nodes differ, so some tolerance applies.
     """
@@ -104,8 +126,9 @@ def _is_in_the_future(session: str, now_s: float) -> bool:
 
 
 def session_start_ms(directory: Path, now_ms: int) -> int:
-    """Return the time of the oldest file in a session directory. The session's name has no time zone."""
-    return min([now_ms, *(status.st_mtime_ns // 10**6 for _, status in list_folder(directory))])
+    """Return the time of the oldest file in a session directory, because the time in its name has no time zone."""
+    files = islice(scan_folder(directory), _MAX_EXAMINED_FILES)
+    return min(chain([now_ms], (status.st_mtime_ns // 10**6 for _, status in files)))
 
 
 # Raylet
@@ -134,9 +157,8 @@ def raylet_state(directory: Path) -> RayletState:
 
 def gcs_answers(directory: Path) -> bool:
     """Return whether the GCS of this session listens on this node, which it does on the head (Ray 2.54 and later)."""
-    for name, _ in list_folder(directory):
-        port = _parse_port(read_start(directory, name).decode(errors="replace")) if _GCS_PORT_FILE.match(name) else None
-        if port:
+    for name in newest_files(directory, "", _GCS_PORT_FILE, _MAX_GCS_PORT_FILES):
+        if port := _parse_port(read_start(directory, name).decode(errors="replace")):
             try:
                 socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S).close()
             except OSError:
@@ -154,7 +176,7 @@ def last_log_write_ms(directory: Path, now_ms: int) -> int | None:
 
 @lru_cache(maxsize=64)
 def _log_probe_failure(directory: str, reason: str) -> None:
-    """Log each failure once."""
+    """Log the failure to probe a raylet, once per reason."""
     log.warning(
         "cannot connect to the raylet socket, using raylet log activity to detect whether Ray runs",
         extra={"directory": directory, "reason": reason},
@@ -195,7 +217,7 @@ def _is_local(host: str) -> bool:
 
 
 def metrics_port(directory: Path, node: str) -> int | None:
-    """Return the port of the node's metrics; None if it is not known, or not known yet."""
+    """Return the port of the node's metrics; None if Ray's files do not name it (yet)."""
     text = read_start(directory, f"metrics_export_port_{node}").decode(errors="replace").strip()
     return _parse_port(text or _port_before_ray_2_54(read_start(directory, "ports_by_node.json")))
 

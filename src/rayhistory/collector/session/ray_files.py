@@ -1,6 +1,9 @@
 """Read files in a session directory, which jobs can change. Links are not followed."""
 
+import heapq
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,17 +20,25 @@ def open_regular_file(directory: Path, name: str) -> BinaryIO:
         return open(open_file_below(folder, name), "rb")  # noqa: PTH123 - there is only the descriptor
 
 
-def list_folder(directory: Path, name: str = "") -> list[tuple[str, os.stat_result]]:
-    """List the names below a directory with their status; empty if there is no such directory."""
-    entries = []
-    try:
-        with _opened(directory, name) as folder, os.scandir(folder) as inside:
-            for entry in inside:
+def scan_folder(
+    directory: Path, name: str = "", pattern: re.Pattern[str] | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the names below a directory that match, with their status; nothing if there is no such directory.
+
+    A job can create millions of files. So names are not collected here, and only matching files are examined.
+    """
+    with suppress(OSError), _opened(directory, name) as folder, os.scandir(folder) as inside:
+        for entry in inside:
+            if pattern is None or pattern.match(entry.name):
                 with suppress(OSError):  # removed since
-                    entries.append((entry.name, entry.stat(follow_symlinks=False)))
-    except OSError:
-        return []
-    return entries
+                    yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def newest_files(directory: Path, name: str, pattern: re.Pattern[str], limit: int) -> list[str]:
+    """Return the names of matching regular files, newest first."""
+    files = scan_folder(directory, name, pattern)
+    times = ((status.st_mtime_ns, file) for file, status in files if stat.S_ISREG(status.st_mode))
+    return [file for _, file in heapq.nlargest(limit, times)]
 
 
 def read_start(directory: Path, name: str) -> bytes:

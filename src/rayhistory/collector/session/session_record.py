@@ -57,7 +57,7 @@ class SessionRecord:
         self._spool = spool
         self._is_running = is_running
         self._final = False
-        """The session has an end record that must not be removed."""
+        """True if the session has an end record that must not be removed."""
         self._start = StartRecord(
             namespace=ref.namespace,
             cluster=ref.cluster,
@@ -71,7 +71,7 @@ class SessionRecord:
         self._updated = asyncio.Event()
 
     async def run(self, heartbeat_s: float) -> None:
-        """Write the start record, then the heartbeat. Write the start record again when it changes."""
+        """Write the start record, then rewrite the heartbeat at each interval, and the start record when it changes."""
         await self._retry(self._register)
         while not self._final:
             await self._retry(lambda: self._store.put(self._layout.alive_key(self._ref), b""))
@@ -80,7 +80,7 @@ class SessionRecord:
             await wait_for_event(self._updated, heartbeat_s)
 
     def update(self, *, node: str | None = None, ray_version: str | None = None, dashboard: str | None = None) -> None:
-        """Add information that was not known at the start."""
+        """Add information to the start record that was not known at the start."""
         self._start.node_id = node or self._start.node_id
         self._start.ray_version = ray_version or self._start.ray_version
         self._start.dashboard_address = dashboard or self._start.dashboard_address
@@ -116,7 +116,7 @@ class SessionRecord:
         end = await self._head(end_key)
         is_own = self._spool.has_ended(session)
         if end and not (self._is_running and (is_own or await self._is_first_since(end.modified))):
-            log.warning("session already has an end record, not changing it", extra={"session": session})
+            log.warning("session already has an end record, keeping it", extra={"session": session})
             self._written, self._final = b"", True
             return
         stored = await self._store.get_range(self._layout.start_key(self._ref), 0, MAX_RECORD_BYTES)
@@ -137,11 +137,14 @@ class SessionRecord:
                 await self._store.delete(end_key)
             await self._spool.mark_ended(session, ended=False)
         elif end:
-            log.info("another collector had ended the session, resuming it", extra={"session": session})
+            log.info("found the end record of another collector, resuming the session", extra={"session": session})
         self._written = stored
 
     async def _is_first_since(self, ended: float) -> bool:
-        """Return whether this spool has no other session, and the store no session that began after this end."""
+        """Return whether a new head resumes the ended session.
+
+        It does if the spool has no other session, and if no other session of the cluster began after `ended`.
+        """
         if self._spool.sessions - {self._ref.session}:
             return False
         try:
@@ -165,7 +168,7 @@ class SessionRecord:
             return None
 
     async def _read_stored_time(self) -> None:
-        """Read when the store first had the start record. The next write of the record adds this time."""
+        """Read the time at which the start record was stored. The next write of the record includes this time."""
         with contextlib.suppress(StoreError):  # the record's modification time stands in for it
             self._start.stored_ms = int((await self._store.head(self._layout.start_key(self._ref))).modified * 1000)
 

@@ -19,7 +19,9 @@ _RAW_DEFLATE = -15
 _GZIP_HEADER = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
 _EXTRA_FIELD_ID = b"RH"
 _HEAD = struct.Struct("<10sH2sHII")
-"""Gzip header, length of all extra fields, id and length of our extra field, length of the member, lines."""
+"""Layout of a member's header: gzip header, length of all extra fields, id and length of our field, member length,
+lines.
+"""
 _TAIL = struct.Struct("<II")
 _MEMBER_START = re.compile(re.escape(_GZIP_HEADER) + b".." + _EXTRA_FIELD_ID, re.DOTALL)
 _CATEGORY = re.compile(rb"(node_events|snapshots|job_events/[A-Za-z0-9._-]+)\Z")
@@ -43,7 +45,7 @@ class Member(NamedTuple):
     lines: int
     start: int
     compressed: bytes
-    """The whole member, or empty if only the header was read."""
+    """All bytes of the member; empty if only the header was read."""
     size: int
     raw_size: int
 
@@ -57,7 +59,7 @@ class Damage:
     """Ranges of a segment that a read had to skip."""
 
     torn: int = 0
-    """Incomplete writes at the end of the file, such as after a power failure. They were never acknowledged."""
+    """Number of incomplete writes at the end of the file, as after a power failure. None was acknowledged."""
     lost: int = 0
     """Number of acknowledged lines that are lost. A damaged range with an unknown number of lines counts as 1."""
     samples: list[bytes] = dataclasses.field(default_factory=list)
@@ -106,7 +108,7 @@ def decompress_member(member: Member) -> bytes:
     except isal_zlib.error as error:  # type: ignore[misc]
         raise DamagedMember(str(error)) from None
     if len(data) & 0xFFFFFFFF != size or isal_zlib.crc32(data) != checksum or data.count(b"\n") != member.lines:
-        raise DamagedMember("wrong checksum")
+        raise DamagedMember("checksum of a spool block is wrong")
     return data
 
 

@@ -1,8 +1,8 @@
 """Ledger: event counts per session, stored beside the spool so that they survive a restart.
 
 It counts events that have left the spool. Events in segments are counted from the segments. An uploaded segment is
-listed by name before it is deleted, so that a crash does not count it twice. The name stays until the packs have
-dropped the segment's stream, because they drop only streams of uploaded segments.
+listed by name before it is deleted, so that a crash does not count it twice. The name stays listed until the packs have
+dropped the segment's stream: they drop only streams of listed segments.
 """
 
 import logging
@@ -14,13 +14,13 @@ from rayhistory.collector.spool.private_directory import PrivateDirectory
 
 log = logging.getLogger(__name__)
 
-_FILE = "counts.json"
+LEDGER_FILE = "counts.json"
 _MAX_SESSIONS = 32
 _MAX_UPLOADED_SEGMENTS = 256  # a bound, because they are never forgotten where there are no packs
 
 
 class LedgerEntry(msgspec.Struct, omit_defaults=True):
-    """How many events of one session this collector received, stored and lost."""
+    """Numbers of events of one session that this collector received, stored and lost."""
 
     received: int = 0
     stored: int = 0
@@ -30,7 +30,10 @@ class LedgerEntry(msgspec.Struct, omit_defaults=True):
     """The total of lost events when the session began."""
     sealed: bool = False
     ended: bool = False
-    """Whether this spool's collector wrote the session's end record. Then it may remove it if the session continues."""
+    """True if this spool's collector wrote the session's end record.
+
+    It may remove that record if the session continues.
+    """
     late: int = 0
     """Events stored after the session was sealed."""
     uploaded: list[int] = msgspec.field(default_factory=list, name="confirmed")
@@ -42,6 +45,14 @@ class _LedgerFile(msgspec.Struct, omit_defaults=True):
     quarantined: int = msgspec.field(default=0, name="bad")
     lost: int = 0
     sessions: dict[str, LedgerEntry] = {}
+
+
+def read_sessions(data: bytes) -> set[str]:
+    """Return the sessions in a ledger's file; none if it is damaged."""
+    try:
+        return set(msgspec.json.decode(data, type=_LedgerFile).sessions)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return set()
 
 
 class Ledger:
@@ -56,14 +67,14 @@ class Ledger:
     def load(self) -> None:
         """Read the counts of earlier processes. If the file is damaged, only the counts are lost.
 
-        Sessions that this process began while the disk could not be read stay known.
+        Sessions that this process has added before the file could be read are kept.
         """
         try:
-            file = msgspec.json.decode(self._directory.read(_FILE), type=_LedgerFile)
+            file = msgspec.json.decode(self._directory.read(LEDGER_FILE), type=_LedgerFile)
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            extra = {"path": str(self._directory.path / _FILE), "reason": str(error)}
+            extra = {"path": str(self._directory.path / LEDGER_FILE), "reason": str(error)}
             log.warning("cannot read event counts of the spool, counting from zero", extra=extra)
             return
         with self._lock:
@@ -76,7 +87,7 @@ class Ledger:
 
     @property
     def last_created(self) -> int:
-        """The highest creation time in the name of a segment."""
+        """The creation time of the newest segment, which is part of its name."""
         return self._file.last_created
 
     def begin(self, session: str) -> None:
@@ -93,7 +104,7 @@ class Ledger:
         return file.sessions[session]
 
     def record_totals(self, *, quarantined: int, lost: int) -> bool:
-        """Set the totals of this process; return whether the file must be saved."""
+        """Set the numbers of quarantined and lost events of this process; return whether the file must be saved."""
         file = self._file
         changed = (quarantined, lost) != (self._quarantined_now, self._lost_now)
         self._quarantined_now, self._lost_now = quarantined, lost
@@ -103,8 +114,8 @@ class Ledger:
     def record_upload(self, session: str, created_ns: int, *, received: int, stored: int, complete: bool) -> None:
         """Count the events of an uploaded segment.
 
-        If some of its objects were not uploaded, the segment is not listed as uploaded, because packs may still have
-        its events.
+        `complete` is False if some of its events could not be read. Then the segment is not listed as uploaded, because
+        packs may still have these events.
         """
         with self._lock:
             entry = self._entry(session)
@@ -168,8 +179,8 @@ class Ledger:
     def counts(self, session: str) -> tuple[int, int, int, int, int]:
         """Return the counts of received, stored, quarantined, lost and late events.
 
-        Received and stored count events that have left the spool. Quarantined and lost count from the start of the
-        session.
+        Received and stored events are those of this session that have left the spool. Quarantined and lost events are
+        those of all sessions since this session began, because most of them have no readable session.
         """
         file, entry = self._file, self._file.sessions.get(session, LedgerEntry())
         return (
@@ -181,12 +192,15 @@ class Ledger:
         )
 
     def save(self) -> None:
-        """Write the file atomically and sync it. After a failure, `record_totals` asks for another attempt."""
+        """Write the file atomically and sync it.
+
+        After a failure, `record_totals` returns True, so that the caller saves again.
+        """
         with self._lock:
             data = msgspec.json.encode(self._file)
             self._has_unsaved_changes = False
         try:
-            self._directory.write(_FILE, data, sync=True)
+            self._directory.write(LEDGER_FILE, data, sync=True)
         except OSError:
             self._has_unsaved_changes = True
             raise

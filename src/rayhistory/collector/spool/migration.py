@@ -21,20 +21,22 @@ _COPY_BYTES = 1 << 20
 
 
 def take_over(old: PrivateDirectory, new: PrivateDirectory, known_sessions: set[str]) -> None:
-    """Move the files of an old spool to a new one, with syncs. Log a failure and leave the rest."""
+    """Move the files of an old spool to a new one, and sync each. Log a failure, and leave the remaining files."""
     try:
         lock = lock_spool(old)
     except (OSError, UsageError) as error:
         if not isinstance(error, FileNotFoundError):
             log.warning(
-                "cannot move data from the old spool directory", extra={"path": str(old.path), "reason": str(error)}
+                "cannot read the old spool directory, leaving its data there",
+                extra={"path": str(old.path), "reason": str(error)},
             )
         return
     try:
         _move_all(old, new, known_sessions)
     except OSError as error:
         log.warning(
-            "cannot move all data from the old spool directory", extra={"path": str(old.path), "reason": str(error)}
+            "cannot move all data from the old spool directory, leaving the rest there",
+            extra={"path": str(old.path), "reason": str(error)},
         )
     finally:
         os.close(lock)
@@ -74,7 +76,7 @@ def _move_folder(old: PrivateDirectory, new: PrivateDirectory) -> None:
 
 
 def _move(old: PrivateDirectory, new: PrivateDirectory, name: str) -> None:
-    """Copy a file to another file system, sync it, and delete it here."""
+    """Move a file between file systems: copy it, sync the copy, and delete the original."""
     half = f"{name}.half"
     with old.open(name) as source, open(new.create(half), "wb") as target:  # noqa: PTH123 - there is only the descriptor
         while data := source.read(_COPY_BYTES):

@@ -27,7 +27,7 @@ class PendingWrites:
         self.bytes = 0
         """Bytes of all unfinished writes, including the group that is being written."""
         self.sync_seconds = 0.0
-        """How long the disk took for the last sync."""
+        """Duration of the last sync to disk."""
         self._max_group_bytes = max_group_bytes
         self._writes: list[PendingWrite] = []
 

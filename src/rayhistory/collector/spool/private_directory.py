@@ -1,7 +1,7 @@
 """A directory that only the collector can use, even if jobs can write to the directory around it.
 
-The directory and its subdirectories have mode 0700 and must belong to the collector's user. Every file is opened
-relative to a directory descriptor and without following links. So a job cannot make the collector read or write
+The directory and its subdirectories have mode 0700 and must belong to the collector's user or to root. Every file is
+opened relative to a directory descriptor and without following links. So a job cannot make the collector read or write
 elsewhere.
 """
 
@@ -22,7 +22,8 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_
 class PrivateDirectory:
     """Holds the directory open. Subdirectories are opened for each call, because there may be a thousand.
 
-    The path down to `base` (by default the parent) is chosen by the operator and may contain links. Nothing below may.
+    The operator chooses the path down to `base` (by default the parent), and it may contain links. Links below `base`
+    are refused.
     """
 
     def __init__(self, path: Path, base: Path | None = None, *, parent: "PrivateDirectory | None" = None) -> None:
@@ -126,7 +127,7 @@ class PrivateDirectory:
         return True
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of a name, without following links."""
+        """Return the file status (`lstat`) of a name in the directory. Links are not followed."""
         with self._open() as descriptor:
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
 
@@ -178,7 +179,10 @@ def _open_or_make(outer: int, name: str, path: Path) -> int:
 
 
 def _open_own(outer: int, name: str, path: Path) -> int:
-    """Open a directory without following links, if it belongs to this user. Remove permissions of other users."""
+    """Open a directory that belongs to this user or to root, without following links.
+
+    Remove the permissions of other users.
+    """
     try:
         descriptor = os.open(name, FOLDER_FLAGS, dir_fd=outer)
     except NotADirectoryError:

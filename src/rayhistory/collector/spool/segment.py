@@ -38,12 +38,12 @@ class Segment:
     node: str | None
     size: int = 0
     raw_size: int = 0
-    """Bytes of its lines before compression."""
+    """Number of bytes of all lines before compression."""
     events: int = 0
     """Number of lines that are events of Ray. Dashboard responses do not count."""
     opened: float = dataclasses.field(default_factory=time.monotonic)
     trusted: bool = False
-    """Whether this process wrote and synced the segment. Then checksums need not be verified."""
+    """True if this process wrote and synced the segment. Then checksums need not be verified."""
 
     @classmethod
     def find(cls, folder: PrivateDirectory, name: str) -> "Segment | None":
@@ -74,7 +74,7 @@ class Segment:
 
 @dataclasses.dataclass(eq=False)
 class OpenSegment(Segment):
-    """The segment of a session that blocks are appended to."""
+    """The segment to which blocks of a session are appended."""
 
     descriptor: int = -1
     sync_seconds: float = 0.0
@@ -99,9 +99,9 @@ class OpenSegment(Segment):
         return segment
 
     def limit_categories(self, blocks: Iterable[Block]) -> list[Block]:
-        """File blocks of too many jobs as node events, because each category becomes one object.
+        """Move the events of further jobs to the category of node events if the segment has too many categories.
 
-        Readers also find job events among node events.
+        Each category becomes one object. Readers also find job events among node events.
         """
         limited = []
         for block in blocks:
@@ -115,7 +115,7 @@ class OpenSegment(Segment):
     def append(self, blocks: Sequence[Block]) -> int:
         """Write and sync the blocks; return the number of bytes. After an OSError the caller must close the segment.
 
-        A failed write is truncated. It was not acknowledged, so Ray sends it again.
+        The bytes of a failed write are removed. Their events were not acknowledged, so Ray sends them again.
         """
         data = b"".join(map(compress_block, blocks))
         try:

@@ -38,11 +38,11 @@ class SegmentObject:
 
     category: str
     directory: PrivateDirectory | None
-    """None if the object is in memory."""
+    """Directory of the object's file; None if the object is in memory."""
     name: str
     lines: int = 0
     data: bytes = b""
-    """The content, if the object is in memory."""
+    """Content of the object, if it is in memory."""
 
     @property
     def path(self) -> Path:

@@ -50,8 +50,8 @@ class SpoolCounts(NamedTuple):
 class Spool:
     """The write-ahead log of one collector.
 
-    A quarter of the disk budget is reserved for files that are being uploaded. They are as large as the segments, or as
-    their lines if uploads are `uncompressed`. Files that do not fit are made in memory.
+    A quarter of the disk budget is reserved for files that are being uploaded. The files of a segment are as large as
+    the segment, or if `uncompressed`, as its lines before compression. Files that do not fit are made in memory.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Spool:
         self.directory = directory
         self.closed: list[Segment] = []
         self.to_seal: dict[str, str | None] = {}
-        """Sessions to seal, with their node if known: an earlier process left their events, or events were late."""
+        """The node, if known, of each session to seal because it has late events or events of an earlier process."""
         self.bytes = 0
         self.writable = False
         self.upload_space = UploadSpace(budget // _UPLOAD_SPACE_DIVISOR)
@@ -160,7 +160,7 @@ class Spool:
     # Incoming events
 
     def accepts_session(self, session: str) -> bool:
-        """Return whether to accept events of the session. Clients that invent sessions must not fill the disk."""
+        """Return False for a new session above a limit, because clients that invent sessions must not fill the disk."""
         if session in self._open_segments:
             return True
         sessions = {segment.session for segment in [*self.closed, *self._open_segments.values()]}
@@ -376,14 +376,13 @@ class Spool:
         try:
             self._ledger.record_upload(session, segment.created_ns, received=events, stored=stored, complete=complete)
         except OSError as error:  # go on: if the disk is full, the deletion below frees it
-            log.warning(
-                "cannot write event counts of the spool, counts of this upload may be lost",
-                extra={"reason": str(error)},
-            )
+            fields = {"reason": str(error)}
+            log.warning("cannot write event counts of the spool, counts of this upload may be lost", extra=fields)
         try:
             segment.folder.unlink(segment.name)
         except OSError as error:  # the ledger has it, so the next start deletes it
-            log.warning("cannot delete uploaded spool segment", extra={"path": str(segment.path), "reason": str(error)})
+            fields = {"path": str(segment.path), "reason": str(error)}
+            log.warning("cannot delete uploaded spool segment, the next start deletes it", extra=fields)
 
     async def _on_writer(self, work: Callable[[], T]) -> T:
         return await self._run_on(self._writer_thread, work)

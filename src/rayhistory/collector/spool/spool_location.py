@@ -7,7 +7,8 @@ Jobs can write to Ray's temporary directory. So the spool is elsewhere, if anoth
 3. /var/tmp, unless it is lost with its container
 4. `event-data` in Ray's temporary directory, the only volume that KubeRay's operator mounts
 
-In 2 and 3 the path contains Ray's temporary directory, because several clusters with the same name may run on a host.
+In 2 and 3 the path contains a hash of the path of Ray's temporary directory, because several clusters with the same
+name may run on a host.
 """
 
 import hashlib
@@ -45,7 +46,8 @@ def first_release_directory(settings: Settings, cluster: str) -> PrivateDirector
 def is_durable(directory: Path, mounts: Path = _MOUNTS) -> bool:
     """Return whether a directory survives a restart of this process's container.
 
-    In Kubernetes only mounted volumes do. Other containers are detected by their file system.
+    In Kubernetes, only mounted volumes survive. The directory is assumed not to be one, so False is returned. In other
+    containers, the result depends on the type of the directory's file system.
     """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return False

@@ -50,7 +50,7 @@ class Uploader:
         compressed: bool,
     ) -> None:
         self.shutting_down = asyncio.Event()
-        """Set during shutdown, when retries are frequent."""
+        """An event that is set during shutdown. Retries are more frequent then."""
         self._spool = spool
         self._store = store
         self._layout = layout
@@ -68,7 +68,7 @@ class Uploader:
         self._retry_lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Rotate segments by age and upload closed ones, forever."""
+        """Rotate old segments and upload closed segments, until cancelled."""
         while True:
             await self._spool.probe()
             await self._spool.rotate_due()
@@ -140,7 +140,7 @@ class Uploader:
 
     async def _discard_lost(self, segment: Segment) -> None:
         log.error(
-            "spool segment was deleted before its upload, events are lost unless they are in a pack",
+            "spool segment was deleted before its upload, events that are not in a pack are lost",
             extra={"path": str(segment.path)},
         )
         self._telemetry.lost_count += segment.events

@@ -13,7 +13,7 @@ class UploadSpace:
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncIterator[bool]:
-        """Wait for disk space for the files of an upload. Yield False if they are larger than all of it."""
+        """Wait for disk space for the files of an upload. Yield False if they exceed the whole budget."""
         if size > self.size:
             yield False
             return

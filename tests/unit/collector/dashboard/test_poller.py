@@ -41,13 +41,16 @@ def run_poller(
     tmp_path: Path,
     use: Callable[[DashboardPoller, FakeDashboard], Awaitable[None]],
     drivers: DriverWatch | None = None,
+    telemetry: Telemetry | None = None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], FakeDashboard]:
     """Run a poller against a double of the dashboard; return the stored records in order, and the double."""
 
+    counters = telemetry or Telemetry()
+
     async def run(dashboard: FakeDashboard) -> None:
         settings = Settings(ray_dashboard_address=options.pop("address", dashboard.url), **options)
-        telemetry, layout, store = Telemetry(), Layout(), LocalStore(tmp_path / "store")
+        layout, store = Layout(), LocalStore(tmp_path / "store")
         spool = Spool(PrivateDirectory(tmp_path / "spool"), budget=10**7, segment_size=10**7, segment_age=300)
         await spool.open()
         poller = DashboardPoller(
@@ -56,8 +59,8 @@ def run_poller(
             schedule=PollSchedule(0.0, 30.0, ("/additional",)),
             spool=spool,
             put_endpoint=lambda uri, body: store.put(layout.endpoint_key(REF, uri), body),
-            record=SessionRecord(REF, None, store, layout, telemetry, spool=spool, is_running=True),
-            telemetry=telemetry,
+            record=SessionRecord(REF, None, store, layout, counters, spool=spool, is_running=True),
+            telemetry=counters,
             drivers=drivers or DriverWatch(),
         )
         await use(poller, dashboard)
@@ -169,14 +172,21 @@ def test_responses_that_kuberay_stores_are_also_stored_as_its_objects(tmp_path: 
 
 def test_dashboard_of_another_session_is_not_polled(tmp_path: Path) -> None:
     """With two clusters on one host, the default port may belong to the other one."""
+    telemetry = Telemetry()
 
     async def use(poller: DashboardPoller, dashboard: FakeDashboard) -> None:
         dashboard.responses["/api/version"] = {**VERSION, "session_name": "session_2020-01-01_00-00-00_000000_1"}
         await poller.poll_final()
 
-    records, dashboard = run_poller(tmp_path, use)
+    records, dashboard = run_poller(tmp_path, use, telemetry=telemetry)
     assert records == []
     assert set(dashboard.requests) == {"/api/version"}
+    assert (
+        telemetry.registry.get_sample_value(
+            "rayhistory_collector_dashboard_poll_failures_total", {"reason": "other_session"}
+        )
+        == 1
+    )
 
 
 def test_address_in_the_dashboard_log_is_tried_after_the_configured_one(tmp_path: Path) -> None:

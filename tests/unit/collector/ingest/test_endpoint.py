@@ -348,6 +348,31 @@ def test_slow_body_is_cut_off_when_the_body_budget_is_used_up(tmp_path: Path, mo
     assert len(run(tmp_path, scenario).spooled()) == 6
 
 
+def test_body_counts_from_its_first_byte_until_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event, reserved = json.dumps(EVENT).encode(), []
+
+    async def scenario(receiver: Receiver) -> None:
+        budget, append = receiver.ingest._body_budget, receiver.spool.append
+
+        async def note_and_append(blocks: Any) -> None:
+            reserved.append(budget._reserved)
+            await append(blocks)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"["
+            reserved.append(budget._reserved)
+            yield event + b"]"
+
+        monkeypatch.setattr(receiver.spool, "append", note_and_append)
+        transport = httpx.ASGITransport(receiver.app, client=("127.0.0.1", 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.post("/v1/events", content=body())).status_code == 200
+        reserved.append(budget._reserved)
+
+    assert len(run(tmp_path, scenario).spooled()) == 1
+    assert reserved == [1, len(event) + 2, 0]
+
+
 def test_failing_disk_is_answered_with_503_until_it_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,26 @@ def test_removed_file_stays_readable_under_its_name(node: PackedNode) -> None:
     assert node.read_all() == {"worker-a-1-2.out": content, **node.on_disk()}
 
 
+def test_file_with_the_inode_of_a_file_that_was_removed_long_ago_is_a_new_file(node: PackedNode) -> None:
+    """Output of many workers starts alike, so the removed file was taken for renamed, and its name was lost."""
+    (node.logs / "worker-a-1-2.out").write_text("start\n")
+    node.flush()
+    removed = (node.logs / "worker-a-1-2.out").rename(
+        node.home / "elsewhere"
+    )  # no file system reuses an inode reliably
+    for _ in range(10):
+        node.append("other.log")
+        node.flush()
+    removed.write_text("start\nmore\n")
+    removed.rename(node.logs / "worker-b-1-3.out")
+    node.flush()
+    assert node.read_all() == {"worker-a-1-2.out": b"start\n", **node.on_disk()}
+    node.restart()
+    node.append("worker-b-1-3.out")
+    node.flush()
+    assert node.read_all() == {"worker-a-1-2.out": b"start\n", **node.on_disk()}
+
+
 @pytest.mark.parametrize("other", ["worker_10.log", "worker_1.more.log"])
 def test_older_file_with_the_same_start_is_not_taken_for_a_copy_of_a_removed_file(node: PackedNode, other: str) -> None:
     (node.logs / "worker_1.log").write_text("start\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rayhistory.collector.metrics import sampler as sampler_module
-from rayhistory.collector.metrics.sampler import MetricsSampler
+from rayhistory.collector.metrics.sampler import MetricsSampler, SampleWindow
 from rayhistory.collector.telemetry import Telemetry
 from rayhistory.errors import StoreUnavailable
 from rayhistory.metrics.samples import Samples, decode
@@ -148,3 +148,11 @@ def test_pending_samples_are_bounded_and_dropped_ones_counted(tmp_path: Path, mo
     pending_bytes, lost = asyncio.run(run())
     assert 16 << 10 < pending_bytes <= 32 << 10
     assert lost > 0
+
+
+def test_clock_that_was_set_back_ends_the_object() -> None:
+    """The key of an object has the time of its first sample, so that all others must be later."""
+    window = SampleWindow("key", "node", 10_000)
+    assert not window.is_full(10_000)
+    assert window.is_full(9_999)
+    assert window.is_full(10_000 + 3_600_000)

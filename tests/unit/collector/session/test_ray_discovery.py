@@ -178,3 +178,22 @@ def test_autoscaler_port_is_found_in_its_log(session: Path) -> None:
     line = "2026-11-16 INFO monitor.py:200 -- Starting autoscaler metrics server on port 44217\n"
     (session / "logs/monitor.log").write_text(line)
     assert autoscaler_port(session) == 44217
+
+
+def test_missing_temporary_directory_is_logged_once_and_found_later(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = root / "mistyped"
+    for _ in range(3):
+        assert find_latest_session(missing) is None
+    (record,) = caplog.records
+    assert record.message == "Ray's temporary directory does not exist, waiting for it (--ray-tmp-root)"
+    assert record.__dict__["ray_tmp_root"] == str(missing)
+    (missing / SESSION / "logs").mkdir(parents=True)
+    (missing / "session_latest").symlink_to(missing / SESSION)
+    assert find_latest_session(missing)
+
+
+def test_empty_temporary_directory_is_not_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert find_latest_session(root) is None
+    assert caplog.records == []

@@ -63,7 +63,7 @@ def test_spool_of_a_running_collector_is_left_alone(
     finally:
         os.close(lock)
     assert files(tmp_path / "new") == set()
-    assert "cannot move data from the old spool directory" in caplog.text
+    assert "cannot read the old spool directory, leaving its data there" in caplog.text
 
 
 def test_linked_segments_are_not_followed(tmp_path: Path, old: PrivateDirectory, new: PrivateDirectory) -> None:
