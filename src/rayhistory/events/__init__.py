@@ -1,1 +1,1 @@
-"""Convert events to rows, in pure Python: no files, no network, no clock."""
+"""Convert events to rows. Pure functions: no files, no network, no clock."""

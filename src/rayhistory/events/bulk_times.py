@@ -11,7 +11,7 @@ _FULL_LENGTH = len("2026-11-15T19:13:29.421050000Z")
 _DIGITS = b"0123456789"
 _SEPARATORS = b"--T::.Z"
 _LEAP_SECOND = ":60."
-"""Arrow accepts leap seconds, but Python does not. Times with a leap second are parsed by Python, and rejected."""
+"""A part of every time with a leap second. Arrow would accept such times, but `parse_ns` rejects them."""
 _UTF8, _TIMESTAMP, _INT64 = DataType.utf8(), DataType.timestamp("ns"), DataType.int64()
 
 

@@ -6,15 +6,18 @@ from typing import Any
 import msgspec
 
 from rayhistory import ids
-from rayhistory.events.merged_tables import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
+from rayhistory.events.table_columns import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
 
 FAILED_TASKS_URI = "/api/v0/tasks?detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=FAILED"
-"""Polled while a driver does not export events."""
+"""The list of failed tasks. The collector polls it while a driver does not export events."""
 TASK_SPANS_URI = "/api/v0/tasks?detail=1&limit=10000&exclude_driver=false"
-"""Polled before Ray 2.55, which does not export all profile spans. Only the spans of this list are stored and read."""
+"""The list of all tasks. The collector polls it if Ray is older than 2.55, because it then exports only some spans.
+
+Only the profile spans of the list are stored and read.
+"""
 _DRIVER_SUFFIX = "f" * 24
 """Suffix of the id of a driver's worker. The job id comes before it."""
 
@@ -143,7 +146,8 @@ def _add_nodes(rows: RowBuffer, body: Any, ns: int) -> None:
 def _add_repr_names(rows: RowBuffer, body: Any, ns: int) -> None:
     """Add the `__repr__` of actors, which Ray's events lack before 2.54.
 
-    The place is left to events: the dashboard has the first start of an actor, and its last worker.
+    Node, worker and pid are read from events only: the dashboard lists the first start of an actor beside its last
+    worker.
     """
     for actor in body["data"]["actors"].values():
         if actor.get("reprName") and (started := ms_to_ns(actor.get("startTime"))):

@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from rayhistory import ids
 from rayhistory.events import event_types
-from rayhistory.events.merged_tables import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.row_buffer import Anomaly, RowBuffer, invalid_transition, to_json_text
+from rayhistory.events.table_columns import JOB_RANKS, PLACEMENT_GROUP_RANKS
 from rayhistory.events.times import parse_ns, valid_ms
 from rayhistory.gaps import GapCode
 

@@ -26,8 +26,8 @@ _MAX_CLOCK_SKEW_NS = int(MAX_CLOCK_SKEW_S * 1e9)
 class EventDecoder:
     """Decodes the contents of one object (`source`) into rows, and counts its gaps.
 
-    `stored_ns` is the time when the object was last written, if known. An event that is later has a wrong clock, and is
-    ignored for the time range of the session.
+    `stored_ns` is the time when the object was last written, if known. An event with a later time is from a wrong
+    clock. Its time does not count for the first and last event of the session.
     """
 
     def __init__(self, source: str, rows: RowBuffer, stored_ns: int | None = None) -> None:
@@ -131,7 +131,7 @@ class EventDecoder:
     def _count_repeated(self, events: list[event_types.Event]) -> None:
         """Count events of batches that Ray sent again.
 
-        They follow soon after the first, so only recent ids are remembered.
+        A repeated batch follows soon after the first, so only recent ids are remembered.
         """
         event_ids = [event.event_id for event in events if event.event_id]
         before = len(self._event_ids)

@@ -10,7 +10,7 @@ NOTHING = Raw(b"")
 
 
 class Wire(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """Base of all types: camelCase, and every field is optional."""
+    """Base class of all event types. In JSON, field names are camelCase, and every field is optional."""
 
 
 class PythonFunction(Wire):
@@ -294,7 +294,7 @@ class DashboardResponse(Wire):
     uri: str = ""
     body: Raw = NOTHING
     only: bool = False
-    """The session has no events, so the dashboard's lists are the only data about it."""
+    """True if the session has no events, so that the dashboard's lists are the only data about it."""
 
 
 class ExportRecord(Wire):

@@ -5,9 +5,9 @@ from typing import Any
 
 from rayhistory import ids
 from rayhistory.events.dashboard_responses import as_int, as_json, as_text
-from rayhistory.events.merged_tables import JOB_RANKS, TASK_STATES, state_column
 from rayhistory.events.profile_spans import camel_spans
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
+from rayhistory.events.table_columns import JOB_RANKS, TASK_STATES, state_column
 from rayhistory.events.times import ms_to_ns, valid_ms
 from rayhistory.gaps import GapCode
 
@@ -98,12 +98,12 @@ def place_columns(
 
 
 def pause_columns(paused: object, ns: int) -> dict[str, int | None]:
-    """Return when the debugger paused or resumed the task, from a report of this time."""
+    """Return the time of a report as the time at which the debugger paused or resumed the task."""
     return {"paused_ns": ns if paused is True else None, "resumed_ns": ns if paused is False else None}
 
 
 def log_columns(log: dict[str, Any]) -> dict[str, object]:
-    """Return the location of a task's output. 0 and "" mean unset, except a start of 0 with a file."""
+    """Return the location of a task's output. 0 and "" mean unset, but a start of 0 is valid if there is a file."""
     out, err = as_text(log.get("stdout_file")), as_text(log.get("stderr_file"))
     return {
         "stdout_file": out,

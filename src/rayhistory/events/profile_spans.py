@@ -15,7 +15,7 @@ def camel_spans(text: str) -> str:
 
 
 def span_identity(name: str, start_ns: int, end_ns: int) -> tuple[str, float, float]:
-    """Return what two reports of the same span have in common.
+    """Return the identity of a span, which is equal in all reports of it.
 
     Events have nanoseconds. The dashboard lists milliseconds as floating-point numbers, which are a little coarser.
     """

@@ -6,7 +6,7 @@ from itertools import repeat
 import msgspec
 from msgspec import Raw
 
-from rayhistory.events.merged_tables import TABLES, Rule, Table, Type
+from rayhistory.events.table_columns import TABLES, Rule, Table, Type
 from rayhistory.gaps import GapCode
 
 Anomaly = tuple[GapCode, str]
@@ -128,7 +128,7 @@ def to_json_text(raw: Raw) -> str | None:
 
 
 def to_json_texts(raws: Iterable[Raw]) -> list[str | None]:
-    """Return `to_json_text` of each."""
+    """Return `to_json_text` of each value."""
     return [
         None if len(text) <= _MAX_EMPTY_JSON_LENGTH and text in _EMPTY_JSON else text
         for text in map(str, raws, repeat("utf-8"))

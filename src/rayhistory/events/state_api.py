@@ -12,8 +12,8 @@ import msgspec
 
 from rayhistory.events.dashboard_responses import add_dashboard_rows, as_json, as_text, listed
 from rayhistory.events.export_files import log_columns, pause_columns, place_columns
-from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, Anomaly, RowBuffer
+from rayhistory.events.table_columns import TASK_STATES, state_column
 from rayhistory.events.times import ms_to_ns
 from rayhistory.gaps import GapCode
 
@@ -124,7 +124,7 @@ def _add_spans(rows: RowBuffer, task: dict[str, Any]) -> None:
 
 
 def _state_times(task: dict[str, Any]) -> dict[str, int]:
-    """Return when the task reached each state. Its current state always has a time."""
+    """Return the time when the task reached each state. Its current state always has a time."""
     times = {each["state"]: _ns(each["created_ms"]) for each in task.get("events") or []}
     state = task.get("state")
     if state in TASK_STATES and state not in times:
@@ -155,7 +155,7 @@ def _spans(profile: dict[str, Any]) -> str | None:
 def _add_dashboard_actors(rows: RowBuffer, body: Any, ns: int) -> None:
     """Add the node and the times of each actor.
 
-    Only the number of restarts is listed; they happened before its start.
+    The dashboard lists only the number of restarts of an actor. They happened before the listed start.
     """
     for actor in body["data"]["actors"].values():
         state, address = actor["state"], actor.get("address") or {}
@@ -227,7 +227,7 @@ def _add_nodes(rows: RowBuffer, body: Any, ns: int) -> None:
 
 
 def _add_submitted_drivers(rows: RowBuffer, body: Any, ns: int) -> None:
-    """Add the drivers of submitted jobs. `add_dashboard_rows` has added the others."""
+    """Add the drivers of submitted jobs. `add_dashboard_rows` has added all other drivers."""
     for job in body:
         driver = job.get("driver_info") or {}
         if job["type"] == "SUBMISSION" and job.get("job_id"):

@@ -8,9 +8,9 @@ from typing import cast
 from rayhistory import ids
 from rayhistory.events import event_types
 from rayhistory.events.bulk_times import parse_all
-from rayhistory.events.merged_tables import TASK_STATES, state_column
 from rayhistory.events.profile_spans import camel_spans
 from rayhistory.events.row_buffer import Anomaly, RowBuffer, invalid_transition, to_json_texts
+from rayhistory.events.table_columns import TASK_STATES, state_column
 from rayhistory.events.times import parse_ns
 from rayhistory.gaps import GapCode
 
@@ -69,7 +69,7 @@ def _place_columns(
     times: Sequence[Sequence[int | None]],
     sent: Sequence[int],
 ) -> Columns:
-    """Return where each attempt ran, and since when. Values of different reports are never mixed.
+    """Return the node, worker and pid of each attempt, with their times. Values of different reports are never mixed.
 
     The owner reports node and worker, the executor only the process. Other reports have all three.
     """
@@ -93,7 +93,7 @@ def _place_columns(
 
 
 def _pause_columns(paused: Sequence[bool | None], sent: Sequence[int]) -> Columns:
-    """Return when the debugger paused and resumed each task."""
+    """Return the times at which the debugger paused and resumed each task."""
     if all(value is None for value in paused):
         return {"paused_ns": [None] * len(paused), "resumed_ns": [None] * len(paused)}
     return {
@@ -115,7 +115,7 @@ def _error_values(
 
 
 def _state_times(events: Sequence[event_types.TaskLifecycle]) -> tuple[list[list[int | None]], list[Anomaly]]:
-    """Return, for each state, when the task of each event reached it."""
+    """Return a column for each state: the times when the tasks of the events reached it. Also return anomalies."""
     times: list[list[int | None]] = [[None] * len(events) for _ in TASK_STATES]
     by_state = dict(zip(TASK_STATES, times, strict=True))
     by_number = by_state | dict(zip(_STATE_NUMBERS, times, strict=True))
@@ -146,7 +146,7 @@ def _state_times(events: Sequence[event_types.TaskLifecycle]) -> tuple[list[list
 def _log_values(log: event_types.TaskLogInfo) -> tuple[object, ...]:
     """Return the values of _LOG_COLUMNS.
 
-    Before 2.58 Ray printed every field: 0 and "" mean unset, except a start of 0 with a file.
+    Before 2.58 Ray sent every field: 0 and "" mean unset, but a start of 0 is valid if there is a file.
     """
     return (
         log.stdout_file or None,
@@ -221,8 +221,11 @@ def _last_part(dotted: str) -> str:
 
 
 def add_profiles(rows: RowBuffer, events: Sequence[event_types.TaskProfile]) -> list[Anomaly]:
-    """Add profile spans. Events without spans have no rows."""
-    candidates = [event for event in events if event.profile_events]
+    """Add profile spans.
+
+    Two kinds of events have no rows: those without spans, and those of threads that run no task, as in Ray Train.
+    """
+    candidates = [event for event in events if event.profile_events and event.task_id not in ids.NIL_TASKS]
     profiles = [event.profile_events or event_types.ProfileSpans() for event in candidates]
     texts = to_json_texts([profile.events for profile in profiles])
     with_spans, profiles = list(compress(candidates, texts)), list(compress(profiles, texts))
@@ -247,7 +250,7 @@ def _or_none(values: Iterable[object]) -> list[object]:
 
 
 def _extend(rows: RowBuffer, table: str, columns: Columns, given_ids: Sequence[str]) -> list[Anomaly]:
-    """Add the rows. Leave out and return those whose task id or attempt is invalid."""
+    """Add the rows whose task id and attempt are valid. Return an anomaly for each of the others."""
     task_ids, attempts = columns["task_id"], cast("Sequence[int]", columns["attempt"])
     if None not in task_ids and max(map(int.bit_length, attempts)) < _INT_BITS:
         rows.extend(table, columns)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 _SCALE: list[int] = [10 ** (9 - digits) for digits in range(10)]
 _MAX_CACHED_SECONDS = 50_000
 MAX_NS = 2**63 - 366 * 86_400 * 10**9
-"""Maximum distance from 1970. 64 bits end a year later, in 2262, where DuckDB reads the last value as infinity."""
+"""Maximum distance from 1970, a year less than the largest 64-bit value (in 2262), which DuckDB reads as infinity."""
 
 
 class _Seconds(dict[bytes, int]):

@@ -11,8 +11,8 @@ import pytest
 import rayhistory
 from rayhistory.events import event_rows, task_rows
 from rayhistory.events.event_decoder import EventDecoder
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES
 from rayhistory.events.row_buffer import MALFORMED_ERRORS, ColumnMismatch, RowBuffer
+from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, TASK_TABLES
 from rayhistory.gaps import GapCode
 from support.folding import RECORDED, as_lines
 

@@ -27,10 +27,13 @@ TASK_STATES = (
 
 
 JOB_RANKS = {"PENDING": 0, "RUNNING": 1, "STOPPED": 2, "SUCCEEDED": 2, "FAILED": 2}
-"""A higher rank wins over a later time, because a job that has ended does not run again."""
+"""Rank of each job status. A higher rank wins over a later time, because a job that has ended does not run again."""
 
 PLACEMENT_GROUP_RANKS = {"REMOVED": 1}
-"""A higher rank wins, because a removed placement group does not return. Other states have rank 0."""
+"""Rank of each state of a placement group.
+
+A higher rank wins, because a removed group does not return. Others have rank 0.
+"""
 
 
 class Rule(Enum):
@@ -105,7 +108,7 @@ def _earliest(names: str) -> Iterable[Column]:
 
 
 def _latest(group: str, order: str, text: str = "", json: str = "", number: str = "") -> Iterable[Column]:
-    """Declare a group of columns.
+    """Declare a group of columns whose values are all taken from the latest row.
 
     `order` names the columns that decide which group is later: a time, or a rank and a time.
     """
