@@ -1,13 +1,15 @@
 """Search in generated logs: with and without the index, against ripgrep on the unpacked files, in the same run.
 
-    python benchmarks/search.py [--megabytes 1000] [--ids]
+    python benchmarks/search.py [--megabytes 1000] [--ids] [--s3] [--no-scans]
 
 Logs are those of workers, raylets and drivers. With --ids, each line has a random id: the worst case for an index. A
-block of 8 MB is repeated in another order, so the size of the index is that of logs that repeat themselves.
+block of 8 MB is repeated in another order, so the size of the index is that of logs that repeat themselves. The store
+is a directory, or with --s3 SeaweedFS on the same machine. Cold searches have empty caches of packs and of the index.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import resource
 import shutil
@@ -16,7 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import msgspec
 import zstandard
@@ -30,7 +35,10 @@ from rayhistory.search.search_index import SearchIndex, ShardCache, ShardFile
 from rayhistory.search.search_product import keep_freed_memory
 from rayhistory.search.search_query import SearchQuery
 from rayhistory.sessions import Layout, SessionRef
+from rayhistory.storage import Store
 from rayhistory.storage.local import LocalStore
+from support.archived_sessions import bucket
+from support.store_servers.seaweed import seaweedfs
 
 REF = SessionRef("default", "bench", "session_2026-11-15_19-18-08_055078_15551")
 NODE = "d74e93bbb0bb3d213b18dc894f53711ffbaf4e270e8c2d5dde2f15f2"
@@ -103,7 +111,7 @@ def write_logs(directory: Path, megabytes: int, *, ids: bool) -> int:
     return total
 
 
-async def pack(directory: Path, store: LocalStore, layout: Layout) -> None:
+async def pack(directory: Path, store: Store, layout: Layout) -> None:
     from rayhistory.collector.logs.pack_series import PackSeries  # noqa: PLC0415
 
     series = PackSeries(directory, PackDirectory())
@@ -125,22 +133,41 @@ def ripgrep_seconds(directory: Path, query: SearchQuery) -> tuple[float, float]:
     return time.perf_counter() - started, cpu_seconds(resource.RUSAGE_CHILDREN) - cpu
 
 
-def zstd_seconds(directory: Path) -> float:
-    """Return how long decompressing the same data takes, on the processor."""
-    spent = 0.0
-    for path in sorted(directory.iterdir()):
-        with path.open("rb") as file:
-            while data := file.read(512 << 10):
-                packed = zstandard.ZstdCompressor(level=1).compress(data)
-                started = time.process_time()
-                zstandard.ZstdDecompressor().decompress(packed)
-                spent += time.process_time() - started
-    return spent
+def zstd_speed(directory: Path) -> float:
+    """Return how many bytes of the first file a processor decompresses in a second."""
+    path, spent = min(directory.iterdir()), 0.0
+    with path.open("rb") as file:
+        while data := file.read(512 << 10):
+            packed = zstandard.ZstdCompressor(level=1).compress(data)
+            started = time.process_time()
+            zstandard.ZstdDecompressor().decompress(packed)
+            spent += time.process_time() - started
+    return path.stat().st_size / spent
+
+
+def print_memory(phase: str) -> None:
+    print(
+        f"peak memory after {phase}: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB", flush=True
+    )
+
+
+@contextmanager
+def open_store(home: Path, *, s3: bool) -> Iterator[Store]:
+    (home / "store").mkdir()
+    if not s3:
+        yield LocalStore(home / "store")
+        return
+    with seaweedfs(home / "store") as endpoint:
+        location = bucket(endpoint)
+        os.environ.update(location.environment)
+        yield location.open()
 
 
 class Bench:
-    def __init__(self, store: LocalStore, layout: Layout, files: dict[str, Path]) -> None:
-        self._store, self._layout, self._files = store, layout, files
+    """Searches in packs and shards that are in a store."""
+
+    def __init__(self, store: Store, layout: Layout, shard_sizes: dict[str, int]) -> None:
+        self._store, self._layout, self._shard_sizes = store, layout, shard_sizes
         self._shards = ShardCache()
         self._packs = PackCache()
 
@@ -149,11 +176,9 @@ class Bench:
 
     async def search(self, query: SearchQuery, *, indexed: bool, everything: bool = False) -> tuple[float, int, Scan]:
         async def read(name: str, start: int, end: int) -> bytes:
-            with self._files[name].open("rb") as file:
-                file.seek(start)
-                return file.read(end - start)
+            return await self._store.get_range(name, start, end)
 
-        shards = [ShardFile(name, path.stat().st_size, name) for name, path in self._files.items()]
+        shards = [ShardFile(name, size, name) for name, size in self._shard_sizes.items()]
         index = SearchIndex(shards, read, self._shards) if indexed else None
         scanner, logs = Scanner(), PackLogs(self._store, self._layout, REF, self._packs)
         query = msgspec.structs.replace(query, order="oldest", limit=1000 if everything else 100)
@@ -170,42 +195,67 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--ids", action="store_true")
+    parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--no-scans", action="store_true", help="measure only searches with the index")
     parser.add_argument("--directory", default=None, help="where to put the generated logs")
     arguments = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="bench-search-", dir=arguments.directory))
     try:
-        await run(home, arguments.megabytes, ids=arguments.ids)
+        with open_store(home, s3=arguments.s3) as store:
+            await run(home, store, arguments)
     finally:
         shutil.rmtree(home)
 
 
-async def run(home: Path, megabytes: int, *, ids: bool) -> None:
-    raw, store, layout = home / "logs", LocalStore(home / "store"), Layout("")
+async def run(home: Path, store: Store, arguments: argparse.Namespace) -> None:
+    raw, layout = home / "logs", Layout("")
     raw.mkdir()
-    (home / "store").mkdir()
     (home / "index").mkdir()
-    size = write_logs(raw, megabytes, ids=ids)
+    size = write_logs(raw, arguments.megabytes, ids=arguments.ids)
     await pack(raw, store, layout)
+    print_memory("packing")
+    bench = Bench(store, layout, await build(store, layout, raw, home / "index", size))
+    print_memory("building")
+    await search_index(bench)
+    print_memory("searches with the index")
+    if not arguments.no_scans:
+        await scan(bench, raw, size)
+        print_memory("scans")
+
+
+async def build(store: Store, layout: Layout, raw: Path, index: Path, size: int) -> dict[str, int]:
+    """Build the index and put it into the store. Return the sizes of its shards."""
     logs = PackLogs(store, layout, REF)
     keep_freed_memory()
     started, clock = cpu_seconds(), time.perf_counter()
-    files = await build_shards(logs, await new_units(logs, []), home / "index", prefix="1")
-    seconds, clock, zstd = cpu_seconds() - started, time.perf_counter() - clock, zstd_seconds(raw)
-    index_size = sum(path.stat().st_size for path in files.values())
+    files = await build_shards(logs, await new_units(logs, []), index, prefix="1")
+    seconds, clock, zstd = cpu_seconds() - started, time.perf_counter() - clock, zstd_speed(raw)
+    sizes = {f"shards/{name}": path.stat().st_size for name, path in files.items()}
+    index_size = sum(sizes.values())
     print(f"logs {size / 1e6:,.0f} MB, index {index_size / 1e6:,.1f} MB = {100 * index_size / size:.2f} %")
     print(
-        f"build {size / seconds / 1e6:,.0f} MB per second of one core, {zstd / seconds:.2f} of zstd -d; "
-        f"{size / clock / 1e6:,.0f} MB/s on all cores, {zstd / clock:.2f} of zstd -d on one"
+        f"build {size / seconds / 1e6:,.0f} MB per second of one core, {size / seconds / zstd:.2f} of zstd -d; "
+        f"{size / clock / 1e6:,.0f} MB/s on all cores, {size / clock / zstd:.2f} of zstd -d on one"
     )
-    bench = Bench(store, layout, files)
+    for name, path in files.items():
+        await store.put(f"shards/{name}", path)
+    return sizes
+
+
+async def search_index(bench: Bench) -> None:
     for name, query in QUERIES.items():
         bench.empty_caches()
-        cold, hits, scan = await bench.search(query, indexed=True)
+        cpu = cpu_seconds()
+        cold, hits, done = await bench.search(query, indexed=True)
+        cold_cpu, cpu = cpu_seconds() - cpu, cpu_seconds()
         warm, _, _ = await bench.search(query, indexed=True)
         print(
-            f"{name}: cold {cold * 1000:,.0f} ms, warm {warm * 1000:,.0f} ms, "
-            f"{hits} hits, {scan.scanned_bytes / 1e6:,.0f} MB read"
+            f"{name}: cold {cold * 1000:,.0f} ms (CPU {cold_cpu * 1000:,.0f}), warm {warm * 1000:,.0f} ms "
+            f"(CPU {(cpu_seconds() - cpu) * 1000:,.0f}), {hits} hits, {done.scanned_bytes / 1e6:,.0f} MB read"
         )
+
+
+async def scan(bench: Bench, raw: Path, size: int) -> None:
     for name, query in SCANS.items():
         ripgrep, ripgrep_cpu = ripgrep_seconds(raw, query)
         cpu = cpu_seconds()
@@ -214,9 +264,9 @@ async def run(home: Path, megabytes: int, *, ids: bool) -> None:
         print(
             f"scan, {name}: {size / seconds / 1e6:,.0f} MB/s = {ripgrep / seconds:.2f} of ripgrep's "
             f"{size / ripgrep / 1e6:,.0f} MB/s; per second of one core {size / cpu / 1e6:,.0f} MB = "
-            f"{ripgrep_cpu / cpu:.2f} of ripgrep's; {hits} hits"
+            f"{ripgrep_cpu / cpu:.2f} of ripgrep's; {hits} hits",
+            flush=True,
         )
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
 
 
 if __name__ == "__main__":

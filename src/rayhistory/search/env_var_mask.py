@@ -6,13 +6,19 @@ from rayhistory.masking import MASK
 
 _ENV_VARS = re.compile(r"""(?:env_vars|envVars)\\*["']?\s{0,8}[:=]\s{0,8}\{""")
 _QUOTE_OR_BRACE = re.compile(r"""\\*["']|[{}]""")
-"""In JSON within JSON, quotes have backslashes. A string ends at a quote with the same number."""
+"""A quote or a brace.
+
+In JSON within JSON, quotes have backslashes. A string ends at a quote with as many backslashes as its first quote.
+"""
 
 Span = tuple[int, int]
 
 
 def masked_line(text: str, matches: list[Span] | None = None) -> tuple[str, list[Span]]:
-    """Return a line with masked env_vars values, and the matches outside of them at their new positions."""
+    """Return a line in which values of `env_vars` are masked, and all matches outside of these values.
+
+    The matches have their positions in the new line.
+    """
     spans = list(matches or [])
     if "env" not in text:
         return text, spans
@@ -33,7 +39,7 @@ def _moved(span: Span, begin: int, end: int, shift: int) -> Span:
 
 
 def _closing_brace(text: str, position: int) -> int:
-    """Return where the object ends. If it does not end, return the end of the line, so that everything is masked."""
+    """Return the end of the object. If it does not end, return the end of the line, so that everything is masked."""
     depth, quote = 1, ""
     for found in _QUOTE_OR_BRACE.finditer(text, position):
         if found[0] in "{}":

@@ -13,11 +13,11 @@ from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 
 class FileSearch(NamedTuple):
-    """Where to start a search, and in which direction."""
+    """The start and the direction of a search."""
 
     pattern: SearchPattern
     position: int
-    """The first offset at which a line may start. Backwards: the first offset at which no line may start."""
+    """Found lines start at or after this offset; in a backward search, before it."""
     backwards: bool = False
 
     def concerns(self, unit: LogUnit) -> bool:
@@ -28,7 +28,7 @@ class FileSearch(NamedTuple):
         return min(unit.end, self.position) if self.backwards else max(unit.start, self.position)
 
     def find(self, unit: LogUnit, buffer: UnitBuffer) -> int | None:
-        """Return where the first matching line of a unit starts. Backwards: the last one."""
+        """Return the offset of the first matching line in a unit (backwards: of the last one)."""
         bounds, found = line_bounds(unit, buffer), None
         for begin, _ in self.pattern.lines(buffer.data, *bounds) if bounds else ():
             offset = buffer.offset + begin
@@ -43,7 +43,7 @@ class FileSearch(NamedTuple):
 
 class FileSearchResult(NamedTuple):
     offset: int | None = None
-    """Where the matching line starts."""
+    """Offset of the matching line; None if no line matches."""
     stopped_at: int | None = None
     """The position at which to continue, if the time limit was reached."""
 
@@ -76,7 +76,7 @@ async def find_in_file(
 
 
 async def _excluded(unit_index: UnitIndex | None, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
-    """Return the units that have no match. An unreadable index excludes none."""
+    """Return the units that have no match according to the search index. An unreadable index excludes none."""
     try:
         return await unit_index.excluded(units, pattern) if unit_index else set()
     except IndexDamaged as error:

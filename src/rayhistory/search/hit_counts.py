@@ -10,7 +10,7 @@ _STEPS_MS = [
     1000 * seconds
     for seconds in (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800, 4 * 604_800, 52 * 604_800, 520 * 604_800)
 ]
-"""Each step is a multiple of the previous one, so that buckets can be added up."""
+"""Steps of a histogram. Each is a multiple of the previous one, so that buckets can be added up."""
 
 
 class TimeHistogram:
@@ -47,7 +47,7 @@ class HitCounter(msgspec.Struct):
     """The counts of a search so far."""
 
     files: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
-    """By node and path."""
+    """Number of matching lines, by node and path."""
     times: TimeHistogram = msgspec.field(default_factory=TimeHistogram)
     complete: bool = False
     """True if all lines were counted."""

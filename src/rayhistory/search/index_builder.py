@@ -19,7 +19,7 @@ from rayhistory.search.tokens import Keys, TextTokens, merged, read_tokens
 from rayhistory.search.unit_search import UnitBuffer, line_bounds
 
 MAX_TOKENS_BYTES = 64 << 20
-"""Maximum size of the tokens of a shard. A shard ends before it."""
+"""Maximum size of the tokens of a shard. A shard ends before its tokens exceed this."""
 
 
 async def new_units(logs: LogSource, indexed: Iterable[IndexedUnit], unit_bytes: int = UNIT_BYTES) -> list[LogUnit]:

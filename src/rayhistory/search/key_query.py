@@ -9,6 +9,7 @@ from rayhistory.search.tokens import (
     HAS_LONG_TOKEN,
     HAS_ODD_CASE,
     MAX_TOKEN_BYTES,
+    MIN_FRAGMENT_BYTES,
     id_part_keys,
     is_hex,
     token_key,
@@ -27,13 +28,13 @@ class Fragment(msgspec.Struct, frozen=True):
     starts_token: bool
     ends_token: bool
     odd_case: bool
-    """Some letters may also match special Unicode letters, because case is ignored."""
+    """True if some letters may also match special Unicode letters, because case is ignored."""
 
 
 Alternative = frozenset[int]
-"""Keys that are all required."""
+"""A set of keys. A unit must have all of them."""
 Clause = list[Alternative]
-"""At least one of the alternatives is required."""
+"""Sets of keys. A unit must have all keys of at least one set."""
 
 
 def fragments_of(literal: str, *, case: bool) -> list[Fragment]:
@@ -47,14 +48,14 @@ def fragments_of(literal: str, *, case: bool) -> list[Fragment]:
         begin, end = match.span()
         starts = begin > 0 and text[begin - 1] < 0x80
         ends = end < len(text) and text[end] < 0x80
-        if end - begin <= MAX_TOKEN_BYTES:
+        if MIN_FRAGMENT_BYTES <= end - begin <= MAX_TOKEN_BYTES:
             odd = not case and not {ord("k"), ord("s")}.isdisjoint(match[0])
             found.append(Fragment(match[0], starts, ends, odd))
     return found
 
 
 def clause_of(fragment: Fragment, tokens: bytes) -> Clause | None:
-    """Return the keys of which a unit must have at least one set; None if the text occurs in too many tokens."""
+    """Return sets of keys. A unit must have all keys of one set. None if the text occurs in too many tokens."""
     clause: Clause = [frozenset({HAS_LONG_TOKEN})]
     if fragment.odd_case:
         clause.append(frozenset({HAS_ODD_CASE}))

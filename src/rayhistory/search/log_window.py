@@ -75,7 +75,7 @@ async def find_end(logs: LogSource, node: str, file: StoredLogFile, lines: int =
 
 
 async def number_position(logs: LogSource, node: str, file: StoredLogFile, position: Position) -> Position:
-    """Add the line number, unless too many bytes would have to be counted."""
+    """Add the line number, unless too many bytes would have to be read to count the lines before."""
     if position.number is not None or position.offset > _MAX_COUNTED_BYTES // 4:
         return position
     breaks = 0
@@ -124,7 +124,7 @@ def _split(data: bytes, offset: int) -> list[tuple[int, bytes]]:
 
 
 async def _line_start(logs: LogSource, node: str, file: StoredLogFile, offset: int) -> int:
-    """Return the start of the line that contains an offset. At most 64 KiB before it are read."""
+    """Return the start of the line that contains an offset; the offset if the line starts over 64 KiB before it."""
     offset = min(max(0, offset), file.size)
     first = max(0, offset - _PROBE_BYTES)
     found = (await logs.read(node, file.path, first, offset)).rfind(b"\n")
@@ -132,7 +132,7 @@ async def _line_start(logs: LogSource, node: str, file: StoredLogFile, offset: i
 
 
 async def _first_time(logs: LogSource, node: str, file: StoredLogFile, start: int, end: int) -> tuple[int, int] | None:
-    """Return the first time of a line that starts after `start`, and the offset of that line."""
+    """Return the first time of a line that starts after `start`, and the offset of that line; None without times."""
     for begin in range(start, end, _PROBE_BYTES):
         chunk = await logs.read(node, file.path, begin, min(begin + _PROBE_BYTES, end))
         for offset, line in _split(chunk, begin)[1:]:

@@ -6,6 +6,7 @@ import re2
 
 from rayhistory.errors import UsageError
 from rayhistory.logs.source import Content
+from rayhistory.search.line_filter import make_filter
 from rayhistory.search.pattern_syntax import check_pattern, required_literal, to_line_regex
 
 _MAX_PROGRAM_BYTES = 32 << 20
@@ -32,28 +33,31 @@ class SearchPattern:
         self._group = 1 if word else 0
         after = rf"({expression})(?:$|[^{_WORD}])"
         self._search = _compile(f"(?:^|[^{_WORD}]){after}" if word else expression, case=case).search
+        self._filter = make_filter(to_line_regex(text) if regex else text, regex=regex, case=case)
         self._search_next = _compile(f"[^{_WORD}]{after}", case=case).search if word else self._search
-        """Finds a match after another one, from the last character of that one on."""
-
-    def may_match(self, buffer: Content) -> bool:
-        """Return False if no line of the buffer can match."""
-        return self._required in buffer
+        """Finds the next match. The search starts at the last character of the previous match."""
 
     def lines(self, buffer: Content, start: int, end: int) -> Iterator[Span]:
         """Yield the matching lines of [start, end), without line breaks. A line must start at `start`."""
-        if not self.may_match(buffer):
-            return
         last = end - 1 if end > start and buffer[end - 1] == ord("\n") else end
-        while start < end:
-            match = self._search(buffer, start, last)
+        position, lines = start, 0
+        while self._filter and position < end and self._filter.is_useful(lines, position - start):
+            candidate = self._filter.candidate(buffer, position, last)
+            if candidate is None:
+                return
+            begin, stop = _line_around(buffer, candidate, position, end)
+            if self._search(buffer, begin, stop):
+                yield begin, stop
+            position, lines = stop + 1, lines + 1
+        if self._required not in buffer:
+            return
+        while position < end:
+            match = self._search(buffer, position, last)
             if match is None:
                 return
-            position = match.start(self._group)
-            begin = buffer.rfind(b"\n", start, position) + 1 or start
-            stop = buffer.find(b"\n", position, end)
-            stop = end if stop < 0 else stop
+            begin, stop = _line_around(buffer, match.start(self._group), position, end)
             yield begin, stop
-            start = stop + 1
+            position = stop + 1
 
     def spans(self, line: bytes, max_spans: int) -> list[Span]:
         """Return the first matches in one line, from left to right, without overlaps and empty matches."""
@@ -73,8 +77,15 @@ class SearchPattern:
         return found
 
 
+def _line_around(buffer: Content, position: int, start: int, end: int) -> Span:
+    """Return the bounds of a line in [start, end). A line must start at `start`."""
+    begin = buffer.rfind(b"\n", start, position) + 1 or start
+    stop = buffer.find(b"\n", position, end)
+    return begin, end if stop < 0 else stop
+
+
 def _last_character(line: bytes, begin: int, end: int) -> int:
-    """Return where the last character before `end` begins, in UTF-8."""
+    """Return the start of the last UTF-8 character before `end`."""
     position = end - 1
     while position > begin and line[position] & 0xC0 == 0x80:
         position -= 1

@@ -10,7 +10,7 @@ from rayhistory.errors import UsageError
 
 MAX_PATTERN_BYTES = 60 << 10
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)      # a quoted text
       | \\(?:x\{[^}]*\}|x..|[pP]\{[^}]*\}|.|\Z)   # an escape
       | \[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]  # a class
@@ -41,7 +41,7 @@ def check_pattern(text: str) -> None:
 def to_line_regex(pattern: str) -> str:
     """Translate a regular expression for one line to one for a buffer of lines (with `m` and `never_nl` set)."""
     translated = []
-    for match in _TOKEN.finditer(pattern):
+    for match in TOKEN.finditer(pattern):
         flags = match["flags"]
         if flags and re.search("-[a-zA-Z]*m", flags):
             raise UsageError("invalid pattern: the flag m cannot be turned off, because ^ and $ match at line ends")
@@ -50,11 +50,11 @@ def to_line_regex(pattern: str) -> str:
 
 
 def required_literal(pattern: str) -> str:
-    """Return a text that every match contains, or an empty text. It is case-sensitive, unless case is ignored."""
+    """Return a text that every match contains (in any case, if the search ignores case); empty if none is known."""
     if "|" in pattern or "(?" in pattern:
         return ""  # a literal may be optional, or flags may change its meaning
     longest, run = "", ""
-    parts = [(match[0], match["quoted"]) for match in _TOKEN.finditer(pattern)]
+    parts = [(match[0], match["quoted"]) for match in TOKEN.finditer(pattern)]
     depth = 0
     for (part, quoted), (following, _) in zip(parts, [*parts[1:], ("", None)], strict=True):
         depth += (part == "(") - (part == ")")

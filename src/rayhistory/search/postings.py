@@ -43,7 +43,7 @@ class ShardHeader(msgspec.Struct, array_like=True):
     units: list[IndexedUnit]
     unit_bytes: int
     tokens: tuple[int, int]
-    """Offset after the header, and size."""
+    """Location of the tokens: offset after the header, and size."""
     buckets: list[tuple[int, int]]
 
 
@@ -79,7 +79,7 @@ def header_bytes(preamble: bytes) -> int:
     """Return the size of the header, from the first bytes of a shard."""
     magic, version, size = _PREAMBLE.unpack(preamble[:PREAMBLE_BYTES])
     if magic != _MAGIC or version != _VERSION or size > _MAX_FRAME_BYTES:
-        raise IndexDamaged("search index is damaged: not a shard")
+        raise IndexDamaged("search index is damaged: a shard begins with other bytes than expected")
     return int(size)
 
 

@@ -32,7 +32,7 @@ class LogFile(msgspec.Struct, frozen=True):
         return self.points[-1].end if self.points else 0
 
     def flushed_ms(self, end: int) -> int:
-        """Return when the bytes before `end` were stored."""
+        """Return the time when the bytes before `end` were stored."""
         if not self.points:
             return 0
         position = bisect_left(self.points, end, key=lambda point: point.end)
@@ -85,7 +85,7 @@ def file_units(file: LogFile, unit_bytes: int = UNIT_BYTES) -> Iterator[LogUnit]
 
 
 def _batches(units: list[LogUnit], unit_bytes: int) -> Iterator[list[LogUnit]]:
-    """Yield units in batches. The first batch has one full unit, the next has two, and so on up to 16."""
+    """Yield units in batches. The first has the size of one full unit. Each further one doubles it, up to 16 units."""
     batch: list[LogUnit] = []
     room = limit = unit_bytes
     for unit in units:

@@ -16,12 +16,11 @@ from rayhistory.search.hit_counts import HitCounter
 from rayhistory.search.line_context import read_context
 from rayhistory.search.pattern import SearchPattern
 from rayhistory.search.scan_plan import UNIT_BYTES, LogFile, LogUnit, ScanPlan, make_plan, restrict
-from rayhistory.search.search_query import Cursor, SearchQuery, SortKey
-from rayhistory.search.streams import stream_of
+from rayhistory.search.search_query import Cursor, SearchQuery, SortKey, stream_of
 from rayhistory.search.unit_search import FoundLine, UnitBuffer, UnitQuery, UnitResult, line_bounds, search_unit
 
 MAX_LINE_BYTES = 32 << 20
-"""Longer lines are searched only up to this length."""
+"""Maximum length of a line that is searched completely. Longer lines are searched up to this length."""
 MAX_COUNTED_BYTES = 256 << 20
 """Maximum number of bytes to read for the line numbers of one response. Later hits have only an offset."""
 _EXTENSION_BYTES = 256 << 10
@@ -76,13 +75,13 @@ class Scanner:
 
 
 class UnitIndex(Protocol):
-    """Knowledge about units before they are read."""
+    """The search index as a scan uses it: facts about units that have not been read."""
 
     async def excluded(self, units: list[LogUnit], pattern: SearchPattern) -> set[UnitPlace]:
         """Return units in which the pattern cannot match."""
 
     async def line_breaks(self, plan: ScanPlan) -> dict[UnitPlace, int]:
-        """Return the number of line breaks of whole units."""
+        """Return the number of line breaks of each indexed unit, except shorter units at the ends of files."""
 
     async def report_unindexed(self, plan: ScanPlan) -> None:
         """Request an index build if many units are not indexed."""
@@ -215,7 +214,7 @@ class Scan:
         return found
 
     async def _search_batch(self, units: list[LogUnit], keep: int, after: SortKey | None) -> list[FoundLine]:
-        """Search some units together. Return the first matching lines of all."""
+        """Search these units concurrently. Return the first `keep` matching lines of all units together."""
         query = self._query
         unit_query = UnitQuery(self._pattern, query.newest_first, keep, query.from_ms, query.to_ms, after)
         best: list[FoundLine] = []

@@ -21,7 +21,7 @@ from rayhistory.search.scan_plan import LogUnit, ScanPlan
 from rayhistory.search.scanner import UnitPlace, unit_place
 
 _MAX_UNINDEXED_UNITS = 4
-"""If a search finds more unindexed units than this, they are indexed at once."""
+"""Number of unindexed units above which a search starts to index them."""
 _FIRST_READ_BYTES = 64 << 10
 _CACHE_BYTES = 64 << 20
 
@@ -54,7 +54,7 @@ class ShardCache:
 
 
 class SearchIndex:
-    """Shards of one session."""
+    """The search index of one session: all of its shards."""
 
     def __init__(
         self,

@@ -10,14 +10,14 @@ from rayhistory.search.postings import MAX_UNITS, PREAMBLE_BYTES, IndexedUnit, d
 
 NAME = "search"
 _MAX_SHARDS_PER_FULL = 8
-"""If there are more shards than this many times those of a full build, all are built again."""
+"""Maximum number of shards, as a multiple of the full shards that would suffice. If there are more, all are rebuilt."""
 _MIN_SHARDS = 24
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class SearchProduct:
     name = NAME
-    version = 3
+    version = 4
 
     def build(self, context: ProductContext) -> BuiltProduct:
         keep_freed_memory()
@@ -25,7 +25,7 @@ class SearchProduct:
         logs = CombinedLogs(*object_logs(context.store, layout, ref), PackLogs(context.store, layout, ref))
         indexed = _indexed_units(context.previous)
         units = context.run(new_units(logs, [unit for some in indexed.values() for unit in some]))
-        if len(indexed) > max(_MIN_SHARDS, _MAX_SHARDS_PER_FULL * (len(units) // MAX_UNITS)):
+        if has_too_many_shards(len(indexed), len(units) + sum(map(len, indexed.values()))):
             indexed, units = {}, context.run(new_units(logs, []))
         number = 1 + max((int(name.partition("-")[0]) for name in indexed), default=0)
         files = context.run(
@@ -37,6 +37,11 @@ class SearchProduct:
         raw = sum(unit.end - unit.start for some in indexed.values() for unit in some)
         raw += sum(unit.end - unit.start for unit in units)
         return BuiltProduct(files, {"indexed_bytes": raw}, tuple(indexed))
+
+
+def has_too_many_shards(shards: int, units: int) -> bool:
+    """Return True if there are so many small shards that they should be built again as full ones."""
+    return shards > max(_MIN_SHARDS, _MAX_SHARDS_PER_FULL * (units // MAX_UNITS))
 
 
 def keep_freed_memory() -> None:

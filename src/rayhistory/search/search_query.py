@@ -4,12 +4,15 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
 from rayhistory.errors import UsageError
 from rayhistory.search.pattern import SearchPattern
 from rayhistory.utc import parse_utc_ms
+
+T = TypeVar("T")
 
 NEWEST, OLDEST = "newest", "oldest"
 MAX_LIMIT, DEFAULT_LIMIT, MAX_CONTEXT = 1000, 100, 20
@@ -20,21 +23,22 @@ PARAMETERS = (
     "limit", "cursor", "counts",
 )  # fmt: skip
 _MAX_NUMBER = re.compile("[0-9]{1,9}")
+_SUFFIX = re.compile(r"\.(out|err|log)(?:\.[0-9]{1,6})?\Z")
 
 
 class SortKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The position of a hit in the results. Lower keys come first."""
 
     rank: int
-    """The time in ms. Negative if the newest hits come first."""
+    """The time of the hit in ms, negated if the newest hits come first."""
     node: str
     path: str
     place: int
-    """The offset in the file. Negative if the newest hits come first."""
+    """The offset in the file, negated if the newest hits come first."""
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a search continues: the time of its file list, the batch, and the last hit."""
+    """The position at which a search continues: the time of its file list, the batch, and the last hit."""
 
     until_ms: int
     digest: int
@@ -60,7 +64,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
     limit: int = DEFAULT_LIMIT
     cursor: Cursor | None = None
     counts: bool = False
-    """Continue after the last hit of the page, to count all hits."""
+    """True to search on when the page is full, to count all hits."""
 
     def pattern(self) -> SearchPattern:
         return SearchPattern(self.q, regex=self.regex, case=self.case, word=self.word)
@@ -94,18 +98,24 @@ def parse_search(params: Mapping[str, str], also: tuple[str, ...] = ()) -> Searc
         order=_one_of(params, "order", (NEWEST, OLDEST)) if params.get("order") else NEWEST,
         context=_parse_number(params, "context", 0, 0, MAX_CONTEXT),
         limit=_parse_number(params, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT),
-        cursor=decode_cursor(params["cursor"]) if params.get("cursor") else None,
+        cursor=decode_cursor(params["cursor"], Cursor) if params.get("cursor") else None,
         counts=_parse_flag(params, "counts"),
     )
 
 
-def encode_cursor(cursor: Cursor) -> str:
+def stream_of(path: str) -> str | None:
+    """Return `out`, `err` or `log`; None if the name has no stream. Rotated files have the same stream."""
+    match = _SUFFIX.search(path)
+    return match[1] if match else None
+
+
+def encode_cursor(cursor: msgspec.Struct) -> str:
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")
 
 
-def decode_cursor(text: str) -> Cursor:
+def decode_cursor(text: str, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Cursor)
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise UsageError("invalid cursor: use `next` of the previous page") from None
 

@@ -1,10 +1,10 @@
 """Tokens of log text, and their keys in the search index.
 
-A token is a sequence of letters, digits, underscores and non-ASCII bytes, in lower case. Every token of a text has a
-key. The index also stores the tokens, so that fragments of tokens can be found. There are two exceptions. Long
-hexadecimal numbers, such as task ids, have keys for some of their substrings instead (winnowing: of every 9 adjacent
-substrings of 8 digits, the one with the lowest hash, so that any 16 digits contain one). Very long tokens are only
-marked.
+A token is a sequence of at least 3 letters, digits, underscores and non-ASCII bytes, in lower case. Every token of a
+text has a key. The index also stores the tokens, so that fragments of tokens can be found. There are two exceptions.
+Long hexadecimal numbers, such as task ids, have keys for some of their substrings instead (winnowing: of every 9
+adjacent substrings of 8 digits, the one with the lowest hash, so that any 16 digits contain one). Very long tokens are
+only marked.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,20 @@ import numpy.typing as npt
 
 from rayhistory.logs.source import Content
 from rayhistory.search.token_hashes import (
+    MIN_TOKEN_BYTES,
     PADDING,
     WORD_BYTES,
     Bytes,
     Hashes,
     Places,
+    SeenTokens,
     absent,
     are_hex,
     distinct,
     distinct_sorted,
     flat_positions,
     hash_ranges,
+    hash_unseen,
     token_bounds,
 )
 
@@ -33,12 +36,15 @@ PART_DIGITS, _WINDOW_PARTS = 8, 9
 MIN_ID_DIGITS = PART_DIGITS + _WINDOW_PARTS - 1
 """A hexadecimal number of at least this length is an id. Any substring with this many digits can be found by keys."""
 MAX_TOKEN_BYTES = 64
+MIN_FRAGMENT_BYTES = MIN_TOKEN_BYTES
+"""A shorter part of a word may be a token that is not indexed."""
 HAS_ID, HAS_LONG_TOKEN, HAS_ODD_CASE = 1, 2, 3
-"""Keys of texts that contain an id, a very long token, or one of the letters below."""
+"""Keys of texts that contain an id, a very long token, or one of the letters in ODD_CASES."""
 ODD_CASES = ("\u212a".encode(), "\u017f".encode())
 """Non-ASCII letters that match k and s if case is ignored."""
 
-_CHUNK_BYTES = 256 << 10  # arrays of one chunk stay in the processor's cache
+_CHUNK_BYTES = 512 << 10  # arrays of one chunk stay in the processor's cache
+_FIRST_CHUNK_BYTES = 16 << 10  # small, because no token of the first chunk is known as seen
 _FIRST_KEY = 16
 _HEX_DIGITS = b"0123456789abcdef"
 
@@ -55,7 +61,7 @@ class TextTokens(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """A piece of a text, and the positions of its tokens."""
+    """A piece of a text, and the positions of tokens that earlier pieces do not have."""
 
     lower: bytes
     hashes: Hashes
@@ -68,8 +74,9 @@ class _Chunk(msgspec.Struct):
 
 
 def read_tokens(text: Content, start: int, end: int, known: Hashes) -> TextTokens:
-    """Return the keys of text[start:end], and the tokens whose hashes are not known."""
-    chunks = [_read_chunk(lower, is_cut=is_cut) for lower, is_cut in _chunks(text, start, end)]
+    """Return the keys of text[start:end], and its tokens whose hashes are not in `known`."""
+    seen = SeenTokens()
+    chunks = [_read_chunk(lower, seen, is_cut=is_cut) for lower, is_cut in _chunks(text, start, end)]
     none = np.empty(0, np.uint64)
     everything = distinct(np.concatenate([none, *(chunk.hashes for chunk in chunks)]))
     id_parts = distinct(np.concatenate([none, *(chunk.id_parts for chunk in chunks)]))
@@ -79,11 +86,12 @@ def read_tokens(text: Content, start: int, end: int, known: Hashes) -> TextToken
     return TextTokens(distinct(np.concatenate(keys)), new, _tokens(chunks, new) if len(new) else [])
 
 
-def _read_chunk(lower: bytes, *, is_cut: bool) -> _Chunk:
+def _read_chunk(lower: bytes, seen: SeenTokens, *, is_cut: bool) -> _Chunk:
     data = np.frombuffer(lower + PADDING, np.uint8)
-    starts, ends = token_bounds(data)
-    lengths = ends - starts
-    hashes, is_plain = hash_ranges(data, starts, lengths), lengths < MIN_ID_DIGITS
+    starts, lengths = token_bounds(data)
+    hashes, unseen = hash_unseen(data, starts, lengths, seen)
+    starts, lengths = starts[unseen], lengths[unseen]
+    is_plain = lengths < MIN_ID_DIGITS
     chunk = _Chunk(lower, hashes, starts, lengths, is_plain, np.empty(0, np.uint64), _special(lower, is_cut=is_cut))
     long = np.flatnonzero(~is_plain)
     if len(long):
@@ -139,7 +147,7 @@ def _tokens(chunks: list[_Chunk], wanted: Hashes) -> list[bytes]:
 
 
 def merged(known: Hashes, new: Hashes) -> Hashes:
-    """Return both, merged and sorted. A stable sort merges them in one pass."""
+    """Return the values of both sorted arrays, sorted. A stable sort merges them in one pass."""
     return distinct_sorted(np.sort(np.concatenate([known, new]), kind="stable"))
 
 
@@ -158,15 +166,17 @@ def id_part_keys(digits: bytes) -> list[int]:
 
 
 def _chunks(text: Content, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """Split a text between tokens, in lower case. True marks a cut that may be inside of a token."""
+    """Yield pieces of a text in lower case, split between tokens. True marks a cut that may be inside of a token."""
+    size = _FIRST_CHUNK_BYTES
     while start < stop:
-        end = min(start + _CHUNK_BYTES, stop)
+        end = min(start + size, stop)
+        size = min(4 * size, _CHUNK_BYTES)
         is_cut = False
         if end < stop:
             gap = max(text.rfind(b"\n", start, end), text.rfind(b" ", start, end))
             is_cut = gap < 0
             end = end if gap < 0 else gap + 1
-        yield bytes(text[start:end].lower()), is_cut
+        yield bytes(text[start:end]).lower(), is_cut
         start = end
 
 

@@ -23,11 +23,11 @@ class UnitBuffer(msgspec.Struct, frozen=True):
 
     data: Content
     offset: int
-    """Where the data starts in the file."""
+    """Offset of the data in the file."""
 
 
 class FoundLine(msgspec.Struct):
-    """A matching line, without data that needs more than its unit."""
+    """A matching line. Its number and the lines around it are added later, because they may need other units."""
 
     key: SortKey
     node: str
@@ -37,10 +37,10 @@ class FoundLine(msgspec.Struct):
     """The end of the line in the file, without its line break."""
     text: str
     matches: list[Span]
-    """Matches in characters of `text`."""
+    """Start and end of each match, in characters of `text`."""
     at_ms: int
     approximate: bool
-    """The time is that of an earlier line, or of the upload."""
+    """True if the time is that of an earlier line, or of the upload."""
     cut: bool
     unit_start: int
     lines_since: int
@@ -63,7 +63,7 @@ class UnitQuery(msgspec.Struct, frozen=True):
 
 class UnitResult(msgspec.Struct):
     count: int
-    """Number of all matching lines."""
+    """Number of all matching lines in the unit."""
     best: list[FoundLine]
     line_breaks: int
     """Number of line breaks in the unit."""
@@ -71,7 +71,7 @@ class UnitResult(msgspec.Struct):
 
 
 def line_bounds(unit: LogUnit, buffer: UnitBuffer) -> Span | None:
-    """Return where the lines of a unit start and end in its buffer; None if no line starts in the unit."""
+    """Return the start and the end of a unit's lines in its buffer; None if no line starts in the unit."""
     data, begin, end = buffer.data, unit.start - buffer.offset, unit.end - buffer.offset
     first = begin
     if unit.start > 0:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rayhistory.logs.source import PackLogs
+from rayhistory.logs.source import CombinedLogs, PackLogs, object_logs
 from rayhistory.search.scanner import Scan, Scanner
 from rayhistory.search.search_query import SearchQuery
 from rayhistory.sessions import Layout, SessionRef
+from rayhistory.storage.local import LocalStore
 from support.packed_node import PREFIX, ROTATED_NAMES, PackedNode, rotate
 from support.ripgrep import ripgrep
 
@@ -69,3 +70,26 @@ def test_a_truncated_file_keeps_its_old_lines_under_another_name(tmp_path: Path)
     node.flush()
     texts = [line[3] for line in search(node, SearchQuery("line", limit=1000))]
     assert sorted(int(text.split()[1]) for text in texts) == list(range(1, 14))
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["layout of today", "layout before v1.7"])
+def test_log_files_that_kuberay_stored_are_found(tmp_path: Path, old: bool) -> None:
+    layout, logs, store = Layout("root"), tmp_path / "logs", LocalStore(tmp_path / "store")
+    prefix = layout.v1_6_logs_prefix(REF, NODE) if old else layout.logs_prefix(REF, NODE)
+    files = {"raylet.out": b"a line\nanother\r\nno end of the LINE", "old/worker.err": b"\xff\xfe line\0\n" * 500}
+    for path, data in files.items():
+        (logs / path).parent.mkdir(parents=True, exist_ok=True)
+        (logs / path).write_bytes(data)
+
+    async def run() -> list[tuple[str, int | None, int]]:
+        for path, data in files.items():
+            await store.put(f"{prefix}/{path}", data)
+        scanner = Scanner(1, 1000)
+        scan = Scan(scanner, CombinedLogs(*object_logs(store, layout, REF)), SearchQuery("line", limit=1000))
+        found = [(each.path, each.line, each.offset) async for some in scan.lines() for each in some]
+        scanner.close()
+        return sorted(found)
+
+    expected = [(path, line, offset) for path, line, offset, *_ in ripgrep(logs, "line", "-i")]
+    assert len(expected) == 502
+    assert asyncio.run(run()) == expected

@@ -52,6 +52,11 @@ def test_words_are_whole() -> None:
     assert matching_lines(SearchPattern("error", word=True), text) == [b"error", b"an error, and"]
 
 
+@pytest.mark.parametrize(("text", "regex"), [("a\0", False), (r"\x00", True), ("\0b", True)])
+def test_nul_is_a_character_like_others(text: str, regex: bool) -> None:
+    assert matching_lines(SearchPattern(text, regex=regex), b"ab\nA\0B\n\n") == [b"A\0B"]
+
+
 def test_case_is_ignored_unless_required() -> None:
     assert matching_lines(SearchPattern("ÜBER"), "über\nÜber\n".encode()) == ["über".encode(), "Über".encode()]
     assert matching_lines(SearchPattern("Error", case=True), b"error\nError\n") == [b"Error"]

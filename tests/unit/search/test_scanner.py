@@ -3,6 +3,8 @@
 import asyncio
 import shutil
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,36 @@ def test_every_visitor_gets_a_turn_while_another_searches_for_long() -> None:
         return finished
 
     assert asyncio.run(run())[0] == "other"
+
+
+def test_twenty_visitors_hold_few_units_in_memory() -> None:
+    logs = MemoryLogs({(NODE_A, f"{number}.out"): b"x" * 4000 for number in range(10)})
+
+    class CountingScanner(Scanner):
+        held = most = 0
+
+        @asynccontextmanager
+        async def turn(self, visitor: str) -> AsyncIterator[bytearray]:
+            async with super().turn(visitor) as buffer:
+                self.held += 1
+                self.most = max(self.most, self.held)
+                yield buffer
+                self.held -= 1
+
+    async def run() -> CountingScanner:
+        scanner = CountingScanner(2, 4000)
+
+        async def search(visitor: str) -> None:
+            scan = Scan(scanner, logs, SearchQuery("hit"), visitor=visitor)
+            assert [lines async for lines in scan.lines() if lines] == []
+            assert scan.complete
+
+        await asyncio.gather(*(search(f"visitor {number}") for number in range(20)))
+        scanner.close()
+        return scanner
+
+    scanner = asyncio.run(run())
+    assert (scanner.held, scanner.most) == (0, 4)
 
 
 def test_an_abandoned_search_reads_no_further() -> None:

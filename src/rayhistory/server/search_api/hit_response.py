@@ -17,7 +17,7 @@ from rayhistory.server.http.view_routes import while_connected
 
 NDJSON = "application/x-ndjson"
 TIME_BUDGET_S = 20.0
-"""After this time, a page ends with the hits found so far, and a cursor. A stream continues while the client reads."""
+"""Time after which a page ends with the hits so far, and a cursor. A stream continues while the client reads."""
 
 
 class HitSource(Protocol):
@@ -63,7 +63,7 @@ async def hit_response(request: Request, source: HitSource) -> Response:
 
 
 async def hit_page(source: HitSource) -> LogHits:
-    """Run a search to its end, and return its hits."""
+    """Run a search until it ends or reaches a limit, and return its hits as one page."""
     hits = [hit async for some in source.hits() for hit in some]
     end = source.end()
     return LogHits(hits, end.next, end.complete, end.scanned_bytes, end.total, end.counts)

@@ -1,7 +1,5 @@
 """Search in the logs of many sessions, one after another, with limits. It can continue at any session."""
 
-import base64
-import binascii
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -9,18 +7,18 @@ import msgspec
 
 from rayhistory.errors import RayHistoryError, UsageError
 from rayhistory.search.scanner import Scan
-from rayhistory.search.search_query import Cursor, SearchQuery
+from rayhistory.search.search_query import Cursor, SearchQuery, encode_cursor
 from rayhistory.search.unit_search import FoundLine
 from rayhistory.server.history_api.api_types import LogHit, SearchEnd, SearchProgress
 from rayhistory.server.logs.line_owners import NOBODY, LineOwner, find_owners
 from rayhistory.server.resolve import SessionResolver
-from rayhistory.server.search_api.session_search import log_hit, place_of
+from rayhistory.server.search_api.session_search import log_hit, position_of
 from rayhistory.sessions import SessionRef
 from rayhistory.sessions.catalog import CatalogEntry
 from rayhistory.sessions.selection import Selection
 
 _OPEN_TIMEOUT_S = 3.0
-"""How long hits wait for the tables of their session. Without tables, task and actor are unknown."""
+"""Time that hits wait for the tables of their session. Without tables, task and actor are unknown."""
 
 StartScan = Callable[[SessionRef, SearchQuery, float | None], Awaitable[Scan]]
 IsVisible = Callable[[SessionRef], Awaitable[bool]]
@@ -88,12 +86,12 @@ class MultiSessionSearch:
     def end(self) -> SearchEnd:
         complete = self._next is None
         total = self._progress.hits if complete and self._counts_all else None
-        cursor = encode_multi_session_cursor(self._next) if self._next else None
+        cursor = encode_cursor(self._next) if self._next else None
         return SearchEnd(cursor, complete, self._progress.scanned_bytes, total)
 
     async def _hits_of(self, ref: SessionRef, lines: list[FoundLine]) -> list[LogHit]:
         owners = await self._owners(ref, lines) if lines else {}
-        hits = [log_hit(ref.url, line, owners.get(place_of(line), NOBODY)) for line in lines]
+        hits = [log_hit(ref.url, line, owners.get(position_of(line), NOBODY)) for line in lines]
         for hit in hits:
             hit.namespace, hit.cluster, hit.session = ref.identity
         return hits
@@ -102,20 +100,9 @@ class MultiSessionSearch:
         selection = Selection(ref.namespace, ref.cluster, ref.session)
         try:
             view = await self._resolver.view(selection, _OPEN_TIMEOUT_S)
-            return await find_owners(view, map(place_of, lines))
+            return await find_owners(view, map(position_of, lines))
         except RayHistoryError:
             return {}  # a session that is not indexed yet, or cannot be, is searched all the same
-
-
-def encode_multi_session_cursor(cursor: MultiSessionCursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")
-
-
-def decode_multi_session_cursor(text: str) -> MultiSessionCursor:
-    try:
-        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=MultiSessionCursor)
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise UsageError("invalid cursor: use `next` of the previous page") from None
 
 
 def _from(entries: list[CatalogEntry], cursor: MultiSessionCursor) -> list[CatalogEntry]:

@@ -22,7 +22,7 @@ _Files = dict[tuple[str, str], tuple[tuple[int, int], ...]]
 
 
 async def find_scope(view: SessionView, query: SearchQuery) -> Scope | None:
-    """Return the files and ranges that match all filters of a search; None if it has no such filter."""
+    """Return the files and ranges of a search that is limited to a job, task or actor; None without such a limit."""
     scopes: list[_Files] = []
     if query.job:
         scopes.append(await _job_files(view, query.job))
@@ -49,7 +49,7 @@ async def _task_ranges(view: SessionView, task_id: str) -> _Files:
 
 
 async def _own_ranges(view: SessionView, task_id: str, attempt: int) -> _Files:
-    """Return the output of one attempt, if Ray recorded its location."""
+    """Return the output of one attempt, if its location is known."""
     found: _Files = {}
     for suffix in (OUT, ERR):
         try:

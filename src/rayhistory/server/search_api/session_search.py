@@ -34,8 +34,8 @@ class SessionSearch:
 
     async def hits(self) -> AsyncIterator[list[LogHit]]:
         async for lines in self._scan.lines():
-            owners = await find_owners(self._view, [place_of(line) for line in lines])
-            yield [log_hit(self._view.ref.url, line, owners.get(place_of(line), NOBODY)) for line in lines]
+            owners = await find_owners(self._view, [position_of(line) for line in lines])
+            yield [log_hit(self._view.ref.url, line, owners.get(position_of(line), NOBODY)) for line in lines]
 
     def progress(self) -> SearchProgress:
         return SearchProgress(self._scan.scanned_bytes, self._scan.total_bytes, self._scan.count, self._counts())
@@ -60,7 +60,7 @@ def _most(counts: Counter[T]) -> list[tuple[T, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_COUNTS]
 
 
-def place_of(line: FoundLine) -> tuple[str, str, int]:
+def position_of(line: FoundLine) -> tuple[str, str, int]:
     return line.node, line.path, line.offset
 
 

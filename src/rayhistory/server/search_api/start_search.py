@@ -15,11 +15,11 @@ from rayhistory.search.scan_plan import LogFile
 from rayhistory.search.scanner import Scan, Scanner
 from rayhistory.search.search_index import SearchIndex, ShardCache, ShardFile
 from rayhistory.search.search_product import NAME
-from rayhistory.search.search_query import SearchQuery, parse_search
+from rayhistory.search.search_query import SearchQuery, decode_cursor, parse_search
 from rayhistory.server.history_api.visible_sessions import matching_sessions
 from rayhistory.server.http.admission import admission_of, caller_of
 from rayhistory.server.http.view_routes import resolver_of, selection_of
-from rayhistory.server.search_api.multi_session_search import MultiSessionSearch, decode_multi_session_cursor
+from rayhistory.server.search_api.multi_session_search import MultiSessionCursor, MultiSessionSearch
 from rayhistory.server.search_api.search_scope import find_scope
 from rayhistory.server.search_api.session_search import SessionSearch
 from rayhistory.server.view import SessionView
@@ -85,7 +85,7 @@ async def start_sessions_search(
             f"{', '.join(one_session)} cannot be used in a search of all sessions: "
             "search one session, at /s/{namespace}/{cluster}/{session}/"
         )
-    cursor = decode_multi_session_cursor(params["cursor"]) if params.get("cursor") else None
+    cursor = decode_cursor(params["cursor"], MultiSessionCursor) if params.get("cursor") else None
     query = parse_search({name: value for name, value in params.items() if name != "cursor"}, SESSION_FILTERS)
     query.pattern()  # before sessions are listed
     filters = {name: params[name] for name in SESSION_FILTERS if name in params and name != "cluster"}

@@ -25,7 +25,7 @@ FILES = {
     f"{JOB_WORKER}.out": b"a line of another job\n",
     f"old/{FIRST_INCARNATION}.out": b"a line of the first incarnation\n",
     "job-driver-sub-ok.log": b"a line of the driver\n",
-    "raylet.out": b"2026-11-15 19:18:20,000 a LINE <script>alert(1)</script>\n2026-11-15 19:18:10,000 earlier line\n",
+    "raylet.out": b"2026-11-15 19:18:30,000 a LINE <script>alert(1)</script>\n2026-11-15 19:18:10,000 earlier line\n",
     'named "日本" <b>.log': b"a line in a strange file\n",
     "binary.bin": bytes(range(256)) * 16 + b"\na line after bytes\n",
 }
@@ -51,8 +51,8 @@ def test_a_hit_has_its_place_time_and_address(client: TestClient) -> None:
     assert body["hits"] == [
         {
             "node_id": NODE, "file": "raylet.out", "line": 1, "offset": 0,
-            "text": "2026-11-15 19:18:20,000 a LINE <script>alert(1)</script>", "matches": [[26, 39]],
-            "at_ms": 1794770300000, "task_id": None, "attempt": None, "actor_id": None,
+            "text": "2026-11-15 19:18:30,000 a LINE <script>alert(1)</script>", "matches": [[26, 39]],
+            "at_ms": 1794770310000, "task_id": None, "attempt": None, "actor_id": None,
             "url": f"{REF.url}logs/{NODE}/raylet.out?offset=0&line=1#L1", "before": [], "after": [],
         }
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_hits_stream_with_progress_and_an_end(client: TestClient) -> None:
 
 def test_as_of_a_point_in_time_there_are_no_later_lines(client: TestClient) -> None:
     response = client.get(
-        f"http://testserver{REF.url[:-1]}@1794770299999/api/history/search", params={"q": "line", "file": "raylet.out"}
+        f"http://testserver{REF.url[:-1]}@1794770309999/api/history/search", params={"q": "line", "file": "raylet.out"}
     )
     assert [hit["line"] for hit in response.json()["hits"]] == [2]
 
