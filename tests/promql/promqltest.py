@@ -1,7 +1,8 @@
 """Run test scripts of Prometheus' own engine: `python -m promql.promqltest DIRECTORY_OR_FILES…`.
 
-A script loads series and evaluates queries with expected results. Native histograms are not supported: cases that need
-them are counted apart. Prints the cases that fail, a line per file and the totals.
+A script loads series and evaluates queries with expected results. Native histograms are not supported: a case needs
+them if it reads a sample that is one, or expects one. Such cases are counted apart.
+Prints the cases that fail, a line per file and the totals.
 """
 
 import argparse
@@ -17,11 +18,12 @@ import msgspec
 import numpy as np
 import promql_parser
 
-from rayhistory.promql.engine import evaluate
+from rayhistory.promql.arrays import Times
+from rayhistory.promql.engine import evaluate, samples_at
 from rayhistory.promql.labels import Labels, labels_of
 from rayhistory.promql.matchers import Matcher
 from rayhistory.promql.query_errors import NotSupported, PromqlError
-from rayhistory.promql.values import Scalar, SeriesSet, Text, Vector
+from rayhistory.promql.values import RangeVector, Scalar, SeriesSet, Text, Vector
 
 _EVAL = re.compile(
     r"eval(?P<expects>(?:_\w+)?)\s+(?:instant\s+at\s+(?P<at>\S+)|"
@@ -29,12 +31,19 @@ _EVAL = re.compile(
 )
 _NUMBER = r"(?:[.\d]+(?:[eE][-+]?\d+)?|NaN|[iI]nf)"
 _VALUES = re.compile(rf"(?P<start>[-+]?{_NUMBER})(?:(?P<sign>[-+])(?P<delta>{_NUMBER}))?(?:x(?P<count>\d+))?$")
+_NATIVE = re.compile(r"\{\{[^}]*\}\}(?:[-+]\{\{[^}]*\}\})?(?:x(?P<count>\d+))?")
+NATIVE = "native"
+"""Stands for a native histogram in a list of samples."""
 _RELATIVE_ERROR = 1e-6
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 
 
 class Unsupported(Exception):
-    """The case needs native histograms, or a directive that this runner does not know."""
+    """The case needs a function or a directive that the engine or this runner does not know."""
+
+
+class NativeHistograms(Unsupported):
+    """The case needs native histograms."""
 
 
 class MemorySource:
@@ -42,8 +51,10 @@ class MemorySource:
 
     def __init__(self) -> None:
         self.series_sets: list[SeriesSet] = []
-        self.native: list[Labels] = []
-        """Series that have native histograms."""
+        self.native: list[tuple[Labels, list[int]]] = []
+        """Series that have native histograms, and the times of these."""
+        self.started: list[Labels] = []
+        """Series whose samples have start timestamps, which only Prometheus' own storage has."""
 
     def select(self, matchers: tuple[Matcher, ...], start_ms: int, end_ms: int) -> list[SeriesSet]:
         predicates = [(matcher.name, matcher.predicate()) for matcher in matchers]
@@ -52,8 +63,11 @@ class MemorySource:
             values = dict(labels)
             return all(predicate(values.get(name, "")) for name, predicate in predicates)
 
-        if any(map(matches, self.native)):
-            raise Unsupported("native histograms")
+        if any(map(matches, self.started)):
+            raise Unsupported("start timestamps")
+        for labels, times in self.native:
+            if matches(labels) and any(start_ms <= at <= end_ms for at in times):
+                raise NativeHistograms("native histograms")
         return [series_set for series_set in self.series_sets if matches(series_set.labels[0])]
 
 
@@ -106,12 +120,12 @@ def parse_value(text: str) -> float:
 def expand(text: str) -> list[float | str | None]:
     """Expand Prometheus' notation of sequences: `1+2x3` is 1 3 5 7, `_` is a missing sample."""
     values: list[float | str | None] = []
-    for item in text.split():
+    for item in _NATIVE.sub(_natives, text).split():
         if item.startswith("_"):
             values += [None] * int(item[2:] or 1)
             continue
-        if item == "stale":
-            values.append("stale")
+        if item in ("stale", NATIVE):
+            values.append(item)
             continue
         found = _VALUES.match(item)
         try:
@@ -124,6 +138,11 @@ def expand(text: str) -> list[float | str | None]:
         delta = parse_value(found["delta"] or "0") * (-1 if found["sign"] == "-" else 1)
         values += [start + delta * number for number in range(int(found["count"]) + 1)]
     return values
+
+
+def _natives(notation: re.Match[str]) -> str:
+    """Return one word for each native histogram that the notation stands for."""
+    return " ".join([NATIVE] * (int(notation["count"]) + 1 if notation["count"] else 1))
 
 
 class Script:
@@ -172,13 +191,19 @@ class Script:
         for text in filter(None, map(str.strip, series_set)):
             if text.startswith("#"):
                 continue
-            labels, values = parse_series(text)
-            if "{{" in values:
-                self._source.native.append(labels)
+            series, marker, values = text.partition("@st ")
+            if marker:
+                self._source.started.append(parse_labels(series))
                 continue
-            if line.startswith("load_with_nhcb"):
-                self._source.native.append(_native_labels(labels))
+            labels, values = parse_series(text)
             samples = expand(values)
+            native = [number * interval for number, value in enumerate(samples) if value == NATIVE]
+            if native:
+                self._source.native.append((labels, native))
+            samples = [None if value == NATIVE else value for value in samples]
+            if line.startswith("load_with_nhcb") and dict(labels).get("__name__", "").endswith("_bucket"):
+                times_ms = [number * interval for number, value in enumerate(samples) if value is not None]
+                self._source.native.append((_native_labels(labels), times_ms))
             kept = [number for number, value in enumerate(samples) if value is not None]
             times = np.array([number * interval for number in kept], dtype=np.int64)
             numbers = np.array([[0.0 if samples[k] == "stale" else samples[k] for k in kept]], dtype=float)
@@ -197,7 +222,7 @@ def run(case: Case, source: MemorySource) -> None:
     """Raise AssertionError if the result differs from what the case expects."""
     match, query = case.match, case.match["query"]
     if any("{{" in text for text in case.results):
-        raise Unsupported("native histograms")
+        raise NativeHistograms("native histograms")
     expects = {text.split()[1]: text.split(maxsplit=2)[2] if len(text.split()) > 2 else "" for text in case.expects}
     if match["at"]:
         times = np.array([duration_ms(match["at"])], dtype=np.int64)
@@ -207,6 +232,7 @@ def run(case: Case, source: MemorySource) -> None:
     try:
         result = evaluate(query, times, source)
     except NotSupported as error:
+        read_all(query, times, source)
         raise Unsupported(str(error)) from None
     except PromqlError as error:
         assert "fail" in expects, f"failed: {error}"
@@ -227,8 +253,22 @@ def run(case: Case, source: MemorySource) -> None:
     if isinstance(result.value, Scalar):
         assert len(expected) == 1, expected
         compare([result.value.values], [numbers_of(expected[0].removeprefix("{}"))])
+    elif isinstance(result.value, RangeVector):
+        compare_ranges(result.value, expected, expects["range"])
     elif isinstance(result.value, Vector):
         compare_vectors(result.value, [parse_series(text) for text in expected], ordered="ordered" in expects)
+
+
+def read_all(query: str, times: Times, source: MemorySource) -> None:
+    """Raise NativeHistograms if a query that is not supported would read one."""
+    try:
+        selections = samples_at(query, times)
+    except NotSupported:  # cannot be parsed
+        if re.search(r"</|>/", query):  # operators that only native histograms have
+            raise NativeHistograms("native histograms") from None
+        return
+    for needed in selections:
+        source.select(needed.matchers, needed.start_ms, needed.end_ms)
 
 
 def numbers_of(text: str) -> list[float | None]:
@@ -250,6 +290,19 @@ def compare_vectors(vector: Vector, expected: list[tuple[Labels, str]], *, order
     for labels, text in expected:
         values, present = found[labels]
         compare([[float(v) if p else None for v, p in zip(values, present, strict=True)]], [numbers_of(text)])
+
+
+def compare_ranges(found: RangeVector, expected: list[str], text: str) -> None:
+    """Compare the samples of a range vector with `vector from START to END step STEP`, and values at these times."""
+    _, _, start, _, end, _, step = text.split()
+    times = range(duration_ms(start), duration_ms(end) + 1, duration_ms(step))
+    rows = {labels: dict(zip(at.tolist(), values.tolist(), strict=True)) for labels, at, values in found.rows}
+    wanted = dict(map(parse_series, expected))
+    assert rows.keys() == wanted.keys(), f"labels {sorted(rows)}"
+    for labels, values in wanted.items():
+        numbers = numbers_of(values)
+        assert rows[labels].keys() <= set(times), sorted(rows[labels])
+        compare([[rows[labels].get(at) for at in times]], [numbers])
 
 
 def compare(found: Any, expected: Any) -> None:
@@ -278,7 +331,7 @@ def run_file(path: Path, verbose: bool) -> Counter[str]:
             run(case, source)
             counts["passed"] += 1
         except Unsupported as reason:
-            counts["unsupported"] += 1
+            counts["native" if isinstance(reason, NativeHistograms) else "unsupported"] += 1
             if verbose:
                 print(f"unsupported {path.name}:{case.line}: {case.match['query']} ({reason})")
         except AssertionError as error:
@@ -297,9 +350,21 @@ def main() -> int:
     for file in files:
         counts = run_file(file, options.verbose)
         totals += counts
-        print(f"{file.name}: {counts['passed']} passed, {counts['failed']} failed, {counts['unsupported']} unsupported")
-    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['unsupported']} unsupported")
+        print(f"{file.name}: {described(counts)}")
+    without_native = totals["passed"] + totals["failed"] + totals["unsupported"]
+    share = 100 * totals["passed"] / max(1, without_native)
+    print(f"without native histograms: {totals['passed']} of {without_native} passed ({share:.1f} %)")
+    print(
+        f"{totals['passed']} passed, {totals['failed']} failed, {totals['native'] + totals['unsupported']} unsupported"
+    )
     return 1 if totals["failed"] else 0
+
+
+def described(counts: Counter[str]) -> str:
+    return (
+        f"{counts['passed']} passed, {counts['failed']} failed, {counts['unsupported']} unsupported, "
+        f"{counts['native']} need native histograms"
+    )
 
 
 if __name__ == "__main__":

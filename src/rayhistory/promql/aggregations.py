@@ -41,7 +41,7 @@ def groups_of(vector: Vector, group: Grouping) -> dict[Labels, Rows]:
 
 
 def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
-    """Aggregate by an operator without parameter."""
+    """Aggregate the series of a vector by an operator that has no parameter."""
     if not vector.labels:
         return concatenate([], vector.values.shape[1])
     labels, position = group_positions(group.of_all(vector.labels))
@@ -56,7 +56,7 @@ def aggregate(operator: str, vector: Vector, group: Grouping) -> Vector:
 
 
 def _reduce_sorted(operator: str, vector: Vector, order: Rows, starts: Rows) -> tuple[Floats, Mask]:
-    """Reduce all groups at once. In `order`, each group is a range of rows."""
+    """Reduce all groups at once. `order` lists the rows group by group; `starts` has the start of each group in it."""
     present = vector.present[order]
     function, missing = _SORTED_REDUCTIONS[operator]
     counts = np.add.reduceat(present, starts, axis=0, dtype=np.float64)

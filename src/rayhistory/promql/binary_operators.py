@@ -25,11 +25,11 @@ Key = Callable[[Labels], Labels]
 
 
 class Matching(msgspec.Struct):
-    """How the series of two vectors are paired."""
+    """The rule by which series of two vectors are paired."""
 
     key: Key
     many_side: str = ""
-    """`left` or `right` for group_left and group_right; empty for one-to-one."""
+    """The side with many series: `left` or `right` for group_left and group_right; empty for one-to-one."""
     included: tuple[str, ...] = ()
     """Labels that the many side takes from the one side."""
     is_on: bool = False
@@ -81,7 +81,7 @@ def _masks(labels: Sequence[Labels], mask: Callable[[Labels], Mask], steps: int)
 
 
 def _absent_mask(vector: Vector, key: Key, steps: int) -> Callable[[Labels], Mask]:
-    """Return a function that tells at which steps no series with a key has a sample."""
+    """Return a function of a key. It returns the steps at which no series with this key has a sample."""
     existing: dict[Labels, Mask] = {}
     for labels, present in zip(vector.labels, vector.present, strict=True):
         group = key(labels)
@@ -94,9 +94,7 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, *, r
     """Apply an arithmetic or comparison operator to pairs of series with the same key."""
     swapped = matching.many_side == "right"
     many, one = (right, left) if swapped else (left, right)
-    fill_many, fill_one = matching.fill_left, matching.fill_right
-    if swapped:
-        fill_many, fill_one = fill_one, fill_many
+    fill_many, fill_one = matching.fill_left, matching.fill_right  # not swapped for group_right, as in Prometheus 3.15
     operation = _Operation(operator, matching, swapped=swapped, return_bool=return_bool)
     steps = many.values.shape[1]
     if (pairs := _unique_pairs(left, right, matching)) is not None:
@@ -181,7 +179,7 @@ class _Operation:
         self._present: list[Mask] = []
 
     def of_all(self, left: Vector, right: Vector) -> Vector:
-        """Apply the operator to vectors whose rows are pairs."""
+        """Apply the operator to each row of `left` and the row of `right` at the same position."""
         if not left.labels:
             return concatenate([], left.values.shape[1])
         values, present = self._computed(left.values, right.values, left.present & right.present)

@@ -1,9 +1,9 @@
 """Evaluate a PromQL query over stored samples.
 
-    selections = required_samples(query, start, end, step)      # the caller loads these
-    result = evaluate(query, start, end, step, source)
+    selections = samples_at(query, times)      # the caller loads these
+    result = evaluate(query, times, source)
 
-The whole grid of steps is evaluated at once: each node of the query yields arrays with one column per step.
+All steps are evaluated at once: each part of the query yields arrays with one column per step.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ import promql_parser as nodes
 
 from rayhistory.promql import aggregations, binary_operators, instant_functions, ratio_sample
 from rayhistory.promql.arrays import Floats, Times
-from rayhistory.promql.functions import FUNCTIONS, one_series
 from rayhistory.promql.label_table import LabelTable, without_names
 from rayhistory.promql.labels import METRIC_NAME, Labels, metric_name
 from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, NotSupported, PromqlError, QuerySyntaxError
 from rayhistory.promql.range_functions import KEEPS_NAME, KERNELS, NEEDS_COUNTER, PARAMETER_KERNELS, Result
+from rayhistory.promql.range_vectors import range_vector
 from rayhistory.promql.selectors import Windows, latest_samples, latest_times
 from rayhistory.promql.selectors import windows as split_windows
 from rayhistory.promql.syntax import (
@@ -32,10 +32,13 @@ from rayhistory.promql.syntax import (
     selections,
     without_parentheses,
 )
-from rayhistory.promql.values import Scalar, SeriesSet, Text, Value, Vector, concatenate, unique_rows
+from rayhistory.promql.values import Scalar, SeriesSet, Text, Value, Vector, concatenate, type_name, unique_rows
+from rayhistory.promql.vector_functions import FUNCTIONS, one_series
 
 LOOKBACK_MS = 300_000
 MAX_STEPS = 11_000
+ANY_TIMES: Times = np.arange(0, 3_600_001, 60_000, dtype=np.int64)
+"""Times for checks of a query that is not evaluated. Only durations such as `[step()]` depend on them."""
 MAX_SAMPLES = 50_000_000
 MAX_CELLS = 10_000_000
 """Maximum number of computed values of one query (series times steps), because each operation creates such an array."""
@@ -75,23 +78,33 @@ def grid(start_ms: int, end_ms: int, step_ms: int) -> Times:
     return np.arange(start_ms, end_ms + 1, step_ms, dtype=np.int64)
 
 
-def required_samples(query: str, start_ms: int, end_ms: int, limits: Limits | None = None) -> list[SampleSelection]:
-    """List the samples that an evaluation reads, so that they can be loaded before."""
-    return selections(parse(query), start_ms, end_ms, (limits or Limits()).lookback_ms, _DEFAULT_SUBQUERY_STEP_MS)
+def required_samples(query: str, start_ms: int, end_ms: int, *, step_ms: int = 0) -> list[SampleSelection]:
+    """List the samples that an evaluation reads, so that they can be loaded beforehand."""
+    node = parse(query, step_ms, end_ms - start_ms)
+    return selections(node, start_ms, end_ms, LOOKBACK_MS, _DEFAULT_SUBQUERY_STEP_MS)
 
 
-def named_metrics(query: str) -> list[str] | None:
+def samples_at(query: str, times: Times) -> list[SampleSelection]:
+    """List the samples that an evaluation at these times reads."""
+    return required_samples(query, int(times[0]), int(times[-1]), step_ms=step_of(times))
+
+
+def step_of(times: Times) -> int:
+    return int(times[1] - times[0]) if times.size > 1 else 0
+
+
+def named_metrics(query: str, times: Times = ANY_TIMES) -> list[str] | None:
     """Return the metrics that a query reads; None if it does not name them or cannot be parsed."""
     try:
-        named = [_names(each) for each in required_samples(query, 0, 0)]
+        named = [_names(each) for each in samples_at(query, times)]
     except PromqlError:
         return None
     return sorted({name for names in named for name in names}) if all(named) else None
 
 
-def metrics_at_steps(query: str) -> frozenset[str]:
-    """Return the metrics of which a query needs only the latest sample at each of its steps."""
-    needed = required_samples(query, 0, 0)
+def metrics_at_steps(query: str, times: Times = ANY_TIMES) -> frozenset[str]:
+    """Return the metrics for which a query needs only the latest sample at each of its steps."""
+    needed = samples_at(query, times)
     if not all(map(_names, needed)):  # a selector without a name may read any of the others
         return frozenset()
     at_steps = {name for each in needed if each.is_at_steps for name in _names(each)}
@@ -105,7 +118,11 @@ def _names(selection: SampleSelection) -> list[str]:
 def evaluate(query: str, times: Times, source: SampleSource, limits: Limits | None = None) -> QueryResult:
     """Evaluate a query at these times, which are evenly spaced."""
     evaluation = Evaluation(times, source, limits or Limits())
-    value = evaluation.evaluate(parse(query), times)
+    node = parse(query, step_of(times), int(times[-1] - times[0]))
+    if times.size == 1 and isinstance(without_parentheses(node), nodes.MatrixSelector | nodes.SubqueryExpr):
+        value: Value = range_vector(evaluation.windows(node, times))
+    else:
+        value = evaluation.evaluate(node, times)
     if isinstance(value, Vector):
         value = _without_empty_rows(unique_rows(value))
     return QueryResult(times, value, sorted(evaluation.warnings), sorted(evaluation.infos))
@@ -119,7 +136,7 @@ def _without_empty_rows(vector: Vector) -> Vector:
 class Evaluation:
     def __init__(self, times: Times, source: SampleSource, limits: Limits) -> None:
         self.query_times = int(times[0]), int(times[-1])
-        self.step_ms = int(times[1] - times[0]) if times.size > 1 else 0
+        self.step_ms = step_of(times)
         self._source = source
         self._limits = limits
         self._samples = 0
@@ -139,19 +156,19 @@ class Evaluation:
     def vector(self, node: Any, times: Times) -> Vector:
         value = self.evaluate(node, times)
         if not isinstance(value, Vector):
-            raise QuerySyntaxError("expected an instant vector")
+            raise QuerySyntaxError(f"expected type vector, got {type_name(value)}")
         return value
 
     def scalar(self, node: Any, times: Times) -> Floats:
         value = self.evaluate(node, times)
         if not isinstance(value, Scalar):
-            raise QuerySyntaxError("expected a scalar")
+            raise QuerySyntaxError(f"expected type scalar, got {type_name(value)}")
         return value.values
 
     def text(self, node: Any, times: Times) -> str:
         value = self.evaluate(node, times)
         if not isinstance(value, Text):
-            raise QuerySyntaxError("expected a string")
+            raise QuerySyntaxError(f"expected type string, got {type_name(value)}")
         return value.value
 
     # Leaves
@@ -179,8 +196,8 @@ class Evaluation:
         times = np.full_like(times, fixed) if fixed is not None else times
         return times - offset_ms(node)
 
-    def _select(self, selector: Any, ends: Times, range_ms: int) -> list[SeriesSet]:
-        series_sets = self._source.select(matchers_of(selector), int(ends.min()) - range_ms, int(ends.max()))
+    def _select(self, matchers: tuple[Matcher, ...], ends: Times, range_ms: int) -> list[SeriesSet]:
+        series_sets = self._source.select(matchers, int(ends.min()) - range_ms, int(ends.max()))
         self._charge(sum(series_set.values.size for series_set in series_sets))
         return series_sets
 
@@ -198,23 +215,23 @@ class Evaluation:
             )
 
     def _selector(self, node: Any, times: Times) -> Vector:
-        return latest_samples(*self._latest(node, times))
+        return latest_samples(*self.latest(matchers_of(node), self._ends(node, times)))
 
     def sample_times(self, node: Any, times: Times) -> Vector:
         """Return the times of the samples that a selector finds, in seconds."""
-        return latest_times(*self._latest(node, times))
+        return latest_times(*self.latest(matchers_of(node), self._ends(node, times)))
 
-    def _latest(self, node: Any, times: Times) -> tuple[list[SeriesSet], Times, int]:
-        ends = self._ends(node, times)
-        series_sets = self._select(node, ends, self._limits.lookback_ms)
-        self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), times.size)
+    def latest(self, matchers: tuple[Matcher, ...], ends: Times) -> tuple[list[SeriesSet], Times, int]:
+        """Select series of which only the latest sample at each end is used. Return arguments of `latest_samples`."""
+        series_sets = self._select(matchers, ends, self._limits.lookback_ms)
+        self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), ends.size)
         return series_sets, ends, self._limits.lookback_ms
 
     def windows(self, node: Any, times: Times) -> list[Windows]:
         node = without_parentheses(node)
         if isinstance(node, nodes.MatrixSelector):
             ends, range_ms = self._ends(node.vector_selector, times), milliseconds(node.range)
-            series_sets = self._select(node.vector_selector, ends, range_ms)
+            series_sets = self._select(matchers_of(node.vector_selector), ends, range_ms)
             self._charge_cells(sum(len(series_set.labels) for series_set in series_sets), times.size)
             return list(split_windows(series_sets, times, ends, range_ms))
         if isinstance(node, nodes.SubqueryExpr):
@@ -245,7 +262,9 @@ class Evaluation:
         )
 
     def _matrix(self, node: Any, times: Times) -> Value:
-        raise QuerySyntaxError("a range vector must be an argument of a function")
+        raise QuerySyntaxError(
+            'invalid expression type "range vector" for range query, must be Scalar or instant Vector'
+        )
 
     # Operators
 

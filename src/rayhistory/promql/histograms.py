@@ -10,7 +10,7 @@ from rayhistory.promql.labels import Labels, metric_name
 from rayhistory.promql.values import Vector
 
 _SMALL_DELTA = 1e-12
-"""A smaller relative decrease between buckets is treated as a rounding error."""
+"""Maximum relative decrease between buckets that is treated as a rounding error."""
 
 Warn = Callable[[str], None]
 OfBuckets = Callable[[Floats, Floats, int], float]

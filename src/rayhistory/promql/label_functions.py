@@ -1,4 +1,4 @@
-"""Functions that change or sort by labels."""
+"""Functions that change labels, or sort series by them."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Labels of many series by column: for each label name, the number of each series' value.
+"""Labels of many series, stored by column: for each label name, the distinct values and the value of each series.
 
 A selector finds thousands of series with the same label names and mostly the same values. Columns can be filtered and
 grouped without a loop over series. As a sequence, a table yields the labels of each series.
@@ -18,7 +18,7 @@ _MAX_KEY = 2**62
 
 
 class LabelColumn:
-    """The values of one label: the distinct texts, and the number of the text for each series.
+    """The values of one label: the distinct texts, and for each series the position of its text.
 
     A missing label is "".
     """
@@ -103,7 +103,9 @@ class LabelTable(Sequence[Labels]):
         return {column.texts[code] for code in np.unique(column.codes).tolist()} if column else set()
 
     def groups(self) -> tuple["LabelTable", Rows]:
-        """Return the distinct labels in order of first occurrence, and for each series their position."""
+        """Return the distinct label sets in order of first occurrence, and for each series the position of its label
+        set.
+        """
         keys = np.zeros(self._size, dtype=np.int64)
         radix = 1
         for column in self.columns.values():

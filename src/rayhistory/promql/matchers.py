@@ -31,7 +31,7 @@ def compile_pattern(pattern: str) -> "re.Pattern[str] | None":
 def literal_alternatives(pattern: str) -> frozenset[str] | None:
     """Return the texts that `a|b` or `(a|b)` matches; None for other patterns.
 
-    Variables of dashboards become such patterns, with one alternative per node.
+    Variables of Grafana dashboards become such patterns, with one alternative per node.
     """
     inner = pattern[1:-1] if pattern.startswith("(") and pattern.endswith(")") else pattern
     alternatives = inner.split("|")
@@ -71,6 +71,14 @@ _OPERATORS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
 
 def matchers_of(selector: Any) -> tuple[Matcher, ...]:
     """Return the matchers of a parsed vector selector, its metric name included."""
+    found = each_matcher(selector)
+    if all(matcher.predicate()("") for matcher in found):
+        raise QuerySyntaxError("vector selector must contain at least one non-empty matcher")
+    return found
+
+
+def each_matcher(selector: Any) -> tuple[Matcher, ...]:
+    """Return the matchers of a selector, which may match every series."""
     if selector.matchers.or_matchers:
         raise NotSupported("`or` between label matchers is not supported")
     found = [
@@ -79,6 +87,4 @@ def matchers_of(selector: Any) -> tuple[Matcher, ...]:
     ]
     if selector.name:
         found.append(Matcher(METRIC_NAME, "=", selector.name))
-    if all(matcher.predicate()("") for matcher in found):
-        raise QuerySyntaxError("vector selector must contain at least one non-empty matcher")
     return tuple(found)

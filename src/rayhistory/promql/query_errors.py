@@ -1,4 +1,4 @@
-"""Errors of a query, in Prometheus' two kinds. Messages are copied from Prometheus where it has one."""
+"""Errors of a query, in Prometheus' two kinds. If Prometheus has the same error, its message is used."""
 
 from rayhistory.errors import UsageError
 

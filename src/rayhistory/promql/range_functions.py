@@ -15,7 +15,7 @@ ParameterKernel = Callable[[Windows, list[Floats]], Result]
 """A function with scalar parameters; each parameter has a value per step."""
 
 _EXACT_SUM_LIMIT = 1e15
-"""Above this, plain sums of floats may lose whole numbers. As in Prometheus, sums are then compensated."""
+"""Above this value, sums are compensated, as in Prometheus, because plain sums of floats may lose whole numbers."""
 
 
 def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Result:
@@ -45,7 +45,7 @@ def _extrapolated(windows: Windows, *, is_counter: bool, is_rate: bool) -> Resul
 
 
 def _reset_amounts(windows: Windows) -> Floats | float:
-    """Return how much counters lost by resets inside of each window."""
+    """Return, for each window, what a counter lost by resets: the sum of its values before them."""
     before, after = windows.values[:, :-1], windows.values[:, 1:]
     is_reset = after < before
     if not is_reset.any():
@@ -197,7 +197,7 @@ def _time_of_max(windows: Windows) -> Result:
 
 
 def _time_of(windows: Windows, order: Callable[[Floats], Floats]) -> Result:
-    """Return the time of the last sample with the lowest order."""
+    """Return the time of the sample for which `order` is lowest. Among equal samples, the last one counts."""
 
     def find(times: Floats, values: Floats, _: int) -> Floats:
         lowest = values.shape[1] - 1 - np.argmin(order(values)[:, ::-1], axis=1)

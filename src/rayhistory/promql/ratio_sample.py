@@ -21,7 +21,7 @@ _ONE_BYTE_SIZE = 255
 
 
 def limit_ratio(vector: Vector, ratio: Floats) -> Vector:
-    """Keep a share of the series; a negative ratio keeps exactly those that its complement leaves out."""
+    """Keep a share of the series. A ratio of -0.3 keeps exactly those that a ratio of 0.7 leaves out."""
     if np.isnan(ratio).any():
         raise EvaluationFailed("Ratio value is NaN")
     offsets = np.array([xxhash64(_encoded(labels)) / _MASK for labels in vector.labels])[:, None]

@@ -39,7 +39,7 @@ def latest_times(series_sets: list[SeriesSet], ends: Times, lookback_ms: int) ->
 
 
 class _Latest:
-    """The positions and times of the latest samples, by clock and step."""
+    """The positions and times of the latest samples, by clock (row of times) and step."""
 
     def __init__(self, series_set: SeriesSet, ends: Times, lookback_ms: int) -> None:
         times = np.atleast_2d(series_set.times)
@@ -53,7 +53,7 @@ class _Latest:
 
 
 def sample_positions(times: Times, ends: Times) -> Rows:
-    """Return for each clock and each end the number of times up to it."""
+    """Return, for each clock (row of times) and each end, the number of times that are not after this end."""
     if len(times) == 1:
         return np.searchsorted(times[0], ends, side="right")[None, :]
     low = min(int(times[:, 0].min()), int(ends.min()))
@@ -81,7 +81,7 @@ class Picked:
         return picked
 
     def expand(self, by_clock: NDArray[_Element]) -> NDArray[_Element]:
-        """Return one row per series from one row per clock."""
+        """Convert an array with one row per clock to one with a row per series."""
         if self._clock is None:
             return np.broadcast_to(by_clock[0], (self._series, by_clock.shape[1]))
         return by_clock[self._clock]
@@ -190,7 +190,10 @@ def _labels(labels: Sequence[Labels], chosen: Mask) -> Sequence[Labels]:
 
 
 def _compacted(times: Times, clock: Rows, labels: Sequence[Labels], series_set: SeriesSet, chosen: Mask) -> SeriesSet:
-    """Move the samples of each series to the left. Series with the same gaps of a clock share their times."""
+    """Close the gaps in each series by moving its samples to the left.
+
+    Series of one clock that have the same gaps share their new row of times.
+    """
     assert series_set.present is not None  # noqa: S101
     present, values = series_set.present[chosen], series_set.values[chosen]
     masks = np.concatenate([np.packbits(present, axis=1), clock[:, None].astype(np.int32).view(np.uint8)], axis=1)

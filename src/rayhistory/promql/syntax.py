@@ -1,4 +1,4 @@
-"""The parsed query: a thin layer over `promql-parser`, whose nodes the engine walks."""
+"""The parsed query: a thin layer over `promql-parser`. The engine walks the syntax tree that it returns."""
 
 import re
 from collections.abc import Iterator
@@ -9,18 +9,27 @@ from typing import Any
 import msgspec
 import promql_parser as nodes
 
+from rayhistory.promql.durations import computed_durations
+from rayhistory.promql.info_selector import InfoSelector, with_accepted_selectors
 from rayhistory.promql.matchers import Matcher, matchers_of
 from rayhistory.promql.query_errors import NotSupported, QuerySyntaxError
+from rayhistory.promql.unsupported_syntax import check_unsupported
 
 MAX_QUERY_CHARACTERS = 20_000
 _CACHED_QUERIES = 256
-"""A query is parsed to find its samples, then to evaluate it, and panels are loaded again and again."""
+"""Number of parsed queries in a cache.
+
+A query is parsed to find its samples and to evaluate it, and panels repeat queries.
+"""
 MAX_DEPTH = 200
 """Maximum nesting of expressions. The parser is recursive, and would end the process on a stack overflow."""
 _QUOTED = re.compile(
     r"""#[^\n]*+|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z)|`[^`]*+(?:`|\Z)""", re.DOTALL
 )
-"""An unterminated quotation is matched to the end, because trying again at each character would take quadratic time."""
+"""A pattern for strings.
+
+It matches an unterminated string to the end, as trying each character would take quadratic time.
+"""
 _ESCAPES = re.compile(r"((?:\\x[0-9a-fA-F]{2}|\\[0-7]{3})+)|\\.", re.DOTALL)
 _FIRST_NOT_ASCII = 0x80
 _OPERATOR = re.compile(r"[-+*/%^]|[=!><]=|[><]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
@@ -28,16 +37,27 @@ _AT_TIME = re.compile(r"@ (-?[0-9.]+)(?: offset \S+)?$")
 
 
 @lru_cache(maxsize=_CACHED_QUERIES)
-def parse(query: str) -> Any:
-    """Parse a query. Raise an error with a clear message if it is invalid."""
+def parse(query: str, step_ms: int = 0, range_ms: int = 0) -> Any:
+    """Parse a query. Raise an error with a clear message if it is invalid.
+
+    Durations may depend on the step and the range of its evaluation.
+    """
     if len(query) > MAX_QUERY_CHARACTERS:
         raise QuerySyntaxError(f"query is longer than {MAX_QUERY_CHARACTERS} characters")
     if max_depth(query) > MAX_DEPTH:
         raise QuerySyntaxError(f"query has more than {MAX_DEPTH} nested levels or operators")
+    text = _QUOTED.sub(_with_characters, query)
+    text = computed_durations(text, _QUOTED.sub(_masked, text), step_ms, range_ms)
+    code = _QUOTED.sub(_masked, text)
     try:
-        return nodes.parse(_QUOTED.sub(_with_characters, query))
+        return nodes.parse(with_accepted_selectors(text, code))
     except ValueError as error:
+        check_unsupported(code)
         raise QuerySyntaxError(f"parse error: {error}") from None
+
+
+def _masked(quoted: re.Match[str]) -> str:
+    return "_" * len(quoted[0])
 
 
 def _with_characters(quoted: re.Match[str]) -> str:
@@ -101,7 +121,7 @@ class SampleSelection(msgspec.Struct, frozen=True):
     start_ms: int
     end_ms: int
     is_at_steps: bool = False
-    """Only the latest sample at each step of the query is needed."""
+    """True if the query needs only the latest sample at each step."""
 
 
 def selections(node: Any, start_ms: int, end_ms: int, lookback_ms: int, default_step_ms: int) -> list[SampleSelection]:
@@ -124,6 +144,11 @@ def _selections(
         inner = start - milliseconds(node.range), end
         for each in _selections(node.expr, inner, query, lookback_ms, default_step_ms):
             yield SampleSelection(each.matchers, each.start_ms, each.end_ms)
+    elif isinstance(node, nodes.Call) and node.func.name == "info":
+        shift_ms, fixed_ms = info_times(node.args[0], *query)
+        start, end = (fixed_ms, fixed_ms) if fixed_ms is not None else times
+        yield SampleSelection(InfoSelector.of(node.args).matchers, start - shift_ms - lookback_ms, end - shift_ms)
+        yield from _selections(node.args[0], times, query, lookback_ms, default_step_ms)
     else:
         for child in children(node):
             yield from _selections(child, times, query, lookback_ms, default_step_ms)
@@ -134,6 +159,41 @@ def shifted(node: Any, times: tuple[int, int], query: tuple[int, int]) -> tuple[
     fixed = fixed_time_ms(node, *query)
     start, end = (fixed, fixed) if fixed is not None else times
     return start - offset_ms(node), end - offset_ms(node)
+
+
+_SCALAR_FUNCTIONS = frozenset(("scalar", "time", "pi", "start", "end", "range", "step", "min_of", "max_of"))
+
+
+def info_times(node: Any, start_ms: int, end_ms: int) -> tuple[int, int | None]:
+    """Return the offset and the fixed time (`@`) at which `info()` reads its info series.
+
+    Both are taken from the selectors in its first argument, if these agree. Otherwise they are 0 and None.
+    """
+    found = list(_references(node, [], (start_ms, end_ms)))
+    effective = {(0, fixed - offset) if fixed is not None else (offset, None) for offset, fixed in found}
+    return next(iter(effective)) if len(effective) == 1 else (0, None)
+
+
+def _references(node: Any, subqueries: list[Any], query: tuple[int, int]) -> Iterator[tuple[int, int | None]]:
+    """Yield offset and fixed time of each selector. A vector without a selector has the time of the evaluation."""
+    node = without_parentheses(node)
+    if isinstance(node, nodes.MatrixSelector):
+        node = node.vector_selector
+    if isinstance(node, nodes.VectorSelector):
+        offset, fixed = offset_ms(node), fixed_time_ms(node, *query)
+        for each in reversed(subqueries):
+            if fixed is None:
+                offset, fixed = offset + offset_ms(each), fixed_time_ms(each, *query)
+        yield offset, fixed
+    elif isinstance(node, nodes.SubqueryExpr):
+        yield from _references(node.expr, [*subqueries, node], query)
+    elif not isinstance(node, nodes.NumberLiteral | nodes.StringLiteral):
+        is_call = isinstance(node, nodes.Call)
+        if is_call and node.func.name in _SCALAR_FUNCTIONS:
+            return
+        inside = children(node)[:1] if is_call and node.func.name == "info" else children(node)
+        found = [each for child in inside for each in _references(child, subqueries, query)]
+        yield from found or [(0, None)]
 
 
 def children(node: Any) -> list[Any]:

@@ -57,7 +57,18 @@ class Text(msgspec.Struct):
     value: str
 
 
-Value: TypeAlias = Vector | Scalar | Text
+class RangeVector(msgspec.Struct):
+    """The samples of each series in a time range: labels, times and values."""
+
+    rows: list[tuple[Labels, Times, Floats]]
+
+    @property
+    def samples(self) -> int:
+        return sum(times.size for _, times, _ in self.rows)
+
+
+Value: TypeAlias = Vector | Scalar | Text | RangeVector
+_TYPE_NAMES: dict[type, str] = {Vector: "vector", Scalar: "scalar", Text: "string", RangeVector: "matrix"}
 
 
 def empty_vector(steps: int) -> Vector:
@@ -85,7 +96,7 @@ def _concatenated_labels(parts: Sequence[Sequence[Labels]]) -> Sequence[Labels]:
 
 
 def group_positions(labels: Sequence[Labels]) -> tuple[Sequence[Labels], Rows]:
-    """Return distinct labels, in the order of their first occurrence, and the number of those of each row."""
+    """Return the distinct label sets in order of first occurrence, and for each row the position of its label set."""
     if isinstance(labels, LabelTable):
         return labels.groups()
     numbers: dict[Labels, int] = {}
@@ -94,7 +105,7 @@ def group_positions(labels: Sequence[Labels]) -> tuple[Sequence[Labels], Rows]:
 
 
 def group_rows(labels: Sequence[Labels]) -> tuple[Sequence[Labels], list[Rows]]:
-    """Return distinct labels, in the order of their first occurrence, and the rows that have them."""
+    """Return the distinct label sets in order of first occurrence, each with the rows that have it."""
     if not labels:
         return [], []
     unique, position = group_positions(labels)
@@ -127,3 +138,8 @@ def join_rows(vector: Vector, rows: Rows) -> tuple[Floats, Mask] | None:
         return None
     values: Floats = np.where(present, vector.values[rows], 0.0).sum(axis=0)
     return values, np.any(present, axis=0)
+
+
+def type_name(value: Value) -> str:
+    """Return the name of a value's type in PromQL's error messages."""
+    return _TYPE_NAMES[type(value)]

@@ -136,9 +136,26 @@ def test_series_with_clocks_of_their_own_equal_series_in_their_own_blocks(rows: 
         ("(" * 5000 + "x" + ")" * 5000, QuerySyntaxError),
         ("-" * 5000 + "x", QuerySyntaxError),
         ("x" * 100_000, QuerySyntaxError),
-        ("info(x)", NotSupported),
+        ("histogram_count(x)", NotSupported),
+        ("increase(x[1m] anchored)", NotSupported),
+        ("x smoothed", NotSupported),
+        ("x </ 2", NotSupported),
+        ("rate(x[1m-60s])", QuerySyntaxError),
+        ("rate(x[step()])", QuerySyntaxError),
+        ("rate(x[1m/0])", QuerySyntaxError),
+        ("rate(x[1m+])", QuerySyntaxError),
+        ("rate(x[9^9^9])", QuerySyntaxError),
+        ("rate(x[(0-1)^0.5])", QuerySyntaxError),
+        ("x offset (1m", QuerySyntaxError),
+        ("x offset (y())", QuerySyntaxError),
+        ("rate(x[" + "-" * 150 + "1])", None),
+        ("x{a='smoothed </'", QuerySyntaxError),
+        ("[(" * 5_000, QuerySyntaxError),
         ('x{a="b" or c="d"}', NotSupported),
         ('count_values("", x)', None),
+        ('info(x, {a=~".*"})', None),
+        ('info(x, y{a="(", b="}"})', None),
+        ("info(x, {", QuerySyntaxError),
         ("x @ -5", None),
         ("topk(NaN, x)", EvaluationFailed),
         ("max_over_time(x[100y:1ms])", EvaluationFailed),
@@ -152,6 +169,24 @@ def test_query_that_cannot_be_served_fails_with_a_name(query: str, error: type[P
     with pytest.raises(error) as raised:
         evaluate(query, np.array([100_000]), source)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "start_ms", "end_ms"),
+    [
+        ("info(x)", 3_300_000, 7_200_000),
+        ("info(x offset 1m)", 3_240_000, 7_140_000),
+        ("info(x offset 1m + y)", 3_300_000, 7_200_000),
+        ("info(x @ 600)", 300_000, 600_000),
+        ("info(max_over_time(x[1m:10s] offset 1m))", 3_240_000, 7_140_000),
+        ("info(x offset 1m or vector(1))", 3_300_000, 7_200_000),
+        ("info(clamp_min(x offset 1m, scalar(y)))", 3_240_000, 7_140_000),
+    ],
+)
+def test_info_reads_labels_at_the_times_of_its_argument(query: str, start_ms: int, end_ms: int) -> None:
+    found = required_samples(query, 3_600_000, 7_200_000)
+    (labels,) = [each for each in found if each.matchers[0].value == "target_info"]
+    assert (labels.start_ms, labels.end_ms) == (start_ms, end_ms)
 
 
 def test_samples_are_limited() -> None:

@@ -1,4 +1,4 @@
-"""Functions of instant vectors and scalars that are more than a formula, by name."""
+"""Functions of instant vectors and scalars that need more than a formula for each value."""
 
 import math
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import promql_parser as nodes
 from rayhistory.promql import aggregations, instant_functions, label_functions
 from rayhistory.promql.arrays import Floats, Mask, Times
 from rayhistory.promql.histograms import Histograms, OfBuckets, bucket_fraction, bucket_quantile
+from rayhistory.promql.info_labels import info
 from rayhistory.promql.labels import METRIC_NAME, labels_of
 from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.syntax import without_parentheses
@@ -121,8 +122,16 @@ def _label_join(evaluation: "Evaluation", arguments: list[Any], times: Times) ->
     return label_functions.label_join(evaluation.vector(arguments[0], times), target, separator, sources)
 
 
+def _check_order(evaluation: "Evaluation", times: Times) -> None:
+    if times.size > 1:
+        evaluation.note(
+            "PromQL warning: sort is ineffective for range queries since results are always ordered by labels"
+        )
+
+
 def _sort(evaluation: "Evaluation", arguments: list[Any], times: Times, *, descending: bool = False) -> Vector:
     """Sort rows of an instant query by value; NaN comes last. Range queries have no order."""
+    _check_order(evaluation, times)
     vector = evaluation.vector(arguments[0], times)
     last = vector.values[:, -1] if vector.labels else np.empty(0)
     sign = -1 if descending else 1
@@ -134,6 +143,7 @@ def _sort_desc(evaluation: "Evaluation", arguments: list[Any], times: Times) -> 
 
 
 def _sort_by_label(evaluation: "Evaluation", arguments: list[Any], times: Times, *, descending: bool = False) -> Vector:
+    _check_order(evaluation, times)
     names = [evaluation.text(argument, times) for argument in arguments[1:]]
     return label_functions.sorted_by_labels(evaluation.vector(arguments[0], times), names, descending=descending)
 
@@ -207,5 +217,5 @@ FUNCTIONS: dict[str, Callable[["Evaluation", list[Any], Times], Value]] = {
     "clamp_max": _clamp_max, "label_replace": _label_replace, "label_join": _label_join, "sort": _sort,
     "sort_desc": _sort_desc, "sort_by_label": _sort_by_label, "sort_by_label_desc": _sort_by_label_desc,
     "histogram_quantile": _histogram_quantile, "histogram_quantiles": _histogram_quantiles,
-    "histogram_fraction": _histogram_fraction,
+    "histogram_fraction": _histogram_fraction, "info": info,
 }  # fmt: skip
