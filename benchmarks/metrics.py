@@ -1,10 +1,11 @@
 """Time the queries of Ray's default dashboard over stored metrics, in a real server process.
 
-    .venv/bin/python benchmarks/metrics.py [--nodes 100] [--series 300] [--hours 1] [--minutes 30] [--s3] [--raw]
+    .venv/bin/python benchmarks/metrics.py [--case 100x1440:30,1440] [--series 300] [--directory] [--raw]
 
-Samples are made at 15 s, for some hours, or only for the shown minutes (--hours 0). The session is indexed first,
-unless --raw is given. Cold: a new server without any cache; warm: the same requests once more; then another range.
-With --s3 the store is SeaweedFS on the same machine, else a directory. CPU is that of the server.
+A case is a number of nodes, the minutes of samples at 15 s, and the ranges of the dashboard in minutes; several cases
+can be given. Samples are made once and kept in build/bench-metrics. The session is indexed first, unless --raw is
+given. Its store is SeaweedFS on the same machine, or a directory with --directory. Cold: a new server without any
+cache; warm: the same requests once more; then another range. CPU is that of the server.
 """
 
 import argparse
@@ -12,12 +13,15 @@ import asyncio
 import contextlib
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -39,6 +43,8 @@ STEP_MS, STEPS_PER_HOUR = 15_000, 240
 UID = "rayDefaultDashboard"
 CONCURRENCY = 6
 """Requests that a browser sends at once."""
+KEPT = Path(__file__).parents[1] / "build" / "bench-metrics"
+GOALS = ("100x1440:30,1440", "1000x60:10")
 
 
 def series_of(node: int, count: int) -> list[tuple[str, dict[str, str]]]:
@@ -64,9 +70,9 @@ def columns(generator: np.random.Generator, count: int) -> list[bytes]:
     return [row.tobytes() for row in values]
 
 
-async def fill(store: Store, nodes: int, count: int, minutes: int) -> int:
-    """Store samples of all nodes, whose clocks differ; return the bytes."""
-    layout, size = Layout(), 0
+async def fill(store: Store, nodes: int, count: int, minutes: int) -> None:
+    """Store samples of all nodes, whose clocks differ."""
+    layout = Layout()
     await store.put(layout.metadata_key(REF), b"")
     for node in range(nodes):
         names = series_of(node, count)
@@ -80,9 +86,7 @@ async def fill(store: Store, nodes: int, count: int, minutes: int) -> int:
                 for (name, labels), column in zip(names, values, strict=True)
             ]
             data = await asyncio.to_thread(encode, Samples(times, series, {}))
-            size += len(data)
             await store.put(layout.metrics_key(REF, f"{node:056x}", first), data)
-    return size
 
 
 def index(environment: dict[str, str], cache: Path) -> None:
@@ -110,7 +114,9 @@ def serving(environment: dict[str, str], cache: Path) -> Iterator[tuple[str, int
         "--index-ahead=false",
     ]
     process = subprocess.Popen(
-        command, env={**os.environ, **environment, "RAYHISTORY_CACHE_DIR": str(cache)}, stdout=subprocess.DEVNULL
+        command,
+        env={**os.environ, **environment, "RAYHISTORY_CACHE_DIR": str(cache), "RAYHISTORY_LOG_LEVEL": "warning"},
+        stdout=subprocess.DEVNULL,
     )
     address = f"http://127.0.0.1:{port}"
     try:
@@ -151,42 +157,109 @@ def peak_mib(pid: int) -> int:
     return math.ceil(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
+class Case(NamedTuple):
+    nodes: int
+    minutes: int
+    """Minutes of samples of each node."""
+    ranges: list[int]
+    """Ranges that the dashboard shows, in minutes."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Case":
+        nodes, minutes, ranges = re.split("[x:]", text)
+        return cls(int(nodes), int(minutes), [int(each) for each in ranges.split(",")])
+
+
+def opened(environment: dict[str, str]) -> Store:
+    return open_store(resolve(SERVER, {}, {**os.environ, **environment})[0], writable=True)
+
+
+def prepared(case: Case, series: int, *, raw: bool) -> Path:
+    """Return a directory with the samples and the index of a case, made if it is not there."""
+    directory = KEPT / f"{case.nodes}x{series}x{case.minutes}{'-raw' if raw else ''}"
+    if directory.exists():
+        return directory
+    partial = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    environment = {"LOCAL_STORAGE_DIR": str(partial / "store")}
+    (partial / "store").mkdir(parents=True)
+    begin = time.perf_counter()
+    asyncio.run(fill(opened(environment), case.nodes, series, case.minutes))
+    print(f"made samples in {time.perf_counter() - begin:.0f} s")
+    if not raw:
+        begin = time.perf_counter()
+        index(environment, partial / "index-cache")
+        print(f"indexed in {time.perf_counter() - begin:.0f} s")
+        shutil.rmtree(partial / "index-cache")
+    partial.rename(directory)
+    return directory
+
+
+async def upload(files: dict[str, Path], target: Store) -> None:
+    slots = asyncio.Semaphore(16)
+
+    async def copy(key: str, path: Path) -> None:
+        async with slots:
+            await target.put(key, await asyncio.to_thread(path.read_bytes))
+
+    await asyncio.gather(*(copy(key, path) for key, path in files.items()))
+
+
 @contextlib.contextmanager
-def store_environment(directory: Path, *, s3: bool) -> Iterator[dict[str, str]]:
-    if not s3:
-        yield {"LOCAL_STORAGE_DIR": str(directory / "store")}
+def stored(directory: Path, source: Path, *, in_directory: bool) -> Iterator[dict[str, str]]:
+    """Yield the settings of a store that has all objects."""
+    if in_directory:
+        yield {"LOCAL_STORAGE_DIR": str(source)}
         return
     with seaweedfs(directory) as endpoint:
-        yield {
+        environment = {
             "RAYHISTORY_STORE": "s3://benchmark", "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
         }  # fmt: skip
+        os.environ.update(environment)  # the S3 client reads it
+        files = {str(path.relative_to(source)): path for path in source.rglob("*") if path.is_file()}
+        asyncio.run(upload(files, opened(environment)))
+        try:
+            yield environment
+        finally:
+            for name in environment:
+                del os.environ[name]
+
+
+def measure(case: Case, environment: dict[str, str], directory: Path) -> None:
+    for minutes in case.ranges:
+        with tempfile.TemporaryDirectory(dir=directory) as cache, serving(environment, Path(cache)) as (address, pid):
+            httpx.get(f"{address}{REF.url}api/history/charts").raise_for_status()  # the server knows the session
+            for state, less in (("cold", 0), ("warm", 0), ("another range", 3)):
+                before = cpu_seconds(pid)
+                seconds, slowest = asyncio.run(load(address, minutes - less))
+                cpu = cpu_seconds(pid) - before
+                print(
+                    f"{case.nodes:>5} nodes, {minutes:>4} minutes, {state:13}  {seconds:6.2f} s  {cpu:6.2f} s of CPU  "
+                    f"slowest panel {slowest:.2f} s"
+                )
+            print(f"{case.nodes:>5} nodes, {minutes:>4} minutes, peak memory    {peak_mib(pid):>4} MiB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("nodes", 100), ("series", 300), ("hours", 1), ("minutes", 30)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--s3", action="store_true")
-    parser.add_argument("--raw", action="store_true")
+    parser.add_argument("--case", type=Case.parse, action="append", metavar="NODESxMINUTES:RANGE,…")
+    parser.add_argument("--series", type=int, default=300)
+    parser.add_argument("--directory", action="store_true", help="read from a directory instead of SeaweedFS")
+    parser.add_argument("--raw", action="store_true", help="without an index")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, store_environment(Path(name), s3=arguments.s3) as environment:
-        os.environ.update(environment)
-        store = open_store(resolve(SERVER, {}, dict(os.environ))[0], writable=True)
-        stored = 60 * arguments.hours or arguments.minutes
-        size = asyncio.run(fill(store, arguments.nodes, arguments.series, stored))
-        scale = f"{arguments.nodes} nodes x {arguments.series} series x {stored} minutes"
-        print(f"{scale}: {size / arguments.nodes / stored * 60 / 1000:.0f} KB per node and hour")
-        if not arguments.raw:
-            index(environment, Path(name) / "index-cache")
-        with serving(environment, Path(name) / "cache") as (address, pid):
-            httpx.get(f"{address}{REF.url}api/history/charts").raise_for_status()  # the server knows the session
-            for state, minutes in (("cold", 0), ("warm", 0), ("another range", 3)):
-                before = cpu_seconds(pid)
-                seconds, slowest = asyncio.run(load(address, arguments.minutes - minutes))
-                cpu = cpu_seconds(pid) - before
-                print(f"{state}: {seconds:.2f} s ({cpu:.2f} s of CPU), slowest panel {slowest:.2f} s")
-            print(f"peak memory {peak_mib(pid)} MiB")
+    for case in arguments.case or [Case.parse(text) for text in GOALS]:
+        kept = prepared(case, arguments.series, raw=arguments.raw)
+        size = sum(
+            path.stat().st_size for path in (kept / "store" / "ray-history" / "metrics").rglob("*") if path.is_file()
+        )
+        print(f"{case.nodes} nodes x {arguments.series} series x {case.minutes} minutes: "
+              f"{size / case.nodes / case.minutes * 60 / 1000:.0f} KB per node and hour")  # fmt: skip
+        with (
+            tempfile.TemporaryDirectory() as name,
+            stored(Path(name), kept / "store", in_directory=arguments.directory) as environment,
+        ):
+            measure(case, environment, Path(name))
 
 
 if __name__ == "__main__":

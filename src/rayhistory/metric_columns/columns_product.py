@@ -1,6 +1,7 @@
 """Metrics columns as a product of a session's index.
 
-They are written once for finished objects, and extended by new ones.
+The newest metrics object of a node is overwritten until the session ends. All other objects are final: their columns
+are written once, and later builds add columns of new objects.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ from rayhistory.metrics.column_file import DIRECTORY, VolumeWriter, decode_direc
 from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.metrics_reader import MetricsReader
 from rayhistory.metrics.object_listing import MetricsObject, newest_of_nodes
-from rayhistory.metrics.sample_tiles import SampleTile, places
+from rayhistory.metrics.sample_tiles import SampleTile, tile_ids
 from rayhistory.metrics.samples import MetricsDamaged
 from rayhistory.metrics.utilization import METRICS, utilization
 from rayhistory.promql.values import NO_TIME
@@ -19,7 +20,7 @@ from rayhistory.sessions import SessionRef
 
 NAME = "metrics"
 _MAX_VOLUMES = 8
-"""After this many extensions, all columns are written again."""
+"""Maximum number of volumes. If the last build has as many, the next one writes all columns again, as one volume."""
 
 
 class MetricColumnsProduct:
@@ -78,12 +79,12 @@ def _write(
         return {}
     writer, covered = VolumeWriter(context.scratch, prefix), list[tuple[str, int]]()
     of_tile: dict[Any, list[MetricsObject]] = {}
-    for place, each in zip(places([(each.node, each.first_ms) for each in objects]), objects, strict=True):
-        of_tile.setdefault(place, []).append(each)
-    for number, (place, some) in enumerate(sorted(of_tile.items(), key=lambda item: item[0])):
+    for tile_id, each in zip(tile_ids([(each.node, each.first_ms) for each in objects]), objects, strict=True):
+        of_tile.setdefault(tile_id, []).append(each)
+    for number, (tile_id, some) in enumerate(sorted(of_tile.items(), key=lambda item: item[0])):
         context.report(number / len(of_tile), "writing metrics by name")
         tile: SampleTile
-        tile, missing = context.run(reader.load_tile(place, some))
+        tile, missing = context.run(reader.load_tile(tile_id, some))
         writer.add(tile)
         covered += [(each.key, each.size) for each in some if each not in missing]
     return writer.finish(covered)

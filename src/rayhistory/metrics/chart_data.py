@@ -19,7 +19,7 @@ from rayhistory.promql.values import Scalar, Value, Vector
 
 MAX_SERIES = 300
 _MAX_NAME = 300
-_LEGEND_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
+_LEGEND_LABELS = re.compile(r"\{\{\s*(\w+(?:\s*,\s*\w+)*)\s*\}\}", re.ASCII)
 _CACHED_MATCHES = 8192
 _SINGLE_VALUE = (STAT, GAUGE, TABLE, BARS)
 
@@ -28,7 +28,7 @@ class ChartSeries(msgspec.Struct):
     name: str
     labels: dict[str, str]
     values: list[float | None]
-    """One value per time; null if the series has no sample or not a number."""
+    """One value per time; null if the series has no sample, or one that is not a number."""
     color: str = ""
     dashed: bool = False
     stack: bool = False
@@ -54,9 +54,11 @@ class ChartData(msgspec.Struct):
     to_ms: int
     step_ms: int
     gaps: list[ChartGap] = []
-    """Samples that could not be read."""
+    """Times for which samples of a node are not stored or could not be read."""
+    gaps_total: int = 0
+    """Number of all gaps. If there are too many, only some are listed."""
     series_dropped: int = 0
-    """Series that a node did not store because it had too many."""
+    """Number of series that a node did not store because it had too many."""
 
 
 class PanelQuery(msgspec.Struct):
@@ -130,12 +132,19 @@ def _series(panel: Panel, target: Target, vector: Vector, steps: int, room: int)
 
 
 def series_name(legend: str, labels: Labels) -> str:
-    """Fill in `{{label}}` of a legend. Without a legend, return the series as Prometheus writes it."""
+    """Fill in `{{label}}` of a legend. Without a legend, return the series as Prometheus writes it.
+
+    Ray's charts of Serve have `{{application, route}}`, for which Grafana shows nothing.
+    """
     if not legend:
         inside = without_name(labels)
         return (metric_name(labels) + (format_labels(inside) if inside else "") or "Value")[:_MAX_NAME]
     by_name = dict(labels)
-    return _LEGEND_LABEL.sub(lambda found: by_name.get(found[1], ""), legend)[:_MAX_NAME]
+
+    def values(found: re.Match[str]) -> str:
+        return ", ".join(by_name.get(name.strip(), "") for name in found[1].split(","))
+
+    return _LEGEND_LABELS.sub(values, legend)[:_MAX_NAME]
 
 
 def _styled(panel: Panel, name: str, labels: Labels, values: list[float | None]) -> ChartSeries:

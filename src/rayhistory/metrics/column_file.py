@@ -96,7 +96,7 @@ def decode_labels(clocks: TileClocks, chunk: Chunk, data: bytes) -> tuple[LabelT
     return LabelTable(columns, chunk.rows), clock
 
 
-def decode_values(clocks: TileClocks, chunk: Chunk, data: bytes) -> Floats:
+def decode_values(clocks: TileClocks, chunk: Chunk, data: bytes | memoryview) -> Floats:
     raw = np.frombuffer(_decompress(data, _MAX_FRAME_BYTES), dtype="<f8")
     width = clocks.times.shape[1]
     if raw.size != chunk.rows * width:
@@ -118,7 +118,7 @@ def _decode(data: bytes, max_bytes: int, kind: "type[Any]") -> Any:
         raise MetricsDamaged(f"stored metrics columns are damaged: {error}") from None
 
 
-def _decompress(data: bytes, max_bytes: int) -> bytes:
+def _decompress(data: bytes | memoryview, max_bytes: int) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= max_bytes:
             raise MetricsDamaged(f"stored metrics columns have an unknown size, or are larger than {max_bytes} bytes")
@@ -193,5 +193,5 @@ def _stored_labels(metric: TileMetric) -> _StoredLabels:
 
 
 def volumes(names: Iterable[str]) -> Iterator[str]:
-    """Yield the prefixes of the volumes among file names, in order."""
+    """Given the file names of several volumes, yield the prefix of each volume, in ascending order."""
     return iter(sorted(name.removesuffix(f"-{DIRECTORY}") for name in names if name.endswith(f"-{DIRECTORY}")))

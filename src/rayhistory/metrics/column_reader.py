@@ -1,6 +1,6 @@
 """Read samples from the columns of a session: only the ranges for the metrics and times of a query.
 
-Of most metrics, a chart of a long time needs only the latest sample at each step: the others are not kept.
+A chart of a long time range needs only the latest sample of a metric at each step. All other samples are dropped.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _CACHED_PLANS = 16
 _MAX_CONCURRENT_READS = 16
 _LABEL_BYTES = 12
 _NO_COLUMNS_S = 60.0
-"""Columns that could not be read are not tried again sooner."""
+"""Seconds before columns that could not be read are tried again."""
 
 
 class ColumnStore(Protocol):
@@ -40,7 +40,7 @@ class OpenColumns(msgspec.Struct):
     stored: StoredColumns
     volumes: list[Volume]
     covered: frozenset[tuple[str, int]]
-    """Keys and sizes of the covered objects."""
+    """Keys and sizes of the stored objects that the columns cover."""
 
 
 class StepPlan(msgspec.Struct):
@@ -94,7 +94,7 @@ class ColumnReader:
     ) -> list[SampleTile]:
         """Read the tiles between two times. Raise MetricsDamaged on failure.
 
-        Of the metrics of `steps`, samples that are not the latest one at some step are left out.
+        For metrics in `steps`, only the latest sample at each step is returned.
         """
         found = await asyncio.gather(*(self._of_volume(each, span, metrics, steps) for each in columns.volumes))
         return [tile for tiles in found for tile in tiles]

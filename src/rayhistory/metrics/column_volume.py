@@ -39,7 +39,7 @@ class StoredColumns(Protocol):
 
     @property
     def files(self) -> dict[str, int]:
-        """File names and sizes."""
+        """Names and sizes of the files."""
 
     async def read(self, name: str, start: int, end: int) -> bytes: ...
 
@@ -48,7 +48,7 @@ class TileGroup(msgspec.Struct):
     """Tiles of one hour with different nodes."""
 
     rows: dict[int, int]
-    """The first row of each tile's times."""
+    """By tile: the position of its first row in `clocks.times`."""
     clocks: TileClocks
     span: Span
     """The times of the first and last sample."""
@@ -60,7 +60,7 @@ class Frames(msgspec.Struct):
     group: TileGroup
     chunks: list[Chunk]
     labels: tuple[bytes, ...]
-    values: list[bytes]
+    values: list[memoryview]
 
 
 class Volume(msgspec.Struct):
@@ -68,7 +68,7 @@ class Volume(msgspec.Struct):
     prefix: str
     directory: ColumnDirectory
     clocks: list[TileClocks]
-    """The times of each tile."""
+    """The sample times of each tile."""
     groups: list[TileGroup]
 
     def between(self, span: Span) -> tuple[int, ...]:
@@ -99,16 +99,17 @@ class Volume(msgspec.Struct):
         found, done = [], 0
         for number, some in chunks.items():
             part = slice(done, done + len(some))
-            found.append(Frames(self.groups[number], some, tuple(labels[part]), values[part]))
+            found.append(Frames(self.groups[number], some, tuple(map(bytes, labels[part])), values[part]))
             done += len(some)
         return found
 
-    async def _read(self, kind: str, spans: list[Span]) -> list[bytes]:
+    async def _read(self, kind: str, spans: list[Span]) -> list[memoryview]:
+        """Read some ranges with one request, and do not copy them: a day has tens of megabytes."""
         name = f"{self.prefix}-{kind}"
         start, end = min(each[0] for each in spans), max(each[1] for each in spans)
         if not 0 <= start <= end <= self.stored.files.get(name, 0):
             raise MetricsDamaged("stored metrics columns are damaged: the file is too short")
-        data = await self.stored.read(name, start, end)
+        data = memoryview(await self.stored.read(name, start, end))
         return [data[first - start : last - start] for first, last in spans]
 
     def decoded(self, frames: Frames) -> TileMetric:
@@ -116,7 +117,7 @@ class Volume(msgspec.Struct):
         return TileMetric(*self._labels(frames), self._values(frames))
 
     def decoded_at_steps(self, frames: list[Frames], positions: list[StepPositions]) -> list[TiledMetric]:
-        """Decode one group after another, because all samples of a day would need much memory."""
+        """Decode the latest samples at each step, one group after another: all samples of a day need much memory."""
         tiled: list[TiledMetric] = []
         known: dict[Hashable, tuple[LabelTable, Rows]] = {}
         for each, steps in zip(frames, positions, strict=True):

@@ -15,6 +15,8 @@ from rayhistory.metrics.samples import MetricsDamaged
 
 MAX_DASHBOARDS = 32
 MAX_BUNDLE_BYTES = 16 * 2**20
+_MAX_VALUES = 500_000
+"""Maximum number of values in a bundle. Each needs up to 200 bytes. Ray's own Grafana dashboards have 30,000 in all."""
 _ZSTD_LEVEL = 9
 
 
@@ -33,7 +35,10 @@ def decode_bundle(data: bytes) -> list[dict[str, Any]]:
             raise MetricsDamaged(
                 f"stored Grafana dashboards have an unknown size, or are larger than {MAX_BUNDLE_BYTES} bytes"
             )
-        files = msgspec.json.decode(zstandard.ZstdDecompressor().decompress(data), type=dict[str, Any])
+        body = zstandard.ZstdDecompressor().decompress(data)
+        if sum(map(body.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+            raise MetricsDamaged(f"stored Grafana dashboards have more than {_MAX_VALUES} values")
+        files = msgspec.json.decode(body, type=dict[str, Any])
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MetricsDamaged(f"stored Grafana dashboards are damaged: {error}") from None
     return [each for each in files.values() if isinstance(each, dict)][:MAX_DASHBOARDS]

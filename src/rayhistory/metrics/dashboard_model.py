@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class SeriesStyle(msgspec.Struct, frozen=True):
-    """How series with a name are drawn. A name between slashes is a regular expression."""
+    """The style of all series that have this name. A name between slashes is a regular expression."""
 
     name: str
     color: str = ""
@@ -61,7 +61,7 @@ class Panel(msgspec.Struct, frozen=True):
     id: int
     title: str
     kind: str
-    """One of the kinds of this module; empty for a type that cannot be drawn."""
+    """How the panel is drawn: one of the kinds of this module; empty if it cannot be drawn."""
     grafana_type: str
     description: str = ""
     unit: str = "short"
@@ -81,7 +81,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 class PanelRow(msgspec.Struct, frozen=True):
     title: str
-    """Empty for panels above the first row."""
+    """Title of the row; empty for panels above the first row."""
     collapsed: bool
     panels: tuple[Panel, ...]
 
@@ -89,7 +89,7 @@ class PanelRow(msgspec.Struct, frozen=True):
 class Variable(msgspec.Struct, frozen=True):
     name: str
     kind: str
-    """Grafana's type: query, custom, interval, constant, textbox, datasource."""
+    """Type of the variable in Grafana: query, custom, interval, constant, textbox, datasource."""
     label: str
     query: str
     regex: str = ""
@@ -173,7 +173,7 @@ def _kind(document: dict[str, Any]) -> str:
 
 
 def _fill(document: dict[str, Any], custom: dict[str, Any], grafana_type: str) -> float:
-    """Return an opacity. Old panels have 0 to 10, new ones percent."""
+    """Return an opacity from 0 to 1. Old panels have a number from 0 to 10, newer panels a percentage."""
     is_old = grafana_type == "graph"
     share = _number(document.get("fill"), 0.0) / 10 if is_old else _number(custom.get("fillOpacity"), 0.0) / 100
     return min(1.0, max(0.0, share))
@@ -203,7 +203,7 @@ def _legacy_styles(document: dict[str, Any]) -> Iterator[SeriesStyle]:
 
 
 def _field_styles(document: dict[str, Any]) -> Iterator[SeriesStyle]:
-    """Yield the overrides of newer panels."""
+    """Yield the styles in the field overrides of newer panels."""
     for each in _dicts(_member(document, "fieldConfig").get("overrides"))[:_MAX_OVERRIDES]:
         matcher = _member(each, "matcher")
         name = _text(matcher, "options")

@@ -10,8 +10,8 @@ from rayhistory.concurrency import SharedCalls
 from rayhistory.errors import ObjectNotFound, ProductNotBuilt, UsageError
 from rayhistory.lru import LruCache
 from rayhistory.metrics.column_reader import ColumnReader, OpenColumns
-from rayhistory.metrics.object_listing import MetricQuery, MetricsObject, ObjectListing
-from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile, places
+from rayhistory.metrics.object_listing import MetricQuery, MetricsGap, MetricsObject, ObjectListing
+from rayhistory.metrics.sample_tiles import SampleTile, TileId, make_tile, tile_ids
 from rayhistory.metrics.samples import MAX_SAMPLES_BYTES, MetricsDamaged, Samples, decode, family
 from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.metrics.time_ranges import SessionTimes, session_times
@@ -20,27 +20,19 @@ from rayhistory.storage import Store
 
 _MAX_QUERY_BYTES = 64 * 2**20
 _MAX_NAMED_BYTES = 256 * 2**20
-"""Limit for queries of some metrics. It is higher, because only these stay in memory."""
+"""Maximum bytes of the objects that a query with named metrics reads: only samples of these stay in memory."""
 _MAX_LOADED = 24_000_000
 """Maximum number of samples of one query: 192 MB."""
 _MAX_POINTS = 1_000_000
 _MAX_CONCURRENT_READS = 16
 _MAX_CONCURRENT_TILES = 1
-"""A tile of an hour has up to 75 MB. Its objects are read concurrently."""
+"""Maximum number of tiles that are read at once: a tile has up to 75 MB. The objects of one are read concurrently."""
 _SERIES_BYTES = 900
-"""Memory of a series without its values."""
+"""Approximate memory of a series, without its values."""
 _CACHE_BYTES = 128 << 20
 _LISTING_TTL_S = 5.0
 _CACHED_LISTINGS = 64
 _CACHED_TIMES = 64
-
-
-class MetricsGap(msgspec.Struct, frozen=True):
-    """Samples of a node that could not be read, between two times in ms."""
-
-    node: str
-    from_ms: int
-    to_ms: int
 
 
 class StoredMetrics(msgspec.Struct):
@@ -61,7 +53,7 @@ class StoredMetrics(msgspec.Struct):
         return {"metrics": names, **self._completeness()}
 
     def points(self, name: str, labels: dict[str, str], query: MetricQuery, step_ms: int) -> dict[str, Any]:
-        """Return the series with this name and these labels. Each step has its last point."""
+        """Return the series with this name and these labels, and of each step only the last point."""
         series: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, tuple[int, float]]] = {}
         kind, total = "untyped", 0
         for node, samples in self.samples:
@@ -88,7 +80,7 @@ class StoredMetrics(msgspec.Struct):
 
     @property
     def series_dropped(self) -> int:
-        """The highest number of series that a node could not store."""
+        """The number of series that a node could not store, as the maximum over all nodes."""
         return max((each.dropped for _, each in self.samples), default=0)
 
     def _completeness(self) -> dict[str, int]:
@@ -148,7 +140,7 @@ class MetricsReader:
     ) -> StoredTiles:
         """Read samples of all or some metrics. Covered objects are read from columns.
 
-        Of the metrics of `steps`, samples that are not the latest one at some step may be left out.
+        For metrics in `steps`, samples other than the latest one at each step may be left out.
         """
         listing = await self.listing(ref)
         from_columns, columns = await self._column_tiles(ref, query, metrics, steps)
@@ -161,14 +153,17 @@ class MetricsReader:
             raise UsageError(
                 f"query reads {len(between)} files of metrics, which is too much data: restrict it by from or to"
             )
-        of_tile: dict[TilePlace, list[MetricsObject]] = {}
-        for place, (each, _) in zip(places([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
-            of_tile.setdefault(place, []).append(each)
-        loaded = await asyncio.gather(*(self._tile(place, some, metrics) for place, some in sorted(of_tile.items())))
+        of_tile: dict[TileId, list[MetricsObject]] = {}
+        for tile_id, (each, _) in zip(tile_ids([(o.node, o.first_ms) for o, _ in between]), between, strict=True):
+            of_tile.setdefault(tile_id, []).append(each)
+        loaded = await asyncio.gather(
+            *(self._tile(tile_id, some, metrics) for tile_id, some in sorted(of_tile.items()))
+        )
         ends = dict(between)
         gaps = [
             MetricsGap(each.node, each.first_ms, min(ends[each], query.end)) for tile in loaded for each in tile.missing
         ]
+        gaps += listing.between(query).pauses
         tiles = [*from_columns, *(each.tile for each in loaded)]
         if sum(series.values.size for tile in tiles for series in tile.metrics.values()) > _MAX_LOADED:
             raise UsageError("query processing would load too many samples into memory in query execution")
@@ -187,36 +182,36 @@ class MetricsReader:
             return [], None
 
     async def _tile(
-        self, place: TilePlace, objects: list[MetricsObject], metrics: Collection[str] | None
+        self, tile_id: TileId, objects: list[MetricsObject], metrics: Collection[str] | None
     ) -> "_LoadedTile":
-        key = place, tuple(objects)
+        key = tile_id, tuple(objects)
         found = self._tiles.get(key)
         if found is None:
             found = await self._reading_tiles.call(key, lambda: self._load_tile(key))
         return found if metrics is None else found.only(metrics)
 
     async def _load_tile(self, key: "_TileObjects") -> "_LoadedTile":
-        place, objects = key
+        tile_id, objects = key
         async with self._tile_slots:
-            loaded = _LoadedTile(*await self.load_tile(place, objects))
+            loaded = _LoadedTile(*await self.load_tile(tile_id, objects))
         self._tiles.put(key, loaded)
         return loaded
 
     async def load_tile(
-        self, place: TilePlace, objects: Sequence[MetricsObject]
+        self, tile_id: TileId, objects: Sequence[MetricsObject]
     ) -> tuple[SampleTile, list[MetricsObject]]:
         """Return a tile, and the objects that could not be read."""
         results = await asyncio.gather(*map(self._decoded, objects))
         samples = [(each.node, result) for each, result in zip(objects, results, strict=True) if result]
         missing = [each for each, result in zip(objects, results, strict=True) if not result]
-        return await asyncio.to_thread(make_tile, place, samples), missing
+        return await asyncio.to_thread(make_tile, tile_id, samples), missing
 
     async def version(self, ref: SessionRef, query: MetricQuery) -> int:
         """Return a number that changes when the stored objects of a query change."""
         return (await self.listing(ref)).between(query).version
 
     async def times(self, ref: SessionRef) -> SessionTimes | None:
-        """Return the times of the first and last samples; None if there are none."""
+        """Return the times of the first and last samples and their usual interval; None if there are no samples."""
         listing = await self.listing(ref)
         key = listing.first_ms, listing.newest
         found = self._times.get(key)
@@ -279,7 +274,7 @@ class _LoadedTile(msgspec.Struct):
         return _LoadedTile(SampleTile(tile.clocks, chosen, tile.types, tile.dropped), self.missing)
 
 
-_TileObjects = tuple[TilePlace, tuple[MetricsObject, ...]]
+_TileObjects = tuple[TileId, tuple[MetricsObject, ...]]
 
 
 def _memory_bytes(samples: Samples) -> int:

@@ -11,6 +11,10 @@ from rayhistory.lru import LruCache
 _NEWEST_OBJECTS = 4
 _CACHED_SELECTIONS = 16
 _END_OF_TIME_MS = 2**62
+_OBJECT_MS = 3_600_000
+"""An object has the samples of at most an hour."""
+_MAX_PAUSE_MS = 300_000
+"""A longer time without samples of a node is a gap. Charts draw no lines over such a time, either."""
 
 
 class MetricQuery(msgspec.Struct, frozen=True):
@@ -29,6 +33,15 @@ class MetricsObject(msgspec.Struct, frozen=True):
     modified: float
 
 
+class MetricsGap(msgspec.Struct, frozen=True):
+    """A range of time, in ms, for which samples of a node could not be read, or are not stored."""
+
+    node: str
+    from_ms: int
+    to_ms: int
+    is_stored: bool = True
+
+
 def newest_of_nodes(objects: Iterable[MetricsObject]) -> set[MetricsObject]:
     """Return the last object of each node, which its collector may still overwrite."""
     newest: dict[str, MetricsObject] = {}
@@ -42,7 +55,9 @@ class ListedObjects(msgspec.Struct, frozen=True):
 
     objects: list[tuple[MetricsObject, int]]
     version: int
-    """Changes when the objects change."""
+    """A number that changes when the objects change."""
+    pauses: list[MetricsGap]
+    """Times between two objects of a node for which there is no object."""
 
 
 class ObjectListing:
@@ -77,7 +92,7 @@ class ObjectListing:
                 for each, end in self._with_end
                 if query.node in (None, each.node) and each.first_ms <= query.end and end >= query.start
             ]
-            found = ListedObjects(objects, hash(tuple(each for each, _ in objects)))
+            found = ListedObjects(objects, hash(tuple(each for each, _ in objects)), list(_pauses(objects, query)))
             self._selected.put(query, found)
         return found
 
@@ -90,6 +105,15 @@ class ObjectListing:
             found = [(each, end) for each, end in self.between(query).objects if (each.key, each.size) not in covered]
             self._uncovered.put((query, build), found)
         return found
+
+
+def _pauses(objects: Iterable[tuple[MetricsObject, int]], query: MetricQuery) -> Iterator[MetricsGap]:
+    """Yield times without any object of a node: its collector did not run, or an object was removed."""
+    for each, following_ms in objects:
+        start = each.first_ms + _OBJECT_MS
+        is_pause = following_ms != _END_OF_TIME_MS and following_ms > start + _MAX_PAUSE_MS
+        if is_pause and start <= query.end and following_ms >= query.start:
+            yield MetricsGap(each.node, start, min(following_ms, query.end), is_stored=False)
 
 
 def _ends(objects: Iterable[MetricsObject]) -> Iterator[tuple[MetricsObject, int]]:

@@ -1,4 +1,4 @@
-"""Samples of several nodes for about an hour, by metric. Stored samples are held in memory in these units.
+"""Tiles: samples of several nodes for about an hour, by metric. Samples that were read are held in memory as tiles.
 
 A tile has one clock (a row of times) per stored object, and a matrix per metric with one row per series. So a query
 reads the series of all nodes at once.
@@ -60,40 +60,44 @@ class SampleTile(msgspec.Struct):
     metrics: dict[str, TileMetric]
     types: dict[str, str]
     dropped: int
-    """The highest number of series that a node did not store because it had too many."""
+    """The number of series that a node did not store because it had too many, as the maximum over all nodes."""
 
     def memory_bytes(self) -> int:
         per_row = (len(each.labels) * (8 + _LABEL_BYTES * len(each.labels.columns)) for each in self.metrics.values())
         return sum(each.values.nbytes for each in self.metrics.values()) + sum(per_row) + self.clocks.times.nbytes
 
 
-class TilePlace(msgspec.Struct, frozen=True, order=True):
-    """Identifies a tile: the hour of its objects, their number on each node, and the group of nodes."""
+class TileId(msgspec.Struct, frozen=True, order=True):
+    """Identifies a tile.
+
+    `repetition` is the number of earlier objects that the node of each object has in the same hour. `group` numbers the
+    tiles into which the objects of many nodes are divided.
+    """
 
     hour: int
     repetition: int
     group: int
 
 
-def places(objects: Sequence[tuple[str, int]]) -> list[TilePlace]:
+def tile_ids(objects: Sequence[tuple[str, int]]) -> list[TileId]:
     """Return the tile of each object, given its node and the time of its first sample.
 
     A node with two collectors has several objects in an hour. They go to different tiles.
     """
     repetitions: dict[tuple[str, int], int] = defaultdict(int)
     counts: dict[tuple[int, int], int] = defaultdict(int)
-    found: dict[int, TilePlace] = {}
+    found: dict[int, TileId] = {}
     for number in sorted(range(len(objects)), key=lambda number: objects[number]):
         node, first_ms = objects[number]
         hour = first_ms // HOUR_MS
         repetition = repetitions[node, hour]
         repetitions[node, hour] += 1
-        found[number] = TilePlace(hour, repetition, counts[hour, repetition] // MAX_TILE_OBJECTS)
+        found[number] = TileId(hour, repetition, counts[hour, repetition] // MAX_TILE_OBJECTS)
         counts[hour, repetition] += 1
     return [found[number] for number in range(len(objects))]
 
 
-def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> SampleTile:
+def make_tile(tile_id: TileId, objects: Sequence[tuple[str, Samples]]) -> SampleTile:
     """Make a tile of objects. No node may have more than one of them."""
     orders = [_order(samples.times) for _, samples in objects]
     width = max((len(order) for order in orders), default=0)
@@ -103,14 +107,16 @@ def make_tile(place: TilePlace, objects: Sequence[tuple[str, Samples]]) -> Sampl
         times[clock, : len(order)] = np.array(samples.times, dtype=np.int64)[order]
         for series in samples.series:
             rows.setdefault(series.name, []).append((clock, series))
-    clocks = TileClocks(place.hour, [node for node, _ in objects], [_address(samples) for _, samples in objects], times)
+    clocks = TileClocks(
+        tile_id.hour, [node for node, _ in objects], [_address(samples) for _, samples in objects], times
+    )
     types = {name: kind for _, samples in objects for name, kind in samples.types.items()}
     dropped = max((samples.dropped for _, samples in objects), default=0)
     return SampleTile(clocks, {name: _metric(found, orders, width) for name, found in rows.items()}, types, dropped)
 
 
 def _order(times: list[int]) -> Rows:
-    """Return the positions of ascending times. If samples have the same time, the last one is used."""
+    """Return the positions of the times in ascending order. Of samples with the same time, only the last one counts."""
     values = np.array(times, dtype=np.int64)
     if (np.diff(values) > 0).all():
         return np.arange(len(values))

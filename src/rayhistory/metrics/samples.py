@@ -10,13 +10,17 @@ overwritten with all samples so far.
 import math
 from array import array
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 import zstandard
 
 from rayhistory.errors import RayHistoryError
 
-MAX_SAMPLES_BYTES = 128 * 2**20
+MAX_SAMPLES_BYTES = 16 * 2**20
+MAX_SERIES = 10_000
+_MAX_TIMES = 100_000
+MAX_LABELS = 64
 _ZSTD_LEVEL = 6
 _FORMAT = 1
 
@@ -25,9 +29,16 @@ class MetricsDamaged(RayHistoryError):
     """A metrics object is unreadable or inconsistent."""
 
 
+# A few kilobytes can decompress to millions of values. MessagePack states the length of a list before its items. So a
+# list that is too long is refused before it is decoded.
+_OfSeries = msgspec.Meta(max_length=2 * MAX_SERIES)
+_OfTimes = msgspec.Meta(max_length=_MAX_TIMES)
+_OfLabels = msgspec.Meta(max_length=MAX_LABELS)
+
+
 class SampledSeries(msgspec.Struct, array_like=True):
     name: str
-    labels: dict[str, str]
+    labels: Annotated[dict[str, str], _OfLabels]
     values: bytes
 
     def points(self, times: list[int]) -> Iterator[tuple[int, float]]:
@@ -37,13 +48,13 @@ class SampledSeries(msgspec.Struct, array_like=True):
 
 
 class Samples(msgspec.Struct):
-    times: list[int]
-    """Milliseconds since 1970, by the node's clock."""
-    series: list[SampledSeries]
-    types: dict[str, str] = {}
+    times: Annotated[list[int], _OfTimes]
+    """Times of the samples in milliseconds since 1970, by the node's clock."""
+    series: Annotated[list[SampledSeries], _OfSeries]
+    types: Annotated[dict[str, str], _OfSeries] = {}
     """Metric type by family: counter, gauge, histogram, …"""
     dropped: int = 0
-    """Series that exceeded a limit or could not be parsed."""
+    """Number of series that exceeded a limit or could not be parsed."""
     format: int = _FORMAT
 
 

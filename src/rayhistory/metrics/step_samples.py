@@ -1,7 +1,7 @@
 """The samples that a chart needs of an instant selector: the latest one at each step.
 
-A day has twenty times as many samples as a chart of it has steps, so that the others are left out as soon as a tile is
-read. The result of a query is the same.
+A day has twenty times as many samples as its chart has steps. So all other samples are dropped as soon as a tile is
+read. Results of queries do not change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from rayhistory.promql.arrays import Rows, Times
 from rayhistory.promql.selectors import Picked, sample_positions
 
 _MIN_SAVING = 4
-"""All samples of a tile are kept, unless it has at least this many times more samples than steps."""
+"""Minimum ratio of samples to steps in a tile. Below it, all samples are kept."""
 
 
 class StepSamples(msgspec.Struct, frozen=True):
-    """Metrics of which a query needs only the latest sample at each of these times, in ascending order."""
+    """Metrics for which a query needs only the latest sample at each of these times (ascending)."""
 
     times: Times
     metrics: frozenset[str]
@@ -39,7 +39,8 @@ class StepPositions(msgspec.Struct):
 def step_positions(clocks: TileClocks, steps: Times) -> StepPositions | None:
     """Find the samples of a tile that are the latest ones at some step; None if that leaves out few samples.
 
-    Later steps than the first one behind the tile have the same sample. Times may repeat.
+    All steps after the end of the tile have the same latest sample, so only the first of them is used. Times may
+    repeat.
     """
     first, last = np.searchsorted(steps, (clocks.first_ms, clocks.last_ms)).tolist()
     own = steps[first : last + 1]

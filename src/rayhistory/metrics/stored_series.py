@@ -10,7 +10,7 @@ from rayhistory.promql.values import Vector
 
 
 class StoredSeries:
-    """Evaluates queries at the end of the shown range."""
+    """Answers queries of variables as of the end of the shown time range."""
 
     def __init__(self, querier: SampleQuerier, end_ms: int) -> None:
         self._querier = querier

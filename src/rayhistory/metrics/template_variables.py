@@ -62,7 +62,7 @@ def resolve_variables(
 
 
 def known_choices(variables: Iterable[Variable], requested: Mapping[str, list[str]]) -> dict[str, VariableChoice]:
-    """Return the variables whose values are known without their options, because the page has requested them."""
+    """Return the variables that need no options: those with requested values, and those with a fixed value for All."""
     choices: dict[str, VariableChoice] = {}
     for variable in variables:
         values = _requested_values(variable, requested) or ((ALL,) if variable.include_all else ())
@@ -135,7 +135,10 @@ def _result_text(labels: Labels, value: float) -> str:
 
 
 def _matching(texts: list[str], regex: str) -> Iterator[str]:
-    """Apply a variable's regular expression: its group `value`, else its first group, else the whole text."""
+    """Yield the part of each text that a variable's regular expression selects, and leave out texts without a match.
+
+    The part is the group `value`, else the group `text`, else the first group, else the whole match.
+    """
     pattern = _compile(regex)
     if pattern is None:
         yield from texts

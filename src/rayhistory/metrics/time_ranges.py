@@ -16,12 +16,12 @@ _STEPS_MS = tuple(
     for seconds in (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 )
 _SCRAPE_INTERVAL_MS = 15_000
-MAX_POINTS = 2_000
+MIN_POINTS, MAX_POINTS = 10, 2_000
 _MIN_INTERVALS = 20
-"""Shorter ranges have finer steps than the samples, because some samples may be closer together."""
+"""If a range has at least this many samples of a node, the step is not shorter than the time between two samples."""
 _CLOSER = 0.7
 _EARLY_MS = 240_000
-"""Collectors sample the first minutes of a session more often."""
+"""Time after the start of a session in which collectors sample more often."""
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class SessionTimes(msgspec.Struct, frozen=True):
     interval_ms: int = 0
     """The usual time between two samples of a node; 0 if unknown."""
     fine_until_ms: int = 0
-    """Samples up to this time may be closer together."""
+    """Until this time, the interval between two samples may be shorter."""
 
     def min_step_ms(self, start_ms: int, end_ms: int) -> int:
         """Return the smallest useful step: between two samples, a chart has nothing to show."""
@@ -55,7 +55,7 @@ class SessionTimes(msgspec.Struct, frozen=True):
 
 
 def session_times(first_ms: int, clocks: Sequence[Sequence[int]]) -> SessionTimes | None:
-    """Return the times of a session from those of some nodes' last samples; None if they have none."""
+    """Return the times of a session, derived from the last samples of some nodes; None without samples."""
     clocks = [sorted(clock) for clock in clocks if clock]
     if not clocks:
         return None
@@ -92,7 +92,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 def step_for(range_ms: int, points: int) -> int:
     """Return the smallest round step with at most this many points."""
-    points = min(MAX_POINTS, max(10, points))
+    points = min(MAX_POINTS, max(MIN_POINTS, points))
     return next((step for step in _STEPS_MS if range_ms / step <= points), -(-range_ms // points))
 
 

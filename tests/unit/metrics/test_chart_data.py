@@ -67,3 +67,4 @@ def test_panel_with_too_many_series_says_so() -> None:
 def test_series_without_legend_has_the_notation_of_prometheus() -> None:
     assert series_name("", (("__name__", "up"), ("ip", "1"))) == 'up{ip="1"}'
     assert series_name("{{ ip }} {{missing}}", (("ip", "<b>"),)) == "<b> "
+    assert series_name("{{application, route}}", (("application", "shop"), ("route", "/buy"))) == "shop, /buy"

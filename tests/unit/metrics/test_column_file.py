@@ -14,7 +14,7 @@ from rayhistory.metrics.column_file import (
     encode_directory,
     volumes,
 )
-from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile
+from rayhistory.metrics.sample_tiles import SampleTile, TileId, make_tile
 from rayhistory.metrics.samples import MetricsDamaged
 from support.stored_metrics import START_MS, samples
 
@@ -24,7 +24,7 @@ def tile(hour: int = 0) -> SampleTile:
         ("a", samples({("cpu", (("ip", "1"),)): [1.0, 2.0], ("mem", ()): [3.0, 4.0]}, START_MS + hour, dropped=3)),
         ("b", samples({("cpu", (("ip", "2"), ("<b>", "\u2028"))): [5.0]}, START_MS + hour)),
     ]
-    return make_tile(TilePlace(hour, 0, 0), stored)
+    return make_tile(TileId(hour, 0, 0), stored)
 
 
 def written(directory: Path, *tiles: SampleTile) -> dict[str, bytes]:

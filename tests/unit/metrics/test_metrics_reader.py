@@ -17,9 +17,10 @@ from rayhistory.server.app import create_app
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
 from rayhistory.storage.local import LocalStore
+from support import stored_metrics
 from support.stored_metrics import samples, store_object, store_session
 
-SESSION = "session_2026-11-15_19-18-08_055078_15551"
+SESSION = "session_1970-01-01_00-00-00_055078_15551"  # times of samples are a few seconds after it
 REF = SessionRef("default", "test", SESSION)
 NODE, OTHER_NODE = "a" * 56, "b" * 56
 URL = f"/s/default/test/{SESSION}"
@@ -115,7 +116,7 @@ def test_requests_at_the_same_time_read_an_object_once(tmp_path: Path) -> None:
 
     async def run() -> None:
         reader = MetricsReader(LocalStore(tmp_path), Layout())
-        found = await asyncio.gather(*(reader.read(REF, MetricQuery()) for _ in range(5)))
+        found = await asyncio.gather(*(reader.read(stored_metrics.REF, MetricQuery()) for _ in range(5)))
         assert len({id(each.samples[0][1]) for each in found}) == 1
 
     asyncio.run(run())

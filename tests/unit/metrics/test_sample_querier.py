@@ -3,7 +3,7 @@
 import pytest
 
 from rayhistory.metrics.sample_querier import SampleQuerier
-from rayhistory.metrics.sample_tiles import TilePlace, make_tile
+from rayhistory.metrics.sample_tiles import TileId, make_tile
 from rayhistory.promql.matchers import Matcher
 from support.stored_metrics import REF, START_MS, samples
 
@@ -15,7 +15,7 @@ def querier() -> SampleQuerier:
         (node, samples({("up", (("ip", ip), ("State", "OK"))): [1.0, 2.0], ("down", (("ip", ip),)): [0.0, 0.0]}))
         for node, ip in NODES.items()
     ]
-    return SampleQuerier(REF, [make_tile(TilePlace(0, 0, 0), stored)], START_MS + 10**9)
+    return SampleQuerier(REF, [make_tile(TileId(0, 0, 0), stored)], START_MS + 10**9)
 
 
 @pytest.mark.parametrize(

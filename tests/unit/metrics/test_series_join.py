@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayhistory.metrics.sample_tiles import SampleTile, TilePlace, make_tile
+from rayhistory.metrics.sample_tiles import SampleTile, TileId, make_tile
 from rayhistory.metrics.series_join import TiledMetric, join
 from rayhistory.promql.values import NO_TIME, SeriesSet
 from support.stored_metrics import Columns, samples
@@ -10,7 +10,7 @@ from support.stored_metrics import Columns, samples
 
 def tile(hour: int, start_ms: int, columns: dict[str, Columns]) -> SampleTile:
     stored = [(node, samples(each, start_ms, 1000)) for node, each in columns.items()]
-    return make_tile(TilePlace(hour, 0, 0), stored)
+    return make_tile(TileId(hour, 0, 0), stored)
 
 
 def each(hour: int, start_ms: int, columns: dict[str, Columns]) -> TiledMetric:

@@ -9,7 +9,7 @@ import pytest
 from rayhistory.metrics.column_file import VolumeWriter
 from rayhistory.metrics.column_reader import ColumnReader
 from rayhistory.metrics.sample_querier import SampleQuerier
-from rayhistory.metrics.sample_tiles import HOUR_MS, SampleTile, TilePlace, make_tile
+from rayhistory.metrics.sample_tiles import HOUR_MS, SampleTile, TileId, make_tile
 from rayhistory.metrics.samples import SampledSeries, Samples
 from rayhistory.metrics.step_samples import StepSamples, connected, step_positions
 from rayhistory.promql.arrays import Times
@@ -45,8 +45,8 @@ class StoredFiles:
         writer, generator = VolumeWriter(directory, "000001"), np.random.default_rng(7)
         for hour in range(HOURS):
             objects = [(str(node) * 56, node_samples(generator, hour, node)) for node in range(NODES)]
-            writer.add(make_tile(TilePlace(hour, 0, 0), objects[:2]))
-            writer.add(make_tile(TilePlace(hour, 0, 1), objects[2:]))
+            writer.add(make_tile(TileId(hour, 0, 0), objects[:2]))
+            writer.add(make_tile(TileId(hour, 0, 1), objects[2:]))
         self._paths = writer.finish([])
         self.files = {name: path.stat().st_size for name, path in self._paths.items()}
         self.read_bytes = 0
@@ -111,7 +111,7 @@ def test_second_query_with_the_same_steps_reads_nothing(stored: StoredFiles) -> 
 def hour_tile(hour: int, **values: list[float]) -> SampleTile:
     clock = [START_MS + hour * HOUR_MS + STEP_MS * number for number in range(40)]
     series = [SampledSeries("up", {"s": name}, np.resize(each, 40).tobytes()) for name, each in values.items()]
-    return make_tile(TilePlace(hour, 0, 0), [("n", Samples(clock, series))])
+    return make_tile(TileId(hour, 0, 0), [("n", Samples(clock, series))])
 
 
 def test_hours_with_the_same_series_become_one_tile() -> None:

@@ -1,12 +1,12 @@
 """Utilization of a session in a few percentages."""
 
-from rayhistory.metrics.sample_tiles import TilePlace, make_tile
+from rayhistory.metrics.sample_tiles import TileId, make_tile
 from rayhistory.metrics.utilization import POINTS, utilization
 from support.stored_metrics import REF, Columns, samples
 
 
 def found(columns: Columns) -> dict[str, list[int | None]]:
-    return utilization(REF, [make_tile(TilePlace(0, 0, 0), [("a", samples(columns)), ("b", samples(columns))])])
+    return utilization(REF, [make_tile(TileId(0, 0, 0), [("a", samples(columns)), ("b", samples(columns))])])
 
 
 def test_utilization_is_averaged_over_nodes_and_time() -> None:

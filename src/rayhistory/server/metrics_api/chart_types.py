@@ -11,7 +11,7 @@ class DashboardTitle(msgspec.Struct):
 class DashboardTitles(msgspec.Struct):
     dashboards: list[DashboardTitle]
     from_session: bool
-    """Whether the session has its own Grafana dashboards. Otherwise built-in ones are used."""
+    """True if the session has its own Grafana dashboards. Otherwise the built-in dashboards are used."""
     first_ms: int
     last_ms: int
     """Times of the first and last samples; 0 if none are stored."""
@@ -68,7 +68,7 @@ class ChartMarker(msgspec.Struct):
 
     at_ms: int
     kind: str
-    """failure, node_died, job_started, job_ended"""
+    """Kind of the event: failure, node_died, job_started or job_ended."""
     text: str
 
 

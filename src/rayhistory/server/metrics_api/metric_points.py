@@ -20,10 +20,10 @@ async def metrics(request: Request) -> Response:
     """List all metrics, or return the points of `name`. Unknown parameters are label filters."""
     labels = dict(request.query_params)
     try:
-        name, node, step = labels.pop("name", None), labels.pop("node", None), _parse_ms(labels.pop("step", "1"))
+        name, node, step = labels.pop("name", None), labels.pop("node", None), _pop_ms(labels, "step", 1)
         as_of_ms = selection_of(request).as_of_ms
         default = MetricQuery() if as_of_ms is None else MetricQuery(end=as_of_ms)
-        start, end = _parse_ms(labels.pop("from", str(default.start))), _parse_ms(labels.pop("to", str(default.end)))
+        start, end = _pop_ms(labels, "from", default.start), _pop_ms(labels, "to", default.end)
         if len(labels) > _MAX_LABELS:
             raise UsageError(f"request has {len(labels)} labels: use at most {_MAX_LABELS}")
         query = MetricQuery(node, start, min(end, default.end))
@@ -35,9 +35,12 @@ async def metrics(request: Request) -> Response:
         return api_error_response(error)
 
 
-def _parse_ms(text: str) -> int:
-    if not re.fullmatch(r"\d{1,19}", text):
-        raise UsageError(f"{text!r} is not a number of milliseconds")
+def _pop_ms(params: dict[str, str], name: str, default: int) -> int:
+    text = params.pop(name, None)
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,19}", text):
+        raise UsageError(f"invalid {name} {text[:40]!r}: use a number of milliseconds")
     return int(text)
 
 

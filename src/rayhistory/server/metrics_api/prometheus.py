@@ -17,13 +17,13 @@ from starlette.routing import BaseRoute
 
 from rayhistory.errors import RayHistoryError
 from rayhistory.metrics.object_listing import MetricQuery
-from rayhistory.promql.arrays import Times
+from rayhistory.promql.arrays import Floats, Times
 from rayhistory.promql.engine import QueryResult, grid
 from rayhistory.promql.labels import Labels
 from rayhistory.promql.matchers import matchers_of
 from rayhistory.promql.query_errors import EvaluationFailed, PromqlError, QuerySyntaxError
 from rayhistory.promql.syntax import parse
-from rayhistory.promql.values import Scalar, Text, Vector
+from rayhistory.promql.values import RangeVector, Scalar, Text, Vector
 from rayhistory.server.http.error_responses import error_headers
 from rayhistory.server.http.paths import PROMETHEUS_API, PROMETHEUS_FORMS
 from rayhistory.server.http.responses import json_response
@@ -92,7 +92,7 @@ async def metadata(request: Request, parameters: Parameters) -> Response:
 
 
 async def build_info(request: Request, parameters: Parameters) -> Response:
-    """Report the version of Prometheus whose semantics queries have. Grafana uses it to choose features."""
+    """Report the version of Prometheus that evaluates queries in the same way. Grafana chooses features by it."""
     return _success(
         {"version": "3.0.0", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": ""}
     )
@@ -169,6 +169,9 @@ def _instant_data(result: QueryResult) -> dict[str, Any]:
         return {"resultType": "scalar", "result": [at, format_sample(float(value.values[0]))]}
     if isinstance(value, Text):
         return {"resultType": "string", "result": [at, value.value]}
+    if isinstance(value, RangeVector):
+        _check_points(value.samples)
+        return {"resultType": "matrix", "result": [_range_row(*row) for row in value.rows]}
     rows = [
         {"metric": dict(labels), "value": [at, format_sample(float(value.values[row, 0]))]}
         for row, labels in enumerate(value.labels)
@@ -178,18 +181,28 @@ def _instant_data(result: QueryResult) -> dict[str, Any]:
 
 def _range_data(result: QueryResult) -> dict[str, Any]:
     value = result.value
-    if isinstance(value, Text):
-        raise QuerySyntaxError('invalid expression type "string" for range query, must be Scalar or instant Vector')
+    if isinstance(value, Text | RangeVector):
+        kind = "string" if isinstance(value, Text) else "range vector"
+        raise QuerySyntaxError(f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector')
     seconds = (result.times / 1000).tolist()
-    total = int(value.present.sum()) if isinstance(value, Vector) else len(seconds)
-    if total > _MAX_POINTS:
-        raise EvaluationFailed(
-            f"result has {total:,} points, more than {_MAX_POINTS:,}: use a larger step or fewer series"
-        )
+    _check_points(int(value.present.sum()) if isinstance(value, Vector) else len(seconds))
     if isinstance(value, Scalar):
         points = [[at, format_sample(number)] for at, number in zip(seconds, value.values.tolist(), strict=True)]
         return {"resultType": "matrix", "result": [{"metric": {}, "values": points}]}
     return {"resultType": "matrix", "result": [_row(value, row, seconds) for row in _by_labels(value)]}
+
+
+def _check_points(total: int) -> None:
+    if total > _MAX_POINTS:
+        raise EvaluationFailed(
+            f"result has {total:,} points, more than {_MAX_POINTS:,}: use a larger step or fewer series"
+        )
+
+
+def _range_row(labels: Labels, times: Times, values: Floats) -> dict[str, Any]:
+    seconds = (times / 1000).tolist()
+    points = [[at, format_sample(value)] for at, value in zip(seconds, values.tolist(), strict=True)]
+    return {"metric": dict(labels), "values": points}
 
 
 def _by_labels(vector: Vector) -> list[int]:

@@ -8,7 +8,7 @@ from rayhistory.sessions import SessionRef
 
 
 class ProductColumns:
-    """One build of a session's columns."""
+    """The metric columns of one session, as one build of their product stored them."""
 
     def __init__(self, product: OpenProduct) -> None:
         self._product = product

@@ -7,13 +7,13 @@ import numpy as np
 from starlette.requests import Request
 
 from rayhistory.lru import LruCache
-from rayhistory.metrics.metrics_reader import MetricsGap, StoredTiles
-from rayhistory.metrics.object_listing import MetricQuery
+from rayhistory.metrics.metrics_reader import StoredTiles
+from rayhistory.metrics.object_listing import MetricQuery, MetricsGap
 from rayhistory.metrics.sample_querier import SampleQuerier
 from rayhistory.metrics.step_samples import StepSamples
 from rayhistory.promql.arrays import Times
-from rayhistory.promql.engine import QueryResult, evaluate, metrics_at_steps, named_metrics, required_samples
-from rayhistory.promql.values import Vector
+from rayhistory.promql.engine import QueryResult, evaluate, metrics_at_steps, named_metrics, samples_at
+from rayhistory.promql.values import RangeVector, Vector
 from rayhistory.server.http.view_routes import resolver_of, selection_of
 
 _EVALUATION_SLOTS = 2
@@ -38,11 +38,16 @@ class Evaluated(msgspec.Struct, frozen=True):
 
     def memory_bytes(self) -> int:
         value = self.result.value
+        if isinstance(value, RangeVector):
+            return 16 * value.samples + 500 * len(value.rows) + 2_000
         return (9 * value.values.size + 500 * len(value.labels) if isinstance(value, Vector) else 0) + 2_000
 
 
 class QueryCache:
-    """Cached results of queries, keyed by the samples that they read, because visitors look at the same charts."""
+    """Evaluates queries and caches the results, because visitors look at the same charts.
+
+    A result is used again only while the samples that its query reads are unchanged.
+    """
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
         self._results: LruCache[tuple[str, int, tuple[int, ...]], Evaluated] = LruCache(
@@ -50,7 +55,7 @@ class QueryCache:
         )
 
     async def evaluate(self, request: Request, text: str, times: Times) -> Evaluated:
-        needed = required_samples(text, int(times[0]), int(times[-1]))
+        needed = samples_at(text, times)
         start = min((each.start_ms for each in needed), default=0)
         end = max((each.end_ms for each in needed), default=-1)
         chosen = _until_as_of(request, MetricQuery(None, max(0, start), end))
@@ -58,8 +63,8 @@ class QueryCache:
         key = text, version, (int(times[0]), int(times[-1]), times.size, chosen.end)
         found = self._results.get(key)
         if found is None:
-            at_steps = StepSamples(np.unique(np.minimum(times, chosen.end)), metrics_at_steps(text))
-            source, stored = await open_querier(request, chosen, named_metrics(text), at_steps)
+            at_steps = StepSamples(np.unique(np.minimum(times, chosen.end)), metrics_at_steps(text, times))
+            source, stored = await open_querier(request, chosen, named_metrics(text, times), at_steps)
             async with _evaluation_slots(request):
                 result = await asyncio.to_thread(evaluate, text, times, source)
             found = Evaluated(result, stored.gaps, stored.series_dropped)

@@ -113,6 +113,10 @@ def test_hostile_label_is_text(client: TestClient) -> None:
         ("/rayDefaultDashboard/panels/x", 404, "not_found"),
         ("/rayDefaultDashboard/panels/54?from=soon", 400, "bad_request"),
         ("/rayDefaultDashboard/panels/54?from=2000000000&to=1000000000", 400, "bad_request"),
+        *(
+            (f"/rayDefaultDashboard/panels/54?points={points}", 400, "bad_request")
+            for points in ("abc", "-5", "9", "2001", "100000", "²")
+        ),
     ],
 )
 def test_wrong_requests_are_refused(client: TestClient, path: str, status: int, code: str) -> None:

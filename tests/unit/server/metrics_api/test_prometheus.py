@@ -1,8 +1,11 @@
 """Prometheus' HTTP API of a session: its JSON, its errors, forms, points in time and hostile parameters."""
 
 import math
+import threading
+import time
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from rayhistory.metrics.samples import SampledSeries, Samples, encode
+from rayhistory.promql.engine import evaluate
 from rayhistory.server.app import create_app
-from rayhistory.server.metrics_api import prometheus
+from rayhistory.server.metrics_api import prometheus, session_metrics
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.settings import resolve
 
@@ -87,6 +91,18 @@ def test_range_query_reads_over_objects(client: TestClient) -> None:
     assert [value for _, value in result["result"][0]["values"]] == ["570", "600", "630"]
 
 
+def test_instant_query_may_return_a_range_vector(client: TestClient) -> None:
+    query = 'ray_requests_total{instance="10.0.0.1"}[45s]'
+    result = data(client, "query", query=query, time=START_S + 620)
+    assert result["resultType"] == "matrix"
+    (row,) = result["result"]
+    assert row["values"] == [[START_S + at, str(at)] for at in (585, 600, 615)]
+    response = client.get(
+        f"{API}/query_range", params={"query": query, "start": START_S, "end": START_S, "step": "15s"}
+    )
+    assert response.json()["error"].startswith('invalid expression type "range vector" for range query')
+
+
 def test_series_that_a_scrape_no_longer_had_is_stale(client: TestClient) -> None:
     query = 'count(ray_tasks{State="RUNNING"})'
     assert data(client, "query", query=query, time=START_S + 285)["result"][0]["value"][1] == "2"
@@ -144,7 +160,7 @@ def test_other_posts_are_refused(client: TestClient, path: str, headers: dict[st
         ("query", {"query": "1", "time": "soon"}, 400, "valid timestamp"),
         ("query", {"query": "1", "time": "1e300"}, 400, "valid timestamp"),
         ("query", {"query": "ray_odd + on(job) ray_odd", "time": START_S}, 422, "duplicate series"),
-        ("query", {"query": "info(x)"}, 400, "info() is not supported"),
+        ("query", {"query": "histogram_count(x)"}, 400, "histogram_count() is not supported"),
         ("query_range", {"query": "1", "start": 0, "end": 10**9, "step": 1}, 400, "11,000 points"),
         ("query_range", {"query": "1", "start": 0, "end": 1, "step": 0}, 400, "zero or negative"),
         ("query_range", {"query": "1", "start": 2, "end": 1, "step": 1}, 400, "before start"),
@@ -184,3 +200,24 @@ def test_result_with_too_many_points_is_refused(client: TestClient, monkeypatch:
     response = client.get(f"{API}/query_range", params={"query": "ray_requests_total", **times})
     assert response.status_code == 422
     assert "use a larger step" in response.json()["error"]
+
+
+def test_two_queries_are_evaluated_at_a_time(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may need a lot of memory."""
+    lock, active, most = threading.Lock(), 0, 0
+
+    def slow_evaluate(*args: Any) -> Any:
+        nonlocal active, most
+        with lock:
+            active += 1
+            most = max(most, active)
+        time.sleep(0.05)
+        with lock:
+            active -= 1
+        return evaluate(*args)
+
+    monkeypatch.setattr(session_metrics, "evaluate", slow_evaluate)
+    with ThreadPoolExecutor(8) as visitors:
+        for response in visitors.map(lambda number: client.get(f"{API}/query?query={number}"), range(8)):
+            assert response.status_code == 200
+    assert 0 < most <= 2
