@@ -7,14 +7,21 @@ server builds it, in a process with a memory limit.
 
 import argparse
 import asyncio
+import hashlib
 import json
+import multiprocessing
 import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import duckdb
+import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -25,14 +32,17 @@ from rayhistory.index.service.builder import IndexBuilder
 from rayhistory.server.products import PRODUCTS
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.sessions.records import Closing
+from rayhistory.settings import Settings
 from rayhistory.storage import open_store
 from support.index_builder import settings_for
+from support.server_process import running_server
 
 _CASE = "exceptions-task_raises"
+_VISITS, _VISITORS = 20, 20
 
 
-def multiply(path: Path, *, tasks: int, failures: int, fingerprints: int, message_bytes: int) -> int:
-    """Rewrite the table of tasks; return its size."""
+def multiply(path: Path, *, tasks: int, failures: int, fingerprints: int, message_bytes: int) -> None:
+    """Rewrite a table of tasks."""
     message = (
         f"'User exception:\n' || repeat('  padding of a long traceback\n', {message_bytes // 30}) || "
         f"'  File \"/app/module' || (i % {fingerprints}) || '.py\", line 13, in parse\n    raise ValueError(number)\n"
@@ -51,26 +61,28 @@ def multiply(path: Path, *, tasks: int, failures: int, fingerprints: int, messag
         )
         new = path.with_suffix(".new")
         database.execute(f"COPY ({rows}) TO '{new}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)")
-    return new.replace(path).stat().st_size
+    new.replace(path)
 
 
-async def measure(directory: Path, ref: SessionRef, arguments: argparse.Namespace) -> None:
-    settings = settings_for(directory / "store", index_ahead="false", index_memory=arguments.index_memory)
-    store, layout = open_store(settings), Layout()
-    closing = Closing(
-        json.loads(next((directory / "store").rglob("end.json")).read_bytes())["ended_ms"] * 10**6, clean=True
-    )
-    builder = IndexBuilder(settings, store, layout, products=PRODUCTS)
+async def prepare(directory: Path, ref: SessionRef, arguments: argparse.Namespace) -> None:
+    """Index the recording, and multiply its tables."""
+    settings, layout = _settings(directory, arguments), Layout()
+    builder = IndexBuilder(settings, open_store(settings), layout, products=PRODUCTS)
     try:
-        manifest = (await builder.open(ref, closing)).manifest
+        manifest = (await builder.open(ref, _closing(directory))).manifest
     finally:
         await builder.close()
     _multiply_index(directory, layout, ref, manifest, arguments)
     for copy in (directory / "store" / "cache").rglob("*.parquet"):
         copy.unlink()
-    builder = IndexBuilder(settings, open_store(settings), layout, products=PRODUCTS)
+
+
+async def measure(directory: Path, ref: SessionRef, arguments: argparse.Namespace) -> None:
+    """Build the product in a process that has no other children, so that its peak of memory is that of the build."""
+    settings = _settings(directory, arguments)
+    builder = IndexBuilder(settings, open_store(settings), Layout(), products=PRODUCTS)
     try:
-        index = await builder.open(ref, closing)
+        index = await builder.open(ref, _closing(directory))
         began, cpu = time.monotonic(), _children_cpu_s()
         product = await builder.products.wait(ref, NAME, index.manifest, 600)
         body = json.loads((await product.file(FILE)).read_bytes())
@@ -80,12 +92,54 @@ async def measure(directory: Path, ref: SessionRef, arguments: argparse.Namespac
     cpu = _children_cpu_s() - cpu
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     counted = sum(finding["counts"]["tasks"] for finding in body["findings"])
+    if counted < arguments.failures:
+        raise SystemExit(f"the index was not the multiplied one: {counted:,} failed tasks")
     print(
         f"{arguments.tasks:,} tasks, {arguments.failures:,} failures of {arguments.message_bytes:,} bytes in "
         f"{arguments.fingerprints:,} fingerprints: {product.manifest.seconds:.2f} s to build ({seconds:.2f} s with the "
         f"start of its process, which used {cpu:.2f} s of CPU), "
         f"{peak:.0f} MiB at most, {len(body['findings'])} findings with {counted:,} tasks"
     )
+
+
+def visit(directory: Path, ref: SessionRef) -> None:
+    """Time the page, as the only visitor and as one of 20."""
+    with running_server(directory / "store", directory / "work") as server, httpx.Client(timeout=60) as client:
+
+        def seconds(_: int) -> float:
+            began = time.monotonic()
+            client.get(f"{server}{ref.url}diagnosis").raise_for_status()
+            return time.monotonic() - began
+
+        first, *warm = map(seconds, range(1 + _VISITS))
+        with ThreadPoolExecutor(_VISITORS) as visitors:
+            beside = sorted(visitors.map(seconds, range(5 * _VISITORS)))
+    print(
+        f"page: first {first * 1000:.0f} ms, then {median(warm) * 1000:.0f} ms (p95 {sorted(warm)[-2] * 1000:.0f} ms); "
+        f"of {_VISITORS} visitors at once p50 {median(beside) * 1000:.0f} ms, p95 {beside[-5] * 1000:.0f} ms"
+    )
+
+
+def _settings(directory: Path, arguments: argparse.Namespace) -> Settings:
+    return settings_for(directory / "store", index_ahead="false", index_memory=arguments.index_memory)
+
+
+def _closing(directory: Path) -> Closing:
+    end = json.loads(next((directory / "store").rglob("end.json")).read_bytes())
+    return Closing(end["ended_ms"] * 10**6, clean=True)
+
+
+def _in_own_process(step: Callable[..., Coroutine[Any, Any, None]], *given: object) -> None:
+    """Linux counts the memory of a parent as that of its child until the child's program starts."""
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(step, *given))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(process.exitcode)
+
+
+def _run(step: Callable[..., Coroutine[Any, Any, None]], *given: object) -> None:
+    asyncio.run(step(*given))
 
 
 def _children_cpu_s() -> float:
@@ -101,7 +155,11 @@ def _multiply_index(
     sizes = {name: getattr(arguments, name) for name in ("tasks", "failures", "fingerprints", "message_bytes")}
     for table in ("tasks", "task_list"):
         file = directory / "store" / layout.index_file_key(ref, manifest.build, table, 0)
-        raw["files"][table] = [multiply(file, **sizes)]
+        multiply(file, **sizes)
+        content = file.read_bytes()
+        (part,) = raw["parts"]
+        (old,) = part["files"][table]
+        part["files"][table] = [[*old[:2], len(content), arguments.tasks, hashlib.sha256(content).hexdigest()]]
     path.write_bytes(json.dumps(raw).encode())
 
 
@@ -115,7 +173,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        asyncio.run(measure(directory, unpack(_CASE, directory), arguments))
+        ref = unpack(_CASE, directory)
+        _in_own_process(prepare, directory, ref, arguments)
+        _in_own_process(measure, directory, ref, arguments)
+        visit(directory, ref)
 
 
 if __name__ == "__main__":

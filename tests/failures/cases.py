@@ -27,8 +27,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of Ray, for every process of the cluster."""
     memory_headroom_gib: float = 0.0
     """Ray's memory monitor kills workers when the machine uses this much more than at the start."""
+    memory_limit_gib: float = 0.0
+    """The limit of a memory cgroup around the whole node, as a container has. Needs root."""
     exports: bool = True
     """Whether drivers export events."""
+    entrypoint: tuple[str, ...] = ()
+    """The command of the job, if it is not the function of the module."""
     then: tuple[str, ...] = ()
     """Further jobs of the session, one after another: `script.name`."""
 
@@ -41,8 +45,13 @@ def _healthy(*names: str, **more: object) -> list[Case]:
     return [Case(script="healthy", name=name, **more) for name in names]  # type: ignore[arg-type]
 
 
+def _entrypoint(name: str, *command: str) -> Case:
+    return Case(script="start", name=name, verdict="driver_exception", entrypoint=command)
+
+
 _SMALL_STORE = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000"}
 _FAST_HEALTH_CHECKS = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+_RAY_TRAIN = {"RAY_TRAIN_V2_ENABLED": "1"}
 
 FAILURES: list[Case] = [
     *_failure("exceptions", "user_exception", "task_raises", "actor_raises", "nested_task_raises", "retries_used_up",
@@ -78,6 +87,40 @@ FAILURES: list[Case] = [
               environment={**_SMALL_STORE, "RAY_local_fs_capacity_threshold": "0.05"}),
     Case(script="healthy", name="plain", then=("exceptions.task_raises", "exceptions.driver_raises"),
          verdict="user_exception", allowed=("driver_exception",), findings=("user_exception", "driver_exception")),
+    *_failure("programs", "user_exception", "three_deep", "async_actor", "actor_task_retries", "generator",
+              "one_error_handled", "raised_from", "driver_wraps", "exception_of_two_arguments", "long_message",
+              "tool_fails", "table_too_large", "recursion", "nested_timeout", "succeeds_then_fails"),
+    *_failure("programs", "module_not_found", "actor_needs_submodule", "module_left_behind"),
+    *_failure("programs", "cuda_out_of_memory", "nested_cuda_out_of_memory"),
+    *_failure("programs", "out_of_disk", "checkpoint_on_full_disk"),
+    *_failure("programs", "serialization_failed", "captured_lock", "put_generator"),
+    *_failure("programs", "task_cancelled", "cancelled_from_outside"),
+    *_failure("programs", "driver_exception", "hung_task", "too_many_calls", "slow_constructor",
+              "exits_after_handled_errors", "gets_time_out_handled_then_raises"),
+    *_failure("programs", "driver_killed", "interrupted", allowed=("driver_exception",)),
+    *_failure("processes", "worker_segfault", "native_crash"),
+    *_failure("processes", "worker_aborted", "async_abort"),
+    *_failure("processes", "worker_exited", "actor_leaves"),
+    *_failure("processes", "worker_exited", "exits_with_zero", "exits_after_noise", allowed=("worker_killed",)),
+    *_failure("processes", "worker_killed", "terminated"),
+    *_failure("processes", "worker_oom_killed", "actor_leaks", memory_headroom_gib=1.5),
+    *_failure("processes", "container_oom_killed", "leaks_in_container", memory_limit_gib=4.0,
+              environment={"RAY_memory_monitor_refresh_ms": "0"}),
+    *_failure("processes", "infeasible_request", "nested_gpu", "placement_group_too_large", "placement_group_spread",
+              "resource_typo", "unknown_node"),
+    *_failure("processes", "pending_for_capacity", "too_many_actors"),
+    *_failure("processes", "runtime_env_failed", "code_archive_missing"),
+    *_failure("processes", "worker_segfault", "service_starts", then=("processes.service_is_gone",),
+              allowed=("driver_exception",)),
+    *_failure("processes", "worker_segfault", "service_starts", then=("processes.service_dies_in_use",)),
+    *_failure("processes", "node_lost", "actor_on_lost_node", ends="kill_node", other_node=True,
+              environment=_FAST_HEALTH_CHECKS),
+    *_failure("processes", "job_stopped", "handled_then_waits", ends="stop_job"),
+    *_failure("processes", "user_exception", "survives_then_fails"),
+    *_failure("start", "driver_exception", "assertion"),
+    *_failure("start", "runtime_env_failed", "working_dir_missing", "pip_package_missing"),
+    _entrypoint("no_script", "python", "/nowhere/train.py"),
+    _entrypoint("no_command", "trian-model", "--epochs", "3"),
 ]  # fmt: skip
 
 SLOW: list[Case] = [
@@ -89,6 +132,9 @@ SLOW: list[Case] = [
     Case(script="slow", name="wasted_retries", findings=("wasted_retries",)),
     Case(script="slow", name="slow_node", findings=("slow_node",), other_node=True),
     Case(script="resources", name="spills", findings=("object_spilling",), environment=_SMALL_STORE),
+    Case(script="libraries", name="slow_rank", findings=("stragglers",), environment=_RAY_TRAIN),
+    Case(script="libraries", name="slow_checkpoint_storage", findings=("idle_resources",), environment=_RAY_TRAIN),
+    Case(script="libraries", name="waits_for_data", findings=("idle_resources",)),
 ]
 
 HEALTHY: list[Case] = [
@@ -97,10 +143,13 @@ HEALTHY: list[Case] = [
     *_healthy("on_both_nodes", other_node=True),
     *_healthy("plain", exports=False),
     Case(script="resources", name="store_full", environment=_SMALL_STORE),
+    *(Case(script="processes", name=name) for name in (
+        "kill_is_handled", "cancel_is_handled", "third_try", "handled_noise", "thread_fails", "service_starts")),
+    Case(script="libraries", name="data_is_ready"),
+    Case(script="libraries", name="even_ranks", environment=_RAY_TRAIN),
 ]  # fmt: skip
 
 NOT_PLANTED = {
-    "container_oom_killed": "needs a memory cgroup around a whole Ray node",
     "object_store_full": "Ray then moves objects to disk, so that a full object store ends as `out_of_disk`",
     "node_preempted": "needs a cloud that takes nodes back",
     "unexplained": "the verdict when evidence is missing; only the diagnoses without metrics or logs have it",

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from mcp import Client
 
 from failures.cases import CASES
 from rayhistory.sessions import SessionRef
 from support.server_process import running_server
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 MAX_CALLS, MAX_TOKENS = 6, 12_000
 _CHARS_PER_TOKEN = 4
@@ -38,7 +40,7 @@ class Investigation(msgspec.Struct):
         return 0 < self.found_after <= MAX_CALLS and self.tokens_when_found <= MAX_TOKENS
 
 
-async def investigate(client: Client, case: str, ref: SessionRef) -> Investigation:
+async def investigate(client: "Client", case: str, ref: SessionRef) -> Investigation:
     """Look for the session, then go from the verdict to the failures, the logs and the gaps."""
     planted = CASES[case]
     causes = [code for code in (planted.verdict, *planted.allowed) if code]
@@ -60,7 +62,7 @@ async def investigate(client: Client, case: str, ref: SessionRef) -> Investigati
     return done
 
 
-async def call(client: Client, tool: str, arguments: dict[str, Any]) -> str:
+async def call(client: "Client", tool: str, arguments: dict[str, Any]) -> str:
     result = await client.call_tool(tool, arguments)
     text = "".join(block.text for block in result.content)  # type: ignore[union-attr]
     if result.is_error:
@@ -69,6 +71,8 @@ async def call(client: Client, tool: str, arguments: dict[str, Any]) -> str:
 
 
 async def investigate_all(address: str, sessions: dict[str, SessionRef]) -> list[Investigation]:
+    from mcp import Client  # takes a second, which is lost wherever pytest only lists the tests
+
     async with Client(f"{address}/mcp") as client:
         return [await investigate(client, case, ref) for case, ref in sessions.items()]
 

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from failures.cases import CASES, Case
+from failures.memory_cgroup import memory_cgroup
 from failures.two_nodes import record_on_two_nodes
 from rayhistory.cli.local_ray.local_ray import LocalRay
 from rayhistory.cli.local_ray.recording import RecordingOptions, start_recording
@@ -38,7 +40,11 @@ def record_case(name: str, directory: Path) -> None:
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "failures.recording", name, "--in-process", "--to", str(directory)]
     environment = {**os.environ, **_environment(case), "PYTHONPATH": str(paths.ROOT / "tests")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    with ExitStack() as stack:
+        prefix = stack.enter_context(memory_cgroup(int(case.memory_limit_gib * 2**30))) if case.memory_limit_gib else []
+        done = subprocess.run(
+            [*prefix, *command], env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
     if done.returncode != 0:
         shutil.rmtree(directory, ignore_errors=True)
         raise RuntimeError(f"{name} was not recorded:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -82,7 +88,8 @@ def _end(case: Case) -> None:
 
 async def _run(case: Case, ray: LocalRay) -> None:
     variables = {} if case.exports else {"RAY_enable_core_worker_ray_event_to_aggregator": "0"}
-    await ray.submit([sys.executable, str(_JOBS / f"{case.script}.py"), case.name], JOB, variables)
+    command = case.entrypoint or (sys.executable, str(_JOBS / f"{case.script}.py"), case.name)
+    await ray.submit(command, JOB, variables)
     if case.ends != "job":
         await _started(ray)
         await asyncio.sleep(4)

@@ -15,12 +15,12 @@ from rayhistory.index.query.long_tasks import LongTask
 _MAX_TASKS = 200
 _MAX_STEPS = 20
 _WAITED_MS = 50
-"""Shorter waits are the usual scheduling delay."""
+"""Waits of a task that are not longer than this are ignored: they are the usual scheduling delay."""
 _TOLERANCE_MS = 20
 
 
 def estimate_critical_path(facts: SessionFacts) -> CriticalPath | None:
-    """Return the path of the job with the longest tasks; None if there are too few."""
+    """Return the path of the job whose long tasks took most time; None if the path has fewer than two tasks."""
     tasks = _leaves(_of_longest_job(facts.long_tasks))
     path = _path(tasks)
     if len(path) < 2:
@@ -46,7 +46,7 @@ def _of_longest_job(tasks: list[LongTask]) -> list[LongTask]:
 
 
 def _leaves(tasks: list[LongTask]) -> list[LongTask]:
-    """Return the tasks that called no other long task. The others mostly waited for their own tasks."""
+    """Return the tasks that called no other long task. The others mostly waited for the tasks that they had called."""
     parents = {task.parent_task_id for task in tasks}
     return sorted((task for task in tasks if task.task_id not in parents), key=lambda task: (task.end_ms, task.task_id))
 
@@ -67,7 +67,7 @@ def _path(tasks: list[LongTask]) -> list[LongTask]:
 
 
 def _before(task: LongTask, tasks: list[LongTask], ends: list[int]) -> int | None:
-    """Return the position of the task that this one probably waited for."""
+    """Return the position of the task that `task` probably waited for; None if there is none."""
     by_node = task.start_ms - task.ready_ms > _WAITED_MS
     until = (
         task.start_ms if by_node else task.ready_ms if task.ready_ms - task.created_ms > _WAITED_MS else task.created_ms

@@ -10,6 +10,7 @@ from rayhistory.diagnosis.findings import Diagnosis, Finding, SkippedRule, TimeS
 from rayhistory.diagnosis.rules.registry import FAILURE_RULES, SESSION_RULES
 from rayhistory.diagnosis.session_facts import RUNNING, SessionFacts
 from rayhistory.diagnosis.verdict import find_verdict, rank
+from rayhistory.diagnosis.whole_messages import with_whole_messages
 
 _SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 _REASONS = {"logs": "no log files were recorded", "metrics": "no metrics were recorded"}
@@ -17,6 +18,7 @@ _REASONS = {"logs": "no log files were recorded", "metrics": "no metrics were re
 
 def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
     """Diagnose a session: its failures first, then slowness and missing data."""
+    facts = _ordered(with_whole_messages(facts))
     ranked = rank(explain_failures(facts), facts)
     findings = [each.finding for each in ranked]
     others = [finding for rule in SESSION_RULES if not _missing(rule.needs, facts) for finding in rule.find(facts)]
@@ -32,6 +34,16 @@ def diagnose(facts: SessionFacts, *, provisional: bool = False) -> Diagnosis:
         ended_ms=facts.ended_ms,
     )
     return redacted(found, facts.env_values)
+
+
+def _ordered(facts: SessionFacts) -> SessionFacts:
+    """Sort by time and id, so that ids decide which of several deaths at the same time is a cause."""
+    return msgspec.structs.replace(
+        facts,
+        nodes=sorted(facts.nodes, key=lambda node: (node.end_ms or 0, node.node_id)),
+        workers=sorted(facts.workers, key=lambda worker: (worker.end_ms or 0, worker.worker_id)),
+        actors=sorted(facts.actors, key=lambda actor: (actor.end_ms or 0, actor.actor_id)),
+    )
 
 
 def _order(finding: Finding) -> tuple[int, int]:

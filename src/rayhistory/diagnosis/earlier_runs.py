@@ -3,18 +3,22 @@
 This is done at reading time, because the list of runs grows.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import msgspec
 
 from rayhistory.diagnosis.findings import Counts, Diagnosis, Finding, SkippedRule
 from rayhistory.diagnosis.headlines import duration, one_line, plural
 
 COMPARED_RUNS = 10
-_NEEDS = ("new_fingerprint", "regression")
+COMPARISON_CODES = ("new_fingerprint", "regression")
 _MAX_SLOWER_RUNS = 10
+_BUILD_COMMAND = "`rayhistory index --missing`"
 
 
 class SlowerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the session that took longer than its earlier successful runs, beyond their spread."""
+    """A job that took longer than its earlier successful runs, by more than those runs differ from each other."""
 
     job: str
     name: str
@@ -23,7 +27,15 @@ class SlowerRun(msgspec.Struct, frozen=True, kw_only=True):
     baseline_ms: float
     """The median of the earlier successful runs."""
     runs: int
-    """Number of these runs."""
+    """Number of earlier successful runs."""
+
+
+class JobHistory(NamedTuple):
+    """The last runs of one job before the session that is diagnosed."""
+
+    runs: int = 0
+    fingerprints: frozenset[str] = frozenset()
+    """Fingerprints of the failures in these runs."""
 
 
 class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,25 +43,43 @@ class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: int = 0
     fingerprints: frozenset[str] = frozenset()
-    """Fingerprints of their failures."""
+    """Fingerprints of the failures in these runs."""
     slower: tuple[SlowerRun, ...] = ()
+    jobs: dict[str, JobHistory] = {}
+    """The earlier runs of each job of the session, by its submission id and by its job id."""
+    unsummarized: int = 0
+    """Number of sessions without a summary, whose runs are unknown. This session may be one of them."""
+
+    def of_jobs(self, ids: Iterable[str]) -> JobHistory | None:
+        """Return the earlier runs of one of these jobs: the job with the most earlier runs.
+
+        If none of the ids is known, return the earlier runs of the only job, or None if the session has several jobs.
+        """
+        histories = [self.jobs[id_] for id_ in ids if id_ in self.jobs]
+        if histories:
+            return max(histories, key=lambda each: each.runs)
+        return JobHistory(self.runs, self.fingerprints) if len(set(self.jobs.values())) <= 1 else None
 
 
 def skipped_comparisons(earlier: EarlierRuns | None) -> list[SkippedRule]:
-    """Return the comparisons that could not be made."""
+    """Return the comparisons with earlier runs that were skipped, with the reason."""
     if earlier is None:
-        return [SkippedRule(code, "earlier runs of the same job were not compared") for code in _NEEDS]
+        return [SkippedRule(code, "earlier runs of the same job were not compared") for code in COMPARISON_CODES]
+    if not earlier.runs and earlier.unsummarized:
+        unknown = plural(earlier.unsummarized, "session")
+        reason = f"no earlier run of the same job is known ({unknown} without a summary: {_BUILD_COMMAND} builds them)"
+        return [SkippedRule(code, reason) for code in COMPARISON_CODES]
     if not earlier.runs:
-        return [SkippedRule(code, "there is no earlier run of the same job") for code in _NEEDS]
+        return [SkippedRule(code, "there is no earlier run of the same job") for code in COMPARISON_CODES]
     return []
 
 
 def with_earlier_runs(diagnosis: Diagnosis, earlier: EarlierRuns | None) -> Diagnosis:
-    """Add which failures are new, and which jobs took longer than usual."""
+    """Mark new failures in a diagnosis, and add a finding for each job that took longer than usual."""
     findings = [_with_novelty(finding, earlier) for finding in diagnosis.findings]
     failures = 1 + max((place for place, finding in enumerate(findings) if finding.root), default=-1)
     slower = [_regression(run) for run in earlier.slower[:_MAX_SLOWER_RUNS]] if earlier else []
-    skipped = [each for each in diagnosis.skipped if each.code not in _NEEDS]
+    skipped = [each for each in diagnosis.skipped if each.code not in COMPARISON_CODES]
     return msgspec.structs.replace(
         diagnosis,
         findings=[*findings[:failures], *slower, *findings[failures:]],
@@ -58,13 +88,15 @@ def with_earlier_runs(diagnosis: Diagnosis, earlier: EarlierRuns | None) -> Diag
 
 
 def _with_novelty(finding: Finding, earlier: EarlierRuns | None) -> Finding:
-    """Add whether earlier runs had the same exception."""
-    if earlier is None or not earlier.runs or not finding.fingerprint or not finding.root:
+    """Mark a finding as new if no earlier run of its job had a failure with the same fingerprint."""
+    history = earlier.of_jobs(finding.subjects) if earlier else None
+    if history is None or not history.runs or not finding.fingerprint or not finding.root:
         return finding
-    is_new = finding.fingerprint not in earlier.fingerprints
-    runs = f"the last {earlier.runs} runs" if earlier.runs > 1 else "the last run"
-    had = "did not have" if is_new else "had"
-    text = f"{'New' if is_new else 'Not new'}: {runs} of the same job {had} this failure."
+    is_new = finding.fingerprint not in history.fingerprints
+    one = "none" if is_new else "at least one"
+    which = f"{one} of the last {history.runs} runs" if history.runs > 1 else "the last run"
+    had = "did not have" if is_new and history.runs == 1 else "had"
+    text = f"{'New' if is_new else 'Not new'}: {which} of the same job {had} this failure."
     return msgspec.structs.replace(finding, new=is_new, detail=f"{finding.detail} {text}".strip())
 
 

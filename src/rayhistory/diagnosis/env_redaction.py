@@ -13,10 +13,14 @@ from rayhistory.diagnosis.lenient_json import members
 from rayhistory.masking import MASK
 
 MIN_SECRET_CHARS = 6
-"""Shorter values, such as `1` and `true`, are not removed, because they occur in texts for other reasons."""
+"""Minimum length of a value that is removed. Shorter values, such as `1` and `true`, occur in texts for other reasons.
+"""
 _MAX_VALUES = 2_000
 _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
-"""Values such as `sample` and `us-east` are removed as whole words only: they may be parts of names."""
+"""A pattern for values such as `sample` and `us-east`.
+
+They are removed as whole words only, as they may be parts of names.
+"""
 _ENV_VARS = re.compile(r"""(["']env_?[vV]ars["']\s*:\s*)\{[^{}]{0,20000}\}""")
 _VALUE = re.compile(r"""(["'][^"']{0,300}["']\s*:\s*)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 

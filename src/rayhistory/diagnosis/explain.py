@@ -25,6 +25,8 @@ class Explained(msgspec.Struct, frozen=True):
 
     finding: Finding
     members: list[Failure]
+    by_time: bool = False
+    """True if it is the cause of its failed jobs only because it happened just before them."""
 
 
 def explain_failures(facts: SessionFacts) -> list[Explained]:
@@ -83,7 +85,8 @@ def _explained(members: list[tuple[Chain, Match, FailureRule]], facts: SessionFa
         consequences=sum(failure.count for failure in consequences),
         subjects=_subjects(failures),
     )
-    return Explained(finding, failures)
+    jobs = [failure.key for failure in failures if failure.kind == "job"]
+    return Explained(finding, failures, by_time=bool(jobs) and members[0][0].by_time.issuperset(jobs))
 
 
 def _subjects(failures: list[Failure]) -> list[str]:
@@ -109,7 +112,7 @@ def _confidence(group: Group) -> Confidence:
 
 
 def _is_handled(failures: list[Failure], facts: SessionFacts) -> bool:
-    """Return True if no job failed because of it."""
+    """Return True if the program handled this failure: no job failed because of it."""
     if any(failure.kind == "job" for failure in failures):
         return False
     if any(failure.kind == "session" for failure in failures):
@@ -135,7 +138,7 @@ def _evidence(group: Group) -> Iterable[Evidence]:
 
 
 def _capped(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
-    """Keep the largest findings, and count the others in one finding."""
+    """Keep the largest findings, and combine all other findings into one that counts them."""
     unlisted = facts.failures.unlisted
     if len(explained) <= MAX_FINDINGS and not unlisted:
         return explained

@@ -17,13 +17,13 @@ _INTENDED_ACTOR_DEATHS = ("OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
 _INTENDED_TEXTS = ("INTENDED_USER_EXIT", "INTENDED_SYSTEM_EXIT", "ray.kill", "exit_actor()")
 _INTERNAL_CLASSES = ("JobSupervisor",)
 _CLEAN_UP_MS = 5_000
-"""A worker that dies this soon after its job ended was stopped by Ray's clean-up."""
+"""Time after the end of a job in which Ray's clean-up stops the job's workers."""
 CLOCK_TOLERANCE_MS = 2_000
-"""Clocks of nodes may differ by this much."""
+"""Maximum difference that is assumed between the clocks of nodes."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One failed object, or a group of tasks with the same error."""
+    """One failed node, worker, actor, job or session, or a group of tasks with the same error."""
 
     kind: Kind
     id: str

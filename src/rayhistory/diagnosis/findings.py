@@ -12,7 +12,7 @@ Confidence = Literal["certain", "likely", "unexplained"]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of objects that a finding is about."""
+    """How many tasks, actors, workers, nodes and jobs a finding is about."""
 
     tasks: int = 0
     actors: int = 0
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     confidence: Confidence = "certain"
     root: bool = True
-    """True for a cause of failures. False for slowness, recording, and failures that the program handled."""
+    """True for a cause of failures. False for slowness, missing data, and failures that the program handled."""
     first_ms: int | None = None
     last_ms: int | None = None
     counts: Counts = Counts()
@@ -55,15 +55,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: str = ""
     fingerprint: str | None = None
     new: bool | None = None
-    """Whether earlier runs of the same job did not have this failure; None if unknown."""
+    """True if earlier runs of the same job did not have this failure; None if unknown."""
     consequences: int = 0
-    """The number of tasks, actors, workers and jobs that failed because of it."""
+    """The number of tasks, actors, workers and jobs that failed because of the cause."""
     subjects: list[str] = []
-    """Ids of its tasks, actors, workers and nodes, and `job_id error_type function` of its tasks, for links."""
+    """For links: ids of failed tasks, actors, workers and nodes, and `job_id error_type function` of groups of tasks.
+    """
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the session failed, in one line. `finding` is its position in the list of findings."""
+    """Why the session failed, in one line. `finding` is the position of this cause in the list of findings."""
 
     code: str
     headline: str
@@ -94,7 +95,7 @@ class PathStep(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     task_id: str
-    """The id of the longest one."""
+    """The id of the longest of these tasks."""
 
 
 class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +124,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     skipped: list[SkippedRule] = []
     provisional: bool = False
-    """The session is still running, or this is the diagnosis as of an earlier time."""
+    """True if the session is still running, or if this is the diagnosis as of an earlier time."""
     time_shares: list[TimeShare] = []
     """The time of all tasks from creation to end, by state."""
     states: StateTimeline = StateTimeline()
@@ -131,4 +132,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: CriticalPath | None = None
     started_ms: int | None = None
     ended_ms: int | None = None
-    """The end of the session, or its last data while it runs."""
+    """The time when the session ended, or while it runs, the time of its last data."""

@@ -35,7 +35,7 @@ Example: `nightly took 15 min 0 s, 1.5 times as long as usual`
 
 
 def document() -> str:
-    """Return the whole page."""
+    """Return the page `docs/reference/findings.md`."""
     return "\n".join(_lines())
 
 

@@ -14,7 +14,7 @@ _MAX_CHARS = 300
 
 
 def normalized(text: str) -> str:
-    """Replace ids, numbers and addresses."""
+    """Replace the ids, numbers and addresses in a text."""
     return _VARYING.sub("#", text)
 
 
@@ -24,13 +24,20 @@ def fingerprint(text: str, fallback: str = "") -> str:
     if raised is None:
         return _digest(fallback, normalized(plain_text(text)[:_MAX_CHARS]))
     frame = raised.frame
-    place = (_relative(frame.file), frame.function) if frame else ("", "")
+    place = (_file_name(frame.file), frame.function) if frame else ("", "")
     return _digest(raised.short_type, *place)
 
 
-def _relative(path: str) -> str:
-    """Remove the directory of a job's files, which differs in each run."""
-    return re.sub(r"^.*/runtime_resources/working_dir_files/[^/]*/", "", path)
+def source_file(text: str) -> str:
+    """Return the file of an exception's last user frame, without the directory of a job's files; or an empty text."""
+    raised = parse_exception(text)
+    frame = raised.frame if raised else None
+    return re.sub(r"^.*/runtime_resources/working_dir_files/[^/]*/", "", frame.file) if frame else ""
+
+
+def _file_name(path: str) -> str:
+    """Return the name without its directory, which depends on how a job is submitted: with or without its files."""
+    return re.split(r"[/\\]", path)[-1]
 
 
 def _digest(*parts: str) -> str:

@@ -6,7 +6,7 @@ The number of rows and the length of texts are limited here.
 from typing import Any
 
 from rayhistory.diagnosis.env_redaction import env_values
-from rayhistory.diagnosis.lenient_json import members, numbers, texts
+from rayhistory.diagnosis.lenient_json import members, numbers, numbers_of, objects, texts
 from rayhistory.diagnosis.log_tails import has_files, read_driver_outputs, read_exit_statuses, read_stderr_tails
 from rayhistory.diagnosis.session_facts import (
     ENDED,
@@ -16,10 +16,12 @@ from rayhistory.diagnosis.session_facts import (
     JobFacts,
     NodeFacts,
     NodeSamples,
+    PlacementGroupFacts,
     PlatformEvent,
     SessionFacts,
     WorkerFacts,
 )
+from rayhistory.diagnosis.tracebacks import excerpt
 from rayhistory.index.query.failure_groups import read_failure_groups, read_waiting_groups
 from rayhistory.index.query.long_tasks import read_long_tasks
 from rayhistory.index.query.open_index import OpenIndex
@@ -34,7 +36,8 @@ MAX_WORKERS = 2_000
 MAX_ACTORS = 2_000
 _MAX_TRANSITIONS = 20_000
 _MAX_PLATFORM_EVENTS = 1_000
-_MAX_TEXT = 20_000
+_MAX_PLACEMENT_GROUPS = 1_000
+_MAX_TEXT, _MAX_LINES = 20_000, 1_000
 _MAX_TASK_ENVIRONMENTS = 1_000
 _FAILED_EXITS = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 
@@ -62,6 +65,7 @@ async def gather_facts(
         actors=await _actors(index),
         failures=groups,
         waiting=await read_waiting_groups(index),
+        placement_groups=await _placement_groups(index),
         platform_events=await _platform_events(index),
         samples=samples or {},
         functions=times.functions,
@@ -79,7 +83,7 @@ async def gather_facts(
 
 
 def session_state(index: OpenIndex) -> str:
-    """Return the state of the session of an index."""
+    """Return the state of the session to which an index belongs."""
     closing = index.manifest.closing
     if closing is None or closing.open:
         return RUNNING
@@ -87,7 +91,10 @@ def session_state(index: OpenIndex) -> str:
 
 
 async def _env_values(index: OpenIndex) -> list[str]:
-    """Return the values in environments of jobs, actors and failed tasks: their texts may contain them."""
+    """Return the values of environment variables of jobs, actors and failed tasks.
+
+    Texts of a diagnosis may contain them.
+    """
     tables = (("jobs", MAX_JOBS), ("actors", MAX_ACTORS))
     rows = [row for table, limit in tables for row in await index.rows(Query(table, ("runtime_env",), limit=limit))]
     failed = Query("tasks", filters=(Filter("state", "=", "FAILED"),), limit=_MAX_TASK_ENVIRONMENTS)
@@ -202,11 +209,14 @@ def _actor(row: Row, changes: list[Row]) -> ActorFacts:
     return ActorFacts(
         actor_id=row["actor_id"],
         class_name=row["class_name"] or "",
+        name=row["name"] or "",
         job_id=row["job_id"] or "",
         state=row["state"],
         cause=cause,
         reason=str(context.get("reason") or ""),
-        text=str(context.get("error_message") or context.get("formatted_exception_string") or "")[-_MAX_TEXT:],
+        text=excerpt(
+            str(context.get("error_message") or context.get("formatted_exception_string") or ""), _MAX_LINES, _MAX_TEXT
+        ),
         owner_id=str(context.get("owner_id") or ""),
         restarts=row["num_restarts"] or 0,
         restart_times=tuple(change["ns"] // 1_000_000 for change in changes if change["state"] == "RESTARTING"),
@@ -226,6 +236,25 @@ def _death_cause(text: str | None) -> tuple[str, dict[str, Any]]:
         return "", {}
     name, context = next(iter(cause.items()))
     return str(name), context if isinstance(context, dict) else {}
+
+
+async def _placement_groups(index: OpenIndex) -> list[PlacementGroupFacts]:
+    rows = await index.rows(Query("placement_groups", sort=("-seen_ns",), limit=_MAX_PLACEMENT_GROUPS))
+    return [
+        PlacementGroupFacts(
+            group_id=row["placement_group_id"],
+            job_id=row["creator_job_id"] or "",
+            bundles=[numbers_of(bundle.get("unit_resources")) for bundle in objects(row["bundles"])],
+            placed=_was_placed(row),
+        )
+        for row in rows
+    ]
+
+
+def _was_placed(row: Row) -> bool:
+    latency = str(members(row["stats"]).get("end_to_end_creation_latency_us") or "0")
+    on_nodes = any(bundle.get("node_id") for bundle in objects(row["bundles"]))
+    return on_nodes or latency != "0" or row["state"] == "CREATED"
 
 
 async def _platform_events(index: OpenIndex) -> list[PlatformEvent]:

@@ -1,4 +1,4 @@
-"""Text helpers for headlines: counts, sizes, durations and places, in one line of limited length."""
+"""Text helpers for headlines: counts, sizes, durations and stack frames, in one line of limited length."""
 
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -50,7 +50,7 @@ def duration(ms: float) -> str:
 
 
 def frame_place(frame: StackFrame | None) -> str:
-    """Return the place of a frame: `train.py:13 in parse`."""
+    """Return the file, line and function of a stack frame: `train.py:13 in parse`."""
     return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}" if frame else ""
 
 

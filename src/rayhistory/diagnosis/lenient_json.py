@@ -25,3 +25,15 @@ def texts(text: str | None) -> dict[str, str]:
 
 def members(text: str | None) -> dict[str, Any]:
     return decode_or_empty(text, dict[str, Any])
+
+
+def objects(text: str | None) -> list[dict[str, Any]]:
+    """Return the objects of a JSON array; none if it is anything else."""
+    found = decode_or_empty(f'{{"list":{text}}}' if text else None, dict[str, Any]).get("list")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def numbers_of(value: object) -> dict[str, float]:
+    """Return the numbers of a decoded object."""
+    found = value if isinstance(value, dict) else {}
+    return {str(name): float(number) for name, number in found.items() if isinstance(number, int | float)}

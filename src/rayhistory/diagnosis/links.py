@@ -32,7 +32,7 @@ def _linked(evidence: Evidence, base: str) -> Evidence:
 
 
 def _page(evidence: Evidence) -> str:
-    """Return the page that shows a piece of evidence. For samples, these are the charts around their minute."""
+    """Return the page that shows a piece of evidence. For metrics samples, this is the page of charts at their time."""
     if evidence.kind == "metric" and evidence.at_ms is not None:
         return _CHARTS.format(evidence.at_ms - _BEFORE_MS, evidence.at_ms + _AFTER_MS)
     return _PAGES.get(evidence.kind, "").format(quote(evidence.id, safe="")) if evidence.id else ""

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from rayhistory.diagnosis.session_facts import JobFacts, WorkerFacts
+from rayhistory.diagnosis.tracebacks import TRACEBACK_HEADER, cut_lines
 from rayhistory.errors import LogNotFound
 from rayhistory.logs.source import LogSource, StoredLogFile
 
@@ -15,6 +16,7 @@ _MAX_LISTED_NODES = 10
 _MAX_RAYLET_LOGS = 20
 _RAYLET_BYTES = 1 << 20
 _PROCESS_END = re.compile(r"\bprocess (\d{1,9}) exited (with status|from signal) (\d{1,4})\b")
+_LONG_OUTPUT_BYTES = (1 << 20, 16 << 20)
 _READ_FOR = ("SYSTEM_ERROR", "USER_ERROR")
 
 
@@ -74,8 +76,24 @@ async def _driver_output(logs: LogSource, job: JobFacts) -> str | None:
     name = f"job-driver-{job.submission_id}.log"
     for file in await logs.files(job.node_id or ""):
         if file.path == name:
-            return await _tail(logs, job.node_id or "", file)
+            return await _last_output(logs, job.node_id or "", file)
     return None
+
+
+async def _last_output(logs: LogSource, node: str, file: StoredLogFile) -> str | None:
+    """Return the end of an output.
+
+    If a very long line leaves no room for a traceback, read more of the output, and return the last traceback with long
+    lines shortened.
+    """
+    text = await _tail(logs, node, file)
+    if text is None or TRACEBACK_HEADER in text or len(max(text.splitlines(), key=len, default="")) < TAIL_BYTES // 2:
+        return text
+    for size in _LONG_OUTPUT_BYTES:
+        longer = await _tail(logs, node, file, size) or ""
+        if (start := longer.rfind(TRACEBACK_HEADER)) >= 0:
+            return cut_lines(longer[start:])[-TAIL_BYTES:]
+    return text
 
 
 async def _tail(logs: LogSource, node: str, file: StoredLogFile, max_bytes: int = TAIL_BYTES) -> str | None:

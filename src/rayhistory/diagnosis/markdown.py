@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rayhistory.diagnosis.findings import CriticalPath, Diagnosis, Finding
 from rayhistory.diagnosis.headlines import duration, one_line, plural, things, utc
+from rayhistory.diagnosis.tracebacks import excerpt
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()+!|~@])")
 _MAX_EVIDENCE_LINES = 40
@@ -21,7 +22,7 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[str]:
     yield f"# {escaped(title)}"
     yield ""
     verdict = diagnosis.verdict
-    yield f"**{escaped(verdict.headline)}**" if verdict else "No failure was found."
+    yield f"**{escaped(verdict.headline)}**" if verdict else "No failed job was found."
     yield ""
     if verdict:
         yield f"`{verdict.code}`, {verdict.confidence}"
@@ -82,8 +83,8 @@ def escaped(text: str) -> str:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """Yield the last lines in a code block that the text cannot close."""
-    lines = [line[:_MAX_LINE] for line in text.splitlines()[-_MAX_EVIDENCE_LINES:]]
+    """Yield the last lines, or a shortened traceback, in a code block that the text cannot close."""
+    lines = [line[:_MAX_LINE] for line in excerpt(text, _MAX_EVIDENCE_LINES).splitlines()]
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     yield f"{fence}text"

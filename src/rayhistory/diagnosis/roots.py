@@ -1,13 +1,15 @@
 """Root causes and consequences. Every failure has at most one cause among the others, and so exactly one root."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 
 from rayhistory.diagnosis.failures import CLOCK_TOLERANCE_MS, Failure, find_failures, job_ends
 from rayhistory.diagnosis.lenient_json import numbers
-from rayhistory.diagnosis.session_facts import SessionFacts
-from rayhistory.diagnosis.tracebacks import last_traceback, own_output, parse_exception, plain_text
+from rayhistory.diagnosis.rules.cluster.placement_groups import impossible, without_group
+from rayhistory.diagnosis.session_facts import ActorFacts, SessionFacts
+from rayhistory.diagnosis.tracebacks import chained_exceptions, last_traceback, own_output, parse_exception, plain_text
 
 _NODE_WINDOW_MS = 30_000
 _CONSEQUENCE_WINDOW_MS = 60_000
@@ -30,13 +32,14 @@ _RAISED_FOR = {
     "ActorUnschedulableError": ("ACTOR_UNSCHEDULABLE_ERROR",),
     "OwnerDiedError": ("OWNER_DIED",),
 }
-"""For each exception that a driver gets: the error types of tasks that cause it."""
+"""Error types of tasks, by the exception that they cause in a driver."""
 _ACTOR_EXCEPTIONS = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "ActorUnschedulableError")
 _OBJECT_EXCEPTIONS = (
     "ObjectLostError", "OwnerDiedError", "ObjectReconstructionFailedError", "ObjectFetchTimedOutError",
     "ObjectReconstructionFailedMaxAttemptsExceededError", "ObjectReconstructionFailedLineageEvictedError",
     "ReferenceCountingAssertionError",
 )  # fmt: skip
+_NO_NAMED_ACTOR = re.compile(r"Failed to look up actor with name '([^'\n]{1,300})'")
 _LOW_MEMORY = "killed due to the node running low on memory"
 _OOM_WINDOW_MS = 3_000
 _LAST_WINDOW_MS = 10_000
@@ -48,6 +51,8 @@ class Chain(msgspec.Struct, frozen=True):
 
     root: Failure
     consequences: list[Failure]
+    by_time: frozenset[tuple[str, str]] = frozenset()
+    """Keys of jobs that were added only because the root failed just before them."""
 
 
 def find_chains(facts: SessionFacts) -> list[Chain]:
@@ -63,7 +68,7 @@ def find_chains(facts: SessionFacts) -> list[Chain]:
         members = chains.setdefault(root.key, [])
         if root.key != failure.key:
             members.append(failure)
-    return [Chain(by_key[key], members) for key, members in chains.items()]
+    return [Chain(by_key[key], members, frozenset(links.by_time)) for key, members in chains.items()]
 
 
 class _Links:
@@ -81,13 +86,18 @@ class _Links:
             if failure.tasks and failure.tasks.type == "ACTOR_CREATION_TASK"
         }
         self._looping = self._workers_of_loops()
+        self.by_time: set[tuple[str, str]] = set()
+        """Keys of jobs for which only the time names a cause."""
 
     def root(self, failure: Failure) -> Failure | None:
-        """Follow the links to the first cause; None for a task or actor that only ended with its job."""
+        """Follow the links to the first cause; None for a task or actor that only ended with its job.
+
+        A failed job always has a root. If its links lead to an end that was no failure, the job itself is the root.
+        """
         path = [failure]
         while True:
             if self._is_clean_up(path[-1]):
-                return None
+                return failure if failure.kind == "job" else None
             parent = self._parent(path[-1])
             if parent is None:
                 return path[-1]
@@ -99,7 +109,7 @@ class _Links:
         return (failure for failure in self._failures if failure.kind == kind)
 
     def _find_origins(self) -> dict[tuple[str, str], Failure]:
-        """Return the groups in which an exception was raised first, not those that passed it on."""
+        """Return the group of tasks that raised each exception first, by job and fingerprint."""
         origins: dict[tuple[str, str], Failure] = {}
         for failure in sorted(self._of_kind("tasks"), key=lambda each: (_passed_on(each), each.at_ms or 0)):
             if failure.exception is not None:
@@ -107,7 +117,10 @@ class _Links:
         return origins
 
     def _workers_of_loops(self) -> dict[str, Failure]:
-        """Return the workers of all restarts of an actor that finally died, so that its deaths are one cause."""
+        """Map each worker of an actor that died after restarts to the failure of this actor.
+
+        So the deaths of these workers have one cause.
+        """
         return {
             worker: failure
             for failure in self._of_kind("actor")
@@ -118,13 +131,24 @@ class _Links:
     def _is_clean_up(self, failure: Failure) -> bool:
         if failure.kind == "tasks" and failure.tasks and failure.error_type == "WORKER_DIED":
             worker = failure.tasks.worker_id
-            return _CLEAN_UP_TEXT in failure.text or (worker is not None and self._ended_in_order(worker))
-        if failure.kind == "actor" and failure.actor and failure.actor.reason == "OWNER_DIED":
-            return ("worker", failure.actor.owner_id) not in self._by_key and not self._dead_node_before(failure)
+            actor = self._facts.actor(failure.tasks.actor_id or "")
+            return (
+                _CLEAN_UP_TEXT in failure.text
+                or (worker is not None and self._ended_in_order(worker))
+                or (actor is not None and self._ended_with_owner(actor, failure))
+            )
+        if failure.kind == "actor":
+            return failure.actor is not None and self._ended_with_owner(failure.actor, failure)
         if failure.kind == "waiting":
             job = self._facts.job(failure.job_id)
             return job is not None and job.status == "SUCCEEDED"
         return False
+
+    def _ended_with_owner(self, actor: ActorFacts, failure: Failure) -> bool:
+        """Return True for an actor that ended because its driver or its parent ended, which was not a failure."""
+        if actor.reason != "OWNER_DIED":
+            return False
+        return ("worker", actor.owner_id) not in self._by_key and not self._dead_node_before(failure)
 
     def _ended_in_order(self, worker_id: str) -> bool:
         """Return True for a worker that exited on request or with its job. This is not a failure."""
@@ -152,7 +176,10 @@ class _Links:
         return None
 
     def _largest_killed(self, failure: Failure) -> Failure | None:
-        """Return the largest worker among those that Ray's memory monitor killed on a node at the same time."""
+        """Return the worker with most memory of those that Ray's memory monitor killed on a node at the same time.
+
+        Return None if this is the failed worker itself.
+        """
         node = failure.worker.node_id if failure.worker else None
         killed = [each for each in self._of_kind("worker") if each.worker and each.worker.node_id == node
                   and each.worker.exit_type == "NODE_OUT_OF_MEMORY"
@@ -206,12 +233,17 @@ class _Links:
         if job.status == "STOPPED":
             return self._infeasible(failure)
         text = own_output(failure.text)
-        return self._cause_of_exception(failure, text) or (
-            None if _explains_itself(text) else self._failed_last(failure)
-        )
+        if (found := self._cause_of_exception(failure, text)) or _explains_itself(text):
+            return found
+        if found := self._failed_last(failure):
+            self.by_time.add(failure.key)
+        return found
 
     def _failed_last(self, failure: Failure) -> Failure | None:
-        """Return the failure just before a driver failed, if the driver's stored output does not show an exception."""
+        """Return the task that failed last in the ten seconds before the driver did.
+
+        Used only if the driver exited with an error code and none of its output is stored.
+        """
         if failure.job is None or failure.job.output or failure.job.exit_code in (None, 0):
             return None
         tasks = [
@@ -227,10 +259,13 @@ class _Links:
         """Return the failure that an exception reports, by its fingerprint or by its type."""
         if _LOW_MEMORY in (failure.job.message if failure.job else ""):
             return self._killed_last(failure)
-        origin = self._origins.get((failure.job_id, msgspec.structs.replace(failure, text=text).fingerprint))
-        if origin and origin.key != failure.key and "ray::" in text:
-            return origin
-        text = text[-20_000:]
+        text = last_traceback(text)[-20_000:]
+        for part in chained_exceptions(text):
+            origin = self._origins.get((failure.job_id, msgspec.structs.replace(failure, text=part).fingerprint))
+            if origin and origin.key != failure.key and "ray::" in part:
+                return origin
+        if actor := self._looked_up(text, failure):
+            return actor
         for name in sorted((*_RAISED_FOR, *_ACTOR_EXCEPTIONS, *_OBJECT_EXCEPTIONS, "GetTimeoutError"),
                            key=lambda name: text.rfind(f"ray.exceptions.{name}"), reverse=True):  # fmt: skip
             if f"ray.exceptions.{name}" not in text:
@@ -264,6 +299,14 @@ class _Links:
         chosen = named or actors
         return max(chosen, key=lambda each: each.at_ms or 0) if chosen else None
 
+    def _looked_up(self, text: str, failure: Failure) -> Failure | None:
+        """Return the death of an actor that a job could not find by its name."""
+        found = _NO_NAMED_ACTOR.search(text[-2_000:])
+        actors = [each for each in self._of_kind("actor") if found and each.actor and each.actor.name == found[1]
+                  and each.at_ms is not None and failure.at_ms is not None
+                  and each.at_ms <= failure.at_ms + CLOCK_TOLERANCE_MS]  # fmt: skip
+        return max(actors, key=lambda each: each.at_ms or 0, default=None)
+
     def _waiting(self, failure: Failure) -> Failure | None:
         groups = [each for each in self._of_kind("waiting") if each.job_id == failure.job_id]
         infeasible = [each for each in groups if is_infeasible(each, self._facts)]
@@ -275,7 +318,7 @@ class _Links:
         return next((each for each in groups if is_infeasible(each, self._facts)), None)
 
     def _death_before(self, failure: Failure) -> Failure | None:
-        """Return the node, else the process, that died last before the failure."""
+        """Return the last death before the failure: of a node or, if none died, of a process."""
         if node := self._dead_node_before(failure):
             return node
         workers = [each for each in self._of_kind("worker") if _is_before(each.at_ms, failure.last_ms or failure.at_ms)
@@ -293,14 +336,16 @@ def is_infeasible(failure: Failure, facts: SessionFacts) -> bool:
     group = failure.waiting
     if group is None or group.state != "PENDING_NODE_ASSIGNMENT" or not facts.nodes:
         return False
-    wanted = numbers(group.required_resources)
+    wanted, group_id = without_group(numbers(group.required_resources))
+    if group_id and (found := facts.placement_group(group_id)):
+        return not found.placed and bool(impossible(found, facts))
     return bool(wanted) and not any(
         all(node.resources.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in facts.nodes
     )
 
 
 def _passed_on(failure: Failure) -> bool:
-    """Return True if a task failed because of another one: its error contains the other's."""
+    """Return True if a task failed because of another task: its error contains the error of the other task."""
     return "ray.exceptions." in plain_text(failure.text)
 
 
@@ -309,12 +354,12 @@ def _is_near(one: int | None, other: int | None, window_ms: int) -> bool:
 
 
 def _explains_itself(text: str) -> bool:
-    """Return True if an output ends with its own exception."""
+    """Return True if the output of a driver ends with an exception of the driver itself."""
     return parse_exception(last_traceback(text)) is not None
 
 
 def _is_before(cause: int | None, effect: int | None, window_ms: int = _CONSEQUENCE_WINDOW_MS) -> bool:
-    """Return True if one event happened at most a minute before another. Clocks may differ a little."""
+    """Return True if `cause` happened before `effect`, by at most `window_ms`. Clocks may differ a little."""
     if cause is None or effect is None:
         return False
     return -CLOCK_TOLERANCE_MS - 3_000 <= effect - cause <= window_ms

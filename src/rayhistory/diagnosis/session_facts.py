@@ -24,7 +24,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int | None = None
     end_ms: int | None = None
     inferred: bool = False
-    """The end was inferred when the session ended."""
+    """True if no event reported the end, so that it was inferred when the session ended."""
     entrypoint: str = ""
     output: str = ""
     """The end of the driver's output, from its log file."""
@@ -71,10 +71,10 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None = None
     memory_used_bytes: int | None = None
     stderr: str | None = None
-    """The last 64 KiB; None if it was not read."""
+    """The last 64 KiB of the worker's stderr; None if it was not read."""
     exit_status: int | None = None
     exit_signal: int | None = None
-    """The signal or exit status, if its raylet logged it."""
+    """The signal or exit status of the process, if its raylet logged it."""
 
 
 class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +82,12 @@ class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     actor_id: str
     class_name: str = ""
+    name: str = ""
+    """The name by which other jobs can find it."""
     job_id: str = ""
     state: str = "DEAD"
     cause: str = ""
-    """The name of Ray's context: `actor_died_error_context`, `creation_task_failure_context`, …"""
+    """The kind of Ray's death cause: `actor_died_error_context`, `creation_task_failure_context`, …"""
     reason: str = ""
     text: str = ""
     owner_id: str = ""
@@ -94,7 +96,7 @@ class ActorFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None = None
     worker_id: str | None = None
     workers: tuple[str, ...] = ()
-    """The workers of all its restarts."""
+    """The workers that ran the actor, including all restarts."""
     pid: int | None = None
     end_ms: int | None = None
     inferred: bool = False
@@ -111,6 +113,19 @@ class MemorySample(msgspec.Struct, frozen=True):
         return self.used / self.total if self.total else 0.0
 
 
+class TrainRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker of a run of Ray Train, by the metrics that it exported."""
+
+    run_id: str
+    rank: str
+    span_s: float
+    """Seconds from the start of the worker to its last report."""
+    waited_s: float
+    """Time that its reports waited for other ranks. Before Ray 2.57, storing its checkpoints is included."""
+    stored_s: float = 0.0
+    """Time spent storing checkpoints. Unknown, and 0, before Ray 2.57."""
+
+
 class NodeSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of one node, ordered by time."""
 
@@ -122,14 +137,13 @@ class NodeSamples(msgspec.Struct, frozen=True, kw_only=True):
     cpu: list[tuple[int, float]] = []
     gpu: list[tuple[int, float]] = []
     """GPU utilization in percent."""
+    available: dict[str, list[tuple[int, float]]] = {}
+    """Resources that no task or actor reserves, by name."""
     oom_kills: float = 0.0
     data_blocked_s: float = 0.0
-    data_total_s: float = 0.0
-    """Loops over Ray Data: total seconds, and seconds spent waiting for the next batch."""
-    train_ranks: dict[str, float] = {}
-    """Seconds that each rank of Ray Train spent on reports and checkpoints."""
-    train_span_ms: int = 0
-    """How long the node had such ranks."""
+    data_used_s: float = 0.0
+    """Loops over Ray Data: seconds spent waiting for the next batch, and using batches."""
+    train_ranks: list[TrainRank] = []
 
 
 class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +151,14 @@ class PlatformEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     object_name: str = ""
     message: str = ""
+
+
+class PlacementGroupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: str
+    job_id: str = ""
+    bundles: list[dict[str, float]] = []
+    placed: bool = False
+    """True if its bundles ever had nodes."""
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -152,8 +174,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     failures: FailureGroups = FailureGroups([], 0, 0)
     waiting: list[WaitingGroup] = []
     platform_events: list[PlatformEvent] = []
+    placement_groups: list[PlacementGroupFacts] = []
     samples: dict[str, NodeSamples] = {}
-    """By node id."""
+    """Samples of each node, by node id."""
     functions: list[FunctionTimes] = []
     by_node: list[NodeTimes] = []
     open_tasks: list[OpenTask] = []
@@ -166,7 +189,7 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     env_values: list[str] = []
     """Values of environment variables, which must not appear in any text."""
     unlisted_workers: int = 0
-    """Number of dead workers above the limit."""
+    """Number of dead workers that are not in `workers`, whose length is limited."""
 
     @property
     def head(self) -> NodeFacts | None:
@@ -183,6 +206,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def actor(self, actor_id: str | None) -> ActorFacts | None:
         return self._actors_by_id.get(actor_id)
+
+    def placement_group(self, group_id: str) -> PlacementGroupFacts | None:
+        return next((group for group in self.placement_groups if group.group_id == group_id), None)
 
     def actor_in(self, worker_id: str) -> ActorFacts | None:
         """Return the actor that ran in a worker."""

@@ -10,7 +10,10 @@ _EXPLAINS_OPEN_JOBS = ("infeasible_request", "pending_for_capacity")
 
 
 def rank(explained: list[Explained], facts: SessionFacts) -> list[Explained]:
-    """Sort findings: the cause of the verdict first, then by the number of failures they explain."""
+    """Sort findings: first the cause of the verdict, then a lost session, then critical findings.
+
+    Among equal ones, those with more failed jobs come first, then those with more failures.
+    """
     return sorted(explained, key=lambda each: _key(each, facts), reverse=True)
 
 
@@ -47,5 +50,7 @@ def find_verdict(ranked: list[Explained], facts: SessionFacts) -> Verdict | None
         return None
     if facts.state == RUNNING and not any(job.status in ("FAILED", "STOPPED") for job in facts.jobs):
         return None
-    finding = ranked[0].finding
-    return Verdict(code=finding.code, headline=finding.headline, confidence=finding.confidence, finding=0)
+    finding, confidence = ranked[0].finding, ranked[0].finding.confidence
+    if ranked[0].by_time and confidence == "certain":
+        confidence = "likely"
+    return Verdict(code=finding.code, headline=finding.headline, confidence=confidence, finding=0)

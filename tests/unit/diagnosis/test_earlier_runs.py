@@ -1,7 +1,7 @@
 """Comparison with earlier runs of the same job."""
 
 from rayhistory.diagnosis.diagnose import diagnose
-from rayhistory.diagnosis.earlier_runs import EarlierRuns, SlowerRun, with_earlier_runs
+from rayhistory.diagnosis.earlier_runs import EarlierRuns, JobHistory, SlowerRun, with_earlier_runs
 from rayhistory.diagnosis.findings import Diagnosis
 from rayhistory.diagnosis.rules.exceptions.raised import session_with_task
 
@@ -16,7 +16,7 @@ def compared(earlier: EarlierRuns | None) -> Diagnosis:
 def test_exception_that_earlier_runs_did_not_have_is_new() -> None:
     found = compared(EarlierRuns(runs=10, fingerprints=frozenset({"another"}))).findings[0]
     assert found.new
-    assert "New: the last 10 runs of the same job did not have this failure." in found.detail
+    assert "New: none of the last 10 runs of the same job had this failure." in found.detail
 
 
 def test_exception_that_earlier_runs_had_is_not_new() -> None:
@@ -26,11 +26,30 @@ def test_exception_that_earlier_runs_had_is_not_new() -> None:
     assert "Not new: the last run of the same job had this failure." in found.detail
 
 
+def test_runs_of_other_jobs_of_the_session_do_not_count() -> None:
+    """The job of the exception has never run before, another job of the session has."""
+    histories = {"nightly": JobHistory(), "another": JobHistory(5, frozenset({"x"}))}
+    found = compared(EarlierRuns(runs=5, fingerprints=frozenset({"x"}), jobs=histories)).findings[0]
+    assert found.new is None
+    assert "the same job" not in found.detail
+
+
+def test_failure_of_unknown_jobs_is_compared_only_if_the_session_has_one_job() -> None:
+    one, two = {"a": JobHistory(5)}, {"a": JobHistory(5), "b": JobHistory(2)}
+    assert compared(EarlierRuns(runs=5, jobs=one)).findings[0].new
+    assert compared(EarlierRuns(runs=7, jobs=two)).findings[0].new is None
+
+
 def test_comparison_without_earlier_runs_is_skipped_with_its_reason() -> None:
     assert {each.code for each in compared(None).skipped} >= {"new_fingerprint", "regression"}
     reasons = {each.code: each.reason for each in compared(EarlierRuns()).skipped}
     assert reasons["new_fingerprint"] == "there is no earlier run of the same job"
     assert compared(EarlierRuns()).findings[0].new is None
+
+
+def test_earlier_runs_are_unknown_while_sessions_have_no_summary() -> None:
+    reasons = {each.code: each.reason for each in compared(EarlierRuns(unsummarized=2)).skipped}
+    assert "2 sessions without a summary" in reasons["new_fingerprint"]
 
 
 def test_job_that_took_longer_than_usual_is_a_finding_and_no_verdict() -> None:

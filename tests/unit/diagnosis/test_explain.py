@@ -1,5 +1,6 @@
 """Every failure belongs to exactly one finding, whatever fails together."""
 
+from operator import attrgetter
 from typing import Any
 
 from hypothesis import given, settings
@@ -86,12 +87,13 @@ waiting = st.builds(
 )  # fmt: skip
 
 
-def unique(strategy: st.SearchStrategy[Any], name: str) -> st.SearchStrategy[list[Any]]:
-    return st.lists(strategy, max_size=4, unique_by=lambda each: getattr(each, name))
+def unique(strategy: st.SearchStrategy[Any], *names: str) -> st.SearchStrategy[list[Any]]:
+    """Return lists in which no two items have the same value of one of these attributes."""
+    return st.lists(strategy, max_size=4, unique_by=tuple(map(attrgetter, names)))
 
 
 sessions = st.builds(
-    SessionFacts, state=st.sampled_from((ENDED, RUNNING, VANISHED)), ended_ms=times, jobs=unique(jobs, "id"),
+    SessionFacts, state=st.sampled_from((ENDED, RUNNING, VANISHED)), ended_ms=times, jobs=unique(jobs, "id", "job_id"),
     nodes=unique(nodes, "node_id"), workers=unique(workers, "worker_id"), actors=unique(actors, "actor_id"),
     failures=st.lists(groups, max_size=6).map(lambda found: FailureGroups(found, final(found), len(found))),
     waiting=st.lists(waiting, max_size=2), has_logs=st.booleans(), has_metrics=st.booleans(),

@@ -4,7 +4,7 @@ from rayhistory.diagnosis.diagnose import diagnose
 from rayhistory.diagnosis.roots import find_chains
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task
 from rayhistory.diagnosis.rules.processes.crash import dead_example_worker, death_facts
-from rayhistory.diagnosis.session_facts import ActorFacts, JobFacts, NodeFacts, SessionFacts
+from rayhistory.diagnosis.session_facts import ActorFacts, JobFacts, NodeFacts, SessionFacts, WorkerFacts
 from rayhistory.index.query.failure_groups import FailureGroups
 
 NODE = NodeFacts(
@@ -65,3 +65,14 @@ def test_worker_that_got_a_signal_did_not_end_itself() -> None:
 def test_nodes_that_were_idle_are_no_failures() -> None:
     idle = NodeFacts(node_id="ef" * 28, state="DEAD", reason="AUTOSCALER_DRAIN_IDLE", end_ms=1)
     assert not find_chains(SessionFacts(nodes=[idle]))
+
+
+def test_job_is_not_explained_by_a_task_whose_worker_ended_in_order() -> None:
+    """It has the exception of that task, which alone would be no failure."""
+    raised = 'ray::train()\n  File "/app/train.py", line 3, in train\nValueError: no data'
+    task = failed_task(f"User exception:\n{raised}", error_type="WORKER_DIED", worker_id="ab" * 28)
+    ended = WorkerFacts(worker_id="ab" * 28, exit_type="INTENDED_USER_EXIT")
+    job = failed_job(f"Traceback (most recent call last):\nray.exceptions.RayTaskError(ValueError): {raised}")
+    facts = SessionFacts(jobs=[job], workers=[ended], failures=FailureGroups([task], 1, 1))
+    (chain,) = find_chains(facts)
+    assert chain.root.kind == "job"

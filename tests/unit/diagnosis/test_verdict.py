@@ -1,6 +1,7 @@
 """What a verdict explains, and what has none."""
 
 import msgspec
+import pytest
 
 from rayhistory.diagnosis.diagnose import diagnose
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job, failed_task, session_with_task
@@ -86,3 +87,36 @@ def test_more_causes_than_are_listed_are_counted() -> None:
     found = diagnose(SessionFacts(jobs=[SUCCEEDED], failures=FailureGroups(groups, 500, 500)))
     assert len(found.findings) == 101
     assert sum(each.counts.tasks for each in found.findings) == 500
+
+
+@pytest.mark.parametrize(
+    ("output", "confidence"), [(None, "likely"), ("ray.exceptions.RayTaskError(ValueError): ", "certain")]
+)
+def test_verdict_by_time_alone_is_not_certain(output: str | None, confidence: str) -> None:
+    """Without the driver's output, the task that failed last is only likely to be the reason."""
+    raised = 'ray::train()\n  File "/app/train.py", line 3, in train\nValueError: no data'
+    task = failed_task(f"User exception:\n{raised}", last_ms=1_800_000_000_500)
+    job = failed_job("", message="exited with code 1", exit_code=1, end_ms=1_800_000_001_000)
+    if output:
+        job = msgspec.structs.replace(job, output=f"Traceback (most recent call last):\n{output}{raised}")
+    found = diagnose(SessionFacts(jobs=[job], failures=FailureGroups([task], 1, 1)))
+    assert found.verdict
+    assert (found.verdict.code, found.verdict.confidence) == ("user_exception", confidence)
+    assert found.findings[0].confidence == "certain"
+
+
+def test_exceptions_of_two_files_of_one_name_are_two_findings() -> None:
+    tasks = [failed_task(TRACEBACK.replace("/app", f"/app/{folder}"), function=folder) for folder in ("one", "two")]
+    found = diagnose(
+        SessionFacts(jobs=[failed_job("exited with code 1")], failures=FailureGroups(tasks, 2, 2))
+    ).findings
+    assert sum(finding.code == "user_exception" for finding in found) == 2
+
+
+def test_driver_with_the_exception_of_a_task_that_was_not_recorded() -> None:
+    """An imported session may have no tasks."""
+    raised = 'ray::train() (pid=7, ip=10.0.0.7)\n  File "/app/train.py", line 3, in train\nValueError: no data'
+    output = f"Traceback (most recent call last):\nray.exceptions.RayTaskError(ValueError): {raised}"
+    (finding,) = diagnose(SessionFacts(jobs=[failed_job(output)])).findings
+    assert finding.code == "driver_exception"
+    assert finding.detail == "A task or actor raised the exception first, but its failure was not recorded."

@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of a finding."""
+    """The texts of a finding: headline, detail and suggestion."""
 
     headline: str
     detail: str = ""

@@ -33,7 +33,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _signal(job: JobFacts) -> int | None:
-    """Return the signal that ended the entrypoint, from its exit code or its shell's."""
+    """Return the signal that ended the entrypoint, from the exit code of the entrypoint or of its shell."""
     code = job.exit_code
     if code is None and (found := _EXIT_CODE.search(job.message)):
         code = int(found[1])

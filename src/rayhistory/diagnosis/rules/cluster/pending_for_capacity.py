@@ -3,13 +3,16 @@
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import duration, one_line, plural
+from rayhistory.diagnosis.lenient_json import numbers
+from rayhistory.diagnosis.rules.cluster.placement_groups import without_group
 from rayhistory.diagnosis.rules.exceptions.raised import failed_job
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
-from rayhistory.diagnosis.session_facts import NodeFacts, SessionFacts
+from rayhistory.diagnosis.session_facts import NodeFacts, NodeSamples, SessionFacts
 from rayhistory.index.query.failure_groups import WaitingGroup
 
 _MIN_WAIT_MS = 60_000
 _MIN_WAIT_OF_FAILED_MS = 3_000
+_MIN_SAMPLES = 2
 _TIMEOUT = "GetTimeoutError"
 
 
@@ -23,11 +26,28 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
     gave_up = job is not None and job.status == "FAILED" and _TIMEOUT in (job.output or job.message)
     if waited < (_MIN_WAIT_OF_FAILED_MS if gave_up else _MIN_WAIT_MS):
         return None
+    if group.since_ms and end and _was_available(group, (group.since_ms, end), facts):
+        return None
     evidence = Evidence(
         kind="task", id=group.task_id, text=f"requires {group.required_resources}", at_ms=group.since_ms
     )
     return Match(group=f"{failure.job_id} {failure.function}", confidence="likely", evidence=(evidence,),
                  cause=duration(waited))  # fmt: skip
+
+
+def _was_available(group: WaitingGroup, times: tuple[int, int], facts: SessionFacts) -> bool:
+    """Return True if samples show that a node had the resources all the time, so that something else was missing."""
+    required, group_id = without_group(numbers(group.required_resources))
+    if not required or group_id:
+        return False
+
+    def has(samples: NodeSamples, name: str, amount: float) -> bool:
+        values = [value for at_ms, value in samples.available.get(name, ()) if times[0] <= at_ms <= times[1]]
+        return len(values) >= _MIN_SAMPLES and min(values) >= amount
+
+    return any(
+        all(has(samples, name, amount) for name, amount in required.items()) for samples in facts.samples.values()
+    )
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
@@ -56,7 +76,8 @@ def _example() -> SessionFacts:
 
 RULE = FailureRule(
     code="pending_for_capacity",
-    meaning="Tasks or actors waited for resources in use, for more than a minute or until their job timed out.",
+    meaning="Tasks or actors waited for more than a minute, or until their job timed out, for resources that others "
+    "used. The rule does not match if samples show that a node had these resources free all the time.",
     match=_match,
     describe=_describe,
     example=Example(

@@ -32,7 +32,7 @@ def describe_reported(group: Group, problem: str, suggestion: str) -> Words:
 
 
 def reported_example(error_type: str, message: str, headline: str) -> Example:
-    """Return a session with a failed task that the program handled."""
+    """Return an example of a rule: a session with a failed task, whose job succeeded nevertheless."""
     job = failed_job("", status="SUCCEEDED", exit_code=0, error_type=None)
     facts = SessionFacts(jobs=[job], failures=FailureGroups([failed_task(message, error_type=error_type)], 1, 1))
     return Example(facts=facts, headline=headline)

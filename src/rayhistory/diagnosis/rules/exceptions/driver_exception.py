@@ -1,5 +1,7 @@
 """Drivers that failed by themselves: with an exception or an exit code."""
 
+import re
+
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import frame_place, one_line
@@ -10,6 +12,9 @@ from rayhistory.diagnosis.session_facts import SessionFacts
 from rayhistory.diagnosis.tracebacks import own_output
 
 _LAST_LINES = 30
+_MAX_FUNCTIONS = 3
+_TASK_FRAME = re.compile(r"\bray::[\w.<>]+\(")
+"""The first line of a task's or actor's part of a traceback."""
 
 
 def _match(failure: Failure, facts: SessionFacts) -> Match | None:
@@ -30,11 +35,26 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     if raised is None:
         return _exit_words(name, group.first.text, job.exit_code if job else None)
     place = frame_place(raised.frame)
+    if raised.short_type == "GetTimeoutError" and (open_tasks := _open_functions(group.first.job_id, facts)):
+        return Words(
+            headline=one_line(f"{name} gave up waiting for {open_tasks}: {raised}{f' ({place})' if place else ''}"),
+            detail=f"When the timeout of ray.get() expired, these had started but not finished: {open_tasks}.",
+            suggestion="Find out why they take so long: see their logs, and where time went. Or use a longer timeout.",
+        )
     return Words(
         headline=one_line(f"{name} raised {raised}{f' ({place})' if place else ''}"),
-        detail="The driver itself raised the exception: no task failed with it.",
+        detail="A task or actor raised the exception first, but its failure was not recorded."
+        if _TASK_FRAME.search(group.first.text)
+        else "The driver itself raised the exception: no task failed with it.",
         suggestion="See the traceback in the evidence.",
     )
+
+
+def _open_functions(job_id: str, facts: SessionFacts) -> str:
+    """Return the functions that ran when the driver of a job exited."""
+    groups = [group for group in facts.failures.groups if group.job_id == job_id and group.started_ms is not None
+              and group.error_type == "WORKER_DIED" and not group.retried]  # fmt: skip
+    return ", ".join(dict.fromkeys(group.function for group in groups[:_MAX_FUNCTIONS]))
 
 
 def _exit_words(name: str, text: str, code: int | None) -> Words:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rayhistory.diagnosis.tracebacks import own_output
 
 _RAYS_LINES = re.compile(r"Running entrypoint for job |Job entrypoint command failed|[\d ,:-]+\s(?:INFO|WARNING) job_")
-"""Lines that Ray writes before the output of an entrypoint."""
+"""A pattern for lines that Ray writes before the output of an entrypoint."""
 _SHELL = r"\S+: (?:line )?\d+: "
 _PATHS = "Relative paths start at the job's working directory: check the entrypoint, and working_dir in runtime_env."
 _MAX_LINES, _MAX_LINE = 100, 1_000
@@ -47,7 +47,7 @@ _ERRORS = (
 
 
 def entrypoint_error(text: str, exit_code: int | None) -> EntrypointError | None:
-    """Return what the last line of an entrypoint's output says about its failure, if it is a known error."""
+    """Return the error that the last line of an entrypoint's output reports; None if it is not a known one."""
     line = last_output_line(text)
     for error in _ERRORS:
         if error.exit_code == exit_code and (found := error.line.fullmatch(line)):

@@ -1,5 +1,7 @@
 """Modules that are not installed where the code ran."""
 
+import re
+
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.rules.exceptions.raised import match_exception, session_with_task, words
 from rayhistory.diagnosis.rules.rule import Example, FailureRule, Group, Match, Words
@@ -8,6 +10,7 @@ from rayhistory.diagnosis.tracebacks import RaisedException
 
 _PYTHON_M = r"(?m)^\S{0,300}python[\w.]{0,20}: (?:Error while finding module|No module named) .*(?=\s*\Z)"
 """The last line of `python -m MODULE`, which has no traceback."""
+_NAME = re.compile(r"No module named '?([\w]{1,100})")
 
 
 def _applies(raised: RaisedException, text: str) -> bool:
@@ -19,10 +22,14 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
+    found = _NAME.search(group.match.cause)
+    package = f"the package with the module {found[1]}" if found else "the package"
     return words(
         group,
         "needs a module that is not installed",
-        'Install the package in the image, or add it to the runtime environment: runtime_env={"pip": ["…"]}.',
+        f"Install {package} where the job runs, or add the package to the runtime environment: "
+        'runtime_env={"pip": ["…"]}.',
+        several="need a module that is not installed",
     )
 
 

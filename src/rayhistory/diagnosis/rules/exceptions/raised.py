@@ -5,14 +5,24 @@ from collections.abc import Callable
 
 from rayhistory.diagnosis.failures import Failure
 from rayhistory.diagnosis.findings import Counts, Evidence
+from rayhistory.diagnosis.fingerprints import source_file
 from rayhistory.diagnosis.headlines import frame_place, one_line, plural, things
 from rayhistory.diagnosis.rules.rule import Group, Match, Words
 from rayhistory.diagnosis.session_facts import JobFacts, SessionFacts
-from rayhistory.diagnosis.tracebacks import RaisedException, last_traceback, own_output, parse_exception, plain_text
+from rayhistory.diagnosis.tracebacks import (
+    RaisedException,
+    cut_lines,
+    direct_causes,
+    excerpt,
+    last_traceback,
+    own_output,
+    parse_exception,
+    plain_text,
+)
 from rayhistory.index.query.failure_groups import FailureGroup, FailureGroups
 
 _RAISING_ERRORS = ("TASK_EXECUTION_EXCEPTION", "")
-_MAX_TRACEBACK = 8_000
+_MAX_TRACEBACK, _MAX_LINES = 8_000, 100
 
 Predicate = Callable[[RaisedException, str], bool]
 
@@ -32,23 +42,31 @@ def match_exception(failure: Failure, applies: Predicate, *, anywhere: str = "")
     """Match a failure by its exception. `anywhere` is a pattern for driver output without a complete traceback."""
     raised = raised_in(failure)
     text = own_output(failure.text) if failure.kind == "job" else plain_text(failure.text)
-    if raised is not None and applies(raised, text):
-        return Match(group=_group(failure, raised), evidence=(_traceback(failure),), cause=str(raised))
+    for each in (raised, *_direct_causes(failure)) if raised is not None else ():
+        if applies(each, text):
+            return Match(group=_group(failure, each), evidence=(_traceback(failure),), cause=str(each))
     if failure.kind == "job" and anywhere and (found := re.search(anywhere, text[-20_000:])):
-        return Match(group=failure.fingerprint, evidence=(_traceback(failure),), cause=found[0])
+        return Match(
+            group=f"{failure.fingerprint} {source_file(failure.text)}", evidence=(_traceback(failure),), cause=found[0]
+        )
     return None
 
 
+def _direct_causes(failure: Failure) -> list[RaisedException]:
+    """Return the exceptions that an exception was raised from (`raise … from error`), the last one first."""
+    text = own_output(failure.text) if failure.kind == "job" else plain_text(failure.text)
+    return [raised for part in direct_causes(text) if (raised := parse_exception(part))]
+
+
 def _group(failure: Failure, raised: RaisedException) -> str:
-    return f"{failure.job_id} {failure.fingerprint} {raised.short_type}"
+    return f"{failure.job_id} {failure.fingerprint} {source_file(failure.text)} {raised.short_type}"
 
 
 def _traceback(failure: Failure) -> Evidence:
-    text = plain_text(failure.text)
-    text = last_traceback(text) if failure.kind == "job" else text
+    text = last_traceback(own_output(failure.text)) if failure.kind == "job" else plain_text(failure.text)
     kind = {"job": "job", "actor": "actor"}.get(failure.kind, "task")
     id_ = failure.tasks.task_id if failure.tasks else failure.id
-    return Evidence(kind=kind, id=id_, text=text[-_MAX_TRACEBACK:], at_ms=failure.at_ms)
+    return Evidence(kind=kind, id=id_, text=excerpt(cut_lines(text), _MAX_LINES, _MAX_TRACEBACK), at_ms=failure.at_ms)
 
 
 def subject(group: Group) -> str:
@@ -63,14 +81,18 @@ def subject(group: Group) -> str:
     return f"Task {first.function}" if count == 1 else f"{count:,} {first.function} tasks"
 
 
-def words(group: Group, problem: str, suggestion: str) -> Words:
-    """Describe an exception: its origin, message and place."""
+def words(group: Group, problem: str, suggestion: str, several: str = "") -> Words:
+    """Describe an exception: where it was raised, and its message. `several` replaces `problem` after a plural."""
+    who = subject(group)
+    if several and who[0].isdigit():
+        problem = several
     raised = raised_in(group.first)
-    place = frame_place(raised.frame) if raised else ""
+    cause = group.match.cause or str(raised)
+    found = next((each for each in (raised, *_direct_causes(group.first)) if each and str(each) == cause), raised)
+    place = frame_place(found.frame) if found else ""
     where = f" ({place})" if place else ""
-    cause = str(raised) if raised else group.match.cause
     return Words(
-        headline=one_line(f"{subject(group)} {problem}: {cause}{where}"),
+        headline=one_line(f"{who} {problem}: {cause}{where}"),
         detail=_detail(group),
         suggestion=suggestion,
     )
@@ -92,7 +114,7 @@ def failed_task(message: str, **more: object) -> FailureGroup:
 
 
 def failed_job(output: str, **more: object) -> JobFacts:
-    """Return a job that failed after a second, for examples."""
+    """Return a failed job, for examples."""
     values: dict[str, object] = {
         "job_id": "01000000", "submission_id": "nightly", "status": "FAILED", "exit_code": 1, "output": output,
         "start_ms": 1_800_000_000_000, "end_ms": 1_800_000_002_000, "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR",

@@ -16,7 +16,7 @@ def _match(failure: Failure, facts: SessionFacts) -> Match | None:
 
 
 def _describe(group: Group, facts: SessionFacts) -> Words:
-    return words(group, "raised an exception", "See the traceback of the first one in the evidence.")
+    return words(group, "raised an exception", "See the traceback of the first failure in the evidence.")
 
 
 RULE = FailureRule(

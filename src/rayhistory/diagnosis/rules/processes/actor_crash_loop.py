@@ -40,8 +40,8 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(f"Actor {group.first.function} was restarted {restarts} times{took} and died each time"),
         detail=one_line(actor.text, 600) if actor else "",
-        suggestion="See the last log lines before its last death in the evidence. More restarts (max_restarts) only "
-                   "delay the failure.",
+        suggestion="The evidence has the log lines from before the actor's last death. More restarts (max_restarts) "
+                   "only delay the failure.",
     )  # fmt: skip
 
 

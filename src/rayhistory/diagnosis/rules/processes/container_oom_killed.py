@@ -17,6 +17,8 @@ from rayhistory.diagnosis.session_facts import MemorySample, NodeSamples, Platfo
 
 _FULL = 0.95
 _BEFORE_MS, _EVENT_WINDOW_MS = 60_000, 120_000
+_AFTER_MS = 5_000
+"""Ray measures memory every 5 s, so that a sample taken after a death may show the memory before it."""
 _OOM_REASON = re.compile(r"OOMKill|Evicted|SystemOOM", re.IGNORECASE)
 
 
@@ -45,7 +47,7 @@ def _platform_event(worker: WorkerFacts, facts: SessionFacts) -> PlatformEvent |
 def _full_memory(worker: WorkerFacts, facts: SessionFacts) -> tuple[str, MemorySample] | None:
     samples = facts.samples.get(worker.node_id or "", NodeSamples())
     for kind, series in (("container memory", samples.cgroup_memory), ("node memory", samples.memory)):
-        near = [each for each in series if worker.end_ms and 0 <= worker.end_ms - each.at_ms <= _BEFORE_MS]
+        near = [each for each in series if worker.end_ms and -_AFTER_MS <= worker.end_ms - each.at_ms <= _BEFORE_MS]
         peak = max(near, key=lambda each: each.share, default=None)
         if peak and peak.share >= _FULL:
             return kind, peak

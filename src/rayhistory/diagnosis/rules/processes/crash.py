@@ -20,7 +20,7 @@ from rayhistory.index.query.failure_groups import FailureGroups
 _NATIVE_FRAME = re.compile(r'^ {2}File "([^"\n]*)", line (\d+) in ([^\n]*)$', re.MULTILINE)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _END_CHARS = 16_000
-"""Patterns count only near the end, because a program may print them and continue."""
+"""Patterns are searched only in this many characters at the end of an output. Earlier errors were not fatal."""
 
 
 def match_crash(

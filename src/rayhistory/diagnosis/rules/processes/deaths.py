@@ -7,7 +7,7 @@ from rayhistory.diagnosis.findings import Evidence
 from rayhistory.diagnosis.headlines import one_line, plural
 from rayhistory.diagnosis.rules.rule import Group
 from rayhistory.diagnosis.session_facts import SessionFacts, WorkerFacts
-from rayhistory.diagnosis.tracebacks import plain_text
+from rayhistory.diagnosis.tracebacks import excerpt, plain_text
 
 _LAST_LINES = 30
 _MAX_TEXT = 4_000
@@ -34,20 +34,23 @@ def last_words(worker: WorkerFacts, facts: SessionFacts) -> str:
 
 
 def log_evidence(worker: WorkerFacts, facts: SessionFacts) -> Evidence:
-    """Return the last lines of a worker's stderr."""
-    lines = "\n".join(last_words(worker, facts).splitlines()[-_LAST_LINES:])[-_MAX_TEXT:]
+    """Return the last lines of a worker's stderr, as evidence."""
+    lines = excerpt(last_words(worker, facts), _LAST_LINES, _MAX_TEXT)
     url = f"api/v0/logs/file?node_id={worker.node_id}&pid={worker.pid}&suffix=err&lines=1000"
     return Evidence(kind="log", id=worker.worker_id, text=lines or "(stderr is empty)",
                     at_ms=worker.end_ms, url=url if worker.node_id and worker.pid else None)  # fmt: skip
 
 
 def exit_evidence(worker: WorkerFacts) -> Evidence:
-    """Return Ray's message about the exit."""
+    """Return Ray's message about the exit of a process, as evidence."""
     return Evidence(kind="worker", id=worker.worker_id, text=one_line(worker.exit_detail, 600), at_ms=worker.end_ms)
 
 
 def process_name(group: Group, facts: SessionFacts) -> str:
-    """Return the name of the dead process, such as `Worker 4376 on 10.0.0.7 (task train)`, or their number."""
+    """Return the name of the dead process, such as `Worker 4376 on 10.0.0.7 (task train)`.
+
+    For several processes, return their number.
+    """
     worker = dead_worker(group.first, facts)
     what = running_in(group)
     inside = f" ({what})" if what else ""

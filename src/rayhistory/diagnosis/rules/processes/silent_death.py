@@ -18,23 +18,26 @@ from rayhistory.index.query.failure_groups import FailureGroup
 
 _NEAR_MS = 60_000
 _ENOUGH_FREE = 0.95
-"""The kernel kills only if memory is full (see `container_oom_killed`)."""
+"""Below this share of used memory, the kernel has no reason to kill a process (see `container_oom_killed`)."""
 _SOON_MS = 1_000
-"""A process that dies this soon after its first task started was probably not killed from outside."""
+"""A process that dies within this time after its first task started was probably not killed from outside."""
 
 
 class SilentDeath(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended, if known."""
+    """How a process ended that left no message: by a signal, by itself, or `either` if that is not known."""
 
     by: Literal["itself", "signal", "either"]
     confidence: Confidence
     cause: str
-    """The reason, in a few words."""
+    """The reason for the end of the process, in a few words."""
     evidence: tuple[Evidence, ...] = ()
 
 
 def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
-    """Return how a process without output ended; None if memory was low or unknown."""
+    """Return how a process ended that left no message.
+
+    Return None if that is not clear: the used memory was high or is unknown, or its output was not recorded.
+    """
     worker = dead_worker(failure, facts)
     if failure.kind not in ("worker", "actor") or worker is None or worker.exit_type != "SYSTEM_ERROR":
         return None
@@ -50,7 +53,7 @@ def silent_death(failure: Failure, facts: SessionFacts) -> SilentDeath | None:
 
 
 def _reported(worker: WorkerFacts) -> SilentDeath | None:
-    """Return the raylet's log lines about the process."""
+    """Return the end of the process as the raylet logged it."""
     if worker.exit_signal is not None:
         text = f"signal {worker.exit_signal} ({_name(worker.exit_signal)})"
         return _certain("signal", text, worker, f"process {worker.pid} exited from signal {worker.exit_signal}")
@@ -104,12 +107,12 @@ def _inferred(worker: WorkerFacts, facts: SessionFacts) -> SilentDeath:
 
 
 def _was_running(group: FailureGroup, end: int) -> bool:
-    """Return True for tasks of the process, and for calls that had reached its actor. Later calls fail, too."""
+    """Return True if tasks of a group ran in the process. Calls that its actor got after its end failed, too."""
     return group.type != "ACTOR_TASK" or (group.started_ms is not None and group.started_ms <= end)
 
 
 def _deaths(group: FailureGroup, facts: SessionFacts) -> int:
-    """Return how many attempts of a function died with their workers."""
+    """Return the number of failed attempts of the group's function whose workers died."""
     return sum(each.count for each in facts.failures.groups if each.error_type == "WORKER_DIED"
                and not each.at_job_end and (each.job_id, each.function) == (group.job_id, group.function))  # fmt: skip
 

@@ -36,19 +36,30 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
     return Words(
         headline=one_line(headline),
         detail=f"The recorded data does not explain it. Checked: {', '.join(looked)}.",
-        suggestion="Record logs and metrics of all nodes. On Kubernetes, set RAY_DASHBOARD_INGEST_PLATFORM_EVENTS=1, "
-        "so that Ray exports OOM kills and evictions.",
+        suggestion=_suggestion(facts),
+    )
+
+
+def _suggestion(facts: SessionFacts) -> str:
+    missing = [name for name, has in (("logs", facts.has_logs), ("metrics", facts.has_metrics)) if not has]
+    record = f"Record {' and '.join(missing)} of all nodes. " if missing else ""
+    return (
+        f"{record}On Kubernetes, set RAY_DASHBOARD_INGEST_PLATFORM_EVENTS=1, so that Ray exports OOM kills and "
+        "evictions. On the node, search the kernel log (dmesg) for this time."
     )
 
 
 def _looked_at(failure: Failure, facts: SessionFacts) -> list[str]:
     worker = dead_worker(failure, facts)
-    has_stderr = worker is not None and worker.stderr is not None
-    has_samples = worker is not None and worker.node_id in facts.samples
+    if worker is None:
+        missing = [name for name, has in (("logs", facts.has_logs), ("metrics", facts.has_metrics)) if not has]
+        unknown = f", and the session has no {' and no '.join(missing)}" if missing else ""
+        return ["Ray's error", f"no dead worker process is known{unknown}"]
+    has_samples = worker.node_id in facts.samples
     return [
         "Ray's exit details",
-        "the end of its stderr" if has_stderr else "no stderr (its log was not recorded)",
-        "memory samples of its node" if has_samples else "no memory samples (no metrics were recorded)",
+        "the end of its stderr" if worker.stderr is not None else "no stderr (its log was not recorded)",
+        "memory samples of its node" if has_samples else "no memory samples (none were recorded for its node)",
         "platform events" if facts.platform_events else "no platform events",
     ]
 

@@ -49,8 +49,8 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
         )
     return Words(
         headline=one_line(f"{name} exited without a crash report, probably by os._exit(): {match.cause}"),
-        detail="It wrote no stack trace and no exit message, and memory was not the cause. A kill -9 would look the "
-        "same but is less likely at this time.",
+        detail="It wrote no stack trace and no exit message, and memory was not the cause. A kill -9 would leave "
+        "the same traces, but is less likely in this case.",
         suggestion=f"Look for os._exit() in the task's code and its libraries. {suggestion}",
     )
 
@@ -58,8 +58,8 @@ def _describe(group: Group, facts: SessionFacts) -> Words:
 RULE = FailureRule(
     code="worker_exited",
     meaning="A worker process called sys.exit() or os._exit(). Ray does not record os._exit(). The finding is "
-    "certain if the raylet reports an exit code, and likely if every attempt of a function ended without a "
-    "crash report, or right after its start.",
+    "certain if the raylet reports an exit code. It is likely if the worker died without a crash report, and either "
+    "all attempts of its function ended this way, or the worker died right after the function had started.",
     match=_match,
     describe=_describe,
     example=Example(

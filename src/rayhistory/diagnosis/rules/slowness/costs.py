@@ -11,7 +11,7 @@ def slow(
     severity: Severity = "warning", first_ms: int | None = None, last_ms: int | None = None,
     evidence: list[Evidence] | None = None,
 ) -> Finding:  # fmt: skip
-    """Return a finding that is not a failure."""
+    """Return a finding about slowness, which is not a cause of failures."""
     return Finding(
         code=code, severity=severity, headline=one_line(headline), detail=detail, suggestion=suggestion, root=False,
         counts=Counts(tasks=tasks, nodes=nodes), confidence="likely", first_ms=first_ms, last_ms=last_ms,
@@ -29,7 +29,7 @@ def cluster_cpus(facts: SessionFacts) -> float:
 
 
 def longest_span_ms(facts: SessionFacts) -> int:
-    """Return the longest time from the first start to the last end of a function's tasks."""
+    """Return the longest time that the tasks of any function took together, from the first start to the last end."""
     return max((each.last_ms - each.first_ms for each in facts.functions), default=0)
 
 

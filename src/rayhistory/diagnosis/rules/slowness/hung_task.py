@@ -11,7 +11,7 @@ _MIN_TASKS = 10
 _MIN_RUN_MS = 5_000
 _DEVIATIONS = 10
 _MIN_SPREAD = 0.1
-"""The minimum spread that is assumed, as a share of the mean, because ten equal tasks do not prove much."""
+"""Minimum deviation of run times that is assumed, as a share of their mean. Ten equal run times may be chance."""
 
 
 def _find(facts: SessionFacts) -> list[Finding]:
@@ -44,8 +44,8 @@ def _finding(task: OpenTask, run_ms: int, times: FunctionTimes) -> Finding:
 RULE = SessionRule(
     code="hung_task",
     meaning=(
-        "A task was still running at the end of the session, for more than ten standard deviations longer than other "
-        "tasks of its function."
+        "A task was still running at the end of the session. It had run longer than the average of other tasks of its "
+        "function, by at least ten standard deviations."
     ),
     find=_find,
     example=Example(

@@ -46,8 +46,8 @@ def _idle_cpus(facts: SessionFacts) -> list[Finding]:
     return [
         slow(
             "idle_resources",
-            f"Tasks reserved {min(occupied, 1):.0%} of {cpus:g} CPUs for {duration(end - start)} and used "
-            f"{fmean(used):.0f}%",
+            f"Tasks reserved {min(occupied, 1):.0%} of {cpus:g} CPUs for {duration(end - start)}, but the CPUs "
+            f"had an average utilization of {fmean(used):.0f}%",
             suggestion="Request fewer CPUs per task (num_cpus=0.5), so that more tasks run at once.",
             nodes=len(used), severity="info",
         )
@@ -61,8 +61,8 @@ def _span(points: list[tuple[int, float]]) -> bool:
 RULE = SessionRule(
     code="idle_resources",
     meaning="GPU utilization was below 30 % for ten minutes; or tasks used less than half of the CPUs that they "
-    "reserved; or a loop of Ray Train or Ray Data spent 10 % of its time waiting for data, or 5 % waiting "
-    "for checkpoints.",
+    "reserved; or a loop over Ray Data spent 10 % of its time waiting for data; or Ray Train spent 5 % of its "
+    "time storing checkpoints.",
     needs=("metrics",),
     find=_find,
     example=Example(

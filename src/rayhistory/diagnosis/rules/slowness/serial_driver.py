@@ -44,7 +44,7 @@ def _finding(each: FunctionTimes, cpus: float) -> Finding:
 
 RULE = SessionRule(
     code="serial_driver",
-    meaning="A driver ran at least 20 tasks of one function one after another, on a cluster with more CPUs.",
+    meaning="A driver ran at least 20 tasks of one function one after another, although the cluster has several CPUs.",
     find=_find,
     example=Example(
         facts=SessionFacts(

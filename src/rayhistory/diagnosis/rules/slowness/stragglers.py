@@ -37,7 +37,7 @@ def _slow_tasks(facts: SessionFacts) -> list[Finding]:
 RULE = SessionRule(
     code="stragglers",
     meaning="Among at least ten tasks of a function, one took more than 10 s and more than 3.16 times the median; or "
-    "a rank of Ray Train took 1.5 times the median for its reports.",
+    "a rank of Ray Train needed 1.5 times the median, and the others waited for it.",
     find=_find,
     example=Example(
         facts=SessionFacts(functions=[example_function(max_ms=14_000)]),
