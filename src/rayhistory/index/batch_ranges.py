@@ -1,20 +1,21 @@
-"""The extensions that a part of an index depends on, as a short list of ranges.
+"""Short lists of ranges of generations. They show which objects to read again if a part of an index is lost.
 
-A session that runs for months is extended a million times. If there are too many ranges, neighbouring ones are joined.
-Then, if the part is lost, a few more objects than necessary are read.
+An object belongs to the generations for which it was read. The index of a session that runs for months has a million
+generations. If there are too many ranges, neighbouring ranges are joined. A rebuild of the part then reads a few more
+objects than necessary.
 """
 
 from collections.abc import Iterable
 from itertools import pairwise
 
 BatchRange = tuple[int, int]
-"""The first and the last extension of a range."""
+"""The first and the last generation of a range."""
 
 _MAX_RANGES = 32
 
 
 def join_ranges(ranges: Iterable[BatchRange]) -> list[BatchRange]:
-    """Return ascending ranges that cover all given ones."""
+    """Return ascending ranges that cover all given ranges."""
     joined: list[BatchRange] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -34,5 +35,5 @@ def _close_gaps(ranges: list[BatchRange]) -> list[BatchRange]:
 
 
 def overlaps(ranges: Iterable[BatchRange], first: int, last: int) -> bool:
-    """Return whether one of the ranges has an extension from `first` to `last`."""
+    """Return whether any generation from `first` to `last` is in one of the ranges."""
     return any(start <= last and first <= end for start, end in ranges)

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from rayhistory.optional_packages import skip_pandas
 
 _PR_SET_PDEATHSIG = 1
@@ -31,10 +33,16 @@ async def child_process(module: str) -> AsyncIterator[asyncio.subprocess.Process
 
 
 def start_work(niceness: int = 0) -> None:
-    """Set up this child process at its start."""
+    """Set up this child process before it starts its work."""
     end_with_parent(os.getppid())
     os.nice(niceness)
     skip_pandas()
+
+
+def write_report(report: msgspec.Struct) -> None:
+    """Report to the process that started this one, in one line on standard output."""
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def end_with_parent(parent: int) -> None:

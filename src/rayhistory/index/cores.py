@@ -1,4 +1,4 @@
-"""The number of CPU cores that this process may use, which a container limits."""
+"""The number of CPU cores that this process may use. The CPU limit of a container counts."""
 
 import math
 import os

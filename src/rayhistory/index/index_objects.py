@@ -13,10 +13,10 @@ from rayhistory.sessions import Layout, SessionRef
 class PromisedObject(msgspec.Struct, frozen=True):
     size: int
     sha256: str = ""
-    """Empty if the manifest has no checksum."""
+    """Checksum in the manifest; empty if the manifest has none."""
 
     def has_content(self, path: Path) -> bool:
-        """Return whether a local copy has the promised checksum."""
+        """Return whether a local copy has the checksum in the manifest."""
         return not self.sha256 or file_sha256(path) == self.sha256
 
 
@@ -27,7 +27,7 @@ def file_sha256(path: Path) -> str:
 
 
 def table_objects(layout: Layout, ref: SessionRef, manifest: Manifest) -> dict[str, PromisedObject]:
-    """Return the objects of one generation of the tables by key."""
+    """Return all objects of one generation of the tables, by key."""
     return {
         layout.index_file_key(ref, file.folder, table, file.number): PromisedObject(file.size, file.digest)
         for table, file in manifest.all_files()
@@ -35,7 +35,7 @@ def table_objects(layout: Layout, ref: SessionRef, manifest: Manifest) -> dict[s
 
 
 def product_objects(layout: Layout, ref: SessionRef, manifest: ProductManifest) -> dict[str, PromisedObject]:
-    """Return the objects of one build of a product by key."""
+    """Return all objects of one build of a product, by key."""
     return {
         layout.product_file_key(ref, manifest.product, file.build, name): PromisedObject(file.size, file.sha256)
         for name, file in manifest.files.items()

@@ -25,7 +25,7 @@ class Leases:
         self._store = store
 
     async def is_held(self, key: str) -> bool:
-        """Return whether another process seems to hold the lease with this key."""
+        """Return whether another process seems to hold the lease."""
         try:
             info = await self._store.head(key)
         except ObjectNotFound:
@@ -61,7 +61,10 @@ class Leases:
             await self._store.put(key, token)
             return await self._store.get_range(key, 0, len(token) + 1) == token
         except StoreError as error:
-            log.warning("cannot write lease, another server may do the same work", extra={"reason": str(error)})
+            log.warning(
+                "cannot write the lease for a build, another server may build the same index or product",
+                extra={"reason": str(error)},
+            )
         return True
 
     async def _renew(self, key: str, token: bytes, done: asyncio.Event) -> None:
@@ -72,4 +75,7 @@ class Leases:
             try:
                 await self._store.put(key, token)
             except StoreError as error:
-                log.warning("cannot renew lease, another server may do the same work", extra={"reason": str(error)})
+                log.warning(
+                    "cannot renew the lease for a build, another server may build the same index or product",
+                    extra={"reason": str(error)},
+                )

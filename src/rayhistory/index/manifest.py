@@ -1,7 +1,7 @@
 """The manifest, which makes one generation of an index visible. It is written last, and never overwritten.
 
-A generation is a list of immutable files. Small tables are written whole. Task tables are stored in parts: each
-extension adds a part, and compaction replaces several parts by one. A generation shares unchanged files with the
+A generation is a list of immutable files. Small tables are written whole. Task tables are stored in parts: each fold
+of new objects adds a part, and compaction replaces several parts by one. A generation shares unchanged files with the
 previous one.
 """
 
@@ -27,10 +27,10 @@ _MAX_PARTS = 1000
 _MAX_FILES_PER_TABLE = 10_000
 _MAX_GENERATIONS = 32
 _USED_PER_SCHEMA = 2
-"""The latest generation, and the one before, which may still be read."""
+"""Number of generations that are kept: the latest, and the one before it, which may still be read."""
 
 MERGED_PREFIX = "merged."
-"""The prefix of tables that only the next fold reads. All others are served."""
+"""The prefix of tables that only the next fold reads. All other tables are served."""
 
 
 _PARTITION_TABLES = (
@@ -62,7 +62,7 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
     size: Count
     rows: Count = 0
     digest: str = ""
-    """The SHA-256 of its content."""
+    """The SHA-256 of the file's content."""
 
 
 Tables = dict[str, list[StoredFile]]
@@ -77,9 +77,9 @@ class Part(msgspec.Struct, frozen=True):
     rows: Count
     """Number of rows of `tasks`."""
     superseded: Count = 0
-    """Number of attempts in it that later parts replace."""
+    """Number of attempts in this part that later parts replace."""
     batches: list[BatchRange] = []
-    """The extensions whose objects must be read again if the part is lost."""
+    """Ranges of generations. The objects that were read for them must be read again if the part is lost."""
 
 
 class Manifest(msgspec.Struct):
@@ -102,9 +102,9 @@ class Manifest(msgspec.Struct):
     """Number of bytes by which task rows exceed their typical size."""
     parts: list[Part] = []
     task_counts: dict[str, int] = {}
-    """Counts of tasks by condition, kept up to date by each extension."""
+    """Counts of tasks by condition. Each fold of new objects updates them."""
     key_hash: int = 0
-    """A hash that shows whether this release of DuckDB hashes keys in the same way."""
+    """A hash that would differ if another release of DuckDB hashed keys in another way."""
     covered_in: str = ""
     """The folder with the list of covered sources."""
     folders: list[str] = []
@@ -130,8 +130,11 @@ class Manifest(msgspec.Struct):
             return self.files[table]
         found = [file for part in self.parts for file in part.files.get(table, ())]
         if not found:
-            raise IndexDamaged(f"index is damaged: generation {self.generation} lacks the table {table}")
+            raise self.missing_table(table)
         return found
+
+    def missing_table(self, table: str) -> IndexDamaged:
+        return IndexDamaged(f"index is damaged: generation {self.generation} lacks the table {table}")
 
 
 def parse_manifest(data: bytes) -> Manifest | None:
@@ -199,9 +202,9 @@ class _ManifestHead(msgspec.Struct):
 
 
 async def _newest_generations(store: Store, layout: Layout, ref: SessionRef) -> list[int]:
-    """Return the highest generations first.
+    """Return the numbers of the newest generations, the newest first.
 
-    Their number is limited, because anybody who can write to the store can add manifests.
+    Only some are returned, because anybody who can write to the store can add manifests.
     """
     listing = await store.list_folder(layout.index_prefix(ref))
     generations = (layout.parse_manifest_key(info.key) for info in listing.objects)

@@ -1,4 +1,4 @@
-"""Local indexes for a store that is read-only. Readers see both as one store."""
+"""Local indexes for a store that is read-only. Readers see the store and the local indexes as one store."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def index_store(store: Store, settings: Settings) -> Store:
-    """Return the store for the indexes of a store's sessions."""
+    """Return a store for indexes: it writes to `store` or, if that denies writes, to the local cache."""
     return Overlay(store, Path(settings.cache_dir) / "indexes", settings.cache_size // 2)
 
 

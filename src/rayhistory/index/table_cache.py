@@ -153,7 +153,7 @@ def _open_to_write(path: Path) -> int:
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     """Wait for work in a thread to finish, even if the caller is cancelled.
 
-    Otherwise it could create a file after the clean-up.
+    Otherwise the work could create a file after the clean-up.
     """
     task = asyncio.create_task(work)
     try:

@@ -1,8 +1,8 @@
 """The small served tables of a session, and its gaps, as of a point in time.
 
-Merged rows have the times of their values. Without later values, they are the rows that a fold of the earlier events
-would have made. The served tables are then derived as usual. Tasks and their profile events are not written here:
-`served_tasks.py` computes them while they are read.
+Merged rows store a time with each value. Values that are later than the point in time are removed. The remaining rows
+are the same as if only the earlier events had been folded, and the served tables are derived from them as usual. Tasks
+and their profile events are not written here: `served_tasks.py` computes them while they are read.
 """
 
 import shutil
@@ -15,10 +15,10 @@ import duckdb
 import msgspec
 
 from rayhistory.events.dashboard_responses import add_dashboard_rows
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES
+from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, TASK_TABLES
 from rayhistory.index.child_process import start_work
 from rayhistory.index.cores import available_cores
-from rayhistory.index.fold.build import open_database, write_small_tables
+from rayhistory.index.fold.build import write_small_tables
 from rayhistory.index.fold.gap_rows import write_gaps
 from rayhistory.index.fold.merge import create_sql, merge_sql, parquet
 from rayhistory.index.fold.part_tables import count_tasks, unexecuted_sql
@@ -26,7 +26,7 @@ from rayhistory.index.fold.partial_files import PartialWriter
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE, RESPONSES_TABLE, list_responses, write_responses
 from rayhistory.index.fold.served_tasks import DRIVER_JOBS_AS_OF, WORKERS_AS_OF, as_of_sql
-from rayhistory.index.fold.table_files import Database, Files
+from rayhistory.index.fold.table_files import Database, Files, open_database
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.settings import Settings
 
@@ -39,7 +39,10 @@ _RECEIVED_NS = "try_cast(json_extract_string(s.stats, '$.creation_request_receiv
 _REQUESTED_NS = f"coalesce(s.created_ns, {_RECEIVED_NS}, s.seen_ns)"
 _GROUP_STATE_COLUMNS = ("state", "bundles", "stats", "topology_strategy", "topology_assignments", "seen_ns")
 _RESPONSE_PATHS = {"submission_jobs": "/api/jobs", "placement_groups": "/api/v0/placement_groups"}
-"""Tables with only the latest state. Earlier states are in the last dashboard response before the time."""
+"""For each of these tables, the dashboard path whose responses have the states of its rows.
+
+The merged tables have only the latest states. The states as of a point in time are in the last response before it.
+"""
 
 _AS_OF_QUERIES = {
     "actor_definitions": "SELECT * FROM {source} WHERE defined_ns <= {t}",
@@ -70,7 +73,7 @@ _AS_OF_QUERIES = {
 
 
 class AsOfJob(msgspec.Struct):
-    """A line of JSON on the process' standard input."""
+    """Input of the process: a line of JSON on its standard input."""
 
     settings: dict[str, Any]
     merged: dict[str, list[str]]
@@ -79,15 +82,15 @@ class AsOfJob(msgspec.Struct):
     """The directory that the served tables are written to."""
     ns: int
     file_counts: dict[str, int]
-    """The number of files of each table."""
+    """How many files to write for each table of dashboard responses."""
     names: list[str]
-    """The tables to write."""
+    """Names of the tables to write."""
     tasks: str = ""
-    """SQL source of the tasks as of the time, for gaps."""
+    """SQL that selects the tasks as of the time. The table of gaps needs it; empty to write the other tables."""
 
 
 AS_OF_TABLES = [table.name for table in TABLES if table.name not in TASK_TABLES]
-"""The merged tables that the small tables are made of."""
+"""The merged tables from which the small served tables are made."""
 
 
 def serve_as_of(job: AsOfJob) -> dict[str, list[str]]:
@@ -120,7 +123,7 @@ def _write_small_tables(database: Database, scratch: Path, job: AsOfJob, files: 
 
 
 def _write_gaps(database: Database, scratch: Path, job: AsOfJob, files: Files) -> None:
-    """Write the gaps, including those that count incomplete tasks."""
+    """Write the table of gaps. Some gaps count incomplete tasks, so all tasks are read."""
     database.execute(f"CREATE TABLE unexecuted_tasks AS {unexecuted_sql(job.tasks)}")
     write_gaps(database, scratch, None, files, count_tasks(database, job.tasks), unexecuted="unexecuted_tasks")
 

@@ -1,15 +1,13 @@
 """The second half of the fold, in DuckDB: merge rows and write the served tables."""
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from itertools import accumulate
 from pathlib import Path
 
-import duckdb
 import msgspec
 
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, TASK_TABLES, Table
+from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, TASK_TABLES, Table
 from rayhistory.gap_descriptions import INFORMATIONAL_CODES
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.earlier_rows import AFFECTED, FOUND, EarlierRows, find_earlier_rows
@@ -41,15 +39,13 @@ from rayhistory.index.fold.served_tables import (
     task_list_sql,
 )
 from rayhistory.index.fold.served_tasks import DEFINED_IN_TIME
-from rayhistory.index.fold.table_files import Database, Files, row_count, scalar, table_path, write_table
+from rayhistory.index.fold.table_files import Database, Files, open_database, row_count, scalar, table_path, write_table
 from rayhistory.index.manifest import SessionCounts
 from rayhistory.sessions.records import Closing, NodeSeal
 from rayhistory.settings import Settings
 
-_MIN_MEMORY = 128 << 20
-_DUCKDB_MEMORY_SHARE = 0.7
 _MIN_BYTES_FOR_THREADS = 1 << 20
-"""Below this size, DuckDB's threads cost more time than they save."""
+"""Minimum size of a fold for which DuckDB uses threads. Below it, threads cost more time than they save."""
 _MAX_MERGED_ROWS = 1_000_000
 """Maximum number of rows that are merged at once, because DuckDB cannot spill aggregates of texts well."""
 _MAX_COUNT = 2**53
@@ -61,7 +57,7 @@ _ONE_ROW_TABLES = ("task_definitions", "task_updates")
 """Task tables with one row per attempt."""
 
 Report = Callable[[float, str], None]
-"""Called with the progress from 0 to 1, and a short description of it."""
+"""Reports the progress from 0 to 1, and a short description of the current step."""
 
 
 class BuiltTables(msgspec.Struct):
@@ -71,7 +67,7 @@ class BuiltTables(msgspec.Struct):
     part: Files
     """The files of the new part. Empty if no task has changed."""
     superseded: dict[str, int]
-    """Number of attempts of each older part that are replaced."""
+    """Number of superseded attempts in each older part."""
     touched_parts: set[str]
     task_counts: dict[str, int]
     counts: SessionCounts
@@ -81,7 +77,7 @@ class BuiltTables(msgspec.Struct):
 
 
 class FoldInputs(msgspec.Struct):
-    """Inputs of the fold besides the rows."""
+    """Inputs of the fold, except the rows."""
 
     partitions: Partitions
     closing: Closing | None
@@ -90,7 +86,7 @@ class FoldInputs(msgspec.Struct):
     """Sources of the previous generation that no longer exist, because their content was moved to other sources."""
     previous: PreviousIndex | None = None
     partition_again: Callable[[EarlierRows], Partitions] = lambda earlier: Partitions()
-    """Returns the partitions for the new rows together with the earlier rows."""
+    """Returns a division into partitions that is fine enough for the new and the earlier rows together."""
 
 
 def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor | None, report: Report) -> BuiltTables:
@@ -117,8 +113,10 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
     if is_parallel:
         memory, threads = memory // available_cores(), 1
     work = PartitionWork(scratch, partitions, closing, memory, threads, extends=earlier is not None)
-    run = pool.map if pool and is_parallel else map
-    folded = run(fold_partition, [work] * partitions.count, range(partitions.count))  # a pool starts at once
+    if pool and is_parallel:  # they start at once
+        folded = pool.map(fold_partition, [work] * partitions.count, range(partitions.count))
+    else:
+        folded = (_fold_beside(database, work, partition) for partition in range(partitions.count))
     others = [table.name for table in small_tables if table.name not in (*TASK_END_TABLES, *SERVED_AS_MERGED)]
     files |= _write_merged(database, scratch, others)
     add_seal_gaps(database, inputs.seals)
@@ -155,7 +153,7 @@ def build(settings: Settings, scratch: Path, inputs: FoldInputs, pool: Executor 
 
 
 def _effective(closing: Closing | None, last_event_ns: int) -> Closing | None:
-    """Return the closing, moved to the session's last event if that is later."""
+    """Return the session's end, moved to the time of its last event if that is later."""
     return closing and msgspec.structs.replace(closing, ns=max(closing.ns, last_event_ns))
 
 
@@ -168,7 +166,7 @@ def _find_earlier(database: Database, scratch: Path, previous: PreviousIndex, cl
 def _count_tasks(
     database: Database, part: Files, previous: PreviousIndex | None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the counts of all tasks, and the number of replaced attempts in each older part."""
+    """Return the counts of all tasks, and the number of superseded attempts in each older part."""
     counts = count_flags(database, parquet(part[KEYS]))
     if previous is None:
         return counts, {}
@@ -181,7 +179,7 @@ def _count_tasks(
 
 
 def _unexecuted(part: Files, previous: PreviousIndex | None, superseded: dict[str, int]) -> str:
-    """Return an SQL source with the tasks of all parts that ended without having run."""
+    """Return an SQL source with all tasks, in any part, that ended without having run."""
     files = [PartFile("", str(path)) for path in part[UNEXECUTED]]
     lists = list(map(str, part.get(SUPERSEDED, [])))
     if previous:
@@ -206,27 +204,41 @@ class PartitionWork(msgspec.Struct):
 
 
 def fold_partition(work: PartitionWork, partition: int) -> list[str]:
-    """Merge the task tables of one partition and write the served ones. Return the names of the written tables."""
+    """Merge the task tables of one partition, and write the served tables. Return the names of the written tables."""
+    with open_database(work.scratch, work.memory, work.threads) as database:
+        return _fold_partition(database, work, partition)
+
+
+def _fold_beside(database: Database, work: PartitionWork, partition: int) -> list[str]:
+    """Fold a partition in a separate catalog of this DuckDB instance, because starting an instance takes 10 ms."""
+    with database.cursor() as cursor:
+        cursor.execute("ATTACH ':memory:' AS partition")
+        cursor.execute("USE partition")
+        written = _fold_partition(cursor, work, partition)
+    database.execute("DETACH partition")
+    return written
+
+
+def _fold_partition(database: Database, work: PartitionWork, partition: int) -> list[str]:
     scratch = work.scratch
-    with open_database(scratch, work.memory, work.threads) as database:
-        for name in TASK_END_TABLES:
-            path = table_path(scratch, merged_table_name(name), 0)
-            database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
-        for name in TASK_TABLES:
-            merge_table(database, TABLES_BY_NAME[name], scratch, work.partitions, partition)
-        written = []
-        if work.extends:
-            _keep_changed(database, work, partition)
-            source = f"(SELECT * FROM {FOUND} SEMI JOIN changed USING (task_id, attempt))"
-            write_table(database, scratch, SUPERSEDED, source, partition)
-            written.append(SUPERSEDED)
-        for name in TASK_TABLES:
-            if name not in SERVED_AS_MERGED:
-                write_table(database, scratch, merged_table_name(name), name, partition)
-                written.append(merged_table_name(name))
-        written += write_task_tables(database, scratch, work.closing, partition, extends=work.extends)
-        write_key_tables(database, scratch, partition)
-        return [*written, KEYS, DEPENDS, UNEXECUTED]
+    for name in TASK_END_TABLES:
+        path = table_path(scratch, merged_table_name(name), 0)
+        database.execute(f"CREATE VIEW {name} AS SELECT * FROM {parquet([path])}")
+    for name in TASK_TABLES:
+        merge_table(database, TABLES_BY_NAME[name], scratch, work.partitions, partition)
+    written = []
+    if work.extends:
+        _keep_changed(database, work, partition)
+        source = f"(SELECT * FROM {FOUND} SEMI JOIN changed USING (task_id, attempt))"
+        write_table(database, scratch, SUPERSEDED, source, partition)
+        written.append(SUPERSEDED)
+    for name in TASK_TABLES:
+        if name not in SERVED_AS_MERGED:
+            write_table(database, scratch, merged_table_name(name), name, partition)
+            written.append(merged_table_name(name))
+    written += write_task_tables(database, scratch, work.closing, partition, extends=work.extends)
+    write_key_tables(database, scratch, partition)
+    return [*written, KEYS, DEPENDS, UNEXECUTED]
 
 
 def _keep_changed(database: Database, work: PartitionWork, partition: int) -> None:
@@ -255,7 +267,7 @@ def _keep_changed(database: Database, work: PartitionWork, partition: int) -> No
 
 
 def write_key_tables(database: Database, scratch: Path, partition: int) -> None:
-    """Write the tables of a partition that later extensions read, after its own tables."""
+    """Write the tables by which later folds find the rows of a partition. Write the partition's `tasks` before."""
     tasks = table_path(scratch, "tasks", partition)
     write_table(database, scratch, KEYS, f"({keys_sql(tasks)})", partition)
     write_table(database, scratch, DEPENDS, f"({depends_sql(tasks)})", partition)
@@ -270,26 +282,12 @@ def write_task_list(database: Database, scratch: Path, tasks: list[Path]) -> Pat
 
 
 def partition_inputs(work: PartitionWork, partition: int) -> list[Path]:
-    """Return the files that folding a partition reads."""
+    """Return the input files for the fold of a partition."""
     scratch, file_number = work.scratch, work.partitions.file_number(partition)
     new = [path for name in TASK_TABLES for path in scratch.glob(f"{name}-{file_number}-*.parquet")]
     earlier = (*TASK_TABLES, FOUND, AFFECTED)
     previous = [path for name in earlier for path in (scratch / PREVIOUS_FOLDER).glob(f"{name}.*parquet")]
     return [*new, *previous, *(table_path(scratch, merged_table_name(name), 0) for name in TASK_END_TABLES)]
-
-
-def open_database(scratch: Path, memory: int, threads: int) -> Database:
-    database = duckdb.connect()
-    for option, value in {
-        "memory_limit": f"{max(_MIN_MEMORY, int(memory * _DUCKDB_MEMORY_SHARE)) >> 20}MiB",
-        "threads": str(threads),
-        "temp_directory": str(scratch / f"spilled-{os.getpid()}"),  # processes must not share it
-        "preserve_insertion_order": "false",
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-    }.items():
-        database.execute(f"SET {option} = '{value}'")
-    return database
 
 
 def _input_bytes(scratch: Path) -> int:
@@ -337,7 +335,7 @@ def write_task_tables(
 
 
 def _write_merged(database: Database, scratch: Path, names: Iterable[str]) -> Files:
-    """Write merged tables for the next generation. They are sorted, so that equal tables are equal files."""
+    """Write merged tables for the next generation. Rows are sorted, so that equal tables become identical files."""
     return {
         merged_table_name(name): [
             write_table(database, scratch, merged_table_name(name), f"(FROM {name} ORDER BY ALL)")
@@ -388,7 +386,7 @@ def _ray_version(database: Database, files: Files) -> str | None:
 
 
 def _job_texts_sql(files: Files) -> str:
-    """Return SQL for the text by which a session is found: the newest jobs, each with a bounded length."""
+    """Return SQL for the texts that a search for sessions reads: those of the newest jobs, each cut in length."""
     parts = ", ".join(f"left({column}, {_MAX_JOB_TEXT})" for column in ("submission_id", "entrypoint", "metadata"))
     return (
         f"SELECT concat_ws(' ', job_id, {parts}) FROM {parquet(files['jobs'])} "

@@ -1,7 +1,7 @@
 """Replace several parts of an index by one, so that readers open few files.
 
-`FAN_IN` parts of similar size are replaced by one. So a row is rewritten each time the index has grown `FAN_IN` times.
-Superseded rows are left out.
+`FAN_IN` parts of similar size are replaced by one. So a row is rewritten only when the index has become about `FAN_IN`
+times as large. Superseded rows are left out.
 """
 
 import math
@@ -14,7 +14,7 @@ import msgspec
 
 from rayhistory.index.batch_ranges import join_ranges
 from rayhistory.index.cores import available_cores
-from rayhistory.index.fold.build import open_database, write_key_tables, write_task_list
+from rayhistory.index.fold.build import write_key_tables, write_task_list
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.part_tables import (
     DEFINITIONS,
@@ -29,13 +29,16 @@ from rayhistory.index.fold.part_tables import (
 )
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.previous_index import PreviousIndex
-from rayhistory.index.fold.table_files import Files, table_path, write_table
+from rayhistory.index.fold.table_files import Files, open_database, table_path, write_table
 from rayhistory.index.manifest import Part
 
 FAN_IN = 8
 _SUPERSEDED_SHARE = 0.5
 _MIN_REWRITTEN_ROWS = 10_000
-"""A part with at least this number of rows is rewritten alone if a large share of them is superseded."""
+"""For the share of superseded rows, a smaller part counts as if it had this many rows.
+
+If the share is large, the part is rewritten alone. A few superseded rows in a small part are not worth that.
+"""
 _PARTITION_TABLES = (DEFINITIONS, UPDATES, "tasks", "profile_events", KEYS, DEPENDS, UNEXECUTED)
 
 
@@ -108,7 +111,7 @@ def compact(
 
 
 def compact_partition(work: CompactionWork, partition: int) -> None:
-    """Write the valid rows of the parts in one range of task ids."""
+    """Write the valid rows that the replaced parts have in one range of task ids."""
     condition = work.partitions.condition(partition)
     scratch, replaced = work.scratch, work.superseded
     with open_database(scratch, work.memory, work.threads) as database:
@@ -131,7 +134,7 @@ def compact_partition(work: CompactionWork, partition: int) -> None:
 def _write_superseded(
     database: duckdb.DuckDBPyConnection, scratch: Path, previous: PreviousIndex, chosen: list[Part]
 ) -> Files:
-    """Write which rows of other parts the chosen parts replace."""
+    """Write the list of the rows that the chosen parts replace in all other parts."""
     lists = [file.path for file in previous.fetch_whole(SUPERSEDED, chosen)]
     others = {part.name for part in previous.parts} - {part.name for part in chosen}
     if not (lists and others):
@@ -148,8 +151,9 @@ def parts_after(
 ) -> list[Part]:
     """Return the parts of the next generation.
 
-    `replaced_by` names the parts that replace rows of each part. Superseded rows were left out here. If such a
-    replacing part is lost, these rows are lost too, and their objects must be read again.
+    `replaced_by` has, for each part, the names of the parts that replace some of its rows. Compaction drops the
+    replaced rows. If the part with the newer rows is lost later, the dropped rows must be made again from their
+    objects. So the entry of that part also lists the generations for which these objects were read.
     """
     names = {part.name for part in chosen}
     replacing = set().union(*(replaced_by.get(name, set()) for name in names))

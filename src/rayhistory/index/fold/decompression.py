@@ -7,7 +7,7 @@ import zstandard
 from isal import isal_zlib
 
 MAX_TEXT_BYTES = 1 << 20
-"""The size of the pieces. Only zstd may return larger ones (see ZstdDecompressor)."""
+"""Maximum size of the pieces of text. Only zstd may return larger ones (see ZstdDecompressor)."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 

@@ -1,4 +1,4 @@
-"""Find the older rows that an extension needs: of attempts with new events, and of attempts whose end changes.
+"""Find the older rows that a fold of new objects needs: of attempts with new events or with a changed end.
 
 Rows of all other attempts are not read and stay valid in their parts.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rayhistory.events.merged_tables import TASK_TABLES
+from rayhistory.events.table_columns import TASK_TABLES
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.part_tables import (
     DEFINITIONS,
@@ -23,11 +23,15 @@ from rayhistory.index.fold.part_tables import (
 from rayhistory.index.fold.previous_index import PreviousIndex
 from rayhistory.index.fold.table_files import Database, copy_rows
 from rayhistory.index.manifest import Part
+from rayhistory.index.sql_text import quoted
 
 FOUND = "found"
-"""Where the valid row of each attempt with new events is: its part, row number and flags."""
+"""A table with the location of the valid row of each attempt that may change: part, row number and flags."""
 AFFECTED = "affected"
-"""Attempts whose served rows are derived again because their worker, job or session ended."""
+"""A table of the attempts whose served rows are derived again, because of a change outside of their own events.
+
+The end of their worker, job or session has become known, or the process id of their worker.
+"""
 
 _MERGED_NAMES = {"task_definitions": DEFINITIONS, "task_updates": UPDATES, "profile_events": "profile_events"}
 _WORKER_END = "worker_id, end_ms, dead_ns, exit_type, exit_detail"
@@ -37,10 +41,13 @@ _NO_KEYS = "SELECT ''::VARCHAR AS task_id, 0::BIGINT AS attempt WHERE false"
 
 
 class EarlierRows(msgspec.Struct):
-    """Rows and counts of the previous generation."""
+    """The older rows that a fold of new objects needs: their parts, number and size."""
 
     touched_parts: set[str]
-    """Parts that have rows of these attempts. If one is lost, the objects of this extension must be read again."""
+    """Parts that have older rows of the attempts that may change.
+
+    If such a part is lost, the objects that this fold read must be read again.
+    """
     rows: int
     size: int
     """Size of the files with older rows, which bounds the memory of the merge."""
@@ -49,7 +56,7 @@ class EarlierRows(msgspec.Struct):
 def find_earlier_rows(
     database: Database, scratch: Path, folder: Path, previous: PreviousIndex, *, closing_changed: bool
 ) -> EarlierRows:
-    """Write the older rows of all attempts that may change to `folder`, as files of the task tables."""
+    """Find all attempts that may change, and write their older rows to `folder`, as files of the task tables."""
     superseded = previous.superseded()
     # Without a lost part, rows are valid again that do not know of ends since then.
     _find_changed_ends(database, folder, every=previous.has_lost_parts)
@@ -73,7 +80,7 @@ def find_earlier_rows(
 def _find_changed_ends(database: Database, folder: Path, *, every: bool) -> None:
     """Find workers and jobs with new information about their end, and workers whose process is now known.
 
-    With `every`, also find those that the previous generation knew.
+    With `every`, also find workers and jobs whose end or process the previous generation knew.
     """
 
     def changed(name: str, table: str, columns: str, condition: str) -> None:
@@ -123,13 +130,13 @@ def _find_touched(database: Database, scratch: Path) -> None:
 
 
 def _match_keys(database: Database, previous: PreviousIndex, superseded: list[str]) -> list[tuple[Part, list[int]]]:
-    """Find the attempts in all parts. Return the files that have them."""
+    """Look up the attempts that may change in the keys of all parts. Return the files with their rows, by part."""
     files = previous.fetch_whole(KEYS)
     # The key files of a part have the same ranges as its other files, but not the same numbers of rows.
     numbers = [(part, number) for part in previous.parts for number in range(len(part.files[KEYS]))]
     first_rows = [sum(file.rows for file in part.files["tasks"][:number]) for part, number in numbers]
     places = ", ".join(
-        f"('{file.path}', '{file.part}', {number}, {first}::BIGINT)"
+        f"({quoted(file.path)}, {quoted(file.part)}, {number}, {first}::BIGINT)"
         for file, (_, number), first in zip(files, numbers, first_rows, strict=True)
     )
     database.execute(f"""

@@ -80,7 +80,7 @@ class FetchAhead:
         return piece
 
     def _drop(self, piece: _Piece, fetch: "asyncio.Task[bytes]") -> None:
-        """Drop the first fetch, in any state."""
+        """Drop the first fetch, whether it is pending, running or done."""
         self._fetches.popleft()
         self._reserved -= piece.size
         if not fetch.cancel() and not fetch.cancelled():
@@ -95,7 +95,7 @@ class FetchAhead:
 
 
 def _pieces(source: Source) -> Iterator[_Piece]:
-    """Plan the pieces of a source. An empty source has one empty piece, because it may have grown or been deleted."""
+    """Plan the pieces of a source. An empty source is fetched, too, because it may have grown or been deleted."""
     end = max(source.start, source.fetched_size)
     for start in range(source.start, max(end, source.start + 1), PIECE_BYTES):
         yield _Piece(source, start, min(start + PIECE_BYTES, end))

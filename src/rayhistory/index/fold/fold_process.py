@@ -23,9 +23,9 @@ import msgspec
 
 from rayhistory.concurrency import concurrently
 from rayhistory.errors import IndexDamaged, ObjectNotFound, StoreError
-from rayhistory.events.merged_tables import TABLES, TASK_TABLES
+from rayhistory.events.table_columns import TABLES, TASK_TABLES
 from rayhistory.index.batch_ranges import join_ranges
-from rayhistory.index.child_process import start_work
+from rayhistory.index.child_process import start_work, write_report
 from rayhistory.index.cores import available_cores
 from rayhistory.index.fold.build import PREVIOUS_FOLDER, BuiltTables, FoldInputs, Report, build
 from rayhistory.index.fold.compaction import choose_parts, compact, parts_after
@@ -51,9 +51,10 @@ log = logging.getLogger(__name__)
 _COMPRESSION_RATIO = 10
 _MEMORY_PER_BYTE = 1.5
 _MEMORY_PER_LONG_BYTE = 10
-"""DuckDB holds long texts several times, and can spill only some of the copies."""
+"""Memory per byte of long texts. DuckDB holds long texts several times, and can spill only some of the copies."""
 _MIN_BYTES_PER_PROCESS = 32 << 20
-"""Above twice this size, processes that merge one partition each are faster than one process with threads."""
+"""Minimum bytes per process. Above twice this size, one process per partition is faster than one process with threads.
+"""
 _NICENESS = 10
 """Folds run at lower CPU priority than requests."""
 
@@ -67,9 +68,12 @@ class FoldJob(msgspec.Struct):
     scratch: str
     """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Read all sources, even if a previous generation covers them."""
+    """True to read all sources, even if a previous generation covers them."""
     repair: bool = False
-    """The previous generation cannot be read. Rebuild its damaged parts, or everything if none is damaged."""
+    """True if the previous generation cannot be read.
+
+    Then its damaged parts are rebuilt, or everything if none is damaged.
+    """
     sources: list[Source] | None = None
     """The sources, if the caller has just listed them; otherwise the fold lists them."""
 
@@ -83,9 +87,9 @@ class FoldReport(msgspec.Struct, omit_defaults=True):
     outage: str = ""
     """The error of the store that made the fold fail."""
     ready: bool = False
-    """The process waits for its next job."""
+    """True if the process waits for its next job."""
     warning: str = ""
-    """A message for the log of the server, which names the session."""
+    """A message that the server logs, with the name of the session."""
     reason: str = ""
 
 
@@ -146,7 +150,7 @@ class _Fold:
             except PartDamaged as error:
                 if lost is None or error.part in lost:
                     raise
-                log.warning("some files of the index are damaged, rebuilding them", extra={"reason": str(error)})
+                log.warning("files of the index are damaged, rebuilding them", extra={"reason": str(error)})
                 lost.add(error.part)
             else:
                 on_published(published)
@@ -176,7 +180,7 @@ class _Fold:
         return await previous.damaged_parts() or None
 
     async def _fold(self, lost: set[str] | None) -> Manifest:
-        """Fold the sources that the previous generation lacks, and those of lost parts. None folds everything."""
+        """Fold new sources, and the sources of lost parts. If there is no previous generation, fold all sources."""
         generation = await next_generation(self._indexes, self._layout, self._job.ref)
         scratch = self._scratch()
         previous, listed = None, list[CoveredSource]()
@@ -211,7 +215,7 @@ class _Fold:
         return await publication.publish(await self._manifest(publication, built, previous, total))
 
     async def _fetch_previous(self, folder: Path, lost: set[str]) -> tuple[PreviousIndex | None, list[CoveredSource]]:
-        """Fetch the files that each extension reads. A generation with a damaged small table is ignored."""
+        """Fetch the files of the previous generation that every fold reads. Ignore it if a small table is damaged."""
         manifest = await read_latest_manifest(self._indexes, self._layout, self._job.ref)
         if manifest is None or manifest.key_hash != await asyncio.to_thread(key_hash):
             return None, []
@@ -240,7 +244,7 @@ class _Fold:
         return await decode_all(work, unread, self._pool, progress), partitions
 
     async def _size_bytes(self) -> int:
-        """Return the size of an ended session, or that of the events of a running one."""
+        """Return the size of the session. While it runs, only its events count."""
         if not self._job.closing:
             return sum(source.size for source in self._sources)
         return await stored_bytes(self._store, self._layout, self._job.ref)
@@ -275,7 +279,7 @@ class _Fold:
         )
 
     async def _compact(self, manifest: Manifest) -> Manifest:
-        """Replace parts by fewer ones, in a new generation. If one is damaged, leave it to the next extension."""
+        """Replace several parts by one, in a new generation. If a part is damaged, the next fold rebuilds it."""
         chosen = choose_parts(manifest.parts)
         if not chosen:
             return manifest
@@ -289,7 +293,7 @@ class _Fold:
         try:
             written = await asyncio.to_thread(compact, previous, chosen, scratch, partitions, memory=memory, pool=pool)
         except (IndexDamaged, StoreError, duckdb.Error) as error:
-            log.warning("index compaction failed, keeping the small files", extra={"reason": str(error)})
+            log.warning("index compaction failed, keeping the parts as they are", extra={"reason": str(error)})
             return manifest
         replaced_by = await asyncio.to_thread(_replaced_by, previous)
         files = await publication.upload(written)
@@ -315,7 +319,7 @@ def _replaced_by(previous: PreviousIndex) -> dict[str, set[str]]:
 
 
 def _extended(part: Part, built: BuiltTables, generation: int) -> Part:
-    """Return the entry of an older part for the next generation."""
+    """Return the manifest entry of an older part for the next generation."""
     batches = part.batches
     if part.name in built.touched_parts:
         batches = join_ranges([*batches, (generation, generation)])
@@ -325,7 +329,7 @@ def _extended(part: Part, built: BuiltTables, generation: int) -> Part:
 def _covered_sources(
     sources: list[Source], unread: Iterable[Source], covered: list[CoveredSource], generation: int
 ) -> list[CoveredSource]:
-    """Return all sources with the first and last extension that read them."""
+    """Return each source with the first and the last generation for which it was read."""
     first = {key: batch for key, _, batch, _ in covered}
     last = {key: batch for key, _, _, batch in covered} | {source.key: generation for source in unread}
     return [
@@ -365,29 +369,24 @@ class _ReportedWarnings(logging.Handler):
     """Reports warnings to the server, because nobody reads the error output of a fold that succeeds."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _write_report(FoldReport(warning=record.getMessage(), reason=getattr(record, "reason", "")))
+        write_report(FoldReport(warning=record.getMessage(), reason=getattr(record, "reason", "")))
 
 
 def _serve(job: FoldJob, pool: Executor) -> None:
     """Fold one session and report the result. If the store is unavailable, end the process with all its requests."""
 
     def report_progress(progress: float, detail: str) -> None:
-        _write_report(FoldReport(progress, detail))
+        write_report(FoldReport(progress, detail))
 
     def report_manifest(manifest: Manifest) -> None:
-        _write_report(FoldReport(1.0, "done", manifest))
+        write_report(FoldReport(1.0, "done", manifest))
 
     try:
         asyncio.run(fold(job, report_progress, pool, report_manifest))
     except StoreError as error:
-        _write_report(FoldReport(outage=str(error)))
+        write_report(FoldReport(outage=str(error)))
         sys.exit(1)
-    _write_report(FoldReport(1.0, ready=True))
-
-
-def _write_report(report: FoldReport) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+    write_report(FoldReport(1.0, ready=True))
 
 
 if __name__ == "__main__":

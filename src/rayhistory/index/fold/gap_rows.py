@@ -51,7 +51,7 @@ def add_seal_gaps(database: Database, seals: list[NodeSeal]) -> None:
 
 
 def add_empty_table_gaps(database: Database, files: Files, task_counts: dict[str, int]) -> None:
-    """Add a gap for each table that cannot be empty: a cluster has nodes, and a session with jobs has tasks."""
+    """Add a gap for each empty table that should have rows: a cluster has nodes, and a session with jobs has tasks."""
     counts = {
         name: scalar(database, f"SELECT count(*) FROM {parquet(files[name])}") for name in ("nodes", "jobs", "actors")
     } | {"tasks": task_counts["rows"]}

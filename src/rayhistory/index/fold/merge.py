@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from rayhistory.events.merged_tables import Column, Rule, Table
+from rayhistory.events.table_columns import Column, Rule, Table
+from rayhistory.index.sql_text import quoted
 
 _AGGREGATE = {Rule.HIGHEST: "max", Rule.LOWEST: "min"}
 
@@ -41,5 +42,4 @@ def create_sql(table: Table, name: str = "") -> str:
 
 def parquet(paths: Iterable[Path | str], options: str = "") -> str:
     """Return the SQL expression that reads these files as one table."""
-    names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
-    return f"read_parquet([{names}]{options})"
+    return f"read_parquet([{', '.join(map(quoted, paths))}]{options})"

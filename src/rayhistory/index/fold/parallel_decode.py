@@ -25,12 +25,12 @@ from rayhistory.storage import open_store
 
 _MIN_PARALLEL_BYTES = 2 << 20
 _BUFFER_SHARE = 4
-"""A decoder's row buffer gets a quarter of its memory, because rows are copied while they are written."""
+"""The row buffer gets a quarter of a decoder's memory, because writing needs further copies of the rows."""
 _FETCH_SHARE = 8
 """Bytes that are fetched ahead get an eighth of a decoder's memory."""
 _PORTION_BYTES = 8 << 20
 _REQUEST_COST_BYTES = 4 << 10
-"""The number of compressed bytes that are decoded while a request takes place."""
+"""The time that a request takes, expressed as the number of compressed bytes that are decoded in this time."""
 _MAX_PORTIONS_PER_CORE = 4
 
 Progress = Callable[[float, int], None]

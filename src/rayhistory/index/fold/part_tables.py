@@ -1,7 +1,7 @@
-"""Tables of a part that extensions and readers use to find rows in other parts.
+"""Tables of a part. With them, later folds find its rows, and readers leave out the rows that it replaces.
 
-- `merged.keys` has the hash of each attempt in the part, its row in `tasks`, and its flags for counts. An extension
-  uses it to find older rows.
+- `merged.keys` has the hash of each attempt in the part, its row in `tasks`, and its flags for counts. Later folds
+  find older rows with it.
 - `merged.depends` has the workers and jobs whose end would change rows of the part.
 - `merged.unexecuted` has tasks that ended without having run. Depending on the end of their worker, they count as gaps.
 - `merged.superseded` lists the rows of other parts that this part replaces. Each attempt is valid in one part only.
@@ -11,14 +11,14 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import duckdb
 import msgspec
 
 from rayhistory.gaps import GapCode
 from rayhistory.index.fold.merge import parquet
 from rayhistory.index.fold.served_tables import GAP_CONDITIONS, HAS_NO_EXECUTION, merged_table_name
-from rayhistory.index.fold.table_files import Database, scalar
+from rayhistory.index.fold.table_files import Database, scalar, shared_database
 from rayhistory.index.manifest import MERGED_PREFIX
+from rayhistory.index.sql_text import quoted
 
 KEYS = MERGED_PREFIX + "keys"
 DEPENDS = MERGED_PREFIX + "depends"
@@ -28,7 +28,7 @@ UNEXECUTED = MERGED_PREFIX + "unexecuted"
 DEFINITIONS = merged_table_name("task_definitions")
 UPDATES = merged_table_name("task_updates")
 REPLACED_TABLES = (DEFINITIONS, UPDATES)
-"""Merged tables in which only one part has rows of an attempt. Profile events of an attempt can be in several parts."""
+"""Merged tables in which only one part has valid rows of an attempt. Several parts can have its profile events."""
 
 TASK_COUNTS: dict[str, str] = {
     "rows": "true",
@@ -49,7 +49,8 @@ IS_OPEN = "finished_ns IS NULL AND failed_ns IS NULL"
 def keys_sql(tasks: Path) -> str:
     """Return the query of `merged.keys` for a file of `tasks` and its merged tables.
 
-    An attempt that is not listed has row -1. If the part has only profile events of an attempt, its row is NULL.
+    An attempt that is in the merged tables and not in `tasks` has row -1. If the part has only profile events of an
+    attempt, its row is NULL.
     """
     rows = (
         f"SELECT hash(task_id, attempt_number) AS h, file_row_number AS row, {_FLAGS} AS flags FROM {_numbered(tasks)}"
@@ -68,7 +69,7 @@ def depends_sql(tasks: Path) -> str:
 
 
 def unexecuted_sql(tasks: str) -> str:
-    """Return the query of `merged.unexecuted` for rows of `tasks`."""
+    """Return SQL for `merged.unexecuted`: attempts without a reported execution."""
     columns = "task_id, attempt_number AS attempt, worker_id, actor_id, end_time_ms"
     return f"SELECT {columns} FROM {tasks} WHERE {HAS_NO_EXECUTION} ORDER BY ALL"
 
@@ -91,7 +92,7 @@ def open_gaps(counts: dict[str, int]) -> dict[GapCode, int]:
 @functools.cache
 def key_hash() -> int:
     """Return a hash that changes if another release of DuckDB hashes keys differently."""
-    with duckdb.connect() as database:
+    with shared_database() as database:
         return scalar(database, "SELECT hash('rayhistory', 1::BIGINT) % 1000000007")
 
 
@@ -109,9 +110,9 @@ class PartFile(msgspec.Struct, frozen=True):
 def rows_sql(
     files: Sequence[PartFile], superseded: Sequence[str], *, position: str = "", hidden: Sequence[str] = ()
 ) -> str:
-    """Return an SQL source with the valid rows of files of `tasks`, without hidden columns.
+    """Return an SQL source with the valid rows of `tasks` in these files, without hidden columns.
 
-    `position` is the name for the column with the row number in `tasks`, which `task_list` uses.
+    `position` is the column with each row's number in `tasks`. Only the table `task_list` has such a column.
     """
     excluded = [*hidden, *([position] if position else [])]
     others = f" EXCLUDE ({', '.join(excluded)})" if excluded else ""
@@ -135,7 +136,7 @@ def rows_sql(
 
 
 def merged_rows_sql(files: Sequence[PartFile], superseded: Sequence[str], condition: str = "true") -> str:
-    """Return an SQL source with the valid rows of files of a merged table."""
+    """Return an SQL source with the valid rows of a merged table in these files."""
     clean = [file.path for file in files if not file.is_superseded]
     replaced = [file for file in files if file.is_superseded]
     if not (replaced and superseded):
@@ -152,7 +153,7 @@ def merged_rows_sql(files: Sequence[PartFile], superseded: Sequence[str], condit
 
 
 def task_list_rows_sql(tasks: Sequence[tuple[Path, int]]) -> str:
-    """Return an SQL source with the rows of a part's files of `tasks` and their `position`."""
+    """Return SQL that selects all rows of these `tasks` files; `position` is the row's number in the part."""
     rows = (f"SELECT *, file_row_number + {first} AS position FROM {_numbered(path)}" for path, first in tasks)
     return f"({' UNION ALL '.join(rows)})"
 
@@ -162,10 +163,6 @@ _ROW_NUMBER = ", file_row_number = true"
 
 def _numbered(path: Path) -> str:
     return parquet([path], _ROW_NUMBER)
-
-
-def quoted(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _list(paths: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from typing import cast
 import arro3.io
 from arro3.core import Array, DataType, RecordBatch
 
-from rayhistory.events.merged_tables import TABLES_BY_NAME, TASK_TABLES, Table, Type
 from rayhistory.events.row_buffer import RowBuffer
+from rayhistory.events.table_columns import TABLES_BY_NAME, TASK_TABLES, Table, Type
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import RESPONSE_FILE_BYTES, RESPONSES_TABLE
 
@@ -69,7 +69,7 @@ class PartialWriter:
 
     def __init__(self, directory: Path, name: str, partitions: Partitions, max_bytes: int = 1 << 26) -> None:
         self.rows = RowBuffer()
-        """The buffer for new rows."""
+        """The buffer for rows that are not written yet."""
         self.long_bytes = 0
         """Number of bytes by which written task rows exceed TYPICAL_ROW_BYTES each."""
         self._directory = directory

@@ -12,11 +12,11 @@ _BOUND_DIGITS = 3
 _BOUND_VALUES = 16**_BOUND_DIGITS
 MAX_PARTITIONS = 256
 _TOLERANCE = 0.25
-"""How much a partition may exceed its size, because each further partition reads the same files again."""
+"""The share by which a partition may exceed its size, because each further partition reads the same files again."""
 
 
 class _PartitionByPrefix(dict[str, int]):
-    """A cache of the partition of each id prefix. Prefixes are as long as bounds."""
+    """A cache from prefixes of task ids to partitions. A prefix has as many digits as a bound of a partition."""
 
     def __init__(self, bounds: list[str]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _PartitionByPrefix(dict[str, int]):
 
 
 class Partitions:
-    """A number of equal ranges of task ids."""
+    """A division of all task ids into ranges of equal width."""
 
     def __init__(self, count: int = 1, file_count: int = 0) -> None:
         self.count = max(1, min(count, MAX_PARTITIONS))
@@ -37,7 +37,7 @@ class Partitions:
         self._bounds = [
             f"{-(-partition * _BOUND_VALUES // self.count):0{_BOUND_DIGITS}x}" for partition in range(1, self.count)
         ]
-        """The first ids of all partitions except the first."""
+        """The lowest id of each partition, from the second one on."""
         self._partition_by_prefix = _PartitionByPrefix(self._bounds)
 
     def finer(self, count: int) -> "Partitions":
@@ -49,11 +49,11 @@ class Partitions:
         return Partitions(self.count * max(1, times), self._file_count)
 
     def file_number(self, partition: int) -> int:
-        """Return the number in the names of the files with the partition's rows."""
+        """Return the partition number in the names of the files that have this partition's rows."""
         return partition * self._file_count // self.count
 
     def split(self, task_ids: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
-        """Yield each partition that has rows, with their positions."""
+        """Yield the number of each partition that has some of these ids, and their positions in `task_ids`."""
         partition_by_prefix = self._partition_by_prefix
         positions: list[list[int]] = [[] for _ in range(self.count)]
         for position, task_id in enumerate(task_ids):
@@ -73,7 +73,7 @@ class Partitions:
         return low, f"{int(self._bounds[partition], 16) - 1:0{_BOUND_DIGITS}x}g"
 
     def condition(self, partition: int) -> str:
-        """Return the SQL condition that a task is in the partition."""
+        """Return the SQL condition that selects the tasks of the partition."""
         terms = [f"task_id >= '{self._bounds[partition - 1]}'"] if partition else []
         terms += [f"task_id < '{self._bounds[partition]}'"] if partition < self.count - 1 else []
         return " AND ".join(terms) or "true"

@@ -1,4 +1,4 @@
-"""The previous generation of an index, from which an extension fetches only the files that it needs."""
+"""The previous generation of an index. A fold of new objects fetches only the files that it needs of it."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
@@ -27,7 +27,7 @@ _MAX_BYTES_IN_FLIGHT = 64 << 20
 _LOOKUP_TABLES = (KEYS, DEPENDS, UNEXECUTED, SUPERSEDED)
 
 CoveredSource = tuple[str, int, int, int]
-"""Key and version of a source, and the first and last extension that read it."""
+"""Key and version of a source, and the first and last generation for which it was read."""
 
 
 class PartDamaged(IndexDamaged):
@@ -44,7 +44,7 @@ class PreviousIndex:
     def __init__(
         self, store: Store, layout: Layout, ref: SessionRef, manifest: Manifest, folder: Path, *, lost: set[str]
     ) -> None:
-        """`lost` are the parts that cannot be read."""
+        """`lost` has the names of parts that cannot be read."""
         self.parts = [part for part in manifest.parts if part.name not in lost]
         self.has_lost_parts = len(self.parts) < len(manifest.parts)
         self._lost_batches = join_ranges(
@@ -68,7 +68,7 @@ class PreviousIndex:
         return overlaps(self._lost_batches, source[2], source[3])
 
     def replaced_by(self, database: Database) -> dict[str, set[str]]:
-        """Return the parts that replace rows of each part."""
+        """Return, for each part, the parts that replace some of its rows."""
         found: dict[str, set[str]] = {}
         for file in self.fetch_whole(SUPERSEDED):
             for (name,) in database.execute(f"SELECT DISTINCT part FROM {parquet([file.path])}").fetchall():
@@ -76,7 +76,7 @@ class PreviousIndex:
         return found
 
     def superseded_counts(self, database: Database) -> dict[str, int]:
-        """Return how many attempts of each part are replaced. If a part is lost, they are counted again."""
+        """Return the number of superseded attempts in each part. If a part is lost, they are counted again."""
         lists = self.superseded() if self.has_lost_parts else []
         if not lists:
             return {part.name: 0 if self.has_lost_parts else part.superseded for part in self.parts}
@@ -91,13 +91,13 @@ class PreviousIndex:
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
     async def fetch_lookups(self) -> None:
-        """Fetch, in one step, the tables of all parts that every extension reads."""
+        """Fetch, from all parts, the tables that every fold reads. Fetch them concurrently."""
         whole = [(part, table) for table in _LOOKUP_TABLES for part in self.parts]
         fetches = (self._fetch_parts(table, [(part, _numbers(part, table))]) for part, table in whole)
         await concurrently(fetches, _MAX_CONCURRENT_FETCHES)
 
     def fetch_parts(self, table: str, wanted: Iterable[tuple[Part, Iterable[int]]]) -> list[PartFile]:
-        """Fetch some files of a table that is stored in parts."""
+        """Fetch the given files of a table that is stored in parts."""
         return self._wait(self._fetch_parts(table, [(part, list(numbers)) for part, numbers in wanted]))
 
     def fetch_whole(self, table: str, parts: Iterable[Part] | None = None) -> list[PartFile]:
@@ -106,7 +106,7 @@ class PreviousIndex:
         return self.fetch_parts(table, ((part, _numbers(part, table)) for part in wanted))
 
     def superseded(self) -> list[str]:
-        """Fetch the lists of superseded rows of all parts."""
+        """Fetch the lists of superseded rows of all parts, and return the paths of the copies."""
         return [file.path for file in self.fetch_whole(SUPERSEDED)]
 
     def task_counts(self, database: Database) -> dict[str, int]:

@@ -8,26 +8,25 @@ import contextlib
 import secrets
 from pathlib import Path
 
-import duckdb
 import msgspec
 
 from rayhistory.concurrency import concurrently
 from rayhistory.errors import StoreError
-from rayhistory.index.fold.table_files import row_count
+from rayhistory.index.fold.table_files import row_count, shared_database
 from rayhistory.index.index_objects import file_sha256
 from rayhistory.index.manifest import Manifest, StoredFile, Tables, publish_manifest, used_generations
 from rayhistory.sessions import Layout, SessionRef
 from rayhistory.storage import Store
 
 _MAX_CONCURRENT_UPLOADS = 64
-"""The store uploads files in pieces, so their memory stays small."""
+"""Maximum number of concurrent uploads. They need little memory, because files are uploaded in pieces."""
 
 
 class Publication:
     """The new files of one generation, in a separate folder."""
 
     def __init__(self, store: Store, layout: Layout, ref: SessionRef, generation: int) -> None:
-        """`generation` is the next number after the generation that the fold began with."""
+        """`generation` is the next number after the newest generation when the fold began."""
         self.generation = generation
         self.folder = f"{generation}-{secrets.token_hex(4)}"
         self._store = store
@@ -64,7 +63,7 @@ class Publication:
     def _describe(self, name: str, number: int, path: Path) -> StoredFile:
         rows = 0
         if name == "tasks":
-            with duckdb.connect() as database:
+            with shared_database() as database:
                 rows = row_count(database, path)
         return StoredFile(self.folder, number, path.stat().st_size, rows, file_sha256(path))
 

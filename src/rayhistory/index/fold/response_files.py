@@ -42,7 +42,10 @@ def list_responses(database: Database, files: list[Path], until_ns: int | None =
 def write_responses(
     database: Database, scratch: Path, file_counts: dict[str, int] | None = None
 ) -> dict[str, list[Path]]:
-    """Write all responses ordered by time, and the last ones. `file_counts` fixes the number of files of each table."""
+    """Write all responses ordered by time, and the last response to each URI.
+
+    `file_counts` prescribes how many files each of the two tables gets.
+    """
     return {
         name: _write(database, scratch, name, condition, file_counts[name] if file_counts else None)
         for name, condition in ((RESPONSES_TABLE, "true"), (LAST_RESPONSES_TABLE, "is_last"))

@@ -170,7 +170,7 @@ SERVED_AS_MERGED = {
     "platform_events": "ns, event_id",
     "snapshots": "ns, uri",
 }
-"""Tables that are served as merged, with their sort order."""
+"""Tables that are served as they are after the merge, with their sort order."""
 SERVED_TASK_TABLES = ("tasks", "profile_events")
 """Served tables with one file per partition."""
 
@@ -245,7 +245,9 @@ _WORKER_HAD_ENDED = f"""(
   OR (worker_id IS NULL AND actor_id IN (
     SELECT a.actor_id FROM {{actors}} a
     WHERE a.num_restarts > 0 OR a.end_time_ms <= unexecuted.end_time_ms + {_WORKER_REPORT_MS})))"""
-"""The owner of an actor's creation task does not report the worker.
+"""Condition for tasks whose worker ended at about the same time.
+
+Actor creation tasks have no worker id, so the end of their actor counts.
 
 For restarted actors, only the last worker is known.
 """
@@ -266,7 +268,7 @@ GAP_CONDITIONS = {
     GapCode.WORKER_OPEN_AT_SESSION_END: ("workers", "closed_by_history"),
     GapCode.NODE_OPEN_AT_SESSION_END: ("nodes", "closed_by_history"),
 }
-"""Gaps that are counted in the served tables: the table, and the condition for its rows.
+"""For each gap that is counted in a served table: the table, and the condition for the rows to count.
 
 A condition may refer to other served tables in braces. `unexecuted` are tasks that ended without having run, according
 to their workers.

@@ -1,4 +1,4 @@
-"""SQL for the served table of tasks: from merged rows, and as of a point in time from the served rows alone.
+"""SQL for the served table `tasks`: made from merged rows or, as of a point in time, from the latest rows of `tasks`.
 
 When a worker dies or a job ends, Ray marks its tasks as failed, but exports no event. This SQL does the same.
 
@@ -6,7 +6,7 @@ A served row has the last known values. Hidden columns (`AS_OF_COLUMNS`) store r
 does not show. They suffice to compute the row as of any earlier time, without joins, sorting or new files.
 """
 
-from rayhistory.events.merged_tables import TASK_STATES, state_column
+from rayhistory.events.table_columns import TASK_STATES, state_column
 
 AS_OF_COLUMNS = (
     "definition_job_id", "definition_type", "defined_ns", "updated_ns", "update_job_id", "placed_ns", "placed_pid",
@@ -38,7 +38,10 @@ DEFINED_IN_TIME = f"""(
     SELECT d.task_id, d.attempt FROM task_definitions d
     LEFT JOIN task_updates u ON d.task_id = u.task_id AND d.attempt = u.attempt
     WHERE coalesce(d.defined_ns <= {_FIRST_STATE_NS}, {_FIRST_STATE_NS} IS NULL))"""
-"""Condition for attempts that were defined before their first state. Others are first known from their profile only."""
+"""Query of the attempts whose definition is not later than their first state.
+
+All other attempts can have a time at which only their profile events are known. Name and end are then taken from these.
+"""
 
 _KNOWN_FROM_MERGED = f"""
 orphans AS (

@@ -101,7 +101,7 @@ async def _chunks(
 
 
 async def _texts(source: Source, pieces: AsyncIterator[bytes], decoder: EventDecoder) -> AsyncIterator[bytes]:
-    """Yield the object's text in pieces of any length."""
+    """Yield the decompressed text of an object, in pieces of any length."""
     decompressor: GzipDecompressor | None = None
     is_first = True
     async for piece in pieces:

@@ -24,7 +24,7 @@ class SourceKind(Enum):
     PACKED_EVENTS = "events in packs"
     ENDPOINT = "endpoint"
     SEAL = "seal"
-    """Kind of sources with the counts of a node's collector. They have no rows."""
+    """Kind of a source that has the counts of a node's collector, and no rows."""
 
 
 _OVERWRITTEN = (SourceKind.ENDPOINT, SourceKind.SEAL)
@@ -41,13 +41,13 @@ class Source(msgspec.Struct, frozen=True):
     start: int = 0
     """The offset to read from. The previous generation covers the bytes before it."""
     pack: str = ""
-    """For a source in packs: the newest pack when it was listed, so that the reader needs no listing."""
+    """For a source in packs: the newest pack at the time of the listing, so that the reader need not list packs."""
 
     @property
     def version(self) -> int:
-        """A text that changes when the content changes.
+        """A number that changes when the content changes.
 
-        It includes the modification time, because an overwritten object may keep its size.
+        It is the size. For objects that are overwritten and may keep their size, the modification time is added.
         """
         return self.size + (int(self.modified * 1000) if self.kind in _OVERWRITTEN else 0)
 
@@ -102,7 +102,7 @@ class _SessionPrefixes:
         return [source for group in groups for source in group]
 
     async def _read_packs(self, packs: dict[str, PackReader]) -> list[Source]:
-        """Read the pack directories of all nodes. Their streams become sources once the files are listed."""
+        """Read the pack directories of all nodes into `packs`. Return no sources: `sources` lists them later."""
 
         async def read_node(node: str) -> None:
             packs[node] = PackReader(self._store, self._layout.node_packs_prefix(self._ref, node))
@@ -142,7 +142,7 @@ class _SessionPrefixes:
         ]
 
     def _events(self, nodes: dict[SessionRef, list[str]]) -> Iterator[_Call]:
-        """List the events and event logs of every node."""
+        """Yield the calls that list the events and event logs of every node."""
         for named, node in ((named, node) for named, folders in nodes.items() for node in folders):
             for folder in EVENT_FOLDERS:
                 yield self._node_events(named, f"{self._layout.history_prefix(named)}/{node}/{folder}")
@@ -174,7 +174,7 @@ class _SessionPrefixes:
 def _packed_events(prefix: str, reader: PackReader) -> Iterable[Source]:
     """List events that are not in event objects yet, because the session runs or the node has vanished.
 
-    The newest pack was written after all of them.
+    As their modification time, use that of the newest pack, which was written after all of them.
     """
     return (
         Source(f"{prefix}#{name}", stream.size, SourceKind.PACKED_EVENTS, reader.modified, pack=reader.directory.last)
@@ -219,13 +219,13 @@ def unread_sources(sources: list[Source], covered: Iterable[tuple[str, int]]) ->
 
 
 def sources_digest(sources: list[Source]) -> str:
-    """Return a digest that is equal if and only if an index covers exactly these objects."""
+    """Return a digest of the names and versions of sources. An index with the same digest covers exactly these."""
     versions = "\n".join(f"{source.key} {source.version}" for source in sources)
     return hashlib.sha256(versions.encode()).hexdigest()
 
 
 async def read_seals(store: Store, sources: list[Source]) -> list[NodeSeal]:
-    """Return what the collectors of the nodes counted, as far as it is stored."""
+    """Return the event counts of the nodes' collectors, from the seals that are stored."""
 
     async def read(source: Source) -> NodeSeal | None:
         try:

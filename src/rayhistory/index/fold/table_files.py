@@ -1,13 +1,45 @@
-"""Parquet files of the tables of an index."""
+"""DuckDB databases of a fold, and the Parquet files that they write: the tables of an index."""
 
+import functools
+import os
 from pathlib import Path
 
 import duckdb
+
+from rayhistory.index.sql_text import quoted
 
 Database = duckdb.DuckDBPyConnection
 Files = dict[str, list[Path]]
 """The files of each table."""
 _COPY_OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480, COMPRESSION_LEVEL 1"
+
+
+_MIN_MEMORY = 128 << 20
+_DUCKDB_MEMORY_SHARE = 0.7
+
+
+def open_database(scratch: Path, memory: int, threads: int) -> Database:
+    database = duckdb.connect()
+    for option, value in {
+        "memory_limit": f"{max(_MIN_MEMORY, int(memory * _DUCKDB_MEMORY_SHARE)) >> 20}MiB",
+        "threads": str(threads),
+        "temp_directory": str(scratch / f"spilled-{os.getpid()}"),  # processes must not share it
+        "preserve_insertion_order": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }.items():
+        database.execute(f"SET {option} = {quoted(value)}")
+    return database
+
+
+def shared_database() -> Database:
+    """Return a cursor on a database of this process, for queries that need neither tables nor memory."""
+    return _shared_instance().cursor()
+
+
+@functools.cache
+def _shared_instance() -> Database:
+    return duckdb.connect(config={"threads": 1})
 
 
 def write_table(database: Database, scratch: Path, name: str, source: str, number: int = 0) -> Path:
@@ -17,15 +49,13 @@ def write_table(database: Database, scratch: Path, name: str, source: str, numbe
 
 def copy_rows(database: Database, source: str, path: Path) -> Path:
     """Write the rows of a table or query to a file."""
-    target = str(path).replace("'", "''")
-    database.execute(f"COPY {source} TO '{target}' ({_COPY_OPTIONS})")
+    database.execute(f"COPY {source} TO {quoted(path)} ({_COPY_OPTIONS})")
     return path
 
 
 def row_count(database: Database, path: Path) -> int:
     """Return the number of rows of a file, from its metadata."""
-    name = str(path).replace("'", "''")
-    return int(database.execute(f"SELECT num_rows FROM parquet_file_metadata('{name}')").fetchall()[0][0])
+    return int(database.execute(f"SELECT num_rows FROM parquet_file_metadata({quoted(path)})").fetchall()[0][0])
 
 
 def table_path(scratch: Path, name: str, number: int) -> Path:
@@ -34,5 +64,5 @@ def table_path(scratch: Path, name: str, number: int) -> Path:
 
 
 def scalar(database: Database, query: str) -> int:
-    """Return the only value of a query."""
+    """Return the value of a query whose result has one row and one column."""
     return int(database.execute(query).fetchall()[0][0])

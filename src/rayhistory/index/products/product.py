@@ -36,7 +36,7 @@ class BuiltProduct:
 
 
 class PreviousProduct(Protocol):
-    """The last build of the same version."""
+    """The last build of the product, by the same version of its code."""
 
     @property
     def manifest(self) -> ProductManifest: ...
@@ -82,7 +82,7 @@ class Product(Protocol):
 
     @property
     def name(self) -> str:
-        """One word, such as "diagnosis". It becomes part of keys."""
+        """Name of the product: one word, such as "diagnosis". It becomes part of keys."""
 
     @property
     def version(self) -> int:

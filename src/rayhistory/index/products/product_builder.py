@@ -13,7 +13,7 @@ from rayhistory.errors import IndexDamaged, ProductFailed, ProductNotBuilt, Usag
 from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.products.product import Product, load_product
-from rayhistory.index.products.product_engine import ProductProcesses
+from rayhistory.index.products.product_engine import ProductEngine, ProductProcesses
 from rayhistory.index.products.product_files import OpenProduct, ProductFiles
 from rayhistory.index.products.product_manifest import ProductManifest, read_latest_product
 from rayhistory.index.products.product_process import ProductJob, ProductReport
@@ -27,12 +27,12 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 25.0
-"""Ray's dashboard proxy gives up after 30 s. So a longer build is reported as "not built yet"."""
+"""Time that a request waits for a build. It is below 30 s, because Ray's dashboard proxy gives up then."""
 _LEASE_POLL_INTERVAL_S = 1.0
 _FRESH_FOR_S = 5.0
-"""A manifest that was read within this time is not read again."""
+"""Time for which a manifest is used before it is read from the store again."""
 _MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 60.0, 3600.0
-"""A failed build is not retried sooner, even if requests need it. Each further failure doubles the time."""
+"""Time before a failed build is retried: after the first failure, and at most. Each further failure doubles it."""
 _PAUSE_FACTOR = 5
 """While a session runs, the pause between two builds is this many times the duration of the last build."""
 _MAX_CACHED = 4000
@@ -45,10 +45,10 @@ class _RunningBuild(msgspec.Struct):
     tables: Manifest
     """The newest tables when the build starts."""
     hurry: asyncio.Event
-    """Set when a request waits, so that the build starts without a pause."""
+    """An event that is set when a request waits, so that the build starts without a pause."""
     task: "asyncio.Task[ProductManifest] | None" = None
     outgrown: str = ""
-    """The last build, if the session has new data that is not in the tables, such as log lines."""
+    """The last build, if it lacks new data that is not in the tables either, such as log lines."""
     report: ProductReport = msgspec.field(default_factory=lambda: ProductReport(detail="waiting for a free slot"))
     started: bool = False
 
@@ -74,8 +74,14 @@ class ProductBuilder:
         layout: Layout,
         cache: TableCache,
         products: Iterable[str] = (),
+        *,
+        engine: ProductEngine | None = None,
     ) -> None:
-        """`products` are the dotted paths of all products. `store` is the store for indexes."""
+        """`products` are the dotted paths of all products. `store` is the store for indexes.
+
+        Without an engine, products are built in child processes. There are half as many of them as index workers,
+        because most pages need only tables.
+        """
         self._settings = settings
         self._store = store
         self._layout = layout
@@ -83,15 +89,16 @@ class ProductBuilder:
         self._products = {loaded.product.name: loaded for loaded in map(_load, products)}
         self._leases = Leases(store)
         self._scratch = Path(settings.cache_dir) / "scratch"
-        self._slots = asyncio.Semaphore(max(1, settings.index_workers // 2))
+        self._slots = asyncio.Semaphore(settings.index_workers if engine else max(1, settings.index_workers // 2))
         self._processes = ProductProcesses()
+        self._engine: ProductEngine = engine or self._processes
         self._running: dict[_Key, _RunningBuild] = {}
         self._failed: LruCache[_Key, _Failure] = LruCache(_MAX_CACHED)
         self._latest: LruCache[_Key, ProductManifest] = LruCache(_MAX_CACHED, ttl=_FRESH_FOR_S)
         self._built_at: LruCache[_Key, tuple[float, float]] = LruCache(_MAX_CACHED)
-        """When the last build ended, and how long it took."""
+        """The end and the duration of the last build."""
         self._rebuilt: LruCache[_Key, str] = LruCache(_MAX_CACHED, ttl=_MIN_RETRY_AFTER_S)
-        """The build that replaced a damaged one."""
+        """For each product that was rebuilt because it was damaged: the name of the new build."""
 
     @property
     def names(self) -> list[str]:
@@ -164,7 +171,7 @@ class ProductBuilder:
         return [name for name, found in manifests.items() if found is None or found.closing != tables.closing]
 
     async def build(self, ref: SessionRef, tables: Manifest) -> list[ProductManifest]:
-        """Bring all products up to date, and wait for it. Try all, then raise the first failure."""
+        """Build all products that are missing or outdated. Try all of them, then raise the first failure."""
         names = [name for name in self._products if not _covers(await self.latest(ref, name), tables)]
         builds = [self._start(ref, name, tables) for name in names]
         for running in builds:
@@ -177,7 +184,7 @@ class ProductBuilder:
         return [result for result in results if isinstance(result, ProductManifest)]
 
     def build_later(self, ref: SessionRef, tables: Manifest) -> None:
-        """Bring all products up to date in the background, if `--index-ahead` is on."""
+        """If `--index-ahead` is on, start to build all products that are missing or outdated, in the background."""
         for name in self._products if self._settings.index_ahead else ():
             if not self._recent_failure(ref, name):
                 self._start(ref, name, tables)
@@ -209,7 +216,7 @@ class ProductBuilder:
         if self._rebuilt.get(key) == damaged.build:
             self._record_failure(key, f"{damaged.product} was rebuilt and still cannot be read: {reason}")
         elif not self._recent_failure(ref, damaged.product):
-            log.warning("product %s is damaged, rebuilding it", damaged.product, extra=fields)
+            log.warning("product damaged, rebuilding it", extra=fields)
             self._latest.pop(key)
             self._start(ref, damaged.product, tables, fresh=True).hurry.set()
         return ProductNotBuilt(f"{damaged.product} is damaged and being rebuilt")
@@ -236,7 +243,10 @@ class ProductBuilder:
             self._latest.put(key, task.result())
             self._built_at.put(key, (time.monotonic(), task.result().seconds))
             return
-        log.error("cannot build product %s", name, extra={"session": ref.path, "product": name, "reason": str(error)})
+        log.error(
+            "product build failed, retrying on a later request",
+            extra={"session": ref.path, "product": name, "reason": str(error)},
+        )
         if isinstance(error, ProductFailed):
             self._record_failure(key, str(error))
 
@@ -266,7 +276,7 @@ class ProductBuilder:
                 return await self._build_now(ref, name, running, fresh=fresh)
 
     async def _covering(self, ref: SessionRef, name: str, running: _RunningBuild) -> ProductManifest | None:
-        """Return the newest build if it is sufficient, because another server may have built it in the meantime."""
+        """Return the newest build if it covers the tables. Another server may have built it in the meantime."""
         self._latest.pop((ref.identity, name))
         manifest = await self.latest(ref, name)
         is_outgrown = manifest is not None and manifest.build == running.outgrown
@@ -274,15 +284,15 @@ class ProductBuilder:
 
     async def _build_now(self, ref: SessionRef, name: str, running: _RunningBuild, *, fresh: bool) -> ProductManifest:
         fields: dict[str, Any] = {"session": ref.path, "product": name}
-        log.info("building product %s", name, extra=fields)
+        log.info("building product", extra=fields)
         manifest = await self._run(ref, name, running, fresh=fresh)
         if fresh:
             self._rebuilt.put((ref.identity, name), manifest.build)
-        log.info("product %s built", name, extra={**fields, "seconds": manifest.seconds})
+        log.info("product built", extra={**fields, "seconds": manifest.seconds})
         return manifest
 
     async def _rest(self, ref: SessionRef, name: str, running: _RunningBuild) -> None:
-        """Pause between builds of a running session, until a request waits for one."""
+        """Pause before the next build of a running session, but only until a request waits for this build."""
         ended_at, seconds = self._built_at.get((ref.identity, name)) or (0.0, 0.0)
         rest_s = ended_at + seconds * _PAUSE_FACTOR - time.monotonic()
         if rest_s > 0:
@@ -300,12 +310,12 @@ class ProductBuilder:
             with scratch_directory(self._scratch) as scratch:
                 settings = msgspec.to_builtins(self._settings)
                 job = ProductJob(path, settings, ref, running.tables, str(scratch), fresh)
-                return await self._processes.run(job, on_report)
+                return await self._engine.run(job, on_report)
         except (IndexDamaged, ProductFailed) as error:
             if fresh or await self.latest(ref, name) is None:
                 raise
             fields = {"session": ref.path, "product": name, "reason": str(error)}
-            log.warning("updating %s failed, rebuilding it", name, extra=fields)
+            log.warning("product update failed, rebuilding it", extra=fields)
         except (OSError, msgspec.DecodeError) as error:
             raise ProductFailed(f"building {name} of {ref.path} failed: {error}") from error
         # The previous build may be damaged.
@@ -314,7 +324,7 @@ class ProductBuilder:
     async def _wait_for_other_server(
         self, ref: SessionRef, name: str, lease: str, running: _RunningBuild
     ) -> ProductManifest | None:
-        """Wait while another server holds a lease. Return what it publishes, if that covers the tables."""
+        """Wait while another server holds a lease. Return the build that it publishes, if that covers the tables."""
         while await self._leases.is_held(lease):
             running.report = ProductReport(detail="another server is building it")
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Run builds of products in child processes.
+"""Engines that build products: in child processes of this machine, or on a Ray cluster (`ray_engine.py`).
 
 A process serves one build after the other: starting Python takes longer than most builds. It is used again only after a
 success that took little memory, and it ends soon after the last build.
@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Protocol
 
 import msgspec
 
@@ -24,6 +25,15 @@ _IDLE_S = 10.0
 _MAX_JOBS = 100
 
 OnReport = Callable[[ProductReport], None]
+
+
+class ProductEngine(Protocol):
+    async def run(self, job: ProductJob, on_report: OnReport) -> ProductManifest:
+        """Build a product.
+
+        Raise StoreUnavailable if the store is down, IndexDamaged if the tables or the previous product cannot be read,
+        and ProductFailed for anything else.
+        """
 
 
 class _ProductProcess:
@@ -47,7 +57,7 @@ class _ProductProcess:
         return self._process.returncode is None
 
     async def run(self, job: ProductJob, on_report: OnReport) -> ProductReport:
-        """Return the last report about a job. It has no result if the process ended early."""
+        """Run a job and return its last report. The report has no manifest if the process ended early."""
         self.jobs += 1
         self._stdin.write(msgspec.json.encode(job) + b"\n")
         with contextlib.suppress(ConnectionError):  # the process ended, which its output shows
@@ -77,11 +87,7 @@ class ProductProcesses:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def run(self, job: ProductJob, on_report: OnReport) -> ProductManifest:
-        """Build a product.
-
-        Raise StoreUnavailable if the store is down, IndexDamaged if the tables or the previous product cannot be read,
-        and ProductFailed for anything else.
-        """
+        """Build a product in an idle process, or in a new one."""
         process = await self._acquire()
         try:
             report = await process.run(job, on_report)
@@ -134,7 +140,7 @@ async def _result(job: ProductJob, report: ProductReport, process: _ProductProce
 
 
 def _failure(job: ProductJob, stderr: str) -> ProductFailed:
-    fields = {"session": job.ref.path, "product": job.product, "output": stderr[-4000:]}
-    log.error("process that builds %s failed", job.product.rpartition(":")[0], extra=fields)
+    module = job.product.rpartition(":")[0]
+    log.error("product process failed", extra={"session": job.ref.path, "product": module, "output": stderr[-4000:]})
     last = (stderr.strip().splitlines() or ["no output"])[-1]
-    return ProductFailed(f"{job.product.rpartition(':')[0]} of {job.ref.path} failed: {last[:500]}")
+    return ProductFailed(f"{module} of {job.ref.path} failed: {last[:500]}")

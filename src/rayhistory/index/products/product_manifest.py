@@ -16,7 +16,7 @@ _MAX_MANIFEST_BYTES = 1 << 20
 _MAX_FILES = 2000
 _MAX_GENERATIONS = 32
 _USED_PER_VERSION = 2
-"""The latest generation, and the one before, which may still be read."""
+"""Number of generations that are kept: the latest, and the one before it, which may still be read."""
 
 
 class ProductFile(msgspec.Struct, omit_defaults=True):
@@ -120,7 +120,7 @@ async def used_product_manifests(
 
 
 async def unused_product_keys(store: Store, layout: Layout, ref: SessionRef, product: str, before: int) -> list[str]:
-    """Return the keys of builds before a generation that no release reads any more."""
+    """Return the keys of old builds, with a generation below `before`, that no release reads any more."""
     manifests = await used_product_manifests(store, layout, ref, product)
     if manifests is None:
         return []
@@ -143,9 +143,9 @@ def _generation_of(layout: Layout, prefix: str, key: str) -> int | None:
 
 
 async def _newest_generations(store: Store, layout: Layout, ref: SessionRef, product: str) -> list[int]:
-    """Return the highest generations first.
+    """Return the numbers of the newest generations, the newest first.
 
-    Their number is limited, because anybody who can write to the store can add manifests.
+    Only some are returned, because anybody who can write to the store can add manifests.
     """
     listing = await store.list_folder(layout.product_prefix(ref, product))
     numbers = (layout.parse_product_manifest_key(info.key) for info in listing.objects)

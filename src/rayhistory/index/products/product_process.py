@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rayhistory.errors import IndexDamaged, RayHistoryError, StoreError
-from rayhistory.index.child_process import start_work
+from rayhistory.index.child_process import start_work, write_report
 from rayhistory.index.index_objects import file_sha256
 from rayhistory.index.manifest import Manifest
 from rayhistory.index.overlay import index_store
@@ -40,7 +40,7 @@ from rayhistory.settings import Settings
 from rayhistory.storage import Store, open_store
 
 _NICENESS = 15
-"""Lower CPU priority than folds, because most pages need tables and not products."""
+"""CPU priority of builds. It is lower than that of folds, because most pages need tables and not products."""
 _MEMORY_FACTOR = 1.5
 _MIN_MEMORY_BYTES = 768 << 20
 """Memory of Python and DuckDB before anything is built."""
@@ -61,7 +61,7 @@ class ProductJob(msgspec.Struct):
     scratch: str
     """An empty directory. The caller removes it, so that it does not outlive a killed process."""
     fresh: bool = False
-    """Do not use the previous build, because it may be damaged."""
+    """True to build without the previous build, because it may be damaged."""
 
 
 class ProductReport(msgspec.Struct, omit_defaults=True):
@@ -73,9 +73,9 @@ class ProductReport(msgspec.Struct, omit_defaults=True):
     outage: str = ""
     """The error of the store that made the build fail."""
     damage: str = ""
-    """What is damaged: the tables, or the previous product."""
+    """The error if the tables or the previous product are damaged."""
     reusable: bool = False
-    """The process is ready for the next job."""
+    """True if the process is ready for the next job."""
 
     @property
     def is_last(self) -> bool:
@@ -208,34 +208,29 @@ def _serve(job: ProductJob) -> None:
     _limit_memory(job.settings)
 
     def report(progress: float, detail: str) -> None:
-        _write_report(ProductReport(progress, detail))
+        write_report(ProductReport(progress, detail))
 
     try:
         manifest = asyncio.run(build_product(job, report))
     except StoreError as error:
-        _write_report(ProductReport(outage=str(error)))
+        write_report(ProductReport(outage=str(error)))
         sys.exit(1)
     except IndexDamaged as error:
-        _write_report(ProductReport(damage=str(error)))
+        write_report(ProductReport(damage=str(error)))
         sys.exit(1)
     except RayHistoryError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
-    _write_report(ProductReport(1.0, "done", manifest, reusable=_peak_bytes() <= _MAX_REUSE_BYTES))
+    write_report(ProductReport(1.0, "done", manifest, reusable=_peak_bytes() <= _MAX_REUSE_BYTES))
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this program had. On Linux, ru_maxrss also counts the process that started it."""
+    """Return the peak memory of this program. On Linux, ru_maxrss also includes the process that started it."""
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, IndexError, ValueError):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _write_report(report: ProductReport) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

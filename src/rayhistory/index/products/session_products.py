@@ -7,7 +7,7 @@ from rayhistory.sessions import SessionRef
 
 
 class SessionProducts:
-    """Opens products that belong to these tables."""
+    """Opens the products of a session, and starts builds of products that are missing or older than the tables."""
 
     def __init__(self, builder: ProductBuilder, ref: SessionRef, tables: Manifest) -> None:
         self._builder = builder
@@ -19,7 +19,7 @@ class SessionProducts:
         return await self._builder.open(self._ref, name, self._tables)
 
     async def extend(self, outgrown: OpenProduct) -> None:
-        """Start a build for new data of the session that is not in its tables."""
+        """Start a build for new data that the session's tables do not contain, such as new log lines."""
         await self._builder.extend(self._ref, outgrown.manifest, self._tables)
 
     async def wait(self, name: str, timeout_s: float | None = None) -> OpenProduct:

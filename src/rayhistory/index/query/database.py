@@ -8,14 +8,15 @@ from typing import Any
 import duckdb
 
 from rayhistory.index.query.query import Row
+from rayhistory.index.sql_text import quoted
 
 _FIRST_FETCH_ROWS = 64
 _FETCH_ROWS = 1_000
 _MIN_MEMORY_BYTES = 128 << 20
-"""Below this, DuckDB cannot even open a table."""
+"""Minimum memory limit of the database. With less, DuckDB cannot even open a table."""
 
 _TEXT = duckdb.type("VARCHAR")
-"""Created once, because duckdb.type() can deadlock with a notebook's query on the default connection."""
+"""DuckDB's text type. It is created once, because duckdb.type() can deadlock with a query on the default connection."""
 
 _local = threading.local()
 _root: duckdb.DuckDBPyConnection | None = None
@@ -31,7 +32,8 @@ def connection() -> duckdb.DuckDBPyConnection:
                 _root = duckdb.connect(":memory:")
                 _root.execute("SET memory_limit = '224MiB'")
                 _root.execute("SET threads = 2")
-                _root.execute(f"SET temp_directory = '{tempfile.gettempdir()}/rayhistory-query-{os.getpid()}'")
+                spilled = f"{tempfile.gettempdir()}/rayhistory-query-{os.getpid()}"
+                _root.execute(f"SET temp_directory = {quoted(spilled)}")
                 _root.execute("SET autoinstall_known_extensions = false")
                 # It takes a file for unchanged if inode and second are the same: a repaired copy stays damaged.
                 _root.execute("SET enable_external_file_cache = false")

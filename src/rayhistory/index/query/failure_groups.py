@@ -1,7 +1,8 @@
 """Groups of failed and waiting tasks, counted in the database because there may be millions.
 
-A group of failures has the same job, function, error and place. Exceptions are grouped by type and by the last stack
-frame outside of libraries. So messages that differ only in numbers are one group.
+Failures of one group have the same job, function and error type, and, if a worker, actor or node died, the same one.
+Exceptions are grouped by their type and their last stack frame outside of libraries, other errors by their text without
+numbers. So messages that differ only in numbers are in one group.
 """
 
 from functools import partial
@@ -18,6 +19,8 @@ _TAIL_CHARS = 6_000
 """Length of the end of an error message, which contains the exception and its last frames."""
 _MAX_TEXT_CHARS = 16_000
 """Maximum length of a group's example text."""
+_HEAD_CHARS = 4_000
+"""If an example text is too long, its middle is cut out. This many characters of its beginning are kept."""
 JOB_END_MESSAGE = "Job finishes ("
 """Start of the message of tasks that ended because their job ended."""
 _FRAME = """E'\\n  File "'"""
@@ -34,9 +37,9 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     function: str
     type: str
     retried: bool
-    """A later attempt exists, so this failure was not final."""
+    """True if later attempts exist, so that these failures were not final."""
     at_job_end: bool
-    """Ended by Ray because the job ended."""
+    """True if Ray ended these tasks because their job had ended."""
     worker_id: str | None
     actor_id: str | None
     node_id: str | None
@@ -44,11 +47,11 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int | None
     last_ms: int | None
     started_ms: int | None = None
-    """When the first of them started, or was sent to its worker; None if none was."""
+    """Time when the first of these tasks started, or was sent to its worker; None if none was."""
     run_ms: int
-    """Run time of all attempts together."""
+    """Total run time of all attempts of the group."""
     task_id: str
-    """Task id of the first one."""
+    """Task id of the first failed attempt."""
     attempt: int
     message: str
 
@@ -133,10 +136,12 @@ ORDER BY count DESC, first_ms, job_id, function LIMIT {MAX_GROUPS}
 _FAILED_WITHOUT_TEXT = _FAILED.replace(f"right(coalesce(error_message, ''), {_TAIL_CHARS})", "''").replace(
     f"starts_with(error_message, '{JOB_END_MESSAGE}')", "false"
 )
-"""The same query without messages, which may be too long for the memory of a query."""
+"""The query `_FAILED` without messages, because they may be too long for the memory of a query."""
 
 _MESSAGES = f"""
-SELECT task_id, attempt_number AS attempt, right(error_message, {_MAX_TEXT_CHARS}) AS message
+SELECT task_id, attempt_number AS attempt, CASE WHEN length(error_message) <= {_MAX_TEXT_CHARS} THEN error_message
+  ELSE left(error_message, {_HEAD_CHARS}) || E'\\n  …\\n' || right(error_message, {_MAX_TEXT_CHARS - _HEAD_CHARS}) END
+  AS message
 FROM {{tasks}} WHERE state = 'FAILED' AND task_id IN (SELECT unnest(from_json(?, '["VARCHAR"]')))
 """
 
@@ -154,7 +159,10 @@ GROUP BY ALL ORDER BY count DESC, since_ms LIMIT {MAX_GROUPS}
 
 
 async def read_failure_groups(index: OpenIndex) -> FailureGroups:
-    """Return the groups of failed attempts, the largest first, each with the message of its first attempt."""
+    """Return the groups of failed attempts, the largest first, each with the message of its first attempt.
+
+    If the messages are too long for the memory of a query, failures are grouped without them.
+    """
 
     try:
         return await index.read(("tasks", "task_list"), partial(_read_groups, _FAILED))

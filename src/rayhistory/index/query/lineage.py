@@ -1,10 +1,11 @@
-"""The lineage of tasks: a tree of callers and callees, with exact counts and a limited number of listed nodes.
+"""The lineage of tasks: a tree of callers and callees. All of them are counted, and a limited number is listed.
 
 The parent of a task is the task that called it. The parent of a method is its actor, and the parent of an actor is the
 task that created it. Siblings with the same name form a group. As in Ray, tasks with an unknown caller are left out.
 
-Almost all tasks of a large session call nothing and ran once. These leaves are only counted at their parents. The
-others get one table per level, built from the top and summed up from the bottom.
+Almost all tasks of a large session call nothing and ran once. They are the leaves of the tree, and are only counted at
+their parents. All other tasks and actors are in one table per level of the tree. The tables are made from the top
+level down; then the counts are added up from the lowest level.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from rayhistory.events.merged_tables import TASK_STATES
+from rayhistory.events.table_columns import TASK_STATES
 from rayhistory.index.query.database import connection
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.query.query import Filter, Query
@@ -29,7 +30,7 @@ _STATE_PRIORITY = (
     ("PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "PENDING_OBJ_STORE_MEM_AVAIL", "PENDING_ARGS_FETCH"),
     ("FAILED",),
 )
-"""Siblings with most tasks in these states are listed first, then older siblings."""
+"""The order in which siblings are listed: by their number of tasks in these states, then the oldest first."""
 _MAX_TIMESTAMP = 2**60
 _DRIVER_TASK_ID_PREFIX = "f" * 40
 _POINTER_DOUBLINGS = 20
@@ -37,7 +38,7 @@ _POINTER_DOUBLINGS = 20
 MAX_LISTED_PER_GROUP = 1_000
 MAX_LISTED_NODES = 30_000
 MAX_DEPTH = 200
-"""Deeper calls are counted but not listed, because JSON parsers and browsers cannot handle such nesting."""
+"""Maximum depth of listed calls. Deeper calls are only counted, because JSON parsers and browsers limit nesting."""
 
 
 class LineageNode(msgspec.Struct):
@@ -52,13 +53,13 @@ class LineageNode(msgspec.Struct):
 
 
 NodesByKey = dict[str | None, tuple[LineageNode, int]]
-"""Nodes by key, each with its depth in the tree. The root has no key."""
+"""Entries of the tree by key, each with its depth. The root has no key."""
 
 
 class LineageTree(msgspec.Struct):
     children: list[LineageNode]
     complete: bool = True
-    """True if every counted node is also listed."""
+    """True if everything that was counted is also listed."""
 
 
 async def read_lineage(
@@ -81,15 +82,15 @@ async def read_lineage(
 
 
 def _per_state(states: list[str], expression: str) -> str:
-    """Repeat an SQL expression for each state; {} is the name of the state's column, {state} the state."""
+    """Repeat an SQL expression for each state. `{0}` becomes the name of the state's column, `{state}` the state."""
     return ", ".join(expression.format(f"n_{state}", state=state) for state in states)
 
 
 class _Levels:
-    """SQL sources for all nodes: leaves as a subquery, other nodes as one table per level.
+    """SQL sources for all entries of the tree: leaves as a subquery, all others as one table per level.
 
-    Columns: `key`, `above` (the parent's key, NULL at the top), `name`, `type`, `ts`, `first` (the lowest task id in
-    the node, to break ties), and `n_…` (number of attempts in each state).
+    Columns: `key`, `above` (the parent's key, NULL at the top), `name`, `type`, `ts`, `first` (the lowest task id of
+    the entry, to break ties), and `n_…` (number of attempts in each state).
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, tasks: str, values: list[Any], actors: str) -> None:
@@ -125,14 +126,14 @@ class _Levels:
         return int(count)
 
     def leaves(self, where: str, calls: str = "") -> str:
-        """Return SQL for nodes without children. A node with one attempt has a code: its rank among its siblings."""
+        """Return SQL for entries without children. If they have one attempt, `code` sorts them among siblings."""
         own = _per_state(self.states, "(state = '{state}')::BIGINT AS {0}")
         return f"""(SELECT task_id AS key, above, name, type, ts, task_id AS first, {own}, {self._code} AS code
           FROM (SELECT * FROM {calls or self.calls} {where}) ANTI JOIN special ON task_id = key
           UNION ALL SELECT {self.columns}, NULL FROM (SELECT * FROM special {where}) ANTI JOIN parents USING (key))"""
 
     def calls_of(self, groups: str) -> str:
-        """Return SQL for the calls of these groups that may be listed."""
+        """Return SQL for the calls in some groups, without those that sort too late in their group to be listed."""
         return f"""(SELECT * FROM {self.calls} JOIN (SELECT name AS group_name, above AS group_above, cut FROM {groups})
           ON name = group_name AND above IS NOT DISTINCT FROM group_above WHERE coalesce({self._code} <= cut, true))"""
 
@@ -176,7 +177,7 @@ class _Levels:
         )
 
     def _make_levels(self) -> int:
-        """Create one table per level of inner nodes, from the top, and return the number of levels."""
+        """Create one table per level, from the top, for entries with children. Return the number of levels."""
         if not self.table("level_0", f"SELECT {self.columns} FROM inner_nodes WHERE above IS NULL"):
             return 0
         for depth in range(1, MAX_DEPTH):
@@ -188,7 +189,7 @@ class _Levels:
         return MAX_DEPTH
 
     def _sum_up(self) -> None:
-        """Add the counts of all descendants to each node, from the lowest level to the top."""
+        """Add the counts of all descendants to each entry, from the lowest level to the top."""
         self.table("below", f"SELECT above, {self.sums} FROM leaf_groups WHERE above IS NOT NULL GROUP BY above")
         if self.depth == MAX_DEPTH:
             self._add_nodes_below_max_depth()
@@ -205,7 +206,7 @@ class _Levels:
             )
 
     def _add_nodes_below_max_depth(self) -> None:
-        """Add nodes below the lowest level to their ancestor on it, which is found by pointer doubling."""
+        """Add entries below the lowest level to their ancestor on that level, which is found by pointer doubling."""
         listed = " UNION ALL ".join(f"SELECT key FROM level_{depth}" for depth in range(self.depth))
         self.table("deep", f"SELECT key, above AS up FROM inner_nodes ANTI JOIN ({listed}) USING (key)")
         for _ in range(_POINTER_DOUBLINGS):
@@ -244,7 +245,7 @@ class _TreeListing:
         return LineageTree(top.children, self._complete)
 
     def _list_below(self, above: NodesByKey, depth: int) -> NodesByKey:
-        """Add the children of these nodes, and return those children that have children."""
+        """Add the children of these entries. Return those of the added children that have children themselves."""
         shown = {key: node for key, node in above.items() if node[1] < MAX_DEPTH} if self._remaining > 0 else {}
         self._complete &= len(shown) == len(above)
         if not shown:
@@ -270,7 +271,7 @@ class _TreeListing:
         return following
 
     def _below(self, shown: NodesByKey) -> str:
-        """Return the SQL that selects the children of the shown nodes."""
+        """Return the SQL clause that selects the children of these entries."""
         if None in shown:
             return "WHERE above IS NULL"
         keys = msgspec.json.encode(list(shown)).decode()
@@ -287,7 +288,7 @@ class _TreeListing:
     def _groups(
         self, shown: NodesByKey, below: str, depth: int
     ) -> dict[tuple[str | None, str], tuple[LineageNode, int, int]]:
-        """Return (group node, depth of its members, number of members) by parent key and name."""
+        """Return, by parent key and name: the entry of a group, the depth of its members, and their number."""
         counts = ", ".join(f"n_{state}" for state in self._levels.states)
         members = f"SELECT above, name, size, type, ts, first, {counts} FROM leaf_groups {below}"
         if depth < self._levels.depth:
@@ -309,7 +310,7 @@ class _TreeListing:
         return groups
 
     def _cut(self, sizes: list[int]) -> None:
-        """Find the highest code that can be listed in each large group, so that only few leaves are sorted."""
+        """For each large group, find the highest `code` that can still be listed, so that few leaves must be sorted."""
         share = self._share(sizes)
         if max(sizes, default=0) > share:
             self._levels.table(
@@ -321,7 +322,7 @@ class _TreeListing:
             )
 
     def _share(self, sizes: list[int]) -> int:
-        """Return how many members a group may list if the remaining nodes are shared evenly."""
+        """Return how many members a group may list at most, so that all groups share the remaining rows evenly."""
         remaining, share = self._remaining, 0
         for groups_left, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
             share = -(-remaining // groups_left)
@@ -331,7 +332,7 @@ class _TreeListing:
         return max(1, min(share, self._max_per_group))
 
     def _first(self, members: str) -> list[tuple[Any, ...]]:
-        """Return the first member of every group, then the second, and so on."""
+        """Return members of all groups by turns: the first of each group, then the second, and so on."""
         counts = ", ".join(f"n_{state}" for state in self._levels.states)
         return self._levels.rows(
             f"""SELECT above, name, more, key, type, ts, {counts} FROM (SELECT *, row_number()

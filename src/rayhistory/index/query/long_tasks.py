@@ -18,7 +18,7 @@ class LongTask(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None = None
     created_ms: int
     ready_ms: int
-    """When its arguments were available."""
+    """Time when the task's arguments were available."""
     start_ms: int
     end_ms: int
 

@@ -1,6 +1,7 @@
 """Read the tables of one index generation: filter, sort, page, count and group.
 
-Only this module and `lineage.py` run SQL to serve requests.
+Opens the files of a generation, and refetches evicted or damaged ones. Other modules run their SQL through `read`;
+visitors' SQL runs in another process, on the files of `stored_files`.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import IndexDamaged, QueryFailed, StoreUnavailable, UsageError, disk_full_error
-from rayhistory.events.merged_tables import Type
+from rayhistory.events.table_columns import Type
 from rayhistory.index.fold.part_tables import SUPERSEDED
 from rayhistory.index.fold.partitions import Partitions
 from rayhistory.index.fold.response_files import LAST_RESPONSES_TABLE
@@ -26,20 +27,24 @@ from rayhistory.index.query.query import KEY_COLUMNS, Filter, Query, Row
 from rayhistory.index.query.query_sql import MAX_INT64, checked_column, column_types, order_sql, where_sql
 from rayhistory.index.query.table_choice import best_file, needs_key_lookup, task_id_range
 from rayhistory.index.query.table_sources import TableSources
+from rayhistory.index.sql_text import quoted
 
 T = TypeVar("T")
 
 _DERIVED_TABLES = ("task_list", LAST_RESPONSES_TABLE)
 """Smaller copies of served tables. They are read if they have all needed columns. Callers cannot name them."""
 _BATCH_ROWS = 5_000
-"""Up to this number of rows DuckDB uses a top-N heap. Above, it sorts all rows, with twenty times the memory."""
+"""Maximum number of rows in a batch.
+
+For more rows, DuckDB uses no top-N heap but sorts all rows, in twenty times the memory.
+"""
 _BATCH_BYTES = 8 << 20
 """Maximum size of the text in a batch. Jobs can write messages of any length."""
-_SMALLER_PAGE = 8
+_PAGE_SHRINK_FACTOR = 8
 _PARQUET_OPTIONS = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE 20000"
-"""Small row groups, because each thread holds one in memory."""
+"""Options for Parquet files: small row groups, because each thread holds one in memory."""
 _MAX_ERROR_CHARS = 500
-_NO_DAMAGE = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
+_QUERY_ERRORS = (duckdb.DataError, duckdb.ParserException, duckdb.InterruptException, duckdb.NotImplementedException)
 """Errors caused by the query or by values in a table. Rebuilding the index would not help."""
 _UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)
 """Errors of a damaged file. The header of a damaged page gives an error of no specific type."""
@@ -79,7 +84,9 @@ class OpenIndex:
             if complete and (query.limit is None or len(found) < query.limit):
                 rest = None if query.limit is None else query.limit - len(found)
                 remaining = msgspec.structs.replace(step, limit=rest)
-                more, complete = await self._read({table: numbers}, partial(self._rows, remaining, max_bytes))
+                more, complete = await self._read_files(
+                    {table: numbers}, partial(self._fetch_rows, remaining, max_bytes)
+                )
                 found += more
         return found, complete
 
@@ -138,14 +145,14 @@ class OpenIndex:
             yield batch.pop()  # keep no reference to the rows while a slow client reads them
 
     async def limit_to_bytes(self, query: Query, max_bytes: int) -> Query:
-        """Lower the limit so that the rows, except the last one, have at most this much text."""
+        """Lower the query's limit so that its rows have at most `max_bytes` of text. The last row may exceed it."""
         sizes = await self.text_sizes(query)
         fitting = bisect_left(list(accumulate(sizes)), max_bytes) + 1
         return msgspec.structs.replace(query, limit=min(fitting, query.limit or fitting))
 
     async def text_sizes(self, query: Query) -> list[int]:
         """Return the bytes of text in each row of a page."""
-        return await self._run(query, self._text_sizes, query.columns or ("*",))
+        return await self._read_query(query, self._text_sizes, query.columns or ("*",))
 
     async def _rows_by_key(self, query: Query, max_bytes: int | None) -> tuple[list[Row], bool]:
         """Read a large page of whole rows by sorting their keys first, because sorting whole rows needs much memory."""
@@ -158,17 +165,17 @@ class OpenIndex:
         columns = (*query.columns, *keys) if query.columns else ()
         rows, complete = await self.rows_within(Query(query.table, columns, narrow), max_bytes)
         if not complete:  # rows come in no order, so that none of these can be used
-            smaller = msgspec.structs.replace(query, limit=max(1, len(page) // _SMALLER_PAGE))
+            smaller = msgspec.structs.replace(query, limit=max(1, len(page) // _PAGE_SHRINK_FACTOR))
             return (await self.rows_within(smaller, max_bytes))[0], False
         found = {(row["task_id"], row["attempt_number"]): row for row in rows}
         return _project(query.columns, [found[row["task_id"], row["attempt_number"]] for row in page]), True
 
     async def write_parquet(self, query: Query, file: Path) -> None:
         """Write all rows of a query to a Parquet file, with little memory. Without a sort their order is undefined."""
-        await self._run(query, partial(self._write_parquet, file), query.columns or ("*",))
+        await self._read_query(query, partial(self._write_parquet, file), query.columns or ("*",))
 
     async def stored_files(self, table: str) -> list[Path]:
-        """Return local copies of a table's files; none if no file has its rows, as for tasks as of a time.
+        """Return local copies of a table's files. Return none if its rows are not in files, but computed when read.
 
         The files may contain superseded rows. Their footers were checked, and damaged copies fetched again. The cache
         may evict a copy at any time.
@@ -176,7 +183,7 @@ class OpenIndex:
         stored, numbers = self._locate(Query(table), ("*",))
         if not self._sources.is_stored(stored):
             return []
-        await self._read({stored: numbers}, partial(self._count, Query(table)))
+        await self._read_files({stored: numbers}, partial(self._count, Query(table)))
         return await self._fetch(stored, numbers, refetch=False)
 
     def hidden_columns(self, table: str) -> tuple[str, ...]:
@@ -188,12 +195,12 @@ class OpenIndex:
         return self._sources.has_superseded(table)
 
     async def write_superseded(self, table: str, file: Path) -> None:
-        """Write the superseded rows of a table's stored files, as numbers of file and row, to a Parquet file."""
+        """Write a Parquet file with the file number and row number of each superseded row in a table's stored files."""
         files = {SUPERSEDED: self._all_files(SUPERSEDED)}
-        await self._read(files, lambda source: _copy(self._sources.superseded_rows(table, source), [], file))
+        await self._read_files(files, lambda source: _copy(self._sources.superseded_rows(table, source), [], file))
 
     async def count(self, query: Query) -> int:
-        return await self._run(query, self._count, ())
+        return await self._read_query(query, self._count, ())
 
     async def max_rows(self, query: Query, small: int) -> int:
         """Return an upper bound of the number of rows. Rows are counted only if the limit is above `small`."""
@@ -208,7 +215,7 @@ class OpenIndex:
         `summed` names a column whose sum in each group is returned as `sum`.
         """
         needed = (*by, summed) if summed else by
-        return await self._run(query, lambda query, source: self._group(query, source, by, summed), needed)
+        return await self._read_query(query, lambda query, source: self._group(query, source, by, summed), needed)
 
     async def histogram(self, query: Query, column: str, steps: range) -> list[Row]:
         """Return `bucket`, `count` of rows and `last` (highest value) for each step of a column.
@@ -216,7 +223,9 @@ class OpenIndex:
         Values outside of the range count in the first or last bucket.
         """
         query = msgspec.structs.replace(query, filters=(*query.filters, Filter(column, "!=", None)))
-        return await self._run(query, lambda query, source: self._histogram(query, source, column, steps), (column,))
+        return await self._read_query(
+            query, lambda query, source: self._histogram(query, source, column, steps), (column,)
+        )
 
     @property
     def tables(self) -> list[str]:
@@ -227,13 +236,13 @@ class OpenIndex:
 
     async def columns(self, table: str) -> dict[str, str]:
         """Return the column types of a table by column name."""
-        return await self._run(Query(table), lambda query, source: self._types(source), ("*",))
+        return await self._read_query(Query(table), lambda query, source: self._types(source), ("*",))
 
     async def read(self, files: tuple[str, ...], work: Callable[..., T]) -> T:
         """Call `work` in a thread with one SQL source per table."""
-        return await self._read({file: self._all_files(file) for file in files}, work)
+        return await self._read_files({file: self._all_files(file) for file in files}, work)
 
-    async def _read(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
+    async def _read_files(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
         """Run `work` on local copies. If another process evicts a copy before it is opened, fetch it again."""
         refetch = False
         for _ in range(_MAX_READS):
@@ -248,7 +257,7 @@ class OpenIndex:
                 return await asyncio.to_thread(work, *sources)
             except duckdb.OutOfMemoryException as error:
                 raise StoreUnavailable(f"query needs more memory than is free, try again later: {error}") from error
-            except _NO_DAMAGE as error:
+            except _QUERY_ERRORS as error:
                 raise QueryFailed(f"cannot evaluate this query: {str(error)[:_MAX_ERROR_CHARS]}") from error
             except duckdb.Error as error:
                 if full := disk_full_error(error):
@@ -279,29 +288,30 @@ class OpenIndex:
         return [len(part.files.get(table, ())) for part in self.manifest.parts]
 
     def _files_between(self, table: str, low: str, high: str) -> list[int]:
-        """Return the files of a table of tasks that can have ids from `low` to `high`."""
+        """Return the files of a task table that may contain ids from `low` to `high`."""
         found, first = list[int](), 0
         for count in self._file_counts(table):
             found += [first + number for number in Partitions(count).between(low, high) if count]
             first += count
         return found
 
-    async def _run(self, query: Query, work: Callable[[Query, str], T], by: tuple[str, ...]) -> T:
-        table, numbers = self._locate(query, by)
-        return await self._read({table: numbers}, partial(work, query))
+    async def _read_query(self, query: Query, work: Callable[[Query, str], T], columns: tuple[str, ...]) -> T:
+        """Run `work` on the files of the table that has the needed columns."""
+        table, numbers = self._locate(query, columns)
+        return await self._read_files({table: numbers}, partial(work, query))
 
-    def _locate(self, query: Query, by: tuple[str, ...]) -> tuple[str, list[int]]:
+    def _locate(self, query: Query, columns: tuple[str, ...]) -> tuple[str, list[int]]:
         """Return the smallest table with the needed columns, and its files that may have matching rows."""
         if query.table not in self.tables and query.table in KEY_COLUMNS:
-            raise IndexDamaged(f"index is damaged: generation {self.manifest.generation} lacks the table {query.table}")
+            raise self.manifest.missing_table(query.table)
         if query.table not in self.tables:
             raise UsageError(f"unknown table {query.table!r}: use one of {', '.join(self.tables)}")
-        table = best_file(query, by)
+        table = best_file(query, columns)
         if table in SERVED_TASK_TABLES:
             return table, self._files_between(table, *task_id_range(query))
         return table, self._all_files(table)
 
-    def _rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
+    def _fetch_rows(self, query: Query, max_bytes: int | None, source: str) -> tuple[list[Row], bool]:
         return execute_within(*self._select(query, source), max_bytes)
 
     def _select(self, query: Query, source: str) -> tuple[str, list[Any]]:
@@ -357,7 +367,7 @@ class OpenIndex:
 def _copy(sql: str, values: list[Any], file: Path) -> None:
     """Write the rows of a query to a Parquet file."""
     try:
-        execute(f"COPY ({sql}) TO '{file}' ({_PARQUET_OPTIONS})", values)
+        execute(f"COPY ({sql}) TO {quoted(file)} ({_PARQUET_OPTIONS})", values)
     except duckdb.IOException as error:
         if str(file) in str(error) and not disk_full_error(error):  # the index is not damaged
             raise StoreUnavailable(f"cannot write the rows to a temporary file: {error}") from error

@@ -1,10 +1,10 @@
-"""What a query asks for, as plain values: table, columns, filters, sort order and page."""
+"""A query as plain values: table, columns, filters, sort order and page."""
 
 from typing import Any
 
 import msgspec
 
-from rayhistory.events.merged_tables import TABLES
+from rayhistory.events.table_columns import TABLES
 from rayhistory.index.fold.served_tables import SERVED_AS_MERGED
 
 Row = dict[str, Any]
@@ -56,7 +56,7 @@ class Query(msgspec.Struct, frozen=True):
 
     table: str
     columns: tuple[str, ...] = ()
-    """All columns if empty."""
+    """Columns to return; all if empty."""
     filters: tuple[Condition, ...] = ()
     """Conditions that must all match."""
     sort: tuple[str, ...] = ()

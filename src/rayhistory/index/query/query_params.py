@@ -46,7 +46,7 @@ def parse_query(
 def parse_unlimited_query(
     table: str, *, columns: str = "", where: Iterable[str] = (), sort: str = "", limit: str = ""
 ) -> Query:
-    """Parse a query for all rows. Without a sort their order is undefined, which saves sorting."""
+    """Parse a query for all rows, or for `limit` rows. Without a sort their order is undefined, which saves sorting."""
     query = parse_query(table, columns=columns, where=where)
     rows = _number("limit", limit) if limit else None
     if rows is not None and not 0 < rows <= MAX_INT64:
@@ -82,7 +82,7 @@ def first_page(query: Query) -> Query:
 
 
 def cursor_after(query: Query, last: Row) -> str:
-    """Return the cursor that continues after a row of a query `with_order()`."""
+    """Return the cursor of the page after the row `last`. The query must come from `Query.with_order()`."""
     cursor = _Cursor(query.order, query.position_of(last))
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
@@ -94,7 +94,7 @@ def _parse_cursor(cursor: str, query: Query) -> tuple[str | int | float | bool |
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise UsageError("invalid cursor: pass `next` of the previous page unchanged") from None
     if found.order != query.order:
-        raise UsageError("cursor belongs to another table or sort: repeat the query that returned it")
+        raise UsageError("cursor belongs to another table or sort order: use it only with the query that returned it")
     return found.values
 
 

@@ -7,7 +7,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import IndexDamaged, UsageError
-from rayhistory.events.merged_tables import Type
+from rayhistory.events.table_columns import Type
 from rayhistory.index.query.query import KEY_COLUMNS, AllOf, Condition, Filter, Query
 from rayhistory.utc import parse_utc_ms
 
@@ -76,7 +76,7 @@ def _condition_sql(types: dict[str, str], table: str, condition: Condition) -> t
 def _after_sql(types: dict[str, str], query: Query, last: tuple[Any, ...]) -> tuple[str, list[Any]]:
     """Return a condition for the rows after a position. The redundant first term lets DuckDB skip row groups."""
     if len(last) != len(query.order):
-        raise UsageError(f"cursor has {len(last)} values, but this sort needs {len(query.order)}")
+        raise UsageError(f"cursor has {len(last)} values, but this sort order needs {len(query.order)}")
     alternatives: list[str] = []
     values: list[Any] = []
     equal_values: list[Any] = []

@@ -10,7 +10,7 @@ MAX_FUNCTION_ROWS = 200
 _MAX_REQUESTS = 1_000
 _LISTED = "type <> 'DRIVER_TASK' AND NOT starts_with(func_or_class_name, 'JobSupervisor')"
 _MAX_SPAN_MS = 10 * 366 * 86_400_000
-"""Times come from clusters and may be wrong, so a span is limited to ten years."""
+"""Maximum length of a span: ten years. Times come from clusters and may be wrong."""
 
 
 class FunctionFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class FunctionFigures(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None = None
     p95_ms: float | None = None
     max_ms: int | None = None
-    """Run times of finished attempts; None if none has finished."""
+    """Highest run time of a finished attempt; like the percentiles, None if none has finished."""
     waiting_ms: int = 0
     """Time from creation to start, summed over all attempts."""
     running_ms: int = 0
@@ -81,7 +81,7 @@ GROUP BY required_resources, job_id ORDER BY held_ms DESC LIMIT {_MAX_REQUESTS}
 
 
 async def read_run_figures(index: OpenIndex, last_ms: int | None) -> RunFigures:
-    """Return the figures.
+    """Return the figures of a session for comparison with other runs.
 
     Actors that are still alive hold their resources until `last_ms`, the time of the last data.
     """

@@ -14,13 +14,20 @@ import msgspec
 
 from rayhistory.errors import UsageError, disk_full_error
 from rayhistory.index.child_process import start_work
-from rayhistory.index.query.sql_sandbox import SqlLimits, TableSources, check_query, execute, one_line, open_sandbox
+from rayhistory.index.query.sql_sandbox import (
+    SqlLimits,
+    TableSources,
+    check_query,
+    duckdb_message,
+    execute,
+    open_sandbox,
+)
 
 _MAX_COLUMNS = 1_000
 _NICENESS = 5
 _BATCH_ROWS = 100
 _MEMORY_BESIDE_DUCKDB = 512 << 20
-"""Memory of Python and of DuckDB outside of its own limit."""
+"""Address space for Python, and for memory that DuckDB does not count in its limit."""
 _ADDRESS_SPACE_FACTOR = 4
 
 
@@ -42,7 +49,7 @@ class SqlResult(msgspec.Struct):
     """False if the result was cut at a limit."""
     problem: str = ""
     unreadable: bool = False
-    """A table's file could not be read. The caller should try again."""
+    """True if a file of a table could not be read, so that the caller should try again."""
     disk_full: bool = False
 
 
@@ -53,14 +60,16 @@ def run_query(job: SqlJob) -> SqlResult:
         with open_sandbox(job.sources, job.limits, Path(job.scratch)) as database:
             return _fetch(execute(database, job.query), job)
     except duckdb.InterruptException:
-        return SqlResult(problem=f"query cancelled after {job.limits.timeout_s:g} s: use a smaller query")
+        return SqlResult(problem=f"query cancelled after {job.limits.timeout_s:g} s: use a query that reads fewer rows")
     except (duckdb.OutOfMemoryException, MemoryError):
-        return SqlResult(problem=f"query needs more than {job.limits.memory >> 20} MiB: use a smaller query")
+        return SqlResult(
+            problem=f"query needs more than {job.limits.memory >> 20} MiB: use a query that reads fewer rows"
+        )
     except duckdb.IOException as error:
         full = disk_full_error(error) is not None
-        return SqlResult(problem=one_line(error), unreadable=not full, disk_full=full)
+        return SqlResult(problem=duckdb_message(error), unreadable=not full, disk_full=full)
     except duckdb.Error as error:
-        return SqlResult(problem=one_line(error))
+        return SqlResult(problem=duckdb_message(error))
     except UsageError as error:
         return SqlResult(problem=str(error))
 

@@ -11,6 +11,7 @@ import duckdb
 import msgspec
 
 from rayhistory.errors import UsageError
+from rayhistory.index.sql_text import quoted
 
 _MAX_SPILLED = "8GiB"
 _ONE_SELECT = "use one SELECT statement: the tables are read-only"
@@ -44,7 +45,7 @@ def check_query(query: str) -> None:
                 raise UsageError(_ONE_SELECT)
             serialized = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
     except duckdb.Error as error:
-        raise UsageError(f"invalid SQL: {one_line(error)}") from None
+        raise UsageError(f"invalid SQL: {duckdb_message(error)}") from None
     tree = msgspec.json.decode(serialized[0] if serialized else "{}")
     if tree.get("error", True):
         raise UsageError(_ONE_SELECT)
@@ -73,10 +74,10 @@ def open_sandbox(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database with the tables as views. It can open only their files and an output file."""
     database = duckdb.connect(":memory:")
-    allowed = [*_quoted_files(sources), *([_quote(str(output))] if output else [])]
+    allowed = [*_quoted_files(sources), *([quoted(output)] if output else [])]
     try:
         for name, value in (
-            ("memory_limit", f"'{limits.memory}B'"), ("temp_directory", _quote(str(scratch))),
+            ("memory_limit", f"'{limits.memory}B'"), ("temp_directory", quoted(scratch)),
             ("max_temp_directory_size", f"'{_MAX_SPILLED}'"), ("python_enable_replacements", "false"),
             ("autoinstall_known_extensions", "false"), ("autoload_known_extensions", "false"),
             ("allowed_paths", f"[{', '.join(allowed)}]"),
@@ -110,13 +111,9 @@ def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def one_line(error: duckdb.Error) -> str:
-    """Return an error message without the quoted query."""
+def duckdb_message(error: duckdb.Error) -> str:
+    """Return the message of a DuckDB error in one line, without the query that it quotes."""
     return str(error).split("\n\n")[0].split("\nLINE")[0].replace("\n", " ").strip()[:_MAX_ERROR_CHARS]
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _quoted_files(sources: TableSources) -> list[str]:

@@ -28,22 +28,26 @@ class StateTimeline(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int = 0
     end_ms: int = 0
     states: dict[str, list[int]] = {}
-    """By state, in the order of a task's life."""
+    """Numbers of tasks by state, in the order of a task's life."""
 
 
 _BOUNDS = f"SELECT min(pending_args_avail_ns) AS low, max({_END}) AS high FROM {{tasks}} WHERE {_LISTED}"
 
 
-def _entered(number: int, begin: str) -> str:
-    share = f"({begin}::DOUBLE - $low) / ($high::DOUBLE - $low + 1)"
-    bin_number = f"greatest(least(floor({share} * {BINS})::BIGINT, {BINS - 1}), 0)"
-    return (
-        f"SELECT {number} AS state, {bin_number} AS bin, count(*) AS count "
-        f"FROM {{tasks}} WHERE {_LISTED} AND {begin} IS NOT NULL GROUP BY 1, 2"
-    )
+_BINS = ", ".join(
+    f"greatest(least(({begin} - $low) // $width, {BINS - 1}), 0)::UTINYINT AS bin_{number}"
+    for number, begin in enumerate(_BEGINS.values())
+)
+_COUNTS = " UNION ALL ".join(
+    f"SELECT {number} AS state, bin_{number} AS bin, count(*) AS count FROM bins WHERE bin_{number} IS NOT NULL "
+    "GROUP BY ALL"
+    for number in range(len(_BEGINS))
+)
+_ENTERED = f"WITH bins AS MATERIALIZED (SELECT {_BINS} FROM {{tasks}} WHERE {_LISTED}) {_COUNTS}"
+"""Query of the number of tasks that entered each state in each period.
 
-
-_ENTERED = " UNION ALL ".join(_entered(number, begin) for number, begin in enumerate(_BEGINS.values()))
+The table of tasks is read only once, into six bytes per task, from which all states are counted.
+"""
 
 
 async def read_state_timeline(index: OpenIndex) -> StateTimeline:
@@ -54,7 +58,9 @@ async def read_state_timeline(index: OpenIndex) -> StateTimeline:
         low, high = bounds["low"], bounds["high"]
         if low is None or high is None or high <= low:
             return StateTimeline()
-        rows = execute(_ENTERED.format(tasks=tasks).replace("$low", str(int(low))).replace("$high", str(int(high))), [])
+        width = (int(high) - int(low)) // BINS + 1
+        sql = _ENTERED.format(tasks=tasks).replace("$low", str(int(low))).replace("$width", str(width))
+        rows = execute(sql, [])
         entered = [[0] * BINS for _ in _BEGINS]
         for row in rows:
             entered[row["state"]][row["bin"]] = row["count"]

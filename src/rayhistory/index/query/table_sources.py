@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 
 from rayhistory.index.fold.merge import parquet
-from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, quoted, rows_sql
+from rayhistory.index.fold.part_tables import SUPERSEDED, PartFile, rows_sql
 from rayhistory.index.fold.served_tables import TASK_END_TABLES, TASK_LIST_COLUMNS, merged_table_name
 from rayhistory.index.fold.served_tasks import AS_OF_COLUMNS, profiles_as_of_sql, tasks_as_of_sql
 from rayhistory.index.manifest import Manifest
+from rayhistory.index.sql_text import quoted
 
 TASK_ROW_TABLES = ("tasks", "task_list")
-"""Tables with one row per attempt. Later parts replace rows of earlier ones."""
+"""Tables with one row per attempt. Rows of later parts replace rows of earlier parts."""
 AS_OF_VIEWS = (*TASK_ROW_TABLES, "profile_events")
 """Tables whose rows as of a point in time are computed while they are read."""
 _END_TABLES = tuple(map(merged_table_name, TASK_END_TABLES))
@@ -29,7 +30,7 @@ class TableSources:
         self._manifest = manifest
 
     def needed(self, tables: Iterable[str]) -> list[str]:
-        """Return the tables that must be read together with these."""
+        """Return the tables that must also be read to get the rows of these tables."""
         return [SUPERSEDED] if any(map(self.has_superseded, tables)) else []
 
     def is_stored(self, table: str) -> bool:
@@ -40,9 +41,9 @@ class TableSources:
         return table in TASK_ROW_TABLES and any(part.superseded for part in self._manifest.parts)
 
     def superseded_rows(self, table: str, source: str) -> str:
-        """Return the query of the superseded rows in the files of a table, as numbers of file and row.
+        """Return the query of the file number and row number of each superseded row in the files of a table.
 
-        `source` is the SQL source of the table that lists them for each part.
+        `source` is the SQL source of the table `merged.superseded`, which lists these rows by part.
         """
         places, number = list[str](), 0
         for part in self._manifest.parts:
@@ -57,11 +58,11 @@ class TableSources:
         )
 
     def hidden(self, table: str) -> tuple[str, ...]:
-        """Return the columns in the files of a table that readers do not see."""
+        """Return the hidden columns in the files of a table."""
         return AS_OF_COLUMNS if table == "tasks" and table not in self._manifest.files else ()
 
     def source(self, table: str, numbers: list[int], paths: list[Path], others: Copies) -> str:
-        """Return the SQL source of the valid rows in some files of a table; `others` has the needed tables."""
+        """Return the SQL source of the valid rows in some files of a table; `others` are copies of `needed` tables."""
         if table not in TASK_ROW_TABLES or table in self._manifest.files:
             return parquet(paths)
         files, superseded = self._part_files(table, numbers, paths), list(map(str, others.get(SUPERSEDED, [])))

@@ -30,7 +30,7 @@ class FunctionTimes(msgspec.Struct, frozen=True, kw_only=True):
     slowest_task_id: str = ""
     slowest_node_id: str | None = None
     from_driver: bool = True
-    """True if a driver called all of them."""
+    """True if a driver called all of these tasks."""
 
 
 class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ _OPERATOR_NAMES = {"~": "contains", "^=": "prefix"}
 _KEYWORD = re.compile(r"\s(and|or)(?=[\s(]|$)", re.IGNORECASE)  # with \s+, many spaces would take quadratic time
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_USAGE = "use COLUMN OPERATOR VALUE, with one of = != < <= > >= ~ ^=, and combine with and, or and parentheses"
+_USAGE = "use COLUMN OPERATOR VALUE, with one of = != < <= > >= ~ ^=. Combine conditions with and, or and parentheses"
 
 
 def parse_where(text: str) -> Condition:
@@ -50,7 +50,7 @@ class _Parser:
         return UsageError(f"invalid filter {self._text[:200]!r}: {_USAGE}")
 
     def expression(self, depth: int) -> Condition:
-        """Parse alternatives. `and` has precedence over `or`."""
+        """Parse terms that are joined by `or`. `and` has precedence."""
         if depth > _MAX_DEPTH:
             raise UsageError(f"filter has more than {_MAX_DEPTH} nested parentheses")
         alternatives = [self._conjunction(depth)]

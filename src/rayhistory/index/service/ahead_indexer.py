@@ -20,10 +20,13 @@ _CONCURRENT_SESSIONS = 8
 """Maximum number of sessions that are checked for new objects concurrently. `--index-workers` limits the folds."""
 _OTHER_SERVER_RECHECK_S = 5.0
 _PAUSE_FACTOR = 5
-"""After a fold, a running session pauses for this many times the fold's duration, to leave CPU for others."""
+"""The pause after a fold of a running session is this many times as long as the fold. It leaves CPU for others."""
 _MIN_PAUSE_S = 2.0
 _MIN_RECHECK_S = 600.0
-"""Nodes may upload late, so an ended session is checked again: after this time, then when its age has doubled."""
+"""Time after which an ended session is checked again, because nodes may upload late.
+
+The next checks follow whenever the time since the session's end has doubled.
+"""
 
 
 class AheadIndexer:
@@ -34,17 +37,23 @@ class AheadIndexer:
         catalog: SessionCatalog,
         builder: IndexBuilder,
         selected: Callable[[CatalogEntry], bool] = lambda entry: True,
+        on_ended: Callable[[CatalogEntry, int], None] = lambda entry, generation: None,
     ) -> None:
-        """`selected` decides which sessions are indexed, including later ones."""
+        """`selected` decides which sessions are indexed. It is also asked about sessions that appear later.
+
+        `on_ended` is called with each checked session that ended, and the generation of its index, which another
+        process may have built.
+        """
         self._catalog = catalog
         self._builder = builder
         self._selected = selected
+        self._on_ended = on_ended
         self._schedule = IndexSchedule()
         self._entries: dict[Identity, CatalogEntry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, poll_interval_s: float = _POLL_INTERVAL_S) -> None:
-        """Index until cancelled."""
+        """Index sessions until cancelled."""
         try:
             while True:
                 try:
@@ -90,7 +99,7 @@ class AheadIndexer:
             task.add_done_callback(self._tasks.discard)
 
     async def _pause(self, poll_interval_s: float) -> None:
-        """Wait until a session is finished, or the next one is due."""
+        """Wait until a session has been indexed, or the next one is due."""
         due_at = self._schedule.next_due_at() if len(self._tasks) < _CONCURRENT_SESSIONS else None
         now = time.monotonic()
         pause_s = min(poll_interval_s, max(0.1, due_at - now) if due_at is not None else poll_interval_s)
@@ -115,6 +124,8 @@ class AheadIndexer:
             self._schedule.done(identity, time.monotonic() + _OTHER_SERVER_RECHECK_S)
         else:
             self._plan(entry, closing, manifest)
+            if closing:
+                self._on_ended(entry, manifest.generation)
 
     def _candidate(self, entry: CatalogEntry) -> Candidate:
         state = self._catalog.state(entry)
@@ -136,7 +147,7 @@ class AheadIndexer:
 
 
 def _recheck_after_s(entry: CatalogEntry, manifest: Manifest) -> float:
-    """Return the time since the session's end, at least `_MIN_RECHECK_S`."""
+    """Return the seconds until the next check: as many as since the session's end, at least `_MIN_RECHECK_S`."""
     closed_ns = manifest.closing.ns if manifest.closing else 0
     last_ns = max(closed_ns, manifest.last_ns or 0)
     stored = max(entry.end_stored or 0.0, entry.alive or 0.0, entry.appeared)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _MAX_READS_PER_VISITOR = 32
 _FORGOTTEN_AFTER_S = 30.0
-"""A build goes on for this long after its last request timed out, so that the next request finds it."""
+"""Time for which a build goes on after its last request timed out, so that the next request finds it."""
 
 
 class _AsOfBuild(msgspec.Struct):
@@ -42,7 +42,7 @@ class AsOfCaller(msgspec.Struct, frozen=True):
 
 
 class AsOfPoint(msgspec.Struct, frozen=True):
-    """The small tables of a session as of one time, or its gaps, for which all tasks are read."""
+    """The small tables of a session as of one time, or (if `gaps`) its table of gaps, for which all tasks are read."""
 
     ref: SessionRef
     manifest: Manifest
@@ -59,20 +59,20 @@ class AsOfPoint(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> list[str]:
-        """Names of the tables that computing this point reads."""
+        """Names of the tables that are read to compute this point."""
         tasks = ["tasks", *self.sources.needed(["tasks"])] if self.gaps else []
         return list(dict.fromkeys((*map(merged_table_name, AS_OF_TABLES), *tasks)))
 
     @property
     def tables(self) -> list[str]:
-        """Names of the tables that computing this point produces."""
+        """Names of the tables that are computed for this point."""
         if self.gaps:
             return ["gaps"]
         return [name for name in self.manifest.files if not name.startswith(MERGED_PREFIX) and name != "gaps"]
 
 
 class _AsOfIndex(OpenIndex):
-    """Reads tasks in a slot, because each read computes their rows."""
+    """An index as of a point in time. It holds a slot while it reads tasks, because their rows must be computed."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class _AsOfIndex(OpenIndex):
         super().__init__(manifest, fetch, sources)
         self._slot = slot
 
-    async def _read(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
+    async def _read_files(self, files: dict[str, list[int]], work: Callable[..., T]) -> T:
         if not any(name in AS_OF_VIEWS for name in files):
-            return await super()._read(files, work)
+            return await super()._read_files(files, work)
         async with self._slot():
-            return await super()._read(files, work)
+            return await super()._read_files(files, work)
 
 
 class AsOfCache:
@@ -140,7 +140,9 @@ class AsOfCache:
             await asyncio.wait_for(asyncio.shield(build.task), caller.timeout_s)
         except TimeoutError:
             keep_for_s = _FORGOTTEN_AFTER_S
-            raise SessionNotIndexed("building the tables as of this time") from None
+            raise SessionNotIndexed(
+                "the tables of this point in time are still being built, try again in a few seconds"
+            ) from None
         finally:
             build.waiting -= 1
             asyncio.get_running_loop().call_later(keep_for_s, self._cancel_if_unused, build)
@@ -194,7 +196,7 @@ class AsOfCache:
 
 
 def as_of_tables(manifest: Manifest, ns: int) -> Manifest:
-    """Return the manifest of the tables as of a time. Lists of tasks are read from whole rows."""
+    """Return the manifest of the tables as of a time. Its `task_list` is computed from the files of `tasks`."""
     parts = [
         msgspec.structs.replace(part, files=part.files | {"task_list": part.files["tasks"]}) for part in manifest.parts
     ]

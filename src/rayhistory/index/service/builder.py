@@ -18,6 +18,7 @@ from rayhistory.index.leases import Leases
 from rayhistory.index.manifest import Manifest, read_latest_manifest
 from rayhistory.index.overlay import index_store
 from rayhistory.index.products.product_builder import ProductBuilder
+from rayhistory.index.products.product_engine import ProductEngine
 from rayhistory.index.query.open_index import OpenIndex
 from rayhistory.index.scratch import scratch_directory
 from rayhistory.index.service.as_of_cache import AsOfCache, AsOfCaller
@@ -33,22 +34,22 @@ from rayhistory.storage import Store
 log = logging.getLogger(__name__)
 
 _DEFAULT_TIMEOUT_S = 25.0
-"""Ray's dashboard proxy gives up after 30 s. So a longer fold is reported as "not indexed yet"."""
+"""Time that a request waits for a fold. It is below 30 s, because Ray's dashboard proxy gives up then."""
 _LEASE_POLL_INTERVAL_S = 1.0
 _MIN_PROGRESS_FOR_ESTIMATE = 0.05
 _PROGRESS_LOG_INTERVAL_S = 10.0
 _MAX_LISTING_AGE_S = 5.0
-"""A fold that waited longer than this for its slot lists its sources again."""
+"""Maximum age of a listing of sources. A fold that waited longer for its slot lists its sources again."""
 _FRESH_FOR_S = 5.0
 """An index is checked for new objects at most once in this time."""
 _RETRY_AFTER_S = 60.0
-"""A failed session is not retried sooner, even if requests need it, so that it does not occupy a slot."""
+"""Time after a failed fold before the session is folded again. Requests do not shorten it, to keep slots free."""
 _POINTS_PER_SESSION = 1 << 16
 _MAX_LEAD_MS, _LEAD_STEP_MS = 600_000, 1000
 _VISIT_LASTS_S = 300.0
 """Sessions that were opened within this time are extended first."""
 _MAX_OPEN_INDEXES = 1000
-"""Maximum number of manifests in memory. Others are read from the store again."""
+"""Maximum number of manifests in memory. All other manifests are read from the store again."""
 
 
 class _RunningFold(msgspec.Struct):
@@ -56,7 +57,7 @@ class _RunningFold(msgspec.Struct):
     report: FoldReport
     slot: SlotRequest
     started: float = 0.0
-    """When the fold started, after it waited for a slot or another server."""
+    """Time when the fold started, after it had waited for a slot or another server."""
     logged: float = 0.0
 
     def describe(self) -> str:
@@ -89,6 +90,8 @@ class IndexBuilder:
         layout: Layout,
         engine: FoldEngine | None = None,
         products: tuple[str, ...] = (),
+        *,
+        product_engine: ProductEngine | None = None,
     ) -> None:
         """`products` are the dotted paths of the products that are built after the tables."""
         self._processes = ProcessEngine()
@@ -102,12 +105,14 @@ class IndexBuilder:
         self._leases = Leases(self._index_store)
         self._slots = Slots(settings.index_workers)
         self._as_of_cache = AsOfCache(settings, self._cache)
-        self.products = ProductBuilder(settings, self._index_store, layout, self._cache, products)
+        self.products = ProductBuilder(
+            settings, self._index_store, layout, self._cache, products, engine=product_engine
+        )
         self._checks: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[str, str, str], _RunningFold] = {}
         self._opened: dict[tuple[str, str, str], tuple[float, OpenIndex]] = {}
         self._rebuilt: LruCache[tuple[str, str, str], tuple[float, str]] = LruCache(_MAX_OPEN_INDEXES)
-        """When a session's index was rebuilt because it could not be read, and the folder of the new index."""
+        """For each session whose index could not be read: the time of the rebuild, and the folder of the new index."""
         self._failed: dict[tuple[str, str, str], tuple[float, str]] = {}
         self._visits: LruCache[tuple[str, str, str], bool] = LruCache(_MAX_OPEN_INDEXES, ttl=_VISIT_LASTS_S)
 
@@ -176,6 +181,10 @@ class IndexBuilder:
         caller = AsOfCaller(visitor, _DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
         return await self._as_of_cache.open(ref, index.manifest, ns, caller)
 
+    def running(self) -> dict[str, str]:
+        """Return the current step of each running fold, by session."""
+        return {"/".join(identity): fold.describe() for identity, fold in self._running.items() if fold.started}
+
     def forget(self, ref: SessionRef) -> None:
         """Forget the manifest, so that the next request reads it from the store."""
         self._opened.pop(ref.identity, None)
@@ -233,7 +242,7 @@ class IndexBuilder:
                     self._start(ref, closing, listing=listing)
             except StoreError as error:
                 log.warning(
-                    "cannot check the session for new data, serving its current index",
+                    "cannot look for new data of the session, serving its present index",
                     extra={"session": ref.path, "reason": str(error)},
                 )
 
@@ -287,7 +296,9 @@ class IndexBuilder:
         self._failed.pop(ref.identity, None)
         failure = None if task.cancelled() else task.exception()
         if failure:
-            log.error("indexing failed", extra={"session": ref.path, "reason": str(failure)})
+            log.error(
+                "indexing failed, a later request tries again", extra={"session": ref.path, "reason": str(failure)}
+            )
         if isinstance(failure, IndexFailed):
             self._failed[ref.identity] = time.monotonic(), str(failure)
 
@@ -357,7 +368,7 @@ class IndexBuilder:
         return await self._run(ref, closing, listing, from_scratch=True)
 
     async def _wait_for_other_server(self, ref: SessionRef, closing: Closing | None) -> Manifest | None:
-        """Wait while another server holds a lease. Return the manifest that it publishes, if any."""
+        """Wait while another server holds a lease. Return the manifest that it publishes, if that is up to date."""
         while await self._leases.is_held(self._layout.lease_key(ref)):
             self._on_report(ref, FoldReport(detail="another server is indexing this session"))
             await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
@@ -376,10 +387,10 @@ class IndexBuilder:
 
 
 def quantize_ms(as_of_ms: int, first_ms: int, last_ms: int) -> int:
-    """Round a time up to one of a limited number of points, so that close times share their tables.
+    """Round a time up to one of a limited number of points, so that neighbouring times share their tables.
 
-    The points are a millisecond apart for a session of a minute, and about a second for a day. Before
-    the first event, where the head node may have started, they are a second apart.
+    The points are a millisecond apart in a session of a minute, and about a second apart in a session of a day. They
+    are also a second apart before the first event, because the head node may have started before it.
     """
     step = max(1, (last_ms - first_ms) // _POINTS_PER_SESSION)
     if as_of_ms >= first_ms:

@@ -13,7 +13,7 @@ _RETRY_AFTER_S = 2.0
 
 
 class FairSlots:
-    """At most two jobs at once, of two visitors and two sessions. Folds have separate slots."""
+    """Two slots, held by different visitors and for different sessions. Folds have slots of their own."""
 
     def __init__(self, work: str, max_waiting: int = MAX_WAITING_PER_VISITOR) -> None:
         self._work = work
@@ -24,9 +24,9 @@ class FairSlots:
 
     @asynccontextmanager
     async def acquire(self, visitor: str, session: str = "") -> AsyncIterator[None]:
-        """Hold a slot. Raise RateLimited if the visitor already waits for too many.
+        """Hold a slot. Raise RateLimited if too many requests of the visitor wait for one.
 
-        Without `session`, two visitors can work on the same session.
+        Without `session`, two visitors can hold slots for the same session.
         """
         if self._users[f"visitor {visitor}"] > self._max_waiting:
             raise RateLimited(f"you have too many {self._work} waiting: retry in a few seconds", _RETRY_AFTER_S)

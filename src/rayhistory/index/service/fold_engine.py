@@ -59,6 +59,6 @@ async def _run_job(worker: FoldWorker, job: FoldJob, report_progress: ReportProg
 
 
 def _failure(ref: SessionRef, stderr: str) -> IndexFailed:
-    log.error("index process failed", extra={"session": ref.path, "output": stderr[-4000:]})
+    log.error("index process ended with an error", extra={"session": ref.path, "output": stderr[-4000:]})
     last = (stderr.strip().splitlines() or ["no output"])[-1]
     return IndexFailed(f"indexing {ref.path} failed: {last[:500]}")

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 _MODULE = "rayhistory.index.fold.fold_process"
 _IDLE_S = 60.0
 _WARM_UP_DELAY_S = 2.0
-"""Delay after the server's start, which has other work to do."""
+"""Delay after the server's start, because the server has more urgent work then."""
 _MAX_FINISH_S = 5.0
 _MAX_JOBS = 100
 _MAX_REUSE_BYTES = 32 << 20
-"""A worker ends after a job with more bytes in the store than this."""
+"""Maximum size of a session after which a worker is reused. After a larger one, it ends to free its memory."""
 
 
 class WorkerDied(Exception):
@@ -41,7 +41,7 @@ class FoldWorker:
         assert process.stderr  # noqa: S101
         self._stderr = asyncio.create_task(process.stderr.read())
         self.jobs = 0
-        """Number of jobs so far."""
+        """Number of jobs that this worker has done."""
         self._session = ""
         """The session of the last job."""
 
@@ -69,7 +69,10 @@ class FoldWorker:
             report = msgspec.json.decode(line, type=FoldReport)
             if not report.warning:
                 return report
-            log.warning("%s", report.warning, extra={"session": self._session, "reason": report.reason})
+            log.warning(
+                "index process logged a warning",
+                extra={"session": self._session, "warning": report.warning, "reason": report.reason},
+            )
         raise WorkerDied((await self._stderr).decode(errors="replace"))
 
     async def close(self) -> None:
@@ -79,7 +82,7 @@ class FoldWorker:
 
 
 class FoldWorkers:
-    """The fold processes of a server. Idle ones end after a minute. With `keep_warm`, one stays."""
+    """The fold processes of a server. Idle processes end after a minute, but with `keep_warm` one stays."""
 
     def __init__(self) -> None:
         self._idle: list[FoldWorker] = []

@@ -1,4 +1,4 @@
-"""Decide which session is indexed next. A pure function, without clock and store.
+"""Decide which session is indexed next, without a clock and a store.
 
 The order is: sessions that visitors opened, sessions that run or have just ended, then old sessions. Within each of
 these, namespaces take turns, and the session that has waited longest comes first. Old sessions get every eighth turn,
@@ -20,7 +20,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     identity: Identity
     mark: Hashable
-    """A text that changes when the session ends, vanishes or resumes. Then the session is due at once."""
+    """A value that changes when the session ends, vanishes or resumes. Then the session is due at once."""
     old: bool
     """True if the session ended a while ago."""
 
@@ -39,7 +39,7 @@ class IndexSchedule:
         self._turn = 0
 
     def update(self, candidates: Iterable[Candidate], now: float) -> None:
-        """Replace the known sessions. New and changed ones are due now."""
+        """Replace the known sessions. New and changed sessions are due now."""
         plans = {}
         for candidate in candidates:
             plan = self._plans.get(candidate.identity) or _ScheduledSession(candidate, now)
@@ -77,5 +77,5 @@ class IndexSchedule:
             plan.busy, plan.due_at = False, due_at
 
     def next_due_at(self) -> float | None:
-        """Return when the next session is due; None if there is none."""
+        """Return the time when the next session is due; None if there is none."""
         return min((plan.due_at for plan in self._plans.values() if not plan.busy), default=None)

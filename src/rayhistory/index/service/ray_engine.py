@@ -1,4 +1,7 @@
-"""Fold on a Ray cluster: a small session as one task, a large session as one task per partition.
+"""Fold and build products on a Ray cluster.
+
+A small session is folded by one task, a large session by one task per partition. Each product is built by one task. Ray
+repeats a task whose worker dies, which is safe: an index becomes visible by its manifest, which is written last.
 
 The nodes share only the object store with this machine. Scratch files are sent with a call and its result. This package
 must be installed on the nodes.
@@ -15,11 +18,14 @@ from typing import Any
 
 import msgspec
 
-from rayhistory.errors import IndexFailed, StoreError, StoreUnavailable, UsageError
+from rayhistory.errors import IndexDamaged, IndexFailed, ProductFailed, StoreError, StoreUnavailable, UsageError
 from rayhistory.index.fold.build import fold_partition, partition_inputs
 from rayhistory.index.fold.fold_process import FoldJob, FoldReport, estimate, fold, partitions_for
 from rayhistory.index.fold.sources import list_sources
 from rayhistory.index.manifest import Manifest
+from rayhistory.index.products.product_engine import OnReport, ProductEngine
+from rayhistory.index.products.product_manifest import ProductManifest
+from rayhistory.index.products.product_process import ProductJob, build_product
 from rayhistory.index.service.fold_engine import ReportProgress
 from rayhistory.sessions import Layout
 from rayhistory.settings import Settings
@@ -46,6 +52,7 @@ class RayEngine:
         self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         """The number of folds that the cluster can run at once."""
         self._pool = _RayPool(ray, self.cpus)
+        self.products: ProductEngine = _RayProducts(ray)
 
     async def fold(self, job: FoldJob, report_progress: ReportProgress) -> Manifest:
         """Fold a small session as one Ray task. Fold a large one as many tasks, and combine their results here."""
@@ -69,6 +76,26 @@ class RayEngine:
     def close(self) -> None:
         self._pool.shutdown()
         self._ray.shutdown()
+
+
+class _RayProducts:
+    """Builds products on the cluster."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._build = ray.remote(_build_product)
+
+    async def run(self, job: ProductJob, _: OnReport) -> ProductManifest:
+        try:
+            return await self._build.remote(job)  # type: ignore[no-any-return]
+        except StoreError as error:
+            raise StoreUnavailable(str(error)) from error
+        except IndexDamaged:
+            raise
+        except self._ray.exceptions.RayError as error:
+            name = job.product.rpartition(":")[0]
+            reason = getattr(error, "cause", None) or error
+            raise ProductFailed(f"{name} of {job.ref.path} failed: {reason}") from error
 
 
 def _check_reachable(address: str) -> None:
@@ -129,3 +156,9 @@ def _fold_session(job: FoldJob) -> Manifest:
     """Run on the cluster: fold one session from its events to its index."""
     with tempfile.TemporaryDirectory(prefix="rayhistory-fold-") as scratch:
         return asyncio.run(fold(msgspec.structs.replace(job, scratch=scratch), lambda _, __: None))
+
+
+def _build_product(job: ProductJob) -> ProductManifest:
+    """Run on the cluster: build one product of one session."""
+    with tempfile.TemporaryDirectory(prefix="rayhistory-product-") as scratch:
+        return asyncio.run(build_product(msgspec.structs.replace(job, scratch=scratch), lambda _, __: None))

@@ -1,6 +1,6 @@
 """Slots limit the number of concurrent folds. Large sessions never take the last slot.
 
-Folds that a request waits for run first, each group in order of arrival.
+Folds for which a request waits run before all others. Apart from that, the order is that of arrival.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 _MAX_SMALL_SESSION_BYTES = 32 << 20
-"""Sessions with fewer bytes in the store are folded within seconds."""
+"""Maximum size of a small session, which is folded within seconds."""
 
 
 class SlotRequest:
@@ -47,7 +47,7 @@ class Slots:
             self._release(request)
 
     def _grant(self) -> None:
-        """Give free slots to waiting folds, urgent ones first."""
+        """Give free slots to waiting folds, urgent folds first."""
         for request in sorted(self._waiting, key=lambda each: (not each.urgent, each.number)):
             granted = request.granted
             if granted is None or granted.done():  # cancelled

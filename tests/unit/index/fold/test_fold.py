@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -300,3 +301,18 @@ def test_event_from_the_future_does_not_move_the_end_of_the_session(tmp_path: Pa
         tmp_path, manifest, f"SELECT source, count FROM gaps WHERE kind = '{GapCode.EVENT_FROM_FUTURE}'"
     )
     assert (source, count) == (key, 1)
+
+
+def test_small_fold_starts_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 0, as_lines(RECORDED))
+    fold_session(tmp_path, fresh=True)  # starts the database that all folds of a process share
+    started: list[object] = []
+    connect = duckdb.connect
+
+    def count(*arguments: Any, **options: Any) -> duckdb.DuckDBPyConnection:
+        started.append(arguments)
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(duckdb, "connect", count)
+    fold_session(tmp_path, fresh=True)
+    assert len(started) == 1

@@ -96,6 +96,16 @@ def test_malformed_event_is_repaired_or_counted(tmp_path: Path, event: dict[str,
     assert (found == []) if code is None else (found == [code])
 
 
+def test_profile_of_no_task_is_no_gap(tmp_path: Path) -> None:
+    """Threads that run no task, as those of Ray Train, profile their calls under the nil task id."""
+    [*_, profile] = [event for event in RECORDED if event["eventType"] == "TASK_PROFILE_EVENT"]
+    events = profile | {"taskProfileEvents": profile["taskProfileEvents"] | {"taskId": "/" * 32}}
+    put(tmp_path, 0, as_lines([*RECORDED, events]))
+    manifest = fold_session(tmp_path)
+    assert rows(tmp_path, manifest, f"SELECT kind FROM gaps WHERE {ANOMALIES}") == []
+    assert rows(tmp_path, manifest, "SELECT count(*) FROM profile_events WHERE task_id IS NULL") == [(0,)]
+
+
 def test_deeply_nested_event_does_not_affect_others(tmp_path: Path) -> None:
     """A converted event is encoded again, with a recursion limit of its own. Depths around both limits are tried."""
     depths = range(900, 1001)

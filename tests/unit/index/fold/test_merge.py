@@ -9,7 +9,7 @@ from arro3.core import Table as ArrowTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayhistory.events.merged_tables import TABLES, TABLES_BY_NAME, Column, Rule, Table, Type
+from rayhistory.events.table_columns import TABLES, TABLES_BY_NAME, Column, Rule, Table, Type
 from rayhistory.index.fold.merge import merge_sql
 from rayhistory.index.fold.partial_files import arrow_batch
 from support.merge_reference import merge_rows

@@ -111,6 +111,16 @@ def test_repeated_events_write_no_rows_of_tasks(tmp_path: Path) -> None:
     assert second.parts[0].batches == [(1, 2)], "if the part is lost, the copies are read again"
 
 
+def test_index_grows_in_a_directory_with_an_apostrophe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "it's"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    put(directory, 0, as_lines(RECORDED[: len(RECORDED) // 2]))
+    fold_session(directory, None)
+    put(directory, 1, as_lines(RECORDED[len(RECORDED) // 2 :]))
+    assert len(fold_session(directory, None).parts) == 2
+
+
 def test_unchanged_small_tables_are_not_uploaded_again(tmp_path: Path) -> None:
     put(tmp_path, 0, as_lines(RECORDED))
     first = fold_session(tmp_path, None)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayhistory.events.merged_tables import TASK_STATES
+from rayhistory.events.table_columns import TASK_STATES
 from rayhistory.index.manifest import SCHEMA_VERSION, Manifest, SessionCounts, StoredFile
 from rayhistory.index.query import lineage
 from rayhistory.index.query.lineage import MAX_DEPTH, LineageTree, read_lineage

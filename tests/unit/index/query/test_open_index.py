@@ -281,3 +281,16 @@ def test_batches_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
         assert 3 < len(batches) < len(whole)
 
     with_builder(settings_for(tmp_path), work)
+
+
+def test_rows_are_written_to_a_directory_with_an_apostrophe(tmp_path: Path) -> None:
+    put_folded(tmp_path)
+    target = tmp_path / "it's" / "rows.parquet"
+    target.parent.mkdir()
+
+    async def work(builder: IndexBuilder) -> None:
+        index = await builder.open(REF, END)
+        await index.write_parquet(Query("tasks", ("name",)), target)
+
+    with_builder(settings_for(tmp_path), work)
+    assert target.stat().st_size > 0
