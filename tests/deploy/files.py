@@ -35,7 +35,7 @@ def manifest(name: str) -> Path:
 def documents(name: str) -> list[dict[str, Any]]:
     """Return the objects of a manifest, with variables substituted as by envsubst."""
     text = string.Template(manifest(name).read_text()).safe_substitute(VARIABLES)
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def pod_templates(name: str) -> list[dict[str, Any]]:

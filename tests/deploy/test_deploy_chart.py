@@ -174,7 +174,7 @@ def test_release_for_programs_trusts_the_load_balancer() -> None:
 
 
 def test_teams_have_retention_jobs_of_their_own() -> None:
-    jobs = of_kind(rendered(f"--values={CHART / 'ci/everything.yaml'}"), "CronJob")
+    *jobs, _ = of_kind(rendered(f"--values={CHART / 'ci/everything.yaml'}"), "CronJob")
     found = {
         job["metadata"]["name"]: (job["spec"]["schedule"], retention_pod(job)["containers"][0]["args"]) for job in jobs
     }
@@ -182,6 +182,18 @@ def test_teams_have_retention_jobs_of_their_own() -> None:
         "history-retention-team-a": ("17 3 * * *", ["--namespace=team-a", "--max-age=7d"]),
         "history-retention-team-b": ("47 3 * * *", ["--namespace=team-b", "--max-age=365d"]),
     }
+
+
+def test_compaction_runs_its_command_with_the_identity_of_retention(tmp_path: Path) -> None:
+    first, *_, job = of_kind(rendered(f"--values={CHART / 'ci/everything.yaml'}"), "CronJob")
+    pod = retention_pod(job)
+    (container,) = pod["containers"]
+    assert (job["metadata"]["name"], job["spec"]["schedule"]) == ("history-retention-compact", "37 * * * *")
+    assert pod["serviceAccountName"] == retention_pod(first)["serviceAccountName"]
+    program, *arguments = container["command"] + container["args"]
+    argv: list[str | Path] = [HELM.with_name(program), *arguments, f"--store={tmp_path}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0 sessions compacted\n"), done.stderr
 
 
 def test_settings_and_variables_reach_the_retention_job() -> None:

@@ -208,6 +208,27 @@ def test_retention_reads_the_store_of_the_server_and_runs_its_command(name: str,
     assert done.returncode == 0, done.stderr
 
 
+def test_index_job_runs_its_command_with_the_store_and_the_identity_of_the_server(tmp_path: Path) -> None:
+    """Without a Ray cluster, the command says so: it accepted its arguments and its settings."""
+    (job,) = documents("rayjob-index.yaml")
+    _, server = documents("historyserver.yaml")
+    expected = server["spec"]["template"]["spec"]
+    pods = [each["spec"] for each in pod_templates("rayjob-index.yaml") if "submitter" not in containers(each)]
+    for pod in pods:
+        (container,) = pod["containers"]
+        environment = environment_of(container)
+        assert pod["serviceAccountName"] == expected["serviceAccountName"]
+        assert environment_of(expected["containers"][0]).items() <= environment.items()
+        assert resolve(SERVER, {}, environment)[1] == []
+    program, *arguments = job["spec"]["entrypoint"].split()
+    argv = [HELM.with_name(program), *arguments, "--address=127.0.0.1:1", f"--store={tmp_path}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "rayhistory: no Ray cluster at 127.0.0.1:1: [Errno 111] Connection refused\n",
+    )
+
+
 def test_users_of_minio_have_the_policies_of_s3() -> None:
     """tests/contract/test_least_privilege.py tests these policies on a server."""
     config, job = (
@@ -230,7 +251,7 @@ def test_only_minio_itself_has_its_root_user() -> None:
     for name in MANIFESTS:
         for user in re.findall(r"AWS_ACCESS_KEY_ID, value: (\S+)}", manifest(name).read_text()):
             users.setdefault(user, set()).add(name)
-    assert users.pop("ray-server") == {"historyserver.yaml"}
+    assert users.pop("ray-server") == {"historyserver.yaml", "rayjob-index.yaml"}
     assert users.pop("ray-retention") == {"retention.yaml"}
     assert users.keys() == {"ray-collector"}
 

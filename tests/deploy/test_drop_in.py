@@ -195,7 +195,7 @@ def test_server_starts_and_lists_the_session(name: str, minio: str, bucket: Any,
     variables = with_local_endpoint(environment, minio) | SERVICE_LINKS | {"RAYHISTORY_HOST": "127.0.0.1"}
     with program([*command, f"--port={port}"], variables, tmp_path) as server:
         assert server.wait_for_log("serving")["address"] == f"http://127.0.0.1:{port}/"
-        listed = server.wait_for_log("sessions in the store listed")
+        listed = server.wait_for_log("listed the sessions in the store")
         assert (listed["backend"], listed["store"].rstrip("/"), listed["prefix"]) == (
             "s3", f"s3://{BUCKET}", prefix.rstrip("/"),
         )  # fmt: skip

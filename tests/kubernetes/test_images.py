@@ -92,7 +92,7 @@ def test_server_runs_unprivileged_without_network(images: dict[str, Image], tmp_
     command = image.command(image.entrypoint, mounts, {"LOCAL_STORAGE_DIR": "/store"})
     with program(command, {}, tmp_path / "home") as running:
         assert curl(running, "http://127.0.0.1:8080/readyz") == "ok"
-        assert running.wait_for_log("sessions in the store listed")["sessions"] == 1
+        assert running.wait_for_log("listed the sessions in the store")["sessions"] == 1
         tasks = json.loads(curl(running, f"http://127.0.0.1:8080{REF.url}api/v0/tasks?limit=5"))
         assert len(tasks["data"]["result"]["result"]) == 5
         page = curl(running, f"http://127.0.0.1:8080{REF.url}?bare=1")
